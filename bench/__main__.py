@@ -25,31 +25,31 @@ from typing import NamedTuple
 
 from bench import filesystems, ways
 from bench.datasets import SHAPES, Dataset
-from bench.latency import Slow, is_possible, slow
-from bench.scenarios import SLOW, Scenario, State
+from bench.latency import SlowMount, can_mount, mounted_slow
+from bench.scenarios import SLOW, InitialState, Scenario
 from bench.suite import SCENARIOS
 from bench.system_calls import CLOCK_GRACE
-from bench.timing import CHECKOUT, Time, compared, timed
-from bench.turns import in_turns, remove
+from bench.timing import CHECKOUT, RunTime, comparison_table, time_of_commands
+from bench.turns import remove_trees, times_in_turns
 from bench.ways import PROCESSORS, Way
 
-TINY = 0.002
+TINY_SCALE = 0.002
 """The scale of the datasets for ``--scale tiny``."""
 
-EXPIRY_GRACE = 0.2
+CACHE_EXPIRY_GRACE = 0.2
 """Seconds beyond the timeout of names and attributes after which Linux has certainly dropped them from its caches."""
 
-THERE = "there"
+EXISTING_COPY = "there"
 """The name of the copy that exists before the runs, in scenarios that start with one."""
 
-_COMPARED = (State.NOTHING, State.COPIED, State.PACKED)
+_STATES_WITH_COPY = (InitialState.NOTHING, InitialState.COPIED, InitialState.PACKED)
 """States after which the copy must be equal to its source."""
 
-_ORACLE = ("rsync", "-aHAXn", "--checksum", "--modify-window=-1", "--itemize-changes", "--delete")
+_COMPARE_COMMAND = ("rsync", "-aHAXn", "--checksum", "--modify-window=-1", "--itemize-changes", "--delete")
 """The command that compares a copy with its source."""
 
 
-class Places(NamedTuple):
+class MeasurementDirectories(NamedTuple):
     """The directories of a measurement.
 
     ``source``, and ``base``, in which copies are created, are the paths that commands get. ``below`` has the same two
@@ -57,34 +57,34 @@ class Places(NamedTuple):
     """
 
     source: Path
-    base: Path
-    below: tuple[Path, Path]
-    mounts: tuple[Slow, ...] = ()
+    copies: Path
+    backing: tuple[Path, Path]
+    mounts: tuple[SlowMount, ...] = ()
 
 
 def main() -> int:
     """Measure the scenarios that the command line selects, print the results, and return the exit status."""
     arguments = _parser().parse_args()
-    filesystems.end_on_sigterm()
+    filesystems.exit_on_sigterm()
     if arguments.peers is not None:
         ways.compare_only(arguments.peers)
-    missing = ways.absent()
+    missing = ways.missing_peers()
     print(f"{PROCESSORS} processors; not installed: {', '.join(missing) or 'none'}", flush=True)
     options = arguments.pcopy or [f"-n {ranks}" for ranks in sorted({1, PROCESSORS})]
-    about = {**_about(arguments), "absent": missing}
+    about = {**_conditions(arguments), "absent": missing}
     for name in arguments.only or SCENARIOS:
         scenario = SCENARIOS[name]
         for kind in [kind for kind in scenario.kinds if not arguments.fs or kind in arguments.fs]:
-            if kind == SLOW and not is_possible():
+            if kind == SLOW and not can_mount():
                 print(f"\n{scenario.title}: left out, it takes root, gcc, pkg-config and libfuse3-dev", flush=True)
                 continue
             result = _measure(scenario, kind, options, arguments)
             if arguments.json:
-                _keep(arguments.json, {**result, "about": about})
+                _store_result(arguments.json, {**result, "about": about})
     return 0
 
 
-def _keep(file: Path, result: dict[str, object]) -> None:
+def _store_result(file: Path, result: dict[str, object]) -> None:
     """Write a result to the JSON file. It replaces an older result of the same scenario and file system."""
     results: list[dict[str, object]] = json.loads(file.read_text()) if file.exists() else []
     positions = {(each["scenario"], each["fs"]): at for at, each in enumerate(results)}
@@ -99,7 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", nargs="+", choices=SCENARIOS, metavar="SCENARIO", help=f"of {', '.join(SCENARIOS)}")
     parser.add_argument("--fs", nargs="+", choices=[*filesystems.KINDS, SLOW], help="only on these")
     scale = "size of the datasets, or tiny (default 1: some GiB of memory)"
-    parser.add_argument("--scale", type=lambda text: TINY if text == "tiny" else float(text), default=1.0, help=scale)
+    parser.add_argument(
+        "--scale", type=lambda text: TINY_SCALE if text == "tiny" else float(text), default=1.0, help=scale
+    )
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pcopy", action="append", metavar="OPTIONS", help="of pcopy, e.g. '-n 4'; may be given again")
     peers = "other programs to compare with, if they are installed (default: all that are)"
@@ -112,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _about(arguments: argparse.Namespace) -> dict[str, object]:
+def _conditions(arguments: argparse.Namespace) -> dict[str, object]:
     """Return what is to be known about a measurement: command, date, commit, machine, load and parameters."""
     cpu = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     words = [word for at, word in enumerate(sys.argv[1:]) if not {word, sys.argv[at]} & {"--json", "--memory"}]
@@ -136,18 +138,18 @@ def _measure(scenario: Scenario, kind: str, options: Sequence[str], arguments: a
     """Measure one scenario on file systems of the type ``kind``, print the times, and return them for the JSON file."""
     dataset = SHAPES[scenario.shape_on(kind)](arguments.scale)
     compare = scenario.ways(options)
-    against = scenario.against or next(iter(compare))
-    with _places(kind, dataset, arguments) as places:
-        if scenario.before is State.COPIED:
-            _copy(*places.below)
+    against = scenario.reference_way or next(iter(compare))
+    with _prepared_directories(kind, dataset, arguments) as places:
+        if scenario.initial_state is InitialState.COPIED:
+            _make_copy(*places.backing)
             time.sleep(CLOCK_GRACE)
-        runs = {name: _Runs(scenario, way, places, arguments) for name, way in compare.items()}
+        runs = {name: _WayRuns(scenario, way, places, arguments) for name, way in compare.items()}
         for run in runs.values():
-            run.check()
-        done: dict[str, Callable[[], Time]] = {name: run.once for name, run in runs.items()}
-        times = in_turns(done, arguments.rounds)
+            run.run_and_check()
+        done: dict[str, Callable[[], RunTime]] = {name: run.run_once for name, run in runs.items()}
+        times = times_in_turns(done, arguments.rounds)
     where = f"operations of {arguments.delay} microseconds" if kind == SLOW else kind
-    print(f"\n{scenario.title}: {dataset.label}, {where}\n{compared(times, against)}", flush=True)
+    print(f"\n{scenario.title}: {dataset.label}, {where}\n{comparison_table(times, against)}", flush=True)
     for name, run in runs.items():
         if run.differences:
             print(
@@ -160,13 +162,13 @@ def _measure(scenario: Scenario, kind: str, options: Sequence[str], arguments: a
         "files": dataset.files,
         "bytes": dataset.size,
         "fs": kind,
-        "before": scenario.before.value,
+        "before": scenario.initial_state.value,
         "against": against,
-        "ways": {name: run.told(times[name]) for name, run in runs.items()},
+        "ways": {name: run.result(times[name]) for name, run in runs.items()},
     }
 
 
-def _make_old(tree: Path) -> None:
+def _set_old_times(tree: Path) -> None:
     """Set all modification times to an old one.
 
     rsync treats times within one second as equal, and so would copy nothing of a tree that has just been created.
@@ -174,91 +176,95 @@ def _make_old(tree: Path) -> None:
     subprocess.run(["find", tree, "-exec", "touch", "-h", "-d", "2020-02-02 02:02:02.123456789", "{}", "+"], check=True)
 
 
-def _copy(source: Path, base: Path, name: str = THERE) -> None:
+def _make_copy(source: Path, base: Path, name: str = EXISTING_COPY) -> None:
     """Copy ``source`` to ``base / name`` with cp, and sync the file system."""
     subprocess.run(["cp", "-aT", source, base / name], check=True)
-    remove(base / "nothing")
+    remove_trees(base / "nothing")
 
 
 @contextmanager
-def _places(kind: str, dataset: Dataset, arguments: argparse.Namespace) -> Iterator[Places]:
+def _prepared_directories(
+    kind: str, dataset: Dataset, arguments: argparse.Namespace
+) -> Iterator[MeasurementDirectories]:
     """Create the dataset, and yield its directories and the ones for copies.
 
     They are on two file systems, so that no copy is a clone; with tmpfs, in two directories.
     """
     with ExitStack() as stack:
-        size = filesystems.room_for(dataset.size, dataset.files + dataset.directories)
+        size = filesystems.image_size(dataset.size, dataset.files + dataset.directories)
         real = "tmpfs" if kind == SLOW else kind
         bases = [stack.enter_context(filesystems.mounted(real, size, arguments.memory)) for _ in range(2)]
         for name, base in zip(("source", "copies"), bases, strict=True):
             (base / name).mkdir()
         source, base = bases[0] / "source", bases[1] / "copies"
         dataset.make(source)
-        _make_old(source)
+        _set_old_times(source)
         if kind != SLOW:
-            yield Places(source, base, (source, base))
+            yield MeasurementDirectories(source, base, (source, base))
             return
         seconds = arguments.timeouts
         mounts = [
-            stack.enter_context(slow(below, entry_timeout=seconds, attribute_timeout=seconds))
+            stack.enter_context(mounted_slow(below, entry_timeout=seconds, attribute_timeout=seconds))
             for below in (source, base)
         ]
-        yield Places(mounts[0].path, mounts[1].path, (source, base), tuple(mounts))
+        yield MeasurementDirectories(mounts[0].path, mounts[1].path, (source, base), tuple(mounts))
 
 
-class _Runs:
+class _WayRuns:
     """The runs of one way.
 
     Each copy has its own name, and is removed before the next run, outside of the timed period.
     """
 
-    def __init__(self, scenario: Scenario, way: Way, places: Places, arguments: argparse.Namespace) -> None:
-        self._before = scenario.before
+    def __init__(
+        self, scenario: Scenario, way: Way, places: MeasurementDirectories, arguments: argparse.Namespace
+    ) -> None:
+        self._initial_state = scenario.initial_state
         self._way = way
         self._places = places
         self._number = 0
         self._removed: Path | None = None
         self._delay = arguments.delay
-        self._forgotten = arguments.timeouts + EXPIRY_GRACE
+        self._cache_timeout = arguments.timeouts + CACHE_EXPIRY_GRACE
         self.operations: list[int] = []
         self.most_at_once: list[int] = []
         self.differences = 0
         self.example = ""
 
-    def check(self) -> None:
+    def run_and_check(self) -> None:
         """Run the way once and check the copy.
 
         Raise ``SystemExit`` if it is wrong; differences of other programs are only counted.
         """
         copy = self._run()[1]
-        if self._before is State.REMOVED and os.path.lexists(copy):
-            raise SystemExit(f"{self._way.shown()}: not everything was removed")
-        if self._before in _COMPARED:
-            words = [*_ORACLE, f"{self._places.below[0]}/", f"{copy}/"]
+        if self._initial_state is InitialState.REMOVED and os.path.lexists(copy):
+            raise SystemExit(f"{self._way.displayed()}: not everything was removed")
+        if self._initial_state in _STATES_WITH_COPY:
+            words = [*_COMPARE_COMMAND, f"{self._places.backing[0]}/", f"{copy}/"]
             lines = subprocess.run(words, check=True, capture_output=True, text=True).stdout.splitlines()
-            if lines and self._way.faithful:
-                raise SystemExit(f"{self._way.shown()}: the copy differs from its source:\n{lines[:20]}")
+            if lines and self._way.must_be_faithful:
+                raise SystemExit(f"{self._way.displayed()}: the copy differs from its source:\n{lines[:20]}")
             self.differences, self.example = len(lines), lines[0] if lines else ""
-        self._clear(copy)
+        self._remove_copy(copy)
 
-    def once(self) -> Time:
+    def run_once(self) -> RunTime:
         """Run the way once and return its time. Count operations on slow file systems."""
         mounts = self._places.mounts
         if mounts:
-            time.sleep(self._forgotten)
+            time.sleep(self._cache_timeout)
         for mount in mounts:
-            mount.delay(all=self._delay)
-        before = self._counts()
+            mount.set_delays(all=self._delay)
+        before = self._operation_counts()
         taken, copy = self._run()
-        self.operations.append((self._counts() - before).total())
-        self.most_at_once.append(max((mount.most_at_once() for mount in mounts), default=0))
-        self._clear(copy)
+        self.operations.append((self._operation_counts() - before).total())
+        self.most_at_once.append(max((mount.max_concurrent() for mount in mounts), default=0))
+        self._remove_copy(copy)
         return taken
 
-    def told(self, times: list[Time]) -> dict[str, object]:
+    def result(self, times: list[RunTime]) -> dict[str, object]:
         """Return the results of this way for the JSON file."""
         result: dict[str, object] = {
-            "command": self._way.shown(),
+            "command": self._way.displayed(),
             "wall": [round(each.wall, 4) for each in times],
             "processor": [round(each.processor, 4) for each in times],
             "differences": self.differences,
@@ -267,29 +273,29 @@ class _Runs:
             result |= {"operations": self.operations, "most at once": self.most_at_once}
         return result
 
-    def _run(self) -> tuple[Time, Path]:
+    def _run(self) -> tuple[RunTime, Path]:
         """Prepare the scenario's state and run the way once.
 
         Return its time, and the path of the copy without the slow file system.
         """
-        source, base = self._places.below
+        source, base = self._places.backing
         (base / "keep").mkdir(exist_ok=True)
         self._number += 1
-        name = THERE if self._before is State.COPIED else f"copy{id(self)}-{self._number}"
-        if self._before in (State.REMOVED, State.CHANGED):
-            _copy(source, base, name)
-        if self._before is State.PACKED:
+        name = EXISTING_COPY if self._initial_state is InitialState.COPIED else f"copy{id(self)}-{self._number}"
+        if self._initial_state in (InitialState.REMOVED, InitialState.CHANGED):
+            _make_copy(source, base, name)
+        if self._initial_state is InitialState.PACKED:
             (base / name).mkdir()
             subprocess.run(["tar", "--format=pax", "-cf", base / "keep" / "tar", "-C", source, "."], check=True)
-        return timed(*self._way.commands(self._places.source, self._places.base / name)), base / name
+        return time_of_commands(*self._way.commands(self._places.source, self._places.copies / name)), base / name
 
-    def _counts(self) -> Counter[str]:
+    def _operation_counts(self) -> Counter[str]:
         """Return the numbers of operations on all slow file systems so far, by type."""
-        return sum((mount.counts() for mount in self._places.mounts), Counter())
+        return sum((mount.operation_counts() for mount in self._places.mounts), Counter())
 
-    def _clear(self, copy: Path) -> None:
+    def _remove_copy(self, copy: Path) -> None:
         """Remove the copy, unless all runs share it, and the files that runs put next to it."""
-        remove(copy.with_name("keep"), *([] if self._before is State.COPIED else [copy]))
+        remove_trees(copy.with_name("keep"), *([] if self._initial_state is InitialState.COPIED else [copy]))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ class Dataset:
     directories: int = 0
 
 
-def _write(directory: int, name: str, number: int, size: int) -> None:
+def _write_file(directory: int, name: str, number: int, size: int) -> None:
     """Write a new file.
 
     ``number`` makes its contents differ from those of other files. Raise ``OSError`` if that fails.
@@ -51,31 +51,33 @@ def _write(directory: int, name: str, number: int, size: int) -> None:
         os.close(file)
 
 
-def _fill(directory: Path, files: Iterable[tuple[int, int]]) -> None:
+def _create_files(directory: Path, files: Iterable[tuple[int, int]]) -> None:
     """Create files in a directory. Each is given by its number and its size in bytes."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         for number, size in files:
-            _write(descriptor, f"f{number:07}", number, size)
+            _write_file(descriptor, f"f{number:07}", number, size)
     finally:
         os.close(descriptor)
 
 
-def of_sizes(label: str, sizes: list[int], per_directory: int) -> Dataset:
+def files_of_sizes(label: str, sizes: list[int], per_directory: int) -> Dataset:
     """Return a dataset with one file of each size, ``per_directory`` files in each directory."""
 
     def make(root: Path) -> None:
         for start in range(0, len(sizes), per_directory):
             directory = root / f"d{start // per_directory:05}"
             directory.mkdir()
-            _fill(directory, enumerate(sizes[start : start + per_directory], start))
+            _create_files(directory, enumerate(sizes[start : start + per_directory], start))
 
     return Dataset(label, len(sizes), sum(sizes), make, -(-len(sizes) // per_directory))
 
 
 def small_files(files: int, size: int, per_directory: int) -> Dataset:
     """Return a dataset of ``files`` files of ``size`` bytes, ``per_directory`` files in each directory."""
-    return of_sizes(f"{files:,} files of {size:,} bytes, {per_directory:,} a directory", [size] * files, per_directory)
+    return files_of_sizes(
+        f"{files:,} files of {size:,} bytes, {per_directory:,} a directory", [size] * files, per_directory
+    )
 
 
 def heavy_tailed(files: int, least: int, most: int) -> Dataset:
@@ -85,7 +87,7 @@ def heavy_tailed(files: int, least: int, most: int) -> Dataset:
     """
     random = Random(files)
     sizes = [min(int(least / (1 - random.random() * (1 - least / most))), most) for _ in range(files)]
-    return of_sizes(f"{files:,} files of {least / KIB:.0f} KiB to {most / MIB:.0f} MiB", sizes, 100)
+    return files_of_sizes(f"{files:,} files of {least / KIB:.0f} KiB to {most / MIB:.0f} MiB", sizes, 100)
 
 
 def many_files(files: int) -> Dataset:
@@ -101,7 +103,7 @@ def many_files(files: int) -> Dataset:
         for number, (start, end) in enumerate(spans):
             directory = root / f"d{number:05}"
             directory.mkdir()
-            _fill(directory, ((each, 0 if each % 100 else 4 * KIB) for each in range(start, end)))
+            _create_files(directory, ((each, 0 if each % 100 else 4 * KIB) for each in range(start, end)))
 
     label = f"{files:,} files, most of them empty, 100 or 10,000 a directory"
     return Dataset(label, files, -(-files // 100) * 4 * KIB, make, len(spans))
@@ -113,14 +115,14 @@ def large_file(size: int) -> Dataset:
     def make(root: Path) -> None:
         descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
         try:
-            _write(descriptor, "large", 0, size)
+            _write_file(descriptor, "large", 0, size)
         finally:
             os.close(descriptor)
 
     return Dataset(f"one file of {size / MIB:,.0f} MiB", 1, size, make)
 
 
-def fdtree(levels: int, width: int, files: int, size: int) -> Dataset:
+def directory_tree(levels: int, width: int, files: int, size: int) -> Dataset:
     """Return a tree of directories with ``levels`` levels below the root.
 
     Each directory has ``width`` subdirectories, except those of the last level, and ``files`` files of ``size`` bytes.
@@ -135,7 +137,7 @@ def fdtree(levels: int, width: int, files: int, size: int) -> Dataset:
 
     def make(root: Path) -> None:
         for number, directory in enumerate(places(root, 0)):
-            _fill(directory, ((number * files + index, size) for index in range(files)))
+            _create_files(directory, ((number * files + index, size) for index in range(files)))
 
     directories = sum(width**level for level in range(levels + 1))
     label = f"{directories:,} directories, {width} in each, {levels} levels"
@@ -180,7 +182,7 @@ def _scaled(number: int, scale: float, least: int = 1) -> int:
     return max(least, round(number * scale))
 
 
-def _levels(width: int, directories: float) -> int:
+def _levels_for(width: int, directories: float) -> int:
     """Return the number of levels of a tree that has about ``directories`` directories, and not more."""
     counts = accumulate(width**level for level in range(32))
     return max(1, sum(1 for count in counts if count <= directories) - 1)
@@ -194,8 +196,8 @@ SHAPES: dict[str, Shape] = {
     "one": lambda _: small_files(1, 4 * KIB, 1),
     "small": lambda scale: small_files(_scaled(50_000, scale, 200), 4 * KIB, 100),
     "many": lambda scale: many_files(_scaled(400_000, scale, 200)),
-    "fdtree": lambda scale: fdtree(_levels(8, 5000 * scale), 8, 10, 4 * KIB),
-    "directories": lambda scale: fdtree(_levels(8, 40_000 * scale), 8, 0, 0),
+    "fdtree": lambda scale: directory_tree(_levels_for(8, 5000 * scale), 8, 10, 4 * KIB),
+    "directories": lambda scale: directory_tree(_levels_for(8, 40_000 * scale), 8, 0, 0),
     "links": lambda scale: hard_links(_scaled(10_000, scale, 200), 3),
     "20000-in-200": lambda scale: small_files(_scaled(20_000, scale, 200), 4 * KIB, 100),
     "2000-in-20": lambda scale: small_files(_scaled(2000, scale, 200), 4 * KIB, 100),

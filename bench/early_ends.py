@@ -15,12 +15,12 @@ from functools import partial
 from pathlib import Path
 
 from bench import datasets, filesystems
-from bench.timing import CHECKOUT, PCOPY, compared, timed
-from bench.turns import in_turns, remove
+from bench.timing import CHECKOUT, PCOPY_COMMAND, comparison_table, time_of_commands
+from bench.turns import remove_trees, times_in_turns
 
-BEFORE = "before"
+OLDER_LABEL = "before"
 """The label of the older checkout's copies."""
-_WRITER = """
+_WRITER_PROGRAM = """
 import os, sys
 while True:
     with open(sys.argv[1], "wb") as file:
@@ -42,37 +42,39 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--seconds", type=float, nargs="+", default=[1, 6], help="approximate time of each copy")
     arguments = parser.parse_args()
-    filesystems.end_on_sigterm()
-    checkouts = {BEFORE: arguments.before.resolve(), "now": CHECKOUT}
+    filesystems.exit_on_sigterm()
+    checkouts = {OLDER_LABEL: arguments.before.resolve(), "now": CHECKOUT}
     for kind in arguments.fs:
         for seconds in arguments.seconds:
             dataset = datasets.small_files(int(arguments.files * seconds), 4096, 100)
             with ExitStack() as stack:
-                size = filesystems.room_for(dataset.size, dataset.files)
+                size = filesystems.image_size(dataset.size, dataset.files)
                 source = stack.enter_context(filesystems.mounted("tmpfs", size, arguments.memory)) / "source"
                 point = stack.enter_context(filesystems.mounted(kind, size, arguments.memory))
                 source.mkdir()
                 (point / "state").mkdir()
                 dataset.make(source)
-                words = [*PCOPY, "-q", "-n", str(arguments.ranks), str(source), str(point / "copy")]
+                words = [*PCOPY_COMMAND, "-q", "-n", str(arguments.ranks), str(source), str(point / "copy")]
                 ways = {
-                    name: partial(timed, ["env", f"PYTHONPATH={path}", f"XDG_STATE_HOME={point / 'state'}", *words])
+                    name: partial(
+                        time_of_commands, ["env", f"PYTHONPATH={path}", f"XDG_STATE_HOME={point / 'state'}", *words]
+                    )
                     for name, path in checkouts.items()
                 }
-                clean = partial(remove, point / "copy")
+                clean = partial(remove_trees, point / "copy")
                 for writes in (False, True):
-                    with writer(point / "other") if writes else ExitStack():
+                    with running_writer(point / "other") if writes else ExitStack():
                         print(f"\n{dataset.label}, tmpfs to {kind}, another writer: {writes}", flush=True)
-                        in_turns(ways, 1, clean)
-                        times = in_turns(ways, arguments.rounds, clean)
-                        print(compared(times, BEFORE), flush=True)
+                        times_in_turns(ways, 1, clean)
+                        times = times_in_turns(ways, arguments.rounds, clean)
+                        print(comparison_table(times, OLDER_LABEL), flush=True)
     return 0
 
 
 @contextmanager
-def writer(path: Path) -> Iterator[None]:
+def running_writer(path: Path) -> Iterator[None]:
     """Run another process that writes to ``path`` and syncs it every 64 MiB, while the context lasts."""
-    process = subprocess.Popen([sys.executable, "-c", _WRITER, os.fspath(path)])
+    process = subprocess.Popen([sys.executable, "-c", _WRITER_PROGRAM, os.fspath(path)])
     try:
         yield
     finally:

@@ -19,22 +19,22 @@ from types import FrameType
 KINDS = ("tmpfs", "ext4", "xfs")
 """The supported types of file systems."""
 
-SMALLEST_IMAGE = 1 << 30
+MIN_IMAGE_SIZE = 1 << 30
 """The minimum size of an image in bytes: it leaves room for the journal, and XFS requires some hundred MiB."""
 
 _BYTES_PER_INODE = 8192
 
-_MAKE = {
+_MKFS_COMMANDS = {
     # Without the lazy options, ext4 initialises tables in the background, which would disturb measurements.
     "ext4": ["mkfs.ext4", "-q", "-F", "-i", str(_BYTES_PER_INODE), "-E", "lazy_itable_init=0,lazy_journal_init=0"],
     "xfs": ["mkfs.xfs", "-q", "-f"],
 }
 
 
-def room_for(size: int, files: int) -> int:
+def image_size(size: int, files: int) -> int:
     """Return the size in bytes of an image for two copies of ``files`` files with ``size`` bytes in total."""
     blocks = 2 * (size + files * 4096)
-    return SMALLEST_IMAGE + max(blocks + blocks // 8, 2 * files * _BYTES_PER_INODE)
+    return MIN_IMAGE_SIZE + max(blocks + blocks // 8, 2 * files * _BYTES_PER_INODE)
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def mounted(kind: str, size: int, memory: Path) -> Iterator[Path]:
         image = base / f"{kind}.image"
         with open(image, "xb") as file:
             file.truncate(size)
-        _run([*_MAKE[kind], str(image)])
+        _run([*_MKFS_COMMANDS[kind], str(image)])
         point = base / "mounted"
         point.mkdir()
         stack.callback(_unmount, point)
@@ -79,7 +79,7 @@ def _run(words: list[str]) -> None:
     subprocess.run(words, check=True, stdout=subprocess.DEVNULL)
 
 
-def end_on_sigterm() -> None:
+def exit_on_sigterm() -> None:
     """Make SIGTERM raise ``SystemExit``, so that contexts are left in order."""
 
     def end(number: int, _frame: FrameType | None) -> None:

@@ -15,13 +15,13 @@ from pathlib import Path
 from random import Random
 
 from bench import datasets, filesystems
-from bench.timing import Time, compared
+from bench.timing import RunTime, comparison_table
 
-Mover = Callable[[int, int, int, int], None]
+CopyFunction = Callable[[int, int, int, int], None]
 """A function that copies ``size`` bytes from one descriptor to another, ``piece`` bytes per call."""
 
 
-def by_kernel(source: int, target: int, size: int, piece: int) -> None:
+def copy_by_copy_file_range(source: int, target: int, size: int, piece: int) -> None:
     """Copy with copy_file_range(2)."""
     at = 0
     while at < size:
@@ -31,7 +31,7 @@ def by_kernel(source: int, target: int, size: int, piece: int) -> None:
         at += moved
 
 
-def by_memory(source: int, target: int, size: int, piece: int) -> None:
+def copy_by_read_and_write(source: int, target: int, size: int, piece: int) -> None:
     """Copy through a buffer with preadv(2) and pwrite(2)."""
     buffer = memoryview(bytearray(piece))
     at = 0
@@ -42,7 +42,7 @@ def by_memory(source: int, target: int, size: int, piece: int) -> None:
         at += got
 
 
-WAYS: dict[str, Mover] = {"copy_file_range": by_kernel, "read/write": by_memory}
+WAYS: dict[str, CopyFunction] = {"copy_file_range": copy_by_copy_file_range, "read/write": copy_by_read_and_write}
 """The ways that are compared, by label."""
 
 
@@ -55,21 +55,21 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="a directory on a tmpfs")
     arguments = parser.parse_args()
-    filesystems.end_on_sigterm()
+    filesystems.exit_on_sigterm()
     for kind in arguments.fs:
         dataset = datasets.large_file(arguments.size * datasets.MIB)
-        room = filesystems.room_for(dataset.size, dataset.files)
+        room = filesystems.image_size(dataset.size, dataset.files)
         with filesystems.mounted(kind, room, arguments.memory) as base:
             dataset.make(base)
-            times = _take_turns(base / "large", base / "copy", arguments.pieces, arguments.rounds)
-        print(f"\n{dataset.label}, {kind}\n{compared(times, next(iter(times)))}", flush=True)
+            times = _times_of_copies(base / "large", base / "copy", arguments.pieces, arguments.rounds)
+        print(f"\n{dataset.label}, {kind}\n{comparison_table(times, next(iter(times)))}", flush=True)
     return 0
 
 
-def _take_turns(source: Path, target: Path, pieces: Sequence[int], rounds: int) -> dict[str, list[Time]]:
+def _times_of_copies(source: Path, target: Path, pieces: Sequence[int], rounds: int) -> dict[str, list[RunTime]]:
     """Return the times of ``rounds`` copies in each way and piece size. ``pieces`` are in KiB."""
     trials = [(name, piece) for name in WAYS for piece in pieces]
-    times: dict[str, list[Time]] = {f"{name}, {piece} KiB": [] for name, piece in trials}
+    times: dict[str, list[RunTime]] = {f"{name}, {piece} KiB": [] for name, piece in trials}
     random = Random(rounds)
     for _ in range(rounds):
         for name, piece in random.sample(trials, len(trials)):
@@ -79,13 +79,13 @@ def _take_turns(source: Path, target: Path, pieces: Sequence[int], rounds: int) 
     return times
 
 
-def _copy(way: Mover, source: Path, target: Path, piece: int) -> Time:
+def _copy(way: CopyFunction, source: Path, target: Path, piece: int) -> RunTime:
     """Copy once with ``way``, with an fsync at the end, and return the time. ``piece`` is in bytes."""
     processor, start = time.process_time(), time.monotonic()
     with open(source, "rb") as reading, open(target, "xb") as writing:
         way(reading.fileno(), writing.fileno(), os.fstat(reading.fileno()).st_size, piece)
         os.fsync(writing.fileno())
-    return Time(time.monotonic() - start, time.process_time() - processor)
+    return RunTime(time.monotonic() - start, time.process_time() - processor)
 
 
 if __name__ == "__main__":

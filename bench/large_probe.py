@@ -47,24 +47,26 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="a directory on a tmpfs")
     arguments = parser.parse_args()
-    filesystems.end_on_sigterm()
+    filesystems.exit_on_sigterm()
     with tempfile.TemporaryDirectory() as place:
         probe = Path(place) / "large_probe"
         source = Path(__file__).with_suffix(".c")
         subprocess.run(["gcc", "-O2", "-pthread", "-o", probe, source], check=True)
         for kind in arguments.fs:
             dataset = datasets.large_file(arguments.size * datasets.MIB)
-            room = filesystems.room_for(dataset.size, dataset.files)
+            room = filesystems.image_size(dataset.size, dataset.files)
             with filesystems.mounted(kind, room, arguments.memory) as base:
                 dataset.make(base)
-                times = _take_turns(probe, base / "large", base / "copy", arguments.ways, arguments.rounds)
+                times = _seconds_of_copies(probe, base / "large", base / "copy", arguments.ways, arguments.rounds)
             print(f"\n{dataset.label}, {kind}: seconds with the sync, median and minimum")
             for way, taken in sorted(times.items(), key=lambda item: median(item[1])):
                 print(f"{way:32} {median(taken):7.3f} {min(taken):7.3f}", flush=True)
     return 0
 
 
-def _take_turns(probe: Path, source: Path, target: Path, ways: Sequence[str], rounds: int) -> dict[str, list[float]]:
+def _seconds_of_copies(
+    probe: Path, source: Path, target: Path, ways: Sequence[str], rounds: int
+) -> dict[str, list[float]]:
     """Return the seconds of ``rounds`` copies in each way, and with cp."""
     commands: dict[str, list[str]] = {"cp": ["cp", "--reflink=never", str(source), str(target)]}
     for way in ways:

@@ -26,17 +26,17 @@ from typing import NamedTuple
 SOURCES = Path(__file__).with_name("latencyfs")
 """The directory of the C sources."""
 
-_CONTROL = "user.latencyfs"
+_DELAYS_XATTR = "user.latencyfs"
 """The extended attribute that sets the delays and returns the counts."""
-_QUIRKS_CONTROL = "user.latencyfs.quirks"
+_QUIRKS_XATTR = "user.latencyfs.quirks"
 """The extended attribute that sets the quirks."""
-_AT_ONCE = "sleeping"
+_SLEEPING_KEY = "sleeping"
 """The word of the counts for the maximum number of operations that slept at the same time."""
-_SECONDS_TO_END = 10
+_EXIT_TIMEOUT = 10
 """Seconds for which a process may take to end after the unmount, before it is killed."""
 
 
-class Slow(NamedTuple):
+class SlowMount(NamedTuple):
     """A mounted slow file system.
 
     Operations on the ``backing`` directory have no delay and are not counted. Their result is visible at the mount
@@ -47,39 +47,39 @@ class Slow(NamedTuple):
     backing: Path
     process: subprocess.Popen[str]
 
-    def delay(self, **delays: int) -> None:
+    def set_delays(self, **delays: int) -> None:
         """Change the delays of some operations or groups. They stay until the next change."""
-        os.setxattr(self.path, _CONTROL, _spelled(delays).encode())
+        os.setxattr(self.path, _DELAYS_XATTR, _delays_text(delays).encode())
 
     def set_quirks(self, *quirks: str) -> None:
         """Replace all quirks."""
-        os.setxattr(self.path, _QUIRKS_CONTROL, ",".join(quirks).encode())
+        os.setxattr(self.path, _QUIRKS_XATTR, ",".join(quirks).encode())
 
-    def answer_again(self) -> None:
+    def end_silence(self) -> None:
         """End the quirk ``silent`` by a signal.
 
         While the quirk lasts, Linux may hold the locks that ``set_quirks`` needs.
         """
         self.process.send_signal(signal.SIGUSR1)
 
-    def counts(self) -> Counter[str]:
+    def operation_counts(self) -> Counter[str]:
         """Return the number of operations since the mount, by type."""
-        counts = self._told()
-        del counts[_AT_ONCE]
+        counts = self._reported_counts()
+        del counts[_SLEEPING_KEY]
         return counts
 
-    def most_at_once(self) -> int:
+    def max_concurrent(self) -> int:
         """Return the maximum number of operations that slept at the same time since delays were set."""
-        return self._told()[_AT_ONCE]
+        return self._reported_counts()[_SLEEPING_KEY]
 
-    def _told(self) -> Counter[str]:
+    def _reported_counts(self) -> Counter[str]:
         """Return the counts that the file system reports."""
-        words = os.getxattr(self.path, _CONTROL).decode().split()
+        words = os.getxattr(self.path, _DELAYS_XATTR).decode().split()
         return Counter({kind: int(number) for kind, number in zip(words[::2], words[1::2], strict=True)})
 
 
 @functools.cache
-def built(source: Path, *flags: str) -> Path:
+def compiled_program(source: Path, *flags: str) -> Path:
     """Return the path of a program, compiled from a C file or all C files of a directory. It is removed at this
     process's end.
 
@@ -93,29 +93,29 @@ def built(source: Path, *flags: str) -> Path:
     return program
 
 
-def is_possible() -> bool:
+def can_mount() -> bool:
     """Return True if this process can compile and mount the file system."""
     command = ("pkg-config", "--exists", "fuse3")
     tools = all(shutil.which(tool) for tool in ("gcc", command[0]))
     return tools and os.geteuid() == 0 and subprocess.run(command, check=False).returncode == 0
 
 
-def _built() -> Path:
+def _compiled_latencyfs() -> Path:
     """Return the path of the compiled file system."""
     command = ["pkg-config", "--cflags", "--libs", "fuse3"]
     flags = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    return built(SOURCES, *flags.split())
+    return compiled_program(SOURCES, *flags.split())
 
 
 @contextmanager
-def slow(
+def mounted_slow(
     backing: Path,
     delays: Mapping[str, int] | None = None,
     *,
     quirks: Sequence[str] = (),
     entry_timeout: float = 0,
     attribute_timeout: float = 0,
-) -> Iterator[Slow]:
+) -> Iterator[SlowMount]:
     """Mount ``backing`` once more, in a new directory next to it, until the context ends, also after an exception.
 
     Linux caches names and attributes for the seconds of the two timeouts. With 0 it asks each time: a stat takes two
@@ -127,18 +127,18 @@ def slow(
         base.chmod(0o755)
         point = base / "mounted"
         point.mkdir()
-        words = [str(_built()), "--entry-timeout", f"{entry_timeout}", "--attribute-timeout"]
-        words += [f"{attribute_timeout}", *(["--delay", _spelled(delays)] if delays else [])]
+        words = [str(_compiled_latencyfs()), "--entry-timeout", f"{entry_timeout}", "--attribute-timeout"]
+        words += [f"{attribute_timeout}", *(["--delay", _delays_text(delays)] if delays else [])]
         words += [*(["--quirks", ",".join(quirks)] if quirks else []), str(backing), str(point)]
         process = stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
-        stack.callback(_end, process, point)
+        stack.callback(_unmount_and_wait, process, point)
         assert process.stdout
         if process.stdout.readline() != "mounted\n":
             raise OSError(f"{words[0]} could not mount {backing}")
-        yield Slow(point, backing, process)
+        yield SlowMount(point, backing, process)
 
 
-def _end(process: subprocess.Popen[str], point: Path) -> None:
+def _unmount_and_wait(process: subprocess.Popen[str], point: Path) -> None:
     """Unmount, lazily if a process still has it open.
 
     Wait for the end of the server, and kill it after some seconds.
@@ -149,23 +149,23 @@ def _end(process: subprocess.Popen[str], point: Path) -> None:
         subprocess.run(["umount", "--lazy", str(point)], check=True)
         process.terminate()
     try:
-        process.communicate(timeout=_SECONDS_TO_END)
+        process.communicate(timeout=_EXIT_TIMEOUT)
     except subprocess.TimeoutExpired:
         process.kill()
 
 
-def _spelled(delays: Mapping[str, int]) -> str:
+def _delays_text(delays: Mapping[str, int]) -> str:
     """Return the delays in the form that the file system takes."""
     return ",".join(f"{kind}={microseconds}" for kind, microseconds in delays.items())
 
 
-def _by_hand(backing: str, point: str, *quirks: str) -> None:
+def _serve_in_foreground(backing: str, point: str, *quirks: str) -> None:
     """Replace this process by one that serves ``backing`` at ``point``."""
     program = tempfile.mkdtemp(prefix="pcopy-bench-built-")
-    shutil.copy(_built(), program)
+    shutil.copy(_compiled_latencyfs(), program)
     words = [f"{program}/latencyfs", *(["--quirks", ",".join(quirks)] if quirks else []), backing, point]
     os.execv(words[0], words)
 
 
 if __name__ == "__main__":
-    _by_hand(*sys.argv[1:])
+    _serve_in_foreground(*sys.argv[1:])

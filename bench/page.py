@@ -41,21 +41,21 @@ measurements, and adds the results to that file.
   certain. With a small `--scale` most of the time is the start of the program.
 """
 
-_TOLD = ("command", "date", "commit", "rounds", "machine", "load", "system", "not installed")
+_CONDITION_COLUMNS = ("command", "date", "commit", "rounds", "machine", "load", "system", "not installed")
 _COLOURS = {"pcopy": "#0072b2", "prm": "#0072b2", "bare": "#999999"}
-_OTHERS = "#d55e00"
+_OTHER_COLOUR = "#d55e00"
 _ROW, _LEFT, _BAR, _WIDTH = 16, 230, 420, 740
 
 
 def page(results: Sequence[Result]) -> str:
     """Return the text of the page."""
-    abouts = list({json.dumps(result["about"]): result["about"] for result in _in_order(results)}.values())
-    rows = [[f"{number}", *_told(about)] for number, about in enumerate(abouts, 1)]
-    parts = [_HEAD, _table(["measurement", *_TOLD], rows)]
+    abouts = list({json.dumps(result["about"]): result["about"] for result in _sorted_results(results)}.values())
+    rows = [[f"{number}", *_condition_cells(about)] for number, about in enumerate(abouts, 1)]
+    parts = [_HEAD, _table(["measurement", *_CONDITION_COLUMNS], rows)]
     parts.append("\n![Seconds of each way, by scenario](performance.svg)\n")
-    for result in _in_order(results):
+    for result in _sorted_results(results):
         parts.append(_section(result, abouts.index(result["about"]) + 1))
-    commands = {name: way["command"] for result in _in_order(results) for name, way in result["ways"].items()}
+    commands = {name: way["command"] for result in _sorted_results(results) for name, way in result["ways"].items()}
     rows = [[name, f"`{command}`"] for name, command in commands.items()]
     return "\n".join([*parts, "## Commands\n", _table(["way", "command"], rows)]) + "\n"
 
@@ -65,10 +65,10 @@ def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in (heads, ["---"] * len(heads), *rows))
 
 
-def _told(about: Mapping[str, Any]) -> list[str]:
+def _condition_cells(about: Mapping[str, Any]) -> list[str]:
     """Return the cells of a row on the conditions of a measurement."""
     cells = {**about, "command": f"`{about['command']}`", "not installed": ", ".join(about["absent"])}
-    return [str(cells[key]) for key in _TOLD]
+    return [str(cells[key]) for key in _CONDITION_COLUMNS]
 
 
 def picture(results: Sequence[Result]) -> str:
@@ -78,15 +78,15 @@ def picture(results: Sequence[Result]) -> str:
     """
     parts = []
     y = 0
-    for result in _in_order(results):
+    for result in _sorted_results(results):
         y += 2 * _ROW
         parts.append(f"<text x='4' y='{y}' font-weight='bold'>{escape(_heading(result))}</text>")
         walls = {name: median(way["wall"]) for name, way in result["ways"].items()}
         for name, wall in walls.items():
             y += _ROW
             length = _BAR * wall / max(walls.values())
-            colour = _COLOURS.get(name.split()[0], _OTHERS)
-            parts.append(f"<text x='{_LEFT - 6}' y='{y}' text-anchor='end'>{escape(_short(name))}</text>")
+            colour = _COLOURS.get(name.split()[0], _OTHER_COLOUR)
+            parts.append(f"<text x='{_LEFT - 6}' y='{y}' text-anchor='end'>{escape(_shortened(name))}</text>")
             parts.append(f"<rect x='{_LEFT}' y='{y - 11}' width='{length:.1f}' height='13' fill='{colour}'/>")
             parts.append(f"<text x='{_LEFT + length + 5:.1f}' y='{y}'>{_seconds(wall)} s</text>")
     height = y + _ROW
@@ -102,7 +102,7 @@ def picture(results: Sequence[Result]) -> str:
     )
 
 
-def _in_order(results: Sequence[Result]) -> list[Result]:
+def _sorted_results(results: Sequence[Result]) -> list[Result]:
     """Return the results in the order of the scenarios, and of their file systems."""
     names = list(SCENARIOS)
     known = [result for result in results if result["scenario"] in SCENARIOS]
@@ -145,7 +145,7 @@ def _seconds(value: float) -> str:
     return f"{value:.3f}" if value < 10 else f"{value:.1f}"
 
 
-def _short(name: str, most: int = 38) -> str:
+def _shortened(name: str, most: int = 38) -> str:
     """Return ``name``, cut to ``most`` characters."""
     return name if len(name) <= most else name[: most - 1] + "…"
 

@@ -16,13 +16,13 @@ import time
 from array import array
 from pathlib import Path
 
-from bench.timing import table
+from bench.timing import text_table
 from pcopy.checkpoint.lmdb_backlog import LmdbBacklog
 from pcopy.engine.limits import Limits
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import Task
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import VERSION, Rows, pack_names
+from pcopy.fsio.kernel.columns import VERSION_COLUMNS, Rows, pack_names
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.files.copy_files import CopyFiles
@@ -41,38 +41,38 @@ def main() -> int:
     )
     parser.add_argument("--spool", type=Path, default=Path("/dev/shm"), help="the directory of the database")
     arguments = parser.parse_args()
-    rows = [_measured("in core", arguments, 1 << 40)]
-    rows += [_measured(f"LMDB beyond {budget} MiB", arguments, budget * MIB) for budget in arguments.budgets]
+    rows = [_measured_row("in core", arguments, 1 << 40)]
+    rows += [_measured_row(f"LMDB beyond {budget} MiB", arguments, budget * MIB) for budget in arguments.budgets]
     print(f"{arguments.entries:,} entries in batches of {BATCH}")
-    print(table(["", "MiB more", "bytes an entry", "s to fill", "s to empty"], rows))
+    print(text_table(["", "MiB more", "bytes an entry", "s to fill", "s to empty"], rows))
     return 0
 
 
-def _measured(label: str, arguments: argparse.Namespace, budget: int) -> list[str]:
+def _measured_row(label: str, arguments: argparse.Namespace, budget: int) -> list[str]:
     """Measure in a new process, and return a row of the table. ``budget`` is in bytes."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    child = context.Process(target=_fill, args=(theirs, arguments.entries, budget, str(arguments.spool)))
+    child = context.Process(target=_fill_and_empty, args=(theirs, arguments.entries, budget, str(arguments.spool)))
     child.start()
     grown, filled, emptied = ours.recv()
     child.join()
     return [label, f"{grown / MIB:.0f}", f"{grown / arguments.entries:.1f}", f"{filled:.1f}", f"{emptied:.1f}"]
 
 
-def _fill(pipe: multiprocessing.connection.Connection, entries: int, budget: int, spool: str) -> None:
+def _fill_and_empty(pipe: multiprocessing.connection.Connection, entries: int, budget: int, spool: str) -> None:
     """Fill and empty a queue in this process, and send the growth of memory in bytes and the two times in seconds."""
     with tempfile.TemporaryDirectory(dir=spool) as directory:
-        queue = TaskQueue(Limits(in_core=budget), open_overflow=lambda: LmdbBacklog(os.fsencode(directory)))
+        queue = TaskQueue(Limits(queue_memory_bytes=budget), open_overflow=lambda: LmdbBacklog(os.fsencode(directory)))
         queue.begin_phase(0)
         place = Place(0, b"some/directory/of/the/source", Identity(0, 1), Identity(0, 2), True, False)
-        before, began = _resident(), time.monotonic()
+        before, began = _resident_bytes(), time.monotonic()
         for number in range(entries // BATCH):
             names = [b"a-file-of-run-%010d" % (number * BATCH + index) for index in range(BATCH)]
-            rows = Rows(BATCH, VERSION)
+            rows = Rows(BATCH, VERSION_COLUMNS)
             rows.inode = rows.size = array("Q", range(number * BATCH, (number + 1) * BATCH))
             payload = encode(CopyFiles(place, pack_names(names), rows.packed(), 0))
             queue.push(Task((1, 0, number), 0, payload, BATCH << 16))
-        grown, filled = _resident() - before, time.monotonic() - began
+        grown, filled = _resident_bytes() - before, time.monotonic() - began
         began = time.monotonic()
         remaining = entries // BATCH
         while queue.pop() is not None:
@@ -82,7 +82,7 @@ def _fill(pipe: multiprocessing.connection.Connection, entries: int, budget: int
         pipe.send((grown, filled, time.monotonic() - began))
 
 
-def _resident() -> int:
+def _resident_bytes() -> int:
     """Return the resident memory of this process in bytes, without mapped files."""
     with open("/proc/self/status") as status:
         sizes = {line.split(":")[0]: int(line.split()[1]) << 10 for line in status if line.startswith("Rss")}

@@ -18,10 +18,10 @@ from pathlib import Path
 from statistics import median
 
 from bench import datasets, filesystems
-from bench.timing import PCOPY, environment, table, timed
-from bench.turns import remove
+from bench.timing import PCOPY_COMMAND, command_environment, text_table, time_of_commands
+from bench.turns import remove_trees
 
-STOPPED = 75
+EXIT_STOPPED = 75
 """The exit status of a job that was stopped early."""
 
 
@@ -37,41 +37,41 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="a directory on a tmpfs")
     arguments = parser.parse_args()
-    filesystems.end_on_sigterm()
+    filesystems.exit_on_sigterm()
     dataset = datasets.small_files(arguments.files, arguments.file_size * datasets.MIB, arguments.files)
     with ExitStack() as stack:
-        size = filesystems.room_for(dataset.size, dataset.files)
+        size = filesystems.image_size(dataset.size, dataset.files)
         source = stack.enter_context(filesystems.mounted("tmpfs", size, arguments.memory)) / "source"
         target = stack.enter_context(filesystems.mounted(arguments.fs, size, arguments.memory)) / "copy"
         source.mkdir()
         dataset.make(source)
         print(f"{dataset.label}, tmpfs to {arguments.fs}, {arguments.ranks} ranks, --hash {arguments.hash}", flush=True)
-        print(_rounds(source, target, arguments))
+        print(_measured_table(source, target, arguments))
     return 0
 
 
-def _rounds(source: Path, target: Path, arguments: argparse.Namespace) -> str:
+def _measured_table(source: Path, target: Path, arguments: argparse.Namespace) -> str:
     """Run all rounds, and return the table of the times."""
     job = target.parent / "job"
     ranks = ["-n", str(arguments.ranks)]
-    copy = [*PCOPY, "-T", *ranks, "--hash", arguments.hash, "--checkpoint", str(job), str(source), str(target)]
+    copy = [*PCOPY_COMMAND, "-T", *ranks, "--hash", arguments.hash, "--checkpoint", str(job), str(source), str(target)]
     rows = []
     ratios = []
     for number in range(arguments.rounds + 1):
-        remove(target, job)
-        whole = timed([*copy, "-q"]).wall
-        remove(target, job)
-        done, begun = _stop_at(arguments.at, copy)
-        rest = timed([*PCOPY, "-q", *ranks, "--resume", str(job)]).wall
+        remove_trees(target, job)
+        whole = time_of_commands([*copy, "-q"]).wall
+        remove_trees(target, job)
+        done, begun = _run_until_percent(arguments.at, copy)
+        rest = time_of_commands([*PCOPY_COMMAND, "-q", *ranks, "--resume", str(job)]).wall
         if number:  # the first round allocates the memory of the images, and is not counted
             ratios.append(rest / whole)
             figures = (whole, begun, done, rest)
             rows.append([f"{number}", *(f"{value:.2f}" for value in figures), f"{ratios[-1]:.1%}"])
     rows.append(["median", "", "", "", "", f"{median(ratios):.1%}"])
-    return table(["round", "whole, s", "stopped after, s", "percent done", "resume, s", "resume / whole"], rows)
+    return text_table(["round", "whole, s", "stopped after, s", "percent done", "resume, s", "resume / whole"], rows)
 
 
-def _stop_at(percent: float, words: list[str]) -> tuple[float, float]:
+def _run_until_percent(percent: float, words: list[str]) -> tuple[float, float]:
     """Run the command and stop it when its progress has reached ``percent``.
 
     Return the progress and the seconds it took.
@@ -79,7 +79,7 @@ def _stop_at(percent: float, words: list[str]) -> tuple[float, float]:
     start = time.monotonic()
     options = ("--progress", "json", "--progress-interval", "0.1", "--checkpoint-interval", "5")
     with subprocess.Popen(
-        [*words, *options], env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [*words, *options], env=command_environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as process:
         assert process.stderr is not None
         reached = 0.0
@@ -90,7 +90,7 @@ def _stop_at(percent: float, words: list[str]) -> tuple[float, float]:
                     os.kill(process.pid, signal.SIGTERM)
                     break
         process.communicate()
-    if process.returncode != STOPPED:
+    if process.returncode != EXIT_STOPPED:
         raise SystemExit(
             f"the job ended with status {process.returncode} before it could be stopped: use more or larger files"
         )

@@ -7,13 +7,13 @@ from enum import Enum
 from typing import NamedTuple
 
 from bench import ways
-from bench.ways import CP, DRM, PRM, PROCESSORS, RSYNC, Way, bare, pcopy, tool
+from bench.ways import CP, DRM, PRM_COMMAND, PROCESSORS, RSYNC, Way, bare_way, pcopy_way, program_command
 
 SLOW = "slow"
 """The name of a type of file system: a directory of a tmpfs behind ``bench/latencyfs``, both for source and copy."""
 
 
-class State(Enum):
+class InitialState(Enum):
     """The state before a run. The kind of measurement follows from it."""
 
     NOTHING = "no copy exists"
@@ -24,7 +24,7 @@ class State(Enum):
     PACKED = "an archive of the source exists"
 
 
-Ways = Callable[[Sequence[str]], dict[str, Way]]
+WaysFunction = Callable[[Sequence[str]], dict[str, Way]]
 """A function that returns the ways to compare, by label.
 
 Its argument are the sets of options with which pcopy is measured.
@@ -47,9 +47,9 @@ class Scenario(NamedTuple):
     title: str
     shape: str
     kinds: tuple[str, ...]
-    ways: Ways
-    against: str = "cp -a"
-    before: State = State.NOTHING
+    ways: WaysFunction
+    reference_way: str = "cp -a"
+    initial_state: InitialState = InitialState.NOTHING
     slow_shape: str = ""
 
     def shape_on(self, kind: str) -> str:
@@ -57,85 +57,95 @@ class Scenario(NamedTuple):
         return self.slow_shape if kind == SLOW and self.slow_shape else self.shape
 
 
-def _pcopies(options: Sequence[str], more: str = "") -> dict[str, Way]:
+def _pcopy_ways(options: Sequence[str], more: str = "") -> dict[str, Way]:
     """Return the ways of pcopy with each set of options and ``more`` options."""
-    return {f"pcopy {words}{more}": pcopy(f"{words}{more}") for words in options}
+    return {f"pcopy {words}{more}": pcopy_way(f"{words}{more}") for words in options}
 
 
-def _copies(options: Sequence[str]) -> dict[str, Way]:
-    processes = {f"bare C, -p {PROCESSORS}": bare("-p", PROCESSORS)}
-    return {"cp -a": CP, "rsync -a": RSYNC, **ways.present(), **_pcopies(options), **processes}
+def _copy_ways(options: Sequence[str]) -> dict[str, Way]:
+    processes = {f"bare C, -p {PROCESSORS}": bare_way("-p", PROCESSORS)}
+    return {"cp -a": CP, "rsync -a": RSYNC, **ways.available_peers(), **_pcopy_ways(options), **processes}
 
 
-def _with_hard_links(options: Sequence[str]) -> dict[str, Way]:
-    return {"cp -a": CP, "rsync -aH": Way(("rsync", "-aH", "SRC/", "DST")), **_pcopies(options)}
+def _hard_link_ways(options: Sequence[str]) -> dict[str, Way]:
+    return {"cp -a": CP, "rsync -aH": Way(("rsync", "-aH", "SRC/", "DST")), **_pcopy_ways(options)}
 
 
-def _digests(options: Sequence[str]) -> dict[str, Way]:
+def _digest_ways(options: Sequence[str]) -> dict[str, Way]:
     words = options[-1]
     how = ("", " --hash xxh3-128", " --hash blake3", " --verify --signature KEEP/sig")
-    return {f"pcopy {words}{more}": pcopy(words + more) for more in how}
+    return {f"pcopy {words}{more}": pcopy_way(words + more) for more in how}
 
 
-def _checkpoints(options: Sequence[str]) -> dict[str, Way]:
+def _checkpoint_ways(options: Sequence[str]) -> dict[str, Way]:
     words = options[-1]
     how = (" --checkpoint none", " --checkpoint KEEP/job --checkpoint-interval 5")
-    return {f"pcopy {words}{more}": pcopy(words + more) for more in how}
+    return {f"pcopy {words}{more}": pcopy_way(words + more) for more in how}
 
 
-def _again(options: Sequence[str]) -> dict[str, Way]:
-    return {"rsync -a": RSYNC, **_pcopies(options, " --existing changed")}
+def _unchanged_copy_ways(options: Sequence[str]) -> dict[str, Way]:
+    return {"rsync -a": RSYNC, **_pcopy_ways(options, " --existing changed")}
 
 
-def _removals(options: Sequence[str]) -> dict[str, Way]:
-    removals = {f"prm -n {ranks}": Way((*PRM, "-q", "--yes", "-n", f"{ranks}", "DST")) for ranks in _ranks()}
-    drm = {"drm": DRM} if ways.has("drm") else {}
+def _removal_ways(options: Sequence[str]) -> dict[str, Way]:
+    removals = {
+        f"prm -n {ranks}": Way((*PRM_COMMAND, "-q", "--yes", "-n", f"{ranks}", "DST")) for ranks in _rank_counts()
+    }
+    drm = {"drm": DRM} if ways.is_available("drm") else {}
     return {"rm -rf": Way(("rm", "-rf", "DST")), **drm, **removals}
 
 
-def _ranks() -> list[int]:
+def _rank_counts() -> list[int]:
     """Return the numbers of ranks for programs that are not measured with given options."""
     return sorted({1, PROCESSORS})
 
 
-def _reading(options: Sequence[str]) -> dict[str, Way]:
+def _reading_ways(options: Sequence[str]) -> dict[str, Way]:
     words = options[-1].split()
-    create = Way((*tool("pverify"), "-q", *words, "--force", "--create", "KEEP/sig", "DST"), syncs=True)
+    create = Way((*program_command("pverify"), "-q", *words, "--force", "--create", "KEEP/sig", "DST"), syncs=True)
     return {"cat": Way(("cat", "DST/large"), syncs=True), "pverify --create": create}
 
 
-def _in_flight(options: Sequence[str], least: int = 16) -> dict[str, Way]:
-    threads = {f"bare C, -t {number}": bare("-t", number) for number in (1, 16, 64) if number >= least}
-    return {**_pcopies([options[-1], "-n 16"]), **threads}
+def _in_flight_ways(options: Sequence[str], least: int = 16) -> dict[str, Way]:
+    threads = {f"bare C, -t {number}": bare_way("-t", number) for number in (1, 16, 64) if number >= least}
+    return {**_pcopy_ways([options[-1], "-n 16"]), **threads}
 
 
-def _in_flight_and_peers(options: Sequence[str]) -> dict[str, Way]:
-    return {"cp -a": CP, "rsync -a": RSYNC, **_in_flight(options, least=1)}
+def _in_flight_and_peer_ways(options: Sequence[str]) -> dict[str, Way]:
+    return {"cp -a": CP, "rsync -a": RSYNC, **_in_flight_ways(options, least=1)}
 
 
-_LOCAL = ("tmpfs", "ext4", "xfs")
+_LOCAL_TYPES = ("tmpfs", "ext4", "xfs")
 
-COPYING = {
+COPY_SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        Scenario("huge", "One huge file", "huge", ("xfs",), _copies),
-        Scenario("large", "One large file", "large", _LOCAL, _copies),
-        Scenario("hundreds", "Some large files", "hundreds", ("xfs",), _copies),
-        Scenario("heavy", "Files of very different sizes", "heavy", ("xfs",), _copies),
-        Scenario("small", "Many small files", "small", _LOCAL, _copies),
-        Scenario("start", "One small file: start-up time", "one", ("tmpfs",), _copies),
-        Scenario("fdtree", "A deep tree with some files in each directory", "fdtree", ("xfs",), _copies),
-        Scenario("directories", "Directories only", "directories", ("tmpfs", "xfs"), _copies),
-        Scenario("links", "Hard links", "links", ("ext4",), _with_hard_links),
-        Scenario("again", "A second copy without changes", "small", ("xfs",), _again, "rsync -a", State.COPIED),
-        Scenario("remove", "Removing", "small", _LOCAL, _removals, "rm -rf", State.REMOVED),
-        Scenario("digests", "Digests of small files", "small", ("xfs",), _digests, ""),
-        Scenario("digest", "Digests of a large file", "huge", ("xfs",), _digests, ""),
-        Scenario("reading", "Reading a large file", "huge", ("tmpfs",), _reading, "cat", State.COPIED),
-        Scenario("checkpoints", "Checkpoints", "small", ("ext4",), _checkpoints, ""),
-        Scenario("latency", "Slow operations, many directories", "20000-in-200", (SLOW,), _in_flight, ""),
-        Scenario("latency-20", "Slow operations, some directories", "2000-in-20", (SLOW,), _in_flight_and_peers),
-        Scenario("latency-1", "Slow operations, one directory", "2000-in-1", (SLOW,), _in_flight_and_peers),
+        Scenario("huge", "One huge file", "huge", ("xfs",), _copy_ways),
+        Scenario("large", "One large file", "large", _LOCAL_TYPES, _copy_ways),
+        Scenario("hundreds", "Some large files", "hundreds", ("xfs",), _copy_ways),
+        Scenario("heavy", "Files of very different sizes", "heavy", ("xfs",), _copy_ways),
+        Scenario("small", "Many small files", "small", _LOCAL_TYPES, _copy_ways),
+        Scenario("start", "One small file: start-up time", "one", ("tmpfs",), _copy_ways),
+        Scenario("fdtree", "A deep tree with some files in each directory", "fdtree", ("xfs",), _copy_ways),
+        Scenario("directories", "Directories only", "directories", ("tmpfs", "xfs"), _copy_ways),
+        Scenario("links", "Hard links", "links", ("ext4",), _hard_link_ways),
+        Scenario(
+            "again",
+            "A second copy without changes",
+            "small",
+            ("xfs",),
+            _unchanged_copy_ways,
+            "rsync -a",
+            InitialState.COPIED,
+        ),
+        Scenario("remove", "Removing", "small", _LOCAL_TYPES, _removal_ways, "rm -rf", InitialState.REMOVED),
+        Scenario("digests", "Digests of small files", "small", ("xfs",), _digest_ways, ""),
+        Scenario("digest", "Digests of a large file", "huge", ("xfs",), _digest_ways, ""),
+        Scenario("reading", "Reading a large file", "huge", ("tmpfs",), _reading_ways, "cat", InitialState.COPIED),
+        Scenario("checkpoints", "Checkpoints", "small", ("ext4",), _checkpoint_ways, ""),
+        Scenario("latency", "Slow operations, many directories", "20000-in-200", (SLOW,), _in_flight_ways, ""),
+        Scenario("latency-20", "Slow operations, some directories", "2000-in-20", (SLOW,), _in_flight_and_peer_ways),
+        Scenario("latency-1", "Slow operations, one directory", "2000-in-1", (SLOW,), _in_flight_and_peer_ways),
     )
 }
 """The scenarios of pcopy and prm, by name."""

@@ -17,11 +17,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from bench import datasets, filesystems
-from bench.timing import PCOPY, PVERIFY, environment, table
-from bench.turns import remove
+from bench.timing import PCOPY_COMMAND, PVERIFY_COMMAND, command_environment, text_table
+from bench.turns import remove_trees
 
 MIB = 1 << 20
-EACH = 0.05
+SAMPLE_INTERVAL = 0.05
 """Seconds between two samples."""
 
 
@@ -37,7 +37,7 @@ def main() -> int:
     parser.add_argument("--most", type=float, help="MB in all; with more the status is 1")
     parser.add_argument("--memory", type=Path, default=Path("/dev/shm"), help="a directory on a tmpfs")
     arguments = parser.parse_args()
-    filesystems.end_on_sigterm()
+    filesystems.exit_on_sigterm()
     half = datasets.small_files(arguments.entries // 2, 0, arguments.per_directory)
     with ExitStack() as stack:
         place = stack.enter_context(filesystems.mounted("tmpfs", 0, arguments.memory))
@@ -47,42 +47,42 @@ def main() -> int:
             half.make(place / "tree" / name)
             entries.append(sum(1 + len(files) for _, _, files in os.walk(place / "tree")))
             for way in arguments.ways:
-                samples.setdefault(way, []).append(_peak(place, way, arguments.ranks))
+                samples.setdefault(way, []).append(_peak_memory(place, way, arguments.ranks))
     print(f"{entries[0]:,} and {entries[1]:,} entries, {arguments.per_directory} a directory, {arguments.ranks} ranks")
     rows = []
     for way, ((least, _), (most, seconds)) in samples.items():
         more = (most - least) / (entries[1] - entries[0])
         rows.append([way, f"{least / 1e6:.0f}", f"{most / 1e6:.0f}", f"{more:.1f}", f"{seconds:.1f}"])
-    print(table(["", "MB, half", "MB, all", "bytes more an entry", "s"], rows))
+    print(text_table(["", "MB, half", "MB, all", "bytes more an entry", "s"], rows))
     peak = max(most for runs in samples.values() for most, _ in runs)
     return 1 if arguments.most and peak > arguments.most * 1e6 else 0
 
 
-def _peak(place: Path, way: str, ranks: int) -> tuple[int, float]:
+def _peak_memory(place: Path, way: str, ranks: int) -> tuple[int, float]:
     """Return the maximum of the memory of all processes of a run, in bytes, and its duration in seconds."""
     outputs = ["--manifest", str(place / "manifest")]
     if way == "pcopy":
-        words = [*PCOPY, "-T", "--checkpoint", "none", "--signature", str(place / "sig"), *outputs]
+        words = [*PCOPY_COMMAND, "-T", "--checkpoint", "none", "--signature", str(place / "sig"), *outputs]
         words += [str(place / "tree"), str(place / "copy")]
     else:
-        words = [*PVERIFY, "--force", "--create", str(place / "sig"), *outputs, str(place / "tree")]
+        words = [*PVERIFY_COMMAND, "--force", "--create", str(place / "sig"), *outputs, str(place / "tree")]
     start, most = time.monotonic(), 0
     command = [*words, "-q", "-n", str(ranks)]
     spools = {"TMPDIR": str(place)}
     with subprocess.Popen(
-        command, env={**environment(), **spools}, stdout=subprocess.DEVNULL, start_new_session=True
+        command, env={**command_environment(), **spools}, stdout=subprocess.DEVNULL, start_new_session=True
     ) as run:
         while run.poll() is None:
-            most = max(most, sum(map(_share, _session(run.pid))))
-            time.sleep(EACH)
+            most = max(most, sum(map(_proportional_share, _processes_of_session(run.pid))))
+            time.sleep(SAMPLE_INTERVAL)
     if run.returncode:
         raise SystemExit(f"{way} ended with status {run.returncode}")
     seconds = time.monotonic() - start
-    remove(place / "copy")
+    remove_trees(place / "copy")
     return most, seconds
 
 
-def _session(leader: int) -> list[int]:
+def _processes_of_session(leader: int) -> list[int]:
     """Return the processes of a session. Processes that end meanwhile are left out."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -92,7 +92,7 @@ def _session(leader: int) -> list[int]:
     return found
 
 
-def _share(pid: int) -> int:
+def _proportional_share(pid: int) -> int:
     """Return the proportional share of a process in bytes: memory that n processes share counts by 1/n.
 
     It is 0 if it ended.

@@ -15,14 +15,14 @@ from pathlib import Path
 from random import Random
 from typing import NamedTuple, TextIO
 
-from bench.simulation.cluster import Cluster, Machine, Measured
+from bench.simulation.cluster import Cluster, Machine, SimulationResult
 from bench.simulation.latencies import LATENCIES
 from bench.simulation.plot import Panel, draw
-from bench.simulation.workloads import SHAPES, Shape
+from bench.simulation.workloads import SHAPES, WorkloadParameters
 from pcopy.engine.limits import Limits
 from pcopy.engine.safra import DETECTORS
 
-MOST_RANKS = 16_384
+MAX_RANKS = 16_384
 """The maximum number of simulated ranks."""
 
 _COLUMNS = (
@@ -55,7 +55,7 @@ class Result(NamedTuple):
     shape: str
     termination: str
     hop: float
-    measured: Measured
+    measured: SimulationResult
     elapsed: float
 
     def hops(self, at: float) -> float:
@@ -86,7 +86,7 @@ def simulate(options: argparse.Namespace, shape: str, termination: str, ranks: i
     """Simulate one job. Raise ``InvariantBroken`` if the engine violates one of its rules."""
     begin = time.process_time()
     tasks = options.total_tasks or options.tasks * ranks
-    job = Shape(tasks, options.seconds, options.misjudged, options.payload)
+    job = WorkloadParameters(tasks, options.seconds, options.misjudged, options.payload)
     workload = SHAPES[shape](job, Random(options.seed))
     machine = Machine(
         ranks,
@@ -98,9 +98,9 @@ def simulate(options: argparse.Namespace, shape: str, termination: str, ranks: i
     )
     limits = Limits(
         fan_out=options.fan_out,
-        steal_backoff_cap=options.backoff_cap,
-        in_core=options.memory,
-        scan_ahead=options.memory // 2,
+        longest_steal_wait=options.backoff_cap,
+        queue_memory_bytes=options.memory,
+        scan_ahead_bytes=options.memory // 2,
     )
     measured = Cluster(workload, machine, options.seed, limits, termination).run()
     return Result(shape, termination, options.latency + options.handling, measured, time.process_time() - begin)
@@ -167,9 +167,9 @@ def _parser() -> argparse.ArgumentParser:
         epilog="columns:\n" + "".join(f"  {name:<11} {text}\n" for name, text in _COLUMNS if text),
     )
     add = parser.add_argument
-    add("--ranks", type=_sizes, default=(64,), metavar="N,...", help=f"1 to {MOST_RANKS}")
-    add("--shape", type=_one_of(SHAPES), default=("tree",), metavar="NAME,...", help=", ".join(SHAPES))
-    add("--termination", type=_one_of(DETECTORS), default=("tree",), metavar="NAME,...", help=", ".join(DETECTORS))
+    add("--ranks", type=_parse_rank_counts, default=(64,), metavar="N,...", help=f"1 to {MAX_RANKS}")
+    add("--shape", type=_list_parser(SHAPES), default=("tree",), metavar="NAME,...", help=", ".join(SHAPES))
+    add("--termination", type=_list_parser(DETECTORS), default=("tree",), metavar="NAME,...", help=", ".join(DETECTORS))
     add("--tasks", type=int, default=200, help="tasks per rank (default %(default)s)")
     add("--total-tasks", type=int, metavar="TASKS", help="tasks of all ranks together, instead")
     add("--seconds", type=float, default=0.02, help="a task's mean time (default %(default)s)")
@@ -193,11 +193,11 @@ def _parser() -> argparse.ArgumentParser:
         help="by which slow ranks are slower (default %(default)s)",
     )
     add("--fan-out", type=int, default=limits.fan_out, help="children of a rank in the tree (default %(default)s)")
-    add("--backoff-cap", type=float, default=limits.steal_backoff_cap, metavar="SECONDS", help="an idle rank's pause")
+    add("--backoff-cap", type=float, default=limits.longest_steal_wait, metavar="SECONDS", help="an idle rank's pause")
     add(
         "--memory",
         type=int,
-        default=limits.in_core,
+        default=limits.queue_memory_bytes,
         metavar="BYTES",
         help="memory of a rank's queue (default %(default)s)",
     )
@@ -206,15 +206,15 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _sizes(text: str) -> tuple[int, ...]:
+def _parse_rank_counts(text: str) -> tuple[int, ...]:
     """Return the numbers in a comma-separated list. Raise ``ArgumentTypeError`` for one that is out of range."""
     sizes = tuple(int(part) for part in text.split(","))
-    if not all(1 <= size <= MOST_RANKS for size in sizes):
-        raise argparse.ArgumentTypeError(f"write numbers from 1 to {MOST_RANKS}")
+    if not all(1 <= size <= MAX_RANKS for size in sizes):
+        raise argparse.ArgumentTypeError(f"write numbers from 1 to {MAX_RANKS}")
     return sizes
 
 
-def _one_of(names: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
+def _list_parser(names: Iterable[str]) -> Callable[[str], tuple[str, ...]]:
     """Return a converter of comma-separated lists of ``names``."""
     known = tuple(names)
 

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 
 from bench.simulation.cluster import Cluster, Machine
-from bench.simulation.directories import BEFORE, Calls, Directories, Rules
+from bench.simulation.directories import FORMER_RULES, CallCounts, DirectoriesWorkload, DivisionRules
 from bench.simulation.latencies import LATENCIES
 from pcopy.engine.limits import Limits
 
@@ -20,7 +20,7 @@ TENTHS = 10
 """The number of parts into which the time is divided."""
 
 
-def busy(intervals: Sequence[tuple[float, float]], end: float) -> list[float]:
+def busy_ranks_per_tenth(intervals: Sequence[tuple[float, float]], end: float) -> list[float]:
     """Return the mean number of ``intervals`` that overlap, in each tenth of the time up to ``end``."""
     step = end / TENTHS
     sums = [0.0] * TENTHS
@@ -33,16 +33,16 @@ def busy(intervals: Sequence[tuple[float, float]], end: float) -> list[float]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the simulations, print the table, and return the exit status."""
     options = _parser().parse_args(arguments)
-    calls = Calls(options.call)
+    calls = CallCounts(options.call)
     sys.stdout.write(f"{'':8} {'ranks':>5} {'seconds':>8} {'best':>8} {'busy':>6}  in each tenth of the time\n")
     for ranks in options.ranks:
-        for name, rules in (("before", BEFORE), ("now", Rules())):
-            job = Directories(options.directories, options.files, calls, rules)
+        for name, rules in (("before", FORMER_RULES), ("now", DivisionRules())):
+            job = DirectoriesWorkload(options.directories, options.files, calls, rules)
             machine = Machine(ranks, LATENCIES["uniform"](options.latency), 2e-5, options.block)
-            limits = Limits(steal_backoff=options.backoff, steal_backoff_cap=options.backoff_cap)
+            limits = Limits(first_steal_wait=options.backoff, longest_steal_wait=options.backoff_cap)
             cluster = Cluster(job, machine, options.seed, limits)
             measured = cluster.run()
-            tenths = busy(cluster.busy, measured.last_end)
+            tenths = busy_ranks_per_tenth(cluster.busy_intervals, measured.last_end)
             sys.stdout.write(
                 f"{name:8} {ranks:5} {measured.last_end:8.2f} {measured.work / ranks:8.2f} "
                 f"{measured.work / measured.last_end:6.1f}  {' '.join(f'{each:.0f}' for each in tenths)}\n"

@@ -4,92 +4,132 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from bench.scenarios import COPYING, SLOW, Scenario, State, Ways
-from bench.ways import PROCESSORS, Way, of_suite, tool
+from bench.scenarios import COPY_SCENARIOS, SLOW, InitialState, Scenario, WaysFunction
+from bench.ways import PROCESSORS, Way, available_mpifileutils, program_command
 
 _RANKS = sorted({1, PROCESSORS})
 _TREES = ("tmpfs", "ext4", SLOW)
 _MODE = "u+rwX,go-rwx"
 
 
-def _ours(name: str, words: str, *, syncs: bool = True, ranks: Sequence[int] = _RANKS) -> dict[str, Way]:
+def _ways_of_program(name: str, words: str, *, syncs: bool = True, ranks: Sequence[int] = _RANKS) -> dict[str, Way]:
     """Return the ways of one of this project's programs, for each number of ranks."""
     return {
-        f"{name} -n {number}": Way((*tool(name), "-n", f"{number}", *words.split()), syncs=syncs) for number in ranks
+        f"{name} -n {number}": Way((*program_command(name), "-n", f"{number}", *words.split()), syncs=syncs)
+        for number in ranks
     }
 
 
-def _reads(*words: str) -> Way:
+def _way_without_sync(*words: str) -> Way:
     """Return the way of a command that writes nothing, so that no sync is necessary."""
     return Way(words, syncs=True)
 
 
-def _names(_: Sequence[str]) -> dict[str, Way]:
-    return {"find": _reads("find", "SRC"), **of_suite("dwalk"), **_ours("pwalk", "--progress none SRC")}
+def _walk_ways(_: Sequence[str]) -> dict[str, Way]:
+    return {
+        "find": _way_without_sync("find", "SRC"),
+        **available_mpifileutils("dwalk"),
+        **_ways_of_program("pwalk", "--progress none SRC"),
+    }
 
 
-def _sizes(_: Sequence[str]) -> dict[str, Way]:
-    find = _reads("find", "SRC", "-size", "+1k")
-    return {"find": find, **of_suite("dfind"), **_ours("pwalk", "--progress none SRC -size +1k")}
+def _size_filter_ways(_: Sequence[str]) -> dict[str, Way]:
+    find = _way_without_sync("find", "SRC", "-size", "+1k")
+    return {
+        "find": find,
+        **available_mpifileutils("dfind"),
+        **_ways_of_program("pwalk", "--progress none SRC -size +1k"),
+    }
 
 
-def _summary(_: Sequence[str]) -> dict[str, Way]:
-    return {"du": _reads("du", "-s", "SRC"), **of_suite("dwalk"), **_ours("pwalk", "--progress none --summary SRC")}
+def _summary_ways(_: Sequence[str]) -> dict[str, Way]:
+    return {
+        "du": _way_without_sync("du", "-s", "SRC"),
+        **available_mpifileutils("dwalk"),
+        **_ways_of_program("pwalk", "--progress none --summary SRC"),
+    }
 
 
-def _modes(_: Sequence[str]) -> dict[str, Way]:
-    chmod = _reads("chmod", "-R", _MODE, "DST")
-    return {"chmod -R": chmod, **of_suite("dchmod"), **_ours("pchmod", f"-q {_MODE} DST")}
+def _mode_ways(_: Sequence[str]) -> dict[str, Way]:
+    chmod = _way_without_sync("chmod", "-R", _MODE, "DST")
+    return {"chmod -R": chmod, **available_mpifileutils("dchmod"), **_ways_of_program("pchmod", f"-q {_MODE} DST")}
 
 
-def _owners(_: Sequence[str]) -> dict[str, Way]:
-    return {"chown -R": _reads("chown", "-R", "1000:1000", "DST"), **_ours("pchmod", "-q --owner 1000:1000 DST")}
+def _owner_ways(_: Sequence[str]) -> dict[str, Way]:
+    return {
+        "chown -R": _way_without_sync("chown", "-R", "1000:1000", "DST"),
+        **_ways_of_program("pchmod", "-q --owner 1000:1000 DST"),
+    }
 
 
-def _comparing(_: Sequence[str]) -> dict[str, Way]:
-    rsync = _reads("rsync", "-aHAXn", "--delete", "--itemize-changes", "SRC/", "DST")
-    ours = _ours("pverify", "-q --compare type,size,mtime,mode,owner,acl,xattr SRC DST")
-    return {"rsync -n": rsync, **of_suite("dcmp -l"), **ours}
+def _metadata_comparison_ways(_: Sequence[str]) -> dict[str, Way]:
+    rsync = _way_without_sync("rsync", "-aHAXn", "--delete", "--itemize-changes", "SRC/", "DST")
+    ours = _ways_of_program("pverify", "-q --compare type,size,mtime,mode,owner,acl,xattr SRC DST")
+    return {"rsync -n": rsync, **available_mpifileutils("dcmp -l"), **ours}
 
 
-def _contents(_: Sequence[str]) -> dict[str, Way]:
-    diff = _reads("diff", "-rq", "SRC", "DST")
-    return {"diff -rq": diff, **of_suite("dcmp"), **_ours("pverify", "-q --compare content SRC DST")}
+def _content_comparison_ways(_: Sequence[str]) -> dict[str, Way]:
+    diff = _way_without_sync("diff", "-rq", "SRC", "DST")
+    return {
+        "diff -rq": diff,
+        **available_mpifileutils("dcmp"),
+        **_ways_of_program("pverify", "-q --compare content SRC DST"),
+    }
 
 
-def _packing(_: Sequence[str]) -> dict[str, Way]:
+def _archive_ways(_: Sequence[str]) -> dict[str, Way]:
     tar = Way(("tar", "--format=pax", "--xattrs", "--acls", "-cf", "KEEP/tar", "-C", "SRC", "."))
-    return {"tar -c": tar, **of_suite("dtar -c"), **_ours("ptar", "-q -c -f KEEP/tar -C SRC .", syncs=False)}
+    return {
+        "tar -c": tar,
+        **available_mpifileutils("dtar -c"),
+        **_ways_of_program("ptar", "-q -c -f KEEP/tar -C SRC .", syncs=False),
+    }
 
 
-def _unpacking(_: Sequence[str]) -> dict[str, Way]:
+def _unpack_ways(_: Sequence[str]) -> dict[str, Way]:
     tar = Way(("tar", "--xattrs", "--acls", "-xpf", "KEEP/tar", "-C", "DST"))
-    return {"tar -x": tar, **of_suite("dtar -x"), **_ours("ptar", "-q -x -f KEEP/tar -C DST", syncs=False)}
+    return {
+        "tar -x": tar,
+        **available_mpifileutils("dtar -x"),
+        **_ways_of_program("ptar", "-q -x -f KEEP/tar -C DST", syncs=False),
+    }
 
 
-def _of_many(name: str, title: str, kinds: tuple[str, ...], compare: Ways, against: str, before: State) -> Scenario:
+def _many_items_scenario(
+    name: str, title: str, kinds: tuple[str, ...], compare: WaysFunction, against: str, before: InitialState
+) -> Scenario:
     """Return a scenario with very many items that are only examined or changed, so that a program's start hardly
     counts.
     """
     return Scenario(name, title, "many", kinds, compare, against, before, slow_shape="small")
 
 
-SUITE = {
+TOOL_SCENARIOS = {
     scenario.name: scenario
     for scenario in (
-        _of_many("walk", "Walking: names", _TREES, _names, "find", State.READ),
-        _of_many("walk-sizes", "Walking: files larger than 1 KiB", _TREES, _sizes, "find", State.READ),
-        _of_many("summary", "Walking: totals", _TREES, _summary, "du", State.READ),
-        _of_many("chmod", "Changing modes", _TREES, _modes, "chmod -R", State.CHANGED),
-        _of_many("chown", "Changing owners", _TREES, _owners, "chown -R", State.CHANGED),
-        Scenario("compare", "Comparing metadata", "small", _TREES, _comparing, "rsync -n", State.COPIED),
-        Scenario("contents", "Comparing contents", "small", _TREES, _contents, "diff -rq", State.COPIED),
-        Scenario("pack", "Creating an archive", "small", ("tmpfs", "ext4"), _packing, "tar -c", State.READ),
-        Scenario("unpack", "Extracting an archive", "small", ("tmpfs", "ext4"), _unpacking, "tar -x", State.PACKED),
-        Scenario("pack-large", "Archiving a large file", "large", ("ext4",), _packing, "tar -c", State.READ),
+        _many_items_scenario("walk", "Walking: names", _TREES, _walk_ways, "find", InitialState.READ),
+        _many_items_scenario(
+            "walk-sizes", "Walking: files larger than 1 KiB", _TREES, _size_filter_ways, "find", InitialState.READ
+        ),
+        _many_items_scenario("summary", "Walking: totals", _TREES, _summary_ways, "du", InitialState.READ),
+        _many_items_scenario("chmod", "Changing modes", _TREES, _mode_ways, "chmod -R", InitialState.CHANGED),
+        _many_items_scenario("chown", "Changing owners", _TREES, _owner_ways, "chown -R", InitialState.CHANGED),
+        Scenario(
+            "compare", "Comparing metadata", "small", _TREES, _metadata_comparison_ways, "rsync -n", InitialState.COPIED
+        ),
+        Scenario(
+            "contents", "Comparing contents", "small", _TREES, _content_comparison_ways, "diff -rq", InitialState.COPIED
+        ),
+        Scenario("pack", "Creating an archive", "small", ("tmpfs", "ext4"), _archive_ways, "tar -c", InitialState.READ),
+        Scenario(
+            "unpack", "Extracting an archive", "small", ("tmpfs", "ext4"), _unpack_ways, "tar -x", InitialState.PACKED
+        ),
+        Scenario(
+            "pack-large", "Archiving a large file", "large", ("ext4",), _archive_ways, "tar -c", InitialState.READ
+        ),
     )
 }
 """The scenarios of the other programs, by name."""
 
-SCENARIOS = COPYING | SUITE
+SCENARIOS = COPY_SCENARIOS | TOOL_SCENARIOS
 """All scenarios, by name."""

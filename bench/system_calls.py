@@ -20,18 +20,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from bench import datasets
-from bench.timing import PCOPY, environment, table
+from bench.timing import PCOPY_COMMAND, command_environment, text_table
 
-READ = {"open (source)": 1, "read": 1, "flistxattr": 1, "fstat": 1, "close": 1}
+SOURCE_CALLS = {"open (source)": 1, "read": 1, "flistxattr": 1, "fstat": 1, "close": 1}
 """Calls per file of the C backend for the source."""
-WRITE = {"open (target)": 1, "write": 1, "fchmod": 1, "utimensat": 1, "close": 1}
+TARGET_CALLS = {"open (target)": 1, "write": 1, "fchmod": 1, "utimensat": 1, "close": 1}
 """Calls per file of the C backend for the target.
 
 Source and new files have the same owner, so that no chown is necessary.
 """
 
 
-class Run(NamedTuple):
+class MeasuredRun(NamedTuple):
     """A run with ``options`` over an existing copy.
 
     ``budget``: the calls for one regular file without extended attributes, by type.
@@ -43,13 +43,15 @@ class Run(NamedTuple):
 
 
 RUNS = (
-    Run("a first copy", (), Counter({"stat": 1}) + Counter(READ) + Counter(WRITE)),
-    Run("nothing changed (--existing changed)", ("--existing", "changed"), Counter({"stat": 2, "llistxattr": 2})),
-    Run("nothing newer (--existing newer)", ("--existing", "newer"), Counter({"stat": 2})),
-    Run(
+    MeasuredRun("a first copy", (), Counter({"stat": 1}) + Counter(SOURCE_CALLS) + Counter(TARGET_CALLS)),
+    MeasuredRun(
+        "nothing changed (--existing changed)", ("--existing", "changed"), Counter({"stat": 2, "llistxattr": 2})
+    ),
+    MeasuredRun("nothing newer (--existing newer)", ("--existing", "newer"), Counter({"stat": 2})),
+    MeasuredRun(
         "all replaced (--existing replace)",
         ("--existing", "replace"),
-        Counter({"stat": 3, "fstat": 1, "rename": 1}) + Counter(READ) + Counter(WRITE),
+        Counter({"stat": 3, "fstat": 1, "rename": 1}) + Counter(SOURCE_CALLS) + Counter(TARGET_CALLS),
     ),
 )
 """The runs that are measured, with their budgets.
@@ -64,17 +66,17 @@ CLOCK_GRACE = 6
 SLACK = 0.05
 """Calls per file that batches and messages may add."""
 
-OF_A_BATCH = Counter({"fstat": 6})
+CALLS_PER_BATCH = Counter({"fstat": 6})
 """Calls that a batch adds for each directory of files: both directories are opened again and their status is read."""
 
-BY_THE_CLOCK = frozenset({"epoll_wait", "clock_gettime", "clock_nanosleep", "read (wake)"})
+PERIODIC_CALLS = frozenset({"epoll_wait", "clock_gettime", "clock_nanosleep", "read (wake)"})
 """Calls that a rank makes every few milliseconds.
 
 Their number per file grows with the time per file, as under strace.
 """
 
-_CALL = re.compile(r"^\d+ +(\w+)\((.*)")
-_SAME = {
+_CALL_PATTERN = re.compile(r"^\d+ +(\w+)\((.*)")
+_ALIASES = {
     "newfstatat": "stat",
     "statx": "stat",
     "renameat": "rename",
@@ -103,15 +105,15 @@ def main() -> int:
             (base / kind / "source").mkdir(parents=True)
             dataset.make(base / kind / "source")
         for run in RUNS:
-            bare, full = _count(run, base / "bare"), _count(run, base / "full")
+            bare, full = _calls_of_run(run, base / "bare"), _calls_of_run(run, base / "full")
             print(f"{run.name}: {files:,} files, {a_directory} a directory")
             calls = Counter({call: full[call] - bare[call] for call in full | bare})
-            over |= _report(run, calls, files, {call: number / a_directory for call, number in OF_A_BATCH.items()})
+            over |= _report(run, calls, files, {call: number / a_directory for call, number in CALLS_PER_BATCH.items()})
             time.sleep(CLOCK_GRACE)
     return int(over)
 
 
-def _report(run: Run, calls: Counter[str], files: int, added: dict[str, float]) -> bool:
+def _report(run: MeasuredRun, calls: Counter[str], files: int, added: dict[str, float]) -> bool:
     """Print the table of one run. Return True if a type of call exceeds its budget.
 
     ``added``: calls per file that batches add.
@@ -124,22 +126,22 @@ def _report(run: Run, calls: Counter[str], files: int, added: dict[str, float]) 
         if call in run.budget or abs(made) >= 0.001
     ]
     rows.append(["all", f"{sum(per_file.values()):.3f}", str(run.budget.total()), ""])
-    print(f"{table(['calls per file', 'made', 'budget', ''], rows)}\n")
+    print(f"{text_table(['calls per file', 'made', 'budget', ''], rows)}\n")
     return any(row[3] == "over" for row in rows)
 
 
 def _verdict(call: str, made: float, most: float) -> str:
     """Return the text of the last column: "over" if the number of calls exceeds ``most``."""
-    if call in BY_THE_CLOCK:
+    if call in PERIODIC_CALLS:
         return "by the clock"
     return "over" if made > most else ""
 
 
-def _count(run: Run, base: Path) -> Counter[str]:
+def _calls_of_run(run: MeasuredRun, base: Path) -> Counter[str]:
     """Return the system calls of one run with one rank over the dataset in ``base``, by type."""
     trace = base / "trace"
     command = [
-        *PCOPY,
+        *PCOPY_COMMAND,
         "-q",
         "-T",
         "-n",
@@ -153,22 +155,22 @@ def _count(run: Run, base: Path) -> Counter[str]:
     subprocess.run(
         ["strace", "-f", "-qq", "-s", "0", "-e", "signal=none", "-o", str(trace), *command],
         check=True,
-        env=environment(),
+        env=command_environment(),
         stdout=subprocess.DEVNULL,
     )
     with open(trace, errors="replace") as lines:
-        return Counter(_kinds(lines))
+        return Counter(_call_types(lines))
 
 
-def _kinds(lines: Iterator[str]) -> Iterator[str]:
+def _call_types(lines: Iterator[str]) -> Iterator[str]:
     """Yield the type of each call in the lines of a trace."""
     for line in lines:
-        match = _CALL.match(line)
+        match = _CALL_PATTERN.match(line)
         if match is not None:  # else it is the second half of a call that another thread interrupted
-            yield _kind(match[1], match[2])
+            yield _call_type(match[1], match[2])
 
 
-def _kind(name: str, rest: str) -> str:
+def _call_type(name: str, rest: str) -> str:
     """Return the type under which a call is counted. ``rest`` has its arguments and result."""
     if name in ("open", "openat", "openat2"):
         if "O_DIRECTORY" in rest:
@@ -178,7 +180,7 @@ def _kind(name: str, rest: str) -> str:
         return "fstat"
     if name == "read" and "EAGAIN" in rest:
         return "read (wake)"  # of the descriptor by which the C backend wakes Python; a file never returns EAGAIN
-    return _SAME.get(name, name)
+    return _ALIASES.get(name, name)
 
 
 if __name__ == "__main__":

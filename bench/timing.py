@@ -13,20 +13,20 @@ from typing import NamedTuple
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 """The directory of this checkout."""
-PCOPY = (sys.executable, "-m", "pcopy")
+PCOPY_COMMAND = (sys.executable, "-m", "pcopy")
 """The command that runs pcopy from the checkout."""
-PVERIFY = (sys.executable, "-c", "from pcopy.cli.script import pverify; pverify()")
+PVERIFY_COMMAND = (sys.executable, "-c", "from pcopy.cli.script import pverify; pverify()")
 """The command that runs pverify from the checkout."""
 
 
-class Time(NamedTuple):
+class RunTime(NamedTuple):
     """Seconds of a run: wall-clock time, and processor time (user and system, with all child processes)."""
 
     wall: float
     processor: float
 
 
-def environment() -> dict[str, str]:
+def command_environment() -> dict[str, str]:
     """Return the environment for commands.
 
     ``PCOPY`` finds the checkout, and byte code is cached as for installed programs.
@@ -35,19 +35,19 @@ def environment() -> dict[str, str]:
     return {**kept, "PYTHONPATH": str(CHECKOUT)}
 
 
-def timed(*commands: Sequence[str]) -> Time:
+def time_of_commands(*commands: Sequence[str]) -> RunTime:
     """Run the commands one after the other and return their time. Raise ``CalledProcessError`` if one fails."""
     before = os.times()
     start = time.monotonic()
     for words in commands:
-        subprocess.run(words, check=True, env=environment(), stdout=subprocess.DEVNULL)
+        subprocess.run(words, check=True, env=command_environment(), stdout=subprocess.DEVNULL)
     wall = time.monotonic() - start
     after = os.times()
     children = after.children_user - before.children_user + after.children_system - before.children_system
-    return Time(wall, children)
+    return RunTime(wall, children)
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def text_table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Return a table with aligned columns, the first one to the left, the others to the right."""
     widths = [max(map(len, column)) for column in zip(heads, *rows, strict=True)]
     lines = []
@@ -57,7 +57,7 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def compared(times: Mapping[str, Sequence[Time]], against: str) -> str:
+def comparison_table(times: Mapping[str, Sequence[RunTime]], against: str) -> str:
     """Return a table of medians, extremes, and ratios of the medians to that of ``against``."""
     base = median(time.wall for time in times[against])
     rows = []
@@ -68,4 +68,4 @@ def compared(times: Mapping[str, Sequence[Time]], against: str) -> str:
         rows.append(
             [name, *(f"{value:.3f}" for value in (middle, min(walls), max(walls), processor)), f"{middle / base:.2f}"]
         )
-    return table(["seconds", "median", "min", "max", "processor", f"/ {against}"], rows)
+    return text_table(["seconds", "median", "min", "max", "processor", f"/ {against}"], rows)

@@ -8,17 +8,17 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from bench.timing import Time
+from bench.timing import RunTime
 
 
-def in_turns(
-    ways: Mapping[str, Callable[[], Time]], rounds: int, prepare: Callable[[], None] = lambda: None
-) -> dict[str, list[Time]]:
+def times_in_turns(
+    ways: Mapping[str, Callable[[], RunTime]], rounds: int, prepare: Callable[[], None] = lambda: None
+) -> dict[str, list[RunTime]]:
     """Return the times of ``rounds`` runs of each way, in another order each round.
 
     ``prepare`` is called before each run.
     """
-    times: dict[str, list[Time]] = {name: [] for name in ways}
+    times: dict[str, list[RunTime]] = {name: [] for name in ways}
     order = deque(ways)
     for _ in range(rounds):
         for name in order:
@@ -28,7 +28,7 @@ def in_turns(
     return times
 
 
-def remove(*trees: Path) -> None:
+def remove_trees(*trees: Path) -> None:
     """Remove those of ``trees`` that exist, which are on one file system, and sync that file system."""
     for tree in trees:
         if tree.exists():

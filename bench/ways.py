@@ -14,25 +14,25 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from bench.latency import built
-from bench.timing import PCOPY
+from bench.latency import compiled_program
+from bench.timing import PCOPY_COMMAND
 
 PROCESSORS = len(os.sched_getaffinity(0))
 """The number of processors that this process may use."""
 
 
-def tool(name: str) -> tuple[str, ...]:
+def program_command(name: str) -> tuple[str, ...]:
     """Return the command that runs a program of the checkout."""
     return (sys.executable, "-c", f"from pcopy.cli.script import {name}; {name}()")
 
 
-PRM = tool("prm")
+PRM_COMMAND = program_command("prm")
 """The command that runs prm from the checkout."""
-TOOLS = ("prm", "pverify", "pwalk", "pchmod", "ptar")
+OTHER_PROGRAMS = ("prm", "pverify", "pwalk", "pchmod", "ptar")
 """The programs of the checkout besides pcopy that are measured."""
 
-_BARE = Path(__file__).with_name("bare.c")
-_CALLED = ((PCOPY, ("pcopy",)), *((tool(name), (name,)) for name in TOOLS))
+_BARE_SOURCE = Path(__file__).with_name("bare.c")
+_DISPLAYED_COMMANDS = ((PCOPY_COMMAND, ("pcopy",)), *((program_command(name), (name,)) for name in OTHER_PROGRAMS))
 """Commands that run programs of the checkout, and how they are displayed."""
 
 
@@ -43,45 +43,46 @@ class Way(NamedTuple):
 
     - ``words``: the command, with placeholders for paths.
     - ``syncs``: True if its result is on storage when it ends; after other commands ``sync -f`` is run and timed, too.
-    - ``faithful``: True if a copy that differs from its source ends the benchmark; otherwise differences are reported.
+    - ``must_be_faithful``: True if a copy that differs from its source ends the benchmark; otherwise differences are
+      reported.
     """
 
     words: tuple[str, ...]
     syncs: bool = False
-    faithful: bool = True
+    must_be_faithful: bool = True
 
     def commands(self, source: Path, target: Path) -> list[list[str]]:
         """Return the commands to run one after the other."""
         places = {"SRC": str(source), "DST": str(target), "KEEP": str(target.parent / "keep")}
-        commands = [[_put(places, word) for word in self.words]]
+        commands = [[_with_paths(places, word) for word in self.words]]
         if not self.syncs:
             commands.append(["sync", "-f", str(target.parent)])
         return commands
 
-    def shown(self) -> str:
+    def displayed(self) -> str:
         """Return the command as people write it."""
         words = self.words
-        for long, short in _CALLED:
+        for long, short in _DISPLAYED_COMMANDS:
             if words[: len(long)] == long:
                 words = short + words[len(long) :]
         return shlex.join((Path(words[0]).name, *words[1:])) + ("" if self.syncs else " && sync -f DST")
 
 
-def _put(places: Mapping[str, str], word: str) -> str:
+def _with_paths(places: Mapping[str, str], word: str) -> str:
     """Return ``word`` with paths in place of the placeholders."""
     for place, path in places.items():
         word = word.replace(place, path)
     return word
 
 
-def pcopy(options: str) -> Way:
+def pcopy_way(options: str) -> Way:
     """Return the way that runs pcopy with ``options``."""
-    return Way((*PCOPY, "-q", "-T", *options.split(), "SRC", "DST"), syncs="--no-sync" not in options.split())
+    return Way((*PCOPY_COMMAND, "-q", "-T", *options.split(), "SRC", "DST"), syncs="--no-sync" not in options.split())
 
 
-def bare(how: str, workers: int) -> Way:
+def bare_way(how: str, workers: int) -> Way:
     """Return the way that runs the bare system calls. ``how`` is -p for processes, -t for threads."""
-    return Way((str(built(_BARE, "-lpthread")), how, f"{workers}", "SRC", "DST"))
+    return Way((str(compiled_program(_BARE_SOURCE, "-lpthread")), how, f"{workers}", "SRC", "DST"))
 
 
 CP = Way(("cp", "-aT", "SRC", "DST"))
@@ -90,58 +91,62 @@ RSYNC = Way(("rsync", "-a", "SRC/", "DST"))
 _MPI = (*shlex.split(os.environ.get("MPIEXEC", "mpiexec")), "-n", f"{PROCESSORS}")
 
 PEERS = {
-    "dcp": Way((*_MPI, "dcp", "-q", "-p", "SRC", "DST"), faithful=False),
-    "xcp": Way(("xcp", "-r", "-T", "-o", "--no-progress", "-w", f"{PROCESSORS}", "SRC", "DST"), faithful=False),
-    "mcp": Way(("mcp", "-aT", f"--threads={PROCESSORS}", "SRC", "DST"), faithful=False),
-    "fcp": Way((*_MPI, "fcp", "-p", "SRC", "DST"), faithful=False),
-    "fpsync": Way(("fpsync", "-n", f"{PROCESSORS}", "SRC/", "DST/"), faithful=False),
+    "dcp": Way((*_MPI, "dcp", "-q", "-p", "SRC", "DST"), must_be_faithful=False),
+    "xcp": Way(("xcp", "-r", "-T", "-o", "--no-progress", "-w", f"{PROCESSORS}", "SRC", "DST"), must_be_faithful=False),
+    "mcp": Way(("mcp", "-aT", f"--threads={PROCESSORS}", "SRC", "DST"), must_be_faithful=False),
+    "fcp": Way((*_MPI, "fcp", "-p", "SRC", "DST"), must_be_faithful=False),
+    "fpsync": Way(("fpsync", "-n", f"{PROCESSORS}", "SRC/", "DST/"), must_be_faithful=False),
     "rclone": Way(
         ("rclone", "copy", "-q", "--metadata", "--links", "--create-empty-src-dirs", f"--transfers={PROCESSORS}",
          f"--checkers={PROCESSORS}", "SRC", "DST"),
-        faithful=False,
+        must_be_faithful=False,
     ),
 }  # fmt: skip
 """Other programs that copy in parallel, by the name of the program on PATH."""
 
 DRM = Way((*_MPI, "drm", "-q", "DST"), syncs=True)
 """The way that runs drm, which removes trees in parallel."""
-_AS_IT_WAS = ("--preserve-owner", "--preserve-perms", "--preserve-times")
-SUITE = {
+_PRESERVE_OPTIONS = ("--preserve-owner", "--preserve-perms", "--preserve-times")
+MPIFILEUTILS = {
     "dwalk": Way((*_MPI, "dwalk", "-q", "SRC"), syncs=True),
     "dfind": Way((*_MPI, "dfind", "-q", "SRC", "--size", "+1k", "--print"), syncs=True),
     "dchmod": Way((*_MPI, "dchmod", "-q", "-m", "u+rwX,go-rwx", "DST"), syncs=True),
     "dcmp -l": Way((*_MPI, "dcmp", "-q", "-l", "SRC", "DST"), syncs=True),
     "dcmp": Way((*_MPI, "dcmp", "-q", "-t", "-o", "EXIST=COMMON@CONTENT=DIFFER:KEEP/list", "SRC", "DST"), syncs=True),
     "dtar -c": Way((*_MPI, "dtar", "-q", "-c", "-f", "KEEP/tar", "-C", "SRC/..", "source")),
-    "dtar -x": Way((*_MPI, "dtar", "-q", "-x", *_AS_IT_WAS, "-f", "KEEP/tar", "-C", "DST"), faithful=False),
+    "dtar -x": Way(
+        (*_MPI, "dtar", "-q", "-x", *_PRESERVE_OPTIONS, "-f", "KEEP/tar", "-C", "DST"), must_be_faithful=False
+    ),
 }
 """The corresponding programs of mpiFileUtils, by label. Its first word is the name of the program on PATH."""
 
 
-_compared: list[frozenset[str]] = []
+_selected_peers: list[frozenset[str]] = []
 """The only other programs that may be compared, if a choice was made; else empty."""
 
 
 def compare_only(programs: Iterable[str]) -> None:
     """Exclude all other programs except ``programs``, even if they are installed."""
-    _compared[:] = [frozenset(programs)]
+    _selected_peers[:] = [frozenset(programs)]
 
 
-def has(program: str) -> bool:
+def is_available(program: str) -> bool:
     """Return True if the program is installed and not excluded by ``compare_only``."""
-    return all(program in chosen for chosen in _compared) and shutil.which(program) is not None
+    return all(program in chosen for chosen in _selected_peers) and shutil.which(program) is not None
 
 
-def present() -> dict[str, Way]:
+def available_peers() -> dict[str, Way]:
     """Return the ways of ``PEERS`` whose programs are installed."""
-    return {name: way for name, way in PEERS.items() if has(name)}
+    return {name: way for name, way in PEERS.items() if is_available(name)}
 
 
-def of_suite(name: str) -> dict[str, Way]:
+def available_mpifileutils(name: str) -> dict[str, Way]:
     """Return the way ``name`` of ``SUITE``; an empty dictionary if its program is not installed."""
-    return {name: SUITE[name]} if has(name.split(maxsplit=1)[0]) else {}
+    return {name: MPIFILEUTILS[name]} if is_available(name.split(maxsplit=1)[0]) else {}
 
 
-def absent() -> list[str]:
+def missing_peers() -> list[str]:
     """Return the names of the other programs that are not installed."""
-    return [name for name in (*PEERS, "drm", *(name for name in SUITE if " " not in name)) if not has(name)]
+    return [
+        name for name in (*PEERS, "drm", *(name for name in MPIFILEUTILS if " " not in name)) if not is_available(name)
+    ]

@@ -46,21 +46,21 @@ _STYLES = """
 """
 
 
-def session() -> Iterator[Text]:
+def picture_lines() -> Iterator[Text]:
     """Yield the lines of the picture."""
     with tempfile.TemporaryDirectory(prefix="pcopy-", dir="/dev/shm") as place:
         top = Path(place)
-        make(top / "results")
+        create_source(top / "results")
         (top / "archive").mkdir()
         (top / "state").mkdir()
-        yield from shown(top, "pcopy results archive", interrupted=True)
+        yield from command_output(top, "pcopy results archive", interrupted=True)
         yield Text()
-        yield from shown(top, "pcopy --resume")
+        yield from command_output(top, "pcopy --resume")
         yield Text()
-        yield from shown(top, "pverify results archive/results")
+        yield from command_output(top, "pverify results archive/results")
 
 
-def make(top: Path) -> None:
+def create_source(top: Path) -> None:
     """Create the tree to copy."""
     for run in range(20):
         (top / f"run{run}").mkdir(parents=True)
@@ -70,7 +70,7 @@ def make(top: Path) -> None:
         (top / name).write_bytes(bytes(800 << 20))
 
 
-def shown(top: Path, line: str, interrupted: bool = False) -> Iterator[Text]:
+def command_output(top: Path, line: str, interrupted: bool = False) -> Iterator[Text]:
     """Run a command, and yield it and its output.
 
     If ``interrupted``, send Ctrl-C at ``INTERRUPTED_AT``, and show the progress bar as it was then.
@@ -79,20 +79,22 @@ def shown(top: Path, line: str, interrupted: bool = False) -> Iterator[Text]:
     screen = pyte.Screen(COLUMNS, LINES)
     stream = pyte.ByteStream(screen)
     bar: list[Text] = []
-    process, terminal = start(top, [*line.split(), *(("--progress-interval", "0.05") if interrupted else ())])
-    while output := read(terminal):
+    process, terminal = start_on_terminal(
+        top, [*line.split(), *(("--progress-interval", "0.05") if interrupted else ())]
+    )
+    while output := read_terminal(terminal):
         stream.feed(output)
         percent = max((int(found) for found in re.findall(r"(\d+)(?:\.\d+)? %", "\n".join(screen.display))), default=0)
         if interrupted and not bar and percent >= INTERRUPTED_AT:
-            bar = rows(screen)[1:]
+            bar = screen_lines(screen)[1:]
             os.write(terminal, b"\x03")
     os.waitpid(process, 0)
-    first, *rest = rows(screen)
+    first, *rest = screen_lines(screen)
     for row in [first, *bar, *rest]:
         yield Text(row.plain.replace(str(top), "/home/ann")) if str(top) in row.plain else row
 
 
-def start(top: Path, words: list[str]) -> tuple[int, int]:
+def start_on_terminal(top: Path, words: list[str]) -> tuple[int, int]:
     """Start a command on a new pseudo-terminal, and return its process ID and the terminal's descriptor."""
     process, terminal = pty.fork()
     if process == 0:
@@ -103,7 +105,7 @@ def start(top: Path, words: list[str]) -> tuple[int, int]:
     return process, terminal
 
 
-def read(terminal: int) -> bytes:
+def read_terminal(terminal: int) -> bytes:
     """Return the next output on the terminal, empty at the end."""
     try:
         return os.read(terminal, 65536)
@@ -111,7 +113,7 @@ def read(terminal: int) -> bytes:
         return b""
 
 
-def rows(screen: pyte.Screen) -> list[Text]:
+def screen_lines(screen: pyte.Screen) -> list[Text]:
     """Return the lines on the screen, with their colours."""
     lines = []
     for number in range(screen.lines):
@@ -137,7 +139,7 @@ def main() -> None:
     from rich._export_format import CONSOLE_SVG_FORMAT
 
     console = Console(record=True, width=COLUMNS, file=io.StringIO())
-    for line in session():
+    for line in picture_lines():
         console.print(line, soft_wrap=True)
     form = re.sub(r"<style>.*?</style>", lambda _: f"<style>{_STYLES}</style>", CONSOLE_SVG_FORMAT, flags=re.DOTALL)
     form = re.sub(r"<!--.*?-->", "", form)

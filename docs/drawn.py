@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def keep(files: Mapping[Path, str]) -> int:
+def write_or_check(files: Mapping[Path, str]) -> int:
     """Write the files whose contents have changed. With ``--check``, only print their names. Return the exit status.
 
     ``files`` are the expected texts by path. The status is 1 if ``--check`` finds an outdated file.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
-OUTSIDE = {"README.md": "readme.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+PAGES_OUTSIDE_DOCS = {"README.md": "readme.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
 """Files of the repository outside of docs that become pages, and their names in the site."""
 _LINK = re.compile(r"(!?)\[([^\]]*)\]\((?!\w+:|#)([^)#]+)(#[^)]*)?\)")
 """A link or a picture in Markdown that leads to a file, with an optional anchor."""
@@ -29,43 +29,43 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     index = (ROOT / "docs" / "index.md").read_text()
     config.nav = [{"Home": "index.md"}]
     for section in index.split("\n## ")[1:]:
-        links = [(words, uri_of("docs/index.md", target)) for _, words, target, _ in _LINK.findall(section)]
+        links = [(words, site_path("docs/index.md", target)) for _, words, target, _ in _LINK.findall(section)]
         config.nav.append({section.partition("\n")[0]: [{words: uri} for words, uri in links]})
     return config
 
 
-def uri_of(here: str, target: str) -> str:
+def site_path(here: str, target: str) -> str:
     """Return the path in the site of the page to which ``target`` leads in the repository's file ``here``."""
     name = posixpath.normpath(posixpath.join(posixpath.dirname(here), target))
-    return OUTSIDE.get(name, name.removeprefix("docs/"))
+    return PAGES_OUTSIDE_DOCS.get(name, name.removeprefix("docs/"))
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages from outside of docs."""
     from mkdocs.structure.files import File
 
-    for name, uri in OUTSIDE.items():
+    for name, uri in PAGES_OUTSIDE_DOCS.items():
         files.append(File.generated(config, uri, abs_src_path=str(ROOT / name)))
     return files
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Return the page with links that are correct in the site."""
-    here = {uri: name for name, uri in OUTSIDE.items()}.get(page.file.src_uri, f"docs/{page.file.src_uri}")
+    here = {uri: name for name, uri in PAGES_OUTSIDE_DOCS.items()}.get(page.file.src_uri, f"docs/{page.file.src_uri}")
 
     def corrected(link: re.Match[str]) -> str:
         picture, words, target, anchor = link.groups()
-        uri = uri_of(here, target)
+        uri = site_path(here, target)
         if files.get_file_from_path(uri) is None:
             exists = (ROOT / posixpath.dirname(here) / target).exists()
             return words if exists else link[0]  # MkDocs warns about a link to a missing file
         shorter = posixpath.relpath(uri, posixpath.dirname(page.file.src_uri) or ".")
         return f"{picture}[{words}]({shorter}{anchor or ''})"
 
-    return four_spaces(_LINK.sub(corrected, markdown))
+    return with_four_space_indents(_LINK.sub(corrected, markdown))
 
 
-def four_spaces(markdown: str) -> str:
+def with_four_space_indents(markdown: str) -> str:
     """Return the page with the contents of list items indented by four spaces, as MkDocs requires.
 
     Other viewers accept two or three spaces, which the repository's pages have.

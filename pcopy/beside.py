@@ -15,49 +15,49 @@ from _thread import allocate_lock, start_new_thread
 from _weakref import ref
 from collections.abc import Callable, Generator
 
-_PATIENCE = 5.0
+_START_TIMEOUT = 5.0
 """Maximum seconds until a thread begins; on a busy machine one takes some hundredths of a second."""
 
-_BRIEF = 0.0005
+_THREAD_COUNT_INTERVAL = 0.0005
 """Seconds between two checks whether other threads have ended."""
 
-_LOOK = 0.02
+_START_CHECK_INTERVAL = 0.02
 """Seconds between two checks whether a thread has ended before it began its action."""
 
-_TRIES = 3
+_START_ATTEMPTS = 3
 """Number of attempts to start a thread before the system is considered to refuse it."""
 
 
-def is_alone() -> bool:
+def is_single_threaded() -> bool:
     """Return True if this process has a single thread.
 
     Threads that are ending now (``has_ended`` is True) are waited for.
     """
-    until = time.monotonic() + _PATIENCE
+    until = time.monotonic() + _START_TIMEOUT
     while len(os.listdir("/proc/self/task")) > 1:
         if time.monotonic() > until:
             return False
-        time.sleep(_BRIEF)
+        time.sleep(_THREAD_COUNT_INTERVAL)
     return True
 
 
-class Bell:
+class OneShotSignal:
     """A signal that one thread waits for, and that is given once."""
 
     def __init__(self) -> None:
-        self._silence = allocate_lock()
-        self._silence.acquire()
+        self._lock = allocate_lock()
+        self._lock.acquire()
 
     def wait(self, seconds: float) -> bool:
         """Return True if the signal is given within this number of ``seconds``."""
-        return self._silence.acquire(timeout=seconds)
+        return self._lock.acquire(timeout=seconds)
 
-    def ring(self) -> None:
+    def send(self) -> None:
         """Give the signal."""
-        self._silence.release()
+        self._lock.release()
 
 
-class Beside:
+class BackgroundThread:
     """A thread that runs ``action`` to its end. It does not keep the process from ending."""
 
     def __init__(self, action: Callable[[], object]) -> None:
@@ -66,19 +66,19 @@ class Beside:
         After an error the action is never run.
         """
         self._action = action
-        self._over = allocate_lock()
-        self._over.acquire()
-        if not any(self._has_begun() for _ in range(_TRIES)):
+        self._end_lock = allocate_lock()
+        self._end_lock.acquire()
+        if not any(self._start() for _ in range(_START_ATTEMPTS)):
             raise OSError(errno.EAGAIN, "no thread can be started")
 
-    def is_over(self, patience: float | None) -> bool:
+    def has_ended(self, patience: float | None) -> bool:
         """Return True if the action has ended within ``patience`` seconds (None: wait without a limit)."""
-        has_ended = self._over.acquire(timeout=-1 if patience is None else patience)
+        has_ended = self._end_lock.acquire(timeout=-1 if patience is None else patience)
         if has_ended:
-            self._over.release()
+            self._end_lock.release()
         return has_ended
 
-    def _has_begun(self) -> bool:
+    def _start(self) -> bool:
         """Start a thread; return True if it runs the action."""
         claim, begun = allocate_lock(), allocate_lock()
         begun.acquire()
@@ -89,7 +89,7 @@ class Beside:
                 try:
                     self._action()
                 finally:
-                    self._over.release()
+                    self._end_lock.release()
 
         # The argument is released when the thread ends, even if it runs no code for lack of memory. The function
         # itself cannot be watched: without a frame for it, CPython 3.11 never releases it.
@@ -101,23 +101,23 @@ class Beside:
         except (RuntimeError, MemoryError):
             return False
         del argument
-        until = time.monotonic() + _PATIENCE
-        while not begun.acquire(timeout=_LOOK):
+        until = time.monotonic() + _START_TIMEOUT
+        while not begun.acquire(timeout=_START_CHECK_INTERVAL):
             if released or time.monotonic() > until:
                 del watch
                 return not claim.acquire(blocking=False)
         return True
 
 
-def done_beside(action: Callable[[], object], nap: float) -> Generator[None, None, None]:
+def run_in_background(action: Callable[[], object], nap: float) -> Generator[None, None, None]:
     """Run ``action`` in another thread, and yield every ``nap`` seconds until it has ended.
 
     If no thread can be started, the action is run here, without yields.
     """
     try:
-        thread = Beside(action)
+        thread = BackgroundThread(action)
     except OSError:
         action()
         return
-    while not thread.is_over(nap):
+    while not thread.has_ended(nap):
         yield

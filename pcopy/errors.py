@@ -9,29 +9,29 @@ import errno
 import os
 import sys
 
-from pcopy.text import shown
+from pcopy.text import printable_path
 
-OK = 0
-INCOMPLETE = 1
-REFUSED = 2
-INTERNAL = 70
-STOPPED = 75
-DIFFERENT = 1
+EXIT_OK = 0
+EXIT_INCOMPLETE = 1
+EXIT_REFUSED = 2
+EXIT_INTERNAL = 70
+EXIT_STOPPED = 75
+EXIT_DIFFERENT = 1
 """Exit statuses.
 
 The last one is used by programs that compare. 70 and 75 are EX_SOFTWARE and EX_TEMPFAIL of sysexits.h.
 """
 
-NOT_SYNCED = "the destination could not be synced"
+SYNC_FAILED_TEXT = "the destination could not be synced"
 """Beginning of the text of the reason to stop after a sync has failed."""
 
-UNSYNCED = -1
+SYNC_FAILED_CODE = -1
 """Code of that reason (``pcopy.engine.messages.Halt``): the copied data may not be on storage.
 
 Codes above 0 are signal numbers, and 0 is any other reason.
 """
 
-NO_ROOM = -2
+ARCHIVE_FULL_CODE = -2
 """Code of the reason that an archive cannot be written because its file system is full."""
 
 
@@ -41,7 +41,7 @@ class PcopyError(Exception):
     Its text is one line for the user: the failure, the path, and what to do.
     """
 
-    status = INTERNAL
+    status = EXIT_INTERNAL
 
     def __init__(self, text: str, status: int | None = None) -> None:
         super().__init__(text)
@@ -49,16 +49,16 @@ class PcopyError(Exception):
             self.status = status
 
 
-class Refused(PcopyError):
+class RequestRefused(PcopyError):
     """The arguments request something that pcopy does not do. Nothing has been changed."""
 
-    status = REFUSED
+    status = EXIT_REFUSED
 
 
-class NotAllDone(PcopyError):
+class PartlyRefused(PcopyError):
     """Several things were requested, and some of them were refused."""
 
-    status = INCOMPLETE
+    status = EXIT_INCOMPLETE
 
 
 class InvariantBroken(PcopyError):
@@ -68,30 +68,32 @@ class InvariantBroken(PcopyError):
 class PeerLost(PcopyError):
     """The connection to another rank was closed before the end of the job."""
 
-    def __init__(self, rank: int, reason: str, *, gave_up: bool = False) -> None:
-        """``ended_itself`` is True if the other rank stopped because of ``Hindered`` and has reported the reason."""
+    def __init__(self, rank: int, reason: str, *, ended_itself: bool = False) -> None:
+        """``ended_itself`` is True if the other rank stopped because of ``ResourceUnavailable`` and has reported the
+        reason.
+        """
         super().__init__(f"rank {rank} is gone: {reason}")
         self.rank = rank
-        self.gave_up = gave_up
+        self.ended_itself = ended_itself
 
 
-class Hindered(PcopyError):
+class ResourceUnavailable(PcopyError):
     """The system refuses a resource that a rank itself needs (memory, descriptors, a pipe).
 
     The job stops and can be resumed.
     """
 
-    status = STOPPED
+    status = EXIT_STOPPED
 
 
-HINDRANCES = (OSError, MemoryError, ImportError)
+RESOURCE_EXCEPTIONS = (OSError, MemoryError, ImportError)
 """Exceptions of Python for resources that the system refuses.
 
 ImportError is one, because modules are imported when needed.
 """
 
 
-class NotPutAside(OSError):
+class SpillFailed(OSError):
     """Pending work that does not fit into memory cannot be spilled to disk, or cannot be read back: the job must
     stop.
     """
@@ -101,18 +103,18 @@ class JobAborted(PcopyError):
     """Another error has ended a rank. The text holds its traceback, or the resource that was refused to it."""
 
 
-def story() -> str:
+def current_traceback() -> str:
     """Return the traceback of the exception that is being handled; only its text if the module ``traceback`` cannot be
     imported.
     """
     try:
         from traceback import format_exc
-    except HINDRANCES:
+    except RESOURCE_EXCEPTIONS:
         return f"{sys.exception()!r}\n"
     return format_exc()
 
 
-def hindrance(error: OSError | MemoryError | ImportError) -> str:
+def resource_error_text(error: OSError | MemoryError | ImportError) -> str:
     """Return in one line the resource that the system has refused, and the path or the function of pcopy that needed
     it.
     """
@@ -130,5 +132,5 @@ def hindrance(error: OSError | MemoryError | ImportError) -> str:
     operation = getattr(error, "operation", "")  # of a Problem (pcopy.fsio.problem)
     path = error.filename if isinstance(error, OSError) else None
     if operation and path:
-        return f"{shown(os.fsencode(path))}: {operation}: {text}"
+        return f"{printable_path(os.fsencode(path))}: {operation}: {text}"
     return f"{text} in {operation or where}"

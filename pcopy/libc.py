@@ -23,7 +23,7 @@ RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
 """Flags of ``renameat2``."""
 
-WAIT_BEFORE, WRITE, WAIT_AFTER = 1, 2, 4
+SYNC_RANGE_WAIT_BEFORE, SYNC_RANGE_WRITE, SYNC_RANGE_WAIT_AFTER = 1, 2, 4
 """Flags of ``sync_file_range``."""
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
@@ -38,7 +38,7 @@ _FNM_CASEFOLD = 16
 """Constants of Linux's headers fcntl.h, prctl.h, signal.h and fnmatch.h."""
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
-_LARGEST_THRESHOLD = 32 << 20
+_MAX_MMAP_THRESHOLD = 32 << 20
 """Parameters of mallopt(3), from malloc.h, and the largest value that M_MMAP_THRESHOLD accepts."""
 
 _STATX_BYTES = 256
@@ -48,18 +48,18 @@ _STATX_MNT_ID = 0x1000
 """Constants of statx(2): the size of its structure, and the bits that request modification time, birth time and mount
 id.
 """
-_MOUNT = struct.Struct("=I140xQ")  # struct statx: stx_mask and stx_mnt_id
-_MTIME = struct.Struct("=112xqI")  # struct statx: stx_mtime
-_BTIME = struct.Struct("=I76xqI")  # struct statx: stx_mask and stx_btime
+_STATX_MOUNT_FIELDS = struct.Struct("=I140xQ")  # struct statx: stx_mask and stx_mnt_id
+_STATX_MTIME_FIELDS = struct.Struct("=112xqI")  # struct statx: stx_mtime
+_STATX_BTIME_FIELDS = struct.Struct("=I76xqI")  # struct statx: stx_mask and stx_btime
 
-FUSE = 0x65735546
+FUSE_TYPE = 0x65735546
 """The f_type of FUSE file systems (linux/magic.h)."""
 _STATFS_BYTES = 256  # larger than struct statfs on any architecture
-_ENTRIES_BYTES = 1 << 16  # bytes of directory entries that are read by one call
-_ENTRY = struct.Struct("=16xHB")  # struct dirent64: d_reclen and d_type, before d_name
-_HANDLE = struct.Struct("=Ii")  # struct file_handle: handle_bytes, handle_type, and then the handle
-_MOST_BYTES = 128  # MAX_HANDLE_SZ of linux/fcntl.h
-_NEW_HANDLE = _HANDLE.pack(_MOST_BYTES, 0) + bytes(_MOST_BYTES)
+_LISTING_BYTES = 1 << 16  # bytes of directory entries that are read by one call
+_DIRENT_HEADER = struct.Struct("=16xHB")  # struct dirent64: d_reclen and d_type, before d_name
+_HANDLE_HEADER = struct.Struct("=Ii")  # struct file_handle: handle_bytes, handle_type, and then the handle
+_MAX_HANDLE_BYTES = 128  # MAX_HANDLE_SZ of linux/fcntl.h
+_EMPTY_HANDLE = _HANDLE_HEADER.pack(_MAX_HANDLE_BYTES, 0) + bytes(_MAX_HANDLE_BYTES)
 
 
 def renameat2(directory: int, old: bytes, new: bytes, flags: int, to: int = -1) -> None:
@@ -67,12 +67,12 @@ def renameat2(directory: int, old: bytes, new: bytes, flags: int, to: int = -1) 
     _call("renameat2", directory, old, directory if to < 0 else to, new, flags)
 
 
-def fnmatch(pattern: bytes, name: bytes, *, folds: bool) -> bool:
+def fnmatch(pattern: bytes, name: bytes, *, ignores_case: bool) -> bool:
     """Return True if the shell ``pattern`` matches all of ``name`` (fnmatch(3)).
 
     ``ignores_case`` ignores the case of letters.
     """
-    return not _libc().fnmatch(pattern, name, _FNM_CASEFOLD if folds else 0)
+    return not _libc().fnmatch(pattern, name, _FNM_CASEFOLD if ignores_case else 0)
 
 
 def syncfs(descriptor: int) -> None:
@@ -91,7 +91,7 @@ def fallocate(descriptor: int, start: int, length: int) -> None:
     _call("fallocate", descriptor, _KEEP_SIZE, c_int64(start), c_int64(length))
 
 
-def punch(descriptor: int, start: int, length: int) -> None:
+def punch_hole(descriptor: int, start: int, length: int) -> None:
     """Deallocate a part of the file by fallocate(2), so that it reads as zeros. The size of the file is unchanged."""
     from ctypes import c_int64
 
@@ -105,32 +105,32 @@ def sync_file_range(descriptor: int, start: int, length: int, flags: int) -> Non
     _call("sync_file_range", descriptor, c_int64(start), c_int64(length), flags)
 
 
-def birth_of(directory: int, name: bytes) -> int:
+def birth_time(directory: int, name: bytes) -> int:
     """Return the birth time of ``name`` in an open directory (statx(2)), in nanoseconds since 1970. Raise ``OSError``.
 
     If ``name`` is empty, it is that of the open descriptor. Return 0 if the file system does not store it.
     """
-    buffer = _buffer(_STATX_BYTES)
+    buffer = _c_buffer(_STATX_BYTES)
     _call("statx", directory, name, _AT_SYMLINK_NOFOLLOW | _AT_EMPTY_PATH, _STATX_BTIME, buffer)
-    mask, seconds, nanoseconds = _BTIME.unpack_from(buffer.raw)
+    mask, seconds, nanoseconds = _STATX_BTIME_FIELDS.unpack_from(buffer.raw)
     return seconds * 10**9 + nanoseconds if mask & _STATX_BTIME else 0
 
 
-def mtime_of(descriptor: int) -> int:
+def mtime_on_server(descriptor: int) -> int:
     """Return the modification time of an open item in nanoseconds since 1970, as the file server has it now
     (statx(2)).
     """
-    buffer = _buffer(_STATX_BYTES)
+    buffer = _c_buffer(_STATX_BYTES)
     _call("statx", descriptor, b"", _AT_EMPTY_PATH | _AT_STATX_FORCE_SYNC, _STATX_MTIME, buffer)
-    seconds, nanoseconds = _MTIME.unpack_from(buffer.raw)
+    seconds, nanoseconds = _STATX_MTIME_FIELDS.unpack_from(buffer.raw)
     return int(seconds * 10**9 + nanoseconds)
 
 
-def mount_of(descriptor: int) -> int:
+def mount_id(descriptor: int) -> int:
     """Return the mount id of an open item (statx(2), since Linux 5.8), or -1 if the system does not return it."""
-    buffer = _buffer(_STATX_BYTES)
+    buffer = _c_buffer(_STATX_BYTES)
     _call("statx", descriptor, b"", _AT_EMPTY_PATH, _STATX_MNT_ID, buffer)
-    mask, number = _MOUNT.unpack_from(buffer.raw)
+    mask, number = _STATX_MOUNT_FIELDS.unpack_from(buffer.raw)
     return int(number) if mask & _STATX_MNT_ID else -1
 
 
@@ -149,7 +149,7 @@ def type_of_file_system(descriptor: int) -> int:
 
     If statfs is not implemented, return that of FUSE, because only a FUSE server may lack it.
     """
-    buffer = _buffer(_STATFS_BYTES)
+    buffer = _c_buffer(_STATFS_BYTES)
     while True:
         try:
             _call("fstatfs", descriptor, buffer)
@@ -158,13 +158,13 @@ def type_of_file_system(descriptor: int) -> int:
         except OSError as error:
             if error.errno != errno.ENOSYS:
                 raise
-            return FUSE
+            return FUSE_TYPE
         # f_type is the first field: a long, but on s390 an unsigned int.
         width = 4 if os.uname().machine.startswith("s390") else struct.calcsize("l")
         return int.from_bytes(buffer.raw[:width], sys.byteorder)
 
 
-def types_in(directory: int) -> dict[bytes, int]:
+def types_of_names(directory: int) -> dict[bytes, int]:
     """Return the file type (as ``stat.S_IFMT``; 0: unknown) of each name in an open directory (getdents64(2)).
 
     The listing begins at the current position of the descriptor.
@@ -174,12 +174,12 @@ def types_in(directory: int) -> dict[bytes, int]:
     list_some = getattr(_libc(), "getdents64", None)
     if list_some is None:
         raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-    buffer, types = _buffer(_ENTRIES_BYTES), dict[bytes, int]()
-    while (size := list_some(directory, buffer, _ENTRIES_BYTES)) > 0:
+    buffer, types = _c_buffer(_LISTING_BYTES), dict[bytes, int]()
+    while (size := list_some(directory, buffer, _LISTING_BYTES)) > 0:
         entries, at = buffer.raw[:size], 0
         while at < size:
-            length, type_ = _ENTRY.unpack_from(entries, at)
-            types[entries[at + _ENTRY.size : at + length].partition(b"\0")[0]] = type_ << 12
+            length, type_ = _DIRENT_HEADER.unpack_from(entries, at)
+            types[entries[at + _DIRENT_HEADER.size : at + length].partition(b"\0")[0]] = type_ << 12
             at += length
     if size < 0:
         number = ctypes.get_errno()
@@ -191,23 +191,23 @@ def file_handle(descriptor: int) -> bytes:
     """Return the file handle of an open item (name_to_handle_at(2)): the type in four bytes, followed by the handle's
     bytes.
     """
-    if not _asked:
-        _asked.append(_asking_for_handles())
-    return _asked[0](descriptor)
+    if not _file_handle_function:
+        _file_handle_function.append(_make_file_handle_function())
+    return _file_handle_function[0](descriptor)
 
 
-_asked: list[Callable[[int], bytes]] = []
-"""Holds the function of ``_asking_for_handles`` after the first call."""
+_file_handle_function: list[Callable[[int], bytes]] = []
+"""Holds the function of ``_make_file_handle_function`` after the first call."""
 
 
-def never_freed(thing: object) -> None:
+def keep_forever(thing: object) -> None:
     """Keep the object ``thing`` in memory until the process ends, because other code may still write to it."""
     import ctypes
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
-def keep_freed_memory(most: int) -> None:
+def retain_freed_memory(most: int) -> None:
     """Keep up to ``most`` bytes of freed memory in this process, to be used again (mallopt(3)).
 
     Otherwise glibc returns each large block, and when it is allocated again the kernel fills it with zeros, page by
@@ -215,17 +215,17 @@ def keep_freed_memory(most: int) -> None:
     """
     mallopt = getattr(_libc(), "mallopt", None)
     if mallopt is not None:
-        mallopt(_M_MMAP_THRESHOLD, _LARGEST_THRESHOLD)
+        mallopt(_M_MMAP_THRESHOLD, _MAX_MMAP_THRESHOLD)
         mallopt(_M_TRIM_THRESHOLD, most)
         mallopt(_M_TOP_PAD, most // 4)
 
 
-def end_with_parent() -> None:
+def die_with_parent() -> None:
     """Have the kernel kill this process when the thread that has started it ends (prctl(2), PR_SET_PDEATHSIG)."""
     _call("prctl", _PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0)
 
 
-class handled_in_c:  # noqa: N801 (used like a statement)
+class c_signal_handler:  # noqa: N801 (used like a statement)
     """Context manager: within its block the C library calls ``handler`` when the signal ``number`` arrives.
 
     Python's own signal handlers run only between two steps of the interpreter. This one also runs during a C call that
@@ -248,7 +248,7 @@ class handled_in_c:  # noqa: N801 (used like a statement)
         self._set_handler(self._number, self._before)
 
 
-def symbols_of(library: str, names: Iterable[str]) -> set[str]:
+def defined_symbols(library: str, names: Iterable[str]) -> set[str]:
     """Load the shared ``library``, and return those of ``names`` that it or a library linked with it defines."""
     import ctypes
 
@@ -258,18 +258,18 @@ def symbols_of(library: str, names: Iterable[str]) -> set[str]:
 
 def _libc() -> CDLL:
     """Return the C library of this process, loaded with ctypes at the first call."""
-    if not _loaded:
+    if not _loaded_libc:
         import ctypes
 
-        _loaded.append(ctypes.CDLL(None, use_errno=True))
-    return _loaded[0]
+        _loaded_libc.append(ctypes.CDLL(None, use_errno=True))
+    return _loaded_libc[0]
 
 
-_loaded: list[CDLL] = []
+_loaded_libc: list[CDLL] = []
 """Holds the C library after the first call."""
 
 
-def _buffer(size: int) -> Any:
+def _c_buffer(size: int) -> Any:
     """Return a C buffer of ``size`` bytes, filled with zeros."""
     import ctypes
 
@@ -288,20 +288,20 @@ def _call(name: str, *arguments: Any) -> None:
         raise OSError(number, os.strerror(number))
 
 
-def _asking_for_handles() -> Callable[[int], bytes]:
+def _make_file_handle_function() -> Callable[[int], bytes]:
     """Return the function behind ``file_handle``.
 
     Constant parts are prepared once here, because each new item costs one of these calls.
     """
     import ctypes
 
-    new_buffer = (ctypes.c_char * len(_NEW_HANDLE)).from_buffer_copy
+    new_buffer = (ctypes.c_char * len(_EMPTY_HANDLE)).from_buffer_copy
     mount = ctypes.byref(ctypes.c_int())  # receives the mount id, which is not used: it differs from host to host
 
     def ask(descriptor: int) -> bytes:
-        buffer = new_buffer(_NEW_HANDLE)
+        buffer = new_buffer(_EMPTY_HANDLE)
         _call("name_to_handle_at", descriptor, b"", buffer, mount, _AT_EMPTY_PATH)
         raw: bytes = buffer.raw
-        return raw[4 : _HANDLE.size + _HANDLE.unpack_from(raw)[0]]
+        return raw[4 : _HANDLE_HEADER.size + _HANDLE_HEADER.unpack_from(raw)[0]]
 
     return ask

@@ -6,7 +6,7 @@ of 1024, with ``iB`` units.
 
 from __future__ import annotations
 
-_LIMIT = 1 << 63
+_SIZE_LIMIT = 1 << 63
 """The smallest size in bytes that is too large for any file."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _FACTORS = {"": 1, "b": 1}
@@ -26,15 +26,15 @@ def parse_size(text: str) -> int:
     number = number.rstrip()
     if factor is None or not number.isascii() or not number.replace(".", "", 1).isdigit():
         raise ValueError("not a size (like 65536, 64K, 1.5G, 4MiB or 10MB)")
-    if float(number) * factor >= 2 * _LIMIT:  # before int(), which refuses texts with thousands of digits
+    if float(number) * factor >= 2 * _SIZE_LIMIT:  # before int(), which refuses texts with thousands of digits
         raise ValueError("more than any file can hold")
     size = float(number) * factor if "." in number else int(number) * factor
-    if size >= _LIMIT:
+    if size >= _SIZE_LIMIT:
         raise ValueError("more than any file can hold")
     return int(size)
 
 
-def show_size(count: float) -> str:
+def format_size(count: float) -> str:
     """Return ``count`` bytes with about three digits and a unit: ``999 B``, ``1.50 KiB``, ``12.3 GiB``."""
     amount, power = float(count), 0
     while amount >= (999.5 if power else 1000) and power < len(_UNITS) - 1:
@@ -44,14 +44,14 @@ def show_size(count: float) -> str:
     return f"{amount:.{digits}f} {_UNITS[power]}"
 
 
-def show_seconds(seconds: float) -> str:
+def format_seconds(seconds: float) -> str:
     """Return a time span: ``0.42 s`` or ``12.3 s`` below a minute, then ``m:ss``, ``h:mm:ss`` or ``2 d 03:04:05``."""
     if seconds < 59.95:
         return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
-    return show_clock(seconds)
+    return format_clock(seconds)
 
 
-def show_clock(seconds: float) -> str:
+def format_clock(seconds: float) -> str:
     """Return a time span, for a running clock: ``0:07``, ``12:34``, ``1:02:03``, ``2 d 03:04:05``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)

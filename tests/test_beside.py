@@ -10,12 +10,12 @@ from collections.abc import Callable
 import pytest
 
 from pcopy import beside
-from pcopy.beside import Beside
+from pcopy.beside import BackgroundThread
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "_PATIENCE", 0.01)
+    monkeypatch.setattr(beside, "_START_TIMEOUT", 0.01)
 
 
 def test_a_thread_runs_beside_its_caller() -> None:
@@ -25,19 +25,19 @@ def test_a_thread_runs_beside_its_caller() -> None:
         go.wait()
         done.set()
 
-    thread = Beside(action)
-    assert not thread.is_over(0.0)
+    thread = BackgroundThread(action)
+    assert not thread.has_ended(0.0)
     go.set()
-    assert thread.is_over(None)
+    assert thread.has_ended(None)
     assert done.is_set()
-    assert thread.is_over(0.0)  # may be asked again
+    assert thread.has_ended(0.0)  # may be asked again
 
 
 def test_a_thread_that_fails_is_over() -> None:
     def action() -> None:
         raise SystemExit
 
-    assert Beside(action).is_over(None)
+    assert BackgroundThread(action).has_ended(None)
 
 
 def test_a_thread_that_never_begins_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,7 +45,7 @@ def test_a_thread_that_never_begins_is_an_error(monkeypatch: pytest.MonkeyPatch)
     ran: list[bool] = []
     monkeypatch.setattr(beside, "start_new_thread", lambda run, _: late.append(run))
     with pytest.raises(OSError, match="no thread"):
-        Beside(lambda: ran.append(True))
+        BackgroundThread(lambda: ran.append(True))
     assert len(late) > 1
     for run in late:  # each begins after all
         run(None)
@@ -53,11 +53,11 @@ def test_a_thread_that_never_begins_is_an_error(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_thread_that_ends_before_it_begins_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "_PATIENCE", 60.0)
+    monkeypatch.setattr(beside, "_START_TIMEOUT", 60.0)
     monkeypatch.setattr(beside, "start_new_thread", lambda run, _: 0)
     began = time.monotonic()
     with pytest.raises(OSError, match="no thread"):
-        Beside(lambda: None)
+        BackgroundThread(lambda: None)
     assert time.monotonic() < began + 10
 
 
@@ -69,9 +69,9 @@ def test_a_second_try_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(run, arguments) if len(tries) > 1 else 0
 
     monkeypatch.setattr(beside, "start_new_thread", start)
-    monkeypatch.setattr(beside, "_PATIENCE", 1.0)
+    monkeypatch.setattr(beside, "_START_TIMEOUT", 1.0)
     ran: list[bool] = []
-    assert Beside(lambda: ran.append(True)).is_over(None)
+    assert BackgroundThread(lambda: ran.append(True)).has_ended(None)
     assert ran == [True]
     tries[0](None)
     assert ran == [True]
@@ -84,4 +84,4 @@ def test_no_thread_is_an_error(monkeypatch: pytest.MonkeyPatch, error: type[Exce
 
     monkeypatch.setattr(beside, "start_new_thread", refuse)
     with pytest.raises(OSError, match="no thread"):
-        Beside(lambda: None)
+        BackgroundThread(lambda: None)

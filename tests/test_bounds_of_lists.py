@@ -19,15 +19,15 @@ from typing import Any
 import pytest
 
 from pcopy.cli import config_files, filter_options
-from pcopy.errors import Refused
-from pcopy.signature.algorithms import algorithm
-from pcopy.signature.items import DIRECTORY, FILE, ROOT, DirectoryHasher
-from pcopy.signature.manifest import Entry, ManifestWriter
-from pcopy.signature.plain_yaml import DEEPEST, Flaw, load
+from pcopy.errors import RequestRefused
+from pcopy.signature.algorithms import algorithm_named
+from pcopy.signature.items import DIRECTORY, FILE, ROOT_PATH, DirectoryHasher
+from pcopy.signature.manifest import ManifestEntry, ManifestWriter
+from pcopy.signature.plain_yaml import MAX_DEPTH, YamlError, load_yaml
 from pcopy.tasks.sign.manifest_lines import ReadManifest
 from pcopy.tools import unpack
-from pcopy.walk.patterns import LONGEST, lines_in
-from pcopy.walk.saved_listing import BEGINNING, LONGEST_LINE, SavedListing
+from pcopy.walk.patterns import MAX_PATTERN_BYTES, patterns_in
+from pcopy.walk.saved_listing import LISTING_MAGIC, MAX_LINE_BYTES, PathListReader
 from tests.support.command import REPOSITORY, pcopy, show
 
 MIB = 1 << 20
@@ -122,14 +122,14 @@ def peak_of(what: str, *arguments: object) -> tuple[int, str]:
 @pytest.mark.parametrize("end", [b"\n", b"\0", b""])
 @pytest.mark.parametrize("before", [b"", b"a" * 1000])
 def test_longest_line_of_a_list(area: Path, more: int, end: bytes, before: bytes) -> None:
-    line = b"x" * (LONGEST_LINE + more)
+    line = b"x" * (MAX_LINE_BYTES + more)
     (area / "list").write_bytes((before + (end or b"\n") if before else b"") + line + end)
-    with SavedListing(os.fsencode(area / "list"), "--from", nul=end == b"\0") as listing:
+    with PathListReader(os.fsencode(area / "list"), "--from", nul=end == b"\0") as listing:
         if more:
-            with pytest.raises(Refused, match=f"line {2 if before else 1}: is longer than any path"):
+            with pytest.raises(RequestRefused, match=f"line {2 if before else 1}: is longer than any path"):
                 list(listing)
         else:
-            assert [len(found.path) for found in listing] == [len(before)] * bool(before) + [LONGEST_LINE]
+            assert [len(found.path) for found in listing] == [len(before)] * bool(before) + [MAX_LINE_BYTES]
 
 
 READ_LIST = "list(SavedListing(sys.argv[1].encode(), '--from'))"
@@ -140,16 +140,16 @@ READ_LIST = "list(SavedListing(sys.argv[1].encode(), '--from'))"
     [
         (b"", b"\n", "", 48 * MIB),
         (b"", b"x", "is longer than any path", 16 * MIB),
-        (BEGINNING + b', "version": 1, "directory_b64": "Lw=="}\n', b"\n", "is not a JSON object", 48 * MIB),
-        (BEGINNING + b', "version": 1, "directory_b64": "Lw=="}\n', b"[", "is longer than any path", 16 * MIB),
+        (LISTING_MAGIC + b', "version": 1, "directory_b64": "Lw=="}\n', b"\n", "is not a JSON object", 48 * MIB),
+        (LISTING_MAGIC + b', "version": 1, "directory_b64": "Lw=="}\n', b"[", "is longer than any path", 16 * MIB),
         (
-            BEGINNING + b', "version": 1, "directory_b64": "Lw=="}\n[',
+            LISTING_MAGIC + b', "version": 1, "directory_b64": "Lw=="}\n[',
             b"[" * 99999 + b"\n",
             "is not a JSON object",
             16 * MIB,
         ),
         (
-            BEGINNING + b', "version": 1, "directory_b64": "Lw=="}\n[',
+            LISTING_MAGIC + b', "version": 1, "directory_b64": "Lw=="}\n[',
             b"9" * 99999 + b"\n",
             "is not a JSON object",
             16 * MIB,
@@ -166,53 +166,56 @@ def test_list_that_is_none_takes_no_memory(area: Path, begin: bytes, text: bytes
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_most_patterns(area: Path, monkeypatch: pytest.MonkeyPatch, more: int) -> None:
-    monkeypatch.setattr(filter_options, "MOST_PATTERNS", 100)
+    monkeypatch.setattr(filter_options, "MAX_PATTERNS", 100)
     (area / "patterns").write_text("# comment\n" * 1000 + "a\n" * (100 + more))
     if more:
         with pytest.raises(ValueError, match="more than 100 patterns"):
-            filter_options._from_file(str(area / "patterns"))
+            filter_options._lines_of_file(str(area / "patterns"))
     else:
-        assert len(filter_options._from_file(str(area / "patterns"))) == 100
+        assert len(filter_options._lines_of_file(str(area / "patterns"))) == 100
     values = SimpleNamespace(newer_than=None, older_than=None, larger_than=None, smaller_than=None)
     values.patterns = [[b"a"]] * (100 + more)
     if more:
-        with pytest.raises(Refused, match="there are 101 patterns, and 100 may be given"):
-            filter_options.select_of(values, ())  # type: ignore[arg-type]
+        with pytest.raises(RequestRefused, match="there are 101 patterns, and 100 may be given"):
+            filter_options.requested_selection(values, ())  # type: ignore[arg-type]
     else:
-        assert len(filter_options.select_of(values, ()).patterns) == 100  # type: ignore[arg-type]
+        assert len(filter_options.requested_selection(values, ()).patterns) == 100  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_longest_pattern(more: int) -> None:
-    contents = b"a\n" + b"x" * (LONGEST + more) + b"\n"
+    contents = b"a\n" + b"x" * (MAX_PATTERN_BYTES + more) + b"\n"
     if more:
         with pytest.raises(ValueError, match="line 2: more than 4,096 bytes"):
-            list(lines_in(contents))
+            list(patterns_in(contents))
     else:
-        assert len(list(lines_in(contents))) == 2
+        assert len(list(patterns_in(contents))) == 2
 
 
 @pytest.mark.parametrize(
     ("text", "why"), [(b"\n", ""), (b"#\n", ""), (b"ab\n", "more than 50,000 patterns"), (b"x", "4,096")]
 )
 def test_patterns_take_bounded_memory(area: Path, text: bytes, why: str) -> None:
-    (area / "patterns").write_bytes(text * (filter_options.LARGEST_FILE // len(text)))
+    (area / "patterns").write_bytes(text * (filter_options.MAX_PATTERN_FILE_SIZE // len(text)))
     peak, said = peak_of("filter_options._from_file(sys.argv[1])", area / "patterns")
     assert why in said and peak < 80 * MIB, (peak, said)
 
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_largest_files_of_patterns_and_options(area: Path, more: int) -> None:
-    for name, largest in (("patterns", filter_options.LARGEST_FILE), ("set.yaml", config_files.LARGEST)):
+    for name, largest in (
+        ("patterns", filter_options.MAX_PATTERN_FILE_SIZE),
+        ("set.yaml", config_files.MAX_CONFIG_SIZE),
+    ):
         (area / name).write_bytes(b"#" * (largest + more - 1) + b"\n")
     if more:
         with pytest.raises(ValueError, match="too large"):
-            filter_options._from_file(str(area / "patterns"))
-        with pytest.raises(Refused, match="larger than 1 MiB"):
-            config_files.read(os.fsencode(area / "set.yaml"))
+            filter_options._lines_of_file(str(area / "patterns"))
+        with pytest.raises(RequestRefused, match="larger than 1 MiB"):
+            config_files.read_config_file(os.fsencode(area / "set.yaml"))
     else:
-        assert filter_options._from_file(str(area / "patterns")) == []
-        assert load((area / "set.yaml").read_bytes(), by_hand=True) == {}
+        assert filter_options._lines_of_file(str(area / "patterns")) == []
+        assert load_yaml((area / "set.yaml").read_bytes(), is_handwritten=True) == {}
 
 
 LAUGHS = b"a: &a [x,x,x,x,x,x,x,x,x]\n" + b"".join(
@@ -241,25 +244,25 @@ def test_yaml_takes_bounded_memory(area: Path, text: bytes, why: str, by_hand: b
 
 @pytest.mark.parametrize("more", [0, 1])
 def test_deepest_yaml(more: int) -> None:
-    text = b"a: " + b"[" * (DEEPEST - 1 + more) + b"]" * (DEEPEST - 1 + more)
+    text = b"a: " + b"[" * (MAX_DEPTH - 1 + more) + b"]" * (MAX_DEPTH - 1 + more)
     if more:
-        with pytest.raises(Flaw, match="nested more than 16 deep"):
-            load(text, by_hand=True)
+        with pytest.raises(YamlError, match="nested more than 16 deep"):
+            load_yaml(text, is_handwritten=True)
     else:
-        load(text, by_hand=True)
+        load_yaml(text, is_handwritten=True)
 
 
 def test_lines_of_a_manifest_are_handed_on_by_their_bytes(area: Path) -> None:
     """100 names of 1 MiB: few of them are held at once."""
-    kind, names = algorithm("xxh3-128"), [b"%03d" % number + b"x" * 900_000 for number in range(100)]
+    kind, names = algorithm_named("xxh3-128"), [b"%03d" % number + b"x" * 900_000 for number in range(100)]
     hasher = DirectoryHasher(kind)
-    digest = b"d" * kind.size
+    digest = b"d" * kind.digest_size
     for name in names:
         hasher.add(FILE, name, digest)
     with ManifestWriter(os.fsencode(area / "manifest"), kind, 1 << 22) as manifest:
-        manifest.write(Entry(DIRECTORY, hasher.digest(), 0, ROOT))
+        manifest.write(ManifestEntry(DIRECTORY, hasher.digest(), 0, ROOT_PATH))
         for name in names:
-            manifest.write(Entry(FILE, digest, 1, name))
+            manifest.write(ManifestEntry(FILE, digest, 1, name))
     kept: list[int] = []
     stopped: list[str] = []
     state = SimpleNamespace(takes_listed=lambda *entry: True, keep=lambda entries: kept.append(len(entries.names)))
@@ -281,10 +284,10 @@ def test_most_names_of_members(area: Path, monkeypatch: pytest.MonkeyPatch, limi
     (area / "list").write_bytes(b"a\n" * (100 + more))
     arguments: Any = SimpleNamespace(listing=os.fsencode(area / "list"), nul=False, _replace=lambda paths: paths)
     if more:
-        with pytest.raises(Refused, match=r"line 101: more than 100 (names|bytes of names)"):
-            unpack.with_listed(arguments)
+        with pytest.raises(RequestRefused, match=r"line 101: more than 100 (names|bytes of names)"):
+            unpack.with_listed_members(arguments)
     else:
-        assert len(unpack.with_listed(arguments)) == 100
+        assert len(unpack.with_listed_members(arguments)) == 100
 
 
 def test_too_many_patterns_are_one_line(area: Path) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from pcopy.walk.expression import ARGUMENTS
+from pcopy.walk.expression import ARGUMENT_COUNTS
 from tests.support.documented import (
     JOB,
     PROGRAMS,
@@ -204,7 +204,7 @@ def test_options_of_commands_in_prose_are_there(page: Path) -> None:
 
 def unknown_options(program: str, words: list[str]) -> list[str]:
     """Tests of find belong to pwalk's words, too."""
-    known = {*PROGRAMS[program].parser()._option_string_actions, *(ARGUMENTS if program == "pwalk" else ())}
-    letters = PROGRAMS[program].letters
+    known = {*PROGRAMS[program].parser()._option_string_actions, *(ARGUMENT_COUNTS if program == "pwalk" else ())}
+    letters = PROGRAMS[program].flag_letters
     options = [word.partition("=")[0].strip("[].,") for word in words if re.match(r"\[?--?[a-zA-Z]", word)]
     return [option for option in options if option not in known and option[1:].strip(letters)]

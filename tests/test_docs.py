@@ -21,16 +21,16 @@ import pytest
 import pcopy.tasks
 import pcopy.tools
 from pcopy import __version__, errors
-from pcopy.checkpoint.layout import END_IT, VERSION
-from pcopy.cli.pcopy import early_answer, parse
-from pcopy.fsio.kernel.choose import kernel_name
-from pcopy.launch.tool import Ended
+from pcopy.checkpoint.layout import JOB_FORMAT_VERSION, OTHER_VERSION_ADVICE
+from pcopy.cli.pcopy import help_or_version, parse
+from pcopy.fsio.kernel.choose import backend_name
+from pcopy.launch.tool import JobResult
 from pcopy.report.screen import failure_json
-from pcopy.tasks.base.codec import PARTS
+from pcopy.tasks.base.codec import PART_TYPES
 from pcopy.tasks.base.job import Failure, Totals
-from pcopy.tasks.base.kind import FORMAT, KINDS
+from pcopy.tasks.base.kind import KIND_BY_CODE, TASK_FORMAT
 from pcopy.tasks.base.phases import Phase
-from pcopy.tools.summary import summary_of
+from pcopy.tools.summary import copy_json_summary
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -111,7 +111,7 @@ def test_launchers_run_from_anywhere(name: str, flags: list[str], tmp_path: Path
         done = run([sys.executable, *flags, launcher, "--version"], cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr) == (
             0,
-            f"{name} {__version__} (kernel {kernel_name()})\n",
+            f"{name} {__version__} (kernel {backend_name()})\n",
             "",
         )
 
@@ -143,7 +143,7 @@ def test_every_page_is_on_the_map() -> None:
 @pytest.mark.parametrize("page", ["README.md", "docs/operations/errors.md"])
 def test_all_statuses_are_explained(page: str) -> None:
     rows = re.findall(r"^\| (\d+) \|", (ROOT / page).read_text(), re.MULTILINE)
-    statuses = [errors.OK, errors.INCOMPLETE, errors.REFUSED, errors.INTERNAL, errors.STOPPED]
+    statuses = [errors.EXIT_OK, errors.EXIT_INCOMPLETE, errors.EXIT_REFUSED, errors.EXIT_INTERNAL, errors.EXIT_STOPPED]
     assert [int(row) for row in rows] == statuses
     reference = (ROOT / "docs/reference/pcopy.md").read_text().partition("## Exit status")[2]
     assert re.findall(r"^- `(\d+)`: ", reference, re.MULTILINE) == rows
@@ -155,7 +155,7 @@ def test_all_keys_of_the_summary_and_of_failures_are_explained() -> None:
     explained = {
         key for row in re.findall(r"^\| (`.*?) \|", of_summary, re.MULTILINE) for key in re.findall(r"`(\w+)`", row)
     }
-    assert explained == summary_of(Ended(0, Totals(), None), 1.0, 1).keys() | {"filters"}
+    assert explained == copy_json_summary(JobResult(0, Totals(), None), 1.0, 1).keys() | {"filters"}
     explained = set(re.findall(r"^\| `(\w+)` \|", of_failures, re.MULTILINE))
     assert explained == json.loads(failure_json(Failure(b"name", "open", 2, ""))).keys()
 
@@ -170,7 +170,7 @@ def kinds() -> dict[int, str]:
     for package in (pcopy.tasks, pcopy.tools):
         for module in walk_packages(package.__path__, f"{package.__name__}."):
             import_module(module.name)
-    return {code: kind.__name__ for code, kind in KINDS.items()}
+    return {code: kind.__name__ for code, kind in KIND_BY_CODE.items()}
 
 
 def test_the_design_knows_all_tasks_and_phases() -> None:
@@ -191,9 +191,9 @@ def test_the_table_of_kinds_is_that_of_the_code() -> None:
     rows = re.findall(r"^\| (\d+) \| `([A-Z]\w+)` \|", page, re.MULTILINE)
     told = {int(code): name for code, name in rows}
     assert {code: name for code, name in told.items() if code < 200} == kinds()
-    assert len(told) == len(rows) == len(kinds()) + len(PARTS)
-    assert f"| {FORMAT} | the encoding of tasks |" in page
-    assert f"| {VERSION} | all files of a job |" in page
+    assert len(told) == len(rows) == len(kinds()) + len(PART_TYPES)
+    assert f"| {TASK_FORMAT} | the encoding of tasks |" in page
+    assert f"| {JOB_FORMAT_VERSION} | all files of a job |" in page
 
 
 def test_the_picture_of_the_flow_is_the_one_that_is_drawn() -> None:
@@ -264,7 +264,7 @@ def options_of_others() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("option", "here"), options_of_others())
 def test_options_of_cp_and_rsync_are_what_the_page_says(option: str, here: str) -> None:
-    told = early_answer(["--help"])
+    told = help_or_version(["--help"])
     assert told is not None
     offered = set(OPTION.findall(told.partition("examples:")[0]))
     name, _, value = option.partition("=")
@@ -284,7 +284,7 @@ def test_options_of_cp_and_rsync_are_what_the_page_says(option: str, here: str) 
             parse([option, "SRC", "DST"])
         return
     assert name not in offered or value == "context"
-    with pytest.raises(errors.Refused) as refusal:
+    with pytest.raises(errors.RequestRefused) as refusal:
         parse([option, "SRC", "DST"])
     expected = here.removeprefix("write ").replace("`", "") if here.startswith("write ") else HERE[here]
     assert expected in str(refusal.value)
@@ -331,15 +331,19 @@ def test_messages_that_are_explained_are_those_of_the_program() -> None:
 
 def test_the_refusal_of_a_job_of_another_version_is_what_the_page_says() -> None:
     page = (ROOT / "docs" / "operations" / "again.md").read_text()
-    line = f"version {VERSION - 1} of pcopy's jobs; this pcopy reads version {VERSION}; "
-    line += END_IT.replace("JOB", "a1b2c3d4e5")
+    line = f"version {JOB_FORMAT_VERSION - 1} of pcopy's jobs; this pcopy reads version {JOB_FORMAT_VERSION}; "
+    line += OTHER_VERSION_ADVICE.replace("JOB", "a1b2c3d4e5")
     assert line in page
 
 
 def test_the_page_of_the_checkpoint_is_that_of_its_version() -> None:
     page = " ".join((ROOT / "docs" / "formats" / "checkpoint.md").read_text().split())
-    heads = [f"`pcopy job {VERSION} DIGEST`", f'("pcopy-checkpoint", {VERSION}, run', f'("pcopy-base", {VERSION}, run']
-    assert [head for head in (f"This is version {VERSION}:", *heads) if head not in page] == []
+    heads = [
+        f"`pcopy job {JOB_FORMAT_VERSION} DIGEST`",
+        f'("pcopy-checkpoint", {JOB_FORMAT_VERSION}, run',
+        f'("pcopy-base", {JOB_FORMAT_VERSION}, run',
+    ]
+    assert [head for head in (f"This is version {JOB_FORMAT_VERSION}:", *heads) if head not in page] == []
 
 
 SEEN_FROM_TWO_SIDES = {"JobDirector", "Ticket", "Wake"}

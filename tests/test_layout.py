@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from pcopy import __version__
-from pcopy.fsio.kernel.choose import kernel_name
+from pcopy.fsio.kernel.choose import backend_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "pcopy"
@@ -284,7 +284,7 @@ def test_version_imports_nothing_heavy(command: str) -> None:
         [sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT, stdin=subprocess.DEVNULL
     )
     version, loaded = done.stdout.splitlines()
-    assert version == f"{command} {__version__} (kernel {kernel_name()})"
+    assert version == f"{command} {__version__} (kernel {backend_name()})"
     assert not set(loaded.split()) & set(HEAVY)
 
 

@@ -13,12 +13,12 @@ import pytest
 
 from pcopy import __version__, errors
 from pcopy.cli import prm, pstripe, ptar, pverify
-from pcopy.cli.pcopy import early_answer
-from pcopy.fsio.preserve import ATTRIBUTES
-from pcopy.launch.tool import Ended
-from pcopy.tasks.base.job import EXISTING, Totals
+from pcopy.cli.pcopy import help_or_version
+from pcopy.fsio.preserve import PRESERVABLE_METADATA
+from pcopy.launch.tool import JobResult
+from pcopy.tasks.base.job import EXISTING_CHOICES, Totals
 from pcopy.tools.arguments import RemoveArguments, TreeArguments
-from pcopy.tools.remove import RemovePreparation
+from pcopy.tools.remove import RemoveJob
 
 ROOT = Path(__file__).resolve().parents[1]
 MANUALS = sorted((ROOT / "docs" / "man").glob("*.[15]"))
@@ -42,7 +42,7 @@ def test_manuals_and_reference_are_those_that_are_drawn() -> None:
 
 
 def test_every_option_is_in_the_manual_and_no_other() -> None:
-    told = early_answer(["--help"])
+    told = help_or_version(["--help"])
     assert told is not None
     offered = set(OPTION.findall(told.partition("examples:")[0]))
     assert len(offered) > 20
@@ -53,7 +53,7 @@ def test_every_option_is_in_the_manual_and_no_other() -> None:
 def test_manual_knows_all_attributes_and_all_that_existing_takes() -> None:
     """Bold, and so as what is typed."""
     page = (ROOT / "docs" / "man" / "pcopy.1").read_text()
-    assert [word for word in (*ATTRIBUTES, *EXISTING) if rf"\fB\%{word}\fR" not in page] == []
+    assert [word for word in (*PRESERVABLE_METADATA, *EXISTING_CHOICES) if rf"\fB\%{word}\fR" not in page] == []
 
 
 def test_pverify_offers_what_its_manual_says(capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,11 +86,11 @@ def test_ptar_offers_what_its_manual_says(capsys: pytest.CaptureFixture[str]) ->
 
 def test_all_statuses_and_keys_of_prm_are_explained() -> None:
     rows = re.findall(r"^\| (\d+) \|", (ROOT / "docs/operations/removing.md").read_text(), re.MULTILINE)
-    statuses = [errors.OK, errors.INCOMPLETE, errors.REFUSED, errors.INTERNAL, errors.STOPPED]
+    statuses = [errors.EXIT_OK, errors.EXIT_INCOMPLETE, errors.EXIT_REFUSED, errors.EXIT_INTERNAL, errors.EXIT_STOPPED]
     assert [int(row) for row in rows] == statuses
     assert re.findall(r"^(\d+)$", manual("prm"), re.MULTILINE) == rows
-    preparation = RemovePreparation(RemoveArguments(TreeArguments((b"/nowhere/at/all",)), yes=True))
-    told = preparation.summary(Ended(0, Totals(), None), 1.0, 1)
+    preparation = RemoveJob(RemoveArguments(TreeArguments((b"/nowhere/at/all",)), yes=True))
+    told = preparation.json_summary(JobResult(0, Totals(), None), 1.0, 1)
     page = (ROOT / "docs" / "man" / "prm.1").read_text()
     keys = page.partition("with the keys")[2].partition(r"\-\-progress")[0]
     explained = set(re.findall(r"\\fB\\%(\w+)\\fR", keys))

@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 from bench.simulation.network import SimulatedNetwork
 from bench.simulation.workloads import Workload
-from pcopy.engine.driver import SLICE
+from pcopy.engine.driver import SLICE_SECONDS
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Halt, Message, Query, Reply, Stop
-from pcopy.engine.node import Node
+from pcopy.engine.messages import CounterQuery, Halt, Message, Stop, TaskReply
+from pcopy.engine.node import RankNode
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.states import State
-from pcopy.engine.task import Spawn, Task
+from pcopy.engine.task import NewTask, Task
 from pcopy.engine.ticket import Outcome
 from pcopy.errors import InvariantBroken
 
@@ -51,41 +51,43 @@ class _Rank:
     """A node with the state of its driver. All times are virtual seconds."""
 
     __slots__ = (
-        "busy",
+        "check_interval",
         "clock",
-        "end",
-        "first",
+        "first_check",
         "inbox",
+        "is_busy",
         "most_tasks",
         "node",
         "received",
         "slowness",
-        "stride",
         "task",
+        "task_end",
         "wake",
     )
 
-    def __init__(self, node: Node, slowness: float, block: float) -> None:
+    def __init__(self, node: RankNode, slowness: float, block: float) -> None:
         self.node = node
         self.slowness = slowness
         self.clock = 0.0  # up to which its actions are simulated; in the future while it runs a slice
         self.inbox: deque[tuple[int, Message]] = deque()
         self.wake = NEVER
-        self.busy = False  # in a slice, until ``wake``; or in ``task``
+        self.is_busy = False  # in a slice, until ``wake``; or in ``task``
         self.task: Task | None = None  # a task of many slices
-        self.end = 0.0  # the end of ``task``
-        self.first = 0.0  # the first time at which ``task`` checks for messages,
-        self.stride = block * slowness * math.ceil(SLICE / (block * slowness))  # and the interval of the next ones
+        self.task_end = 0.0  # the end of ``task``
+        self.first_check = 0.0  # the first time at which ``task`` checks for messages,
+        self.check_interval = (
+            block * slowness * math.ceil(SLICE_SECONDS / (block * slowness))
+        )  # and the interval of the next ones
         self.received = 0
         self.most_tasks = 0
 
-    def looks_up(self, at: float) -> float:
+    def next_check_after(self, at: float) -> float:
         """Return the first time after ``at`` at which the task checks for messages; infinite if it ends before that."""
-        look_up = self.first if at <= self.first else at + (self.first - at) % self.stride
-        return look_up if look_up < self.end else NEVER
+        look_up = self.first_check if at <= self.first_check else at + (self.first_check - at) % self.check_interval
+        return look_up if look_up < self.task_end else NEVER
 
 
-class Measured(NamedTuple):
+class SimulationResult(NamedTuple):
     """The results of a simulated job. Times are virtual seconds since the start.
 
     ``work`` is in seconds of a rank of normal speed. ``speed`` is the sum over all ranks, to which a normal one adds 1.
@@ -136,14 +138,14 @@ class Cluster:
             for rank in range(machine.size)
         ]
         self._timers: list[tuple[float, int]] = []
-        self.busy: list[tuple[float, float]] = []
+        self.busy_intervals: list[tuple[float, float]] = []
         """The intervals in which tasks have run. They may overlap."""
-        self._last_end = self._asked = self._detected = self._counted = self._stopped = 0.0
+        self._last_end = self._last_query = self._detected = self._counted = self._stopped = 0.0
         self._steals = self._refused = self._events = 0
 
-    def _node(self, rank: int, limits: Limits, seed: int, termination: str) -> Node:
+    def _node(self, rank: int, limits: Limits, seed: int, termination: str) -> RankNode:
         """Return the node of a rank."""
-        return Node(
+        return RankNode(
             rank,
             self.machine.size,
             run=0,
@@ -158,9 +160,9 @@ class Cluster:
 
     # The director.
 
-    def first_tasks(self, phase: int) -> Iterable[Spawn]:
+    def first_tasks(self, phase: int) -> Iterable[NewTask]:
         """Return the tasks with which a phase begins."""
-        return self.workload.first()
+        return self.workload.first_tasks()
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> None:
         """Return None: there is one phase.
@@ -172,7 +174,7 @@ class Cluster:
                 f"{totals} tasks counted, {self.workload.unfinished} of {self.workload.tasks} not run"
             )
         self._counted = self._ranks[0].clock
-        self._detected = min(max(self._asked, self._last_end), self._counted)
+        self._detected = min(max(self._last_query, self._last_end), self._counted)
 
     def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
         """Record the time at which the job is over, and return its exit status."""
@@ -181,11 +183,11 @@ class Cluster:
 
     # The events.
 
-    def run(self) -> Measured:
+    def run(self) -> SimulationResult:
         """Simulate the job to its end. Raise ``InvariantBroken`` if messages or tasks remain then."""
         root = self._ranks[0]
         root.node.start(0.0)
-        self._go_on(root)
+        self._run_slice(root)
         network, timers, ranks = self.network, self._timers, self._ranks
         while True:
             if timers and timers[0][0] < network.next_event_time():
@@ -194,120 +196,122 @@ class Cluster:
                 if rank.wake == at:
                     self._events += 1
                     rank.wake = NEVER
-                    self._wake(rank, at)
+                    self._handle_timer(rank, at)
             else:
                 for at, number, source, message in network.deliver(network.next_event_time()):
                     self._events += 1
                     self._deliver(ranks[number], at, source, message)
                 if not timers and math.isinf(network.next_event_time()):
                     break
-        return self._measure()
+        return self._result()
 
     def _deliver(self, rank: _Rank, at: float, source: int, message: Message) -> None:
         """Deliver a message to a rank: immediately if it is idle, else at the next time at which it checks for
         messages.
         """
         rank.received += 1
-        if not rank.busy:
-            self._take(rank, source, message, max(at, rank.clock))
-            self._go_on(rank)
+        if not rank.is_busy:
+            self._process_message(rank, source, message, max(at, rank.clock))
+            self._run_slice(rank)
             return
         rank.inbox.append((source, message))
-        if rank.task is not None and (look_up := rank.looks_up(at)) < rank.wake:
+        if rank.task is not None and (look_up := rank.next_check_after(at)) < rank.wake:
             self._set_timer(rank, look_up)
 
-    def _take(self, rank: _Rank, source: int, message: Message, at: float) -> None:
+    def _process_message(self, rank: _Rank, source: int, message: Message, at: float) -> None:
         """Process a message that was received."""
         rank.clock = at + self.machine.handling * rank.slowness
         rank.node.receive(source, message, rank.clock)
-        if isinstance(message, Reply) and message.tasks:
+        if isinstance(message, TaskReply) and message.tasks:
             rank.most_tasks = max(rank.most_tasks, len(rank.node.queue))
         elif isinstance(message, Stop):
             self._stopped = max(self._stopped, rank.clock)
 
-    def _wake(self, rank: _Rank, at: float) -> None:
+    def _handle_timer(self, rank: _Rank, at: float) -> None:
         """Continue a rank at a timer: finish its task if it has ended, process received messages, and go on."""
         node = rank.node
         rank.clock = max(rank.clock, at)
-        if rank.task is not None and at >= rank.end:
+        if rank.task is not None and at >= rank.task_end:
             task, rank.task = rank.task, None
             self._finish(rank, task)
-            self._flush(rank)
+            self._send_pending(rank)
         elif rank.task is not None:
-            node.under_way.sliced(rank.task)
+            node.begun_tasks.record_slice(rank.task)
         inbox = rank.inbox
         while inbox:
             source, message = inbox.popleft()
-            self._take(rank, source, message, rank.clock)
+            self._process_message(rank, source, message, rank.clock)
         node.tick(rank.clock)
         if rank.task is None:
-            self._go_on(rank)
+            self._run_slice(rank)
         else:
-            self._flush(rank)
-            rank.end += rank.clock - at
-            rank.first = rank.clock + rank.stride
-            self._set_timer(rank, self._next_look(rank))
+            self._send_pending(rank)
+            rank.task_end += rank.clock - at
+            rank.first_check = rank.clock + rank.check_interval
+            self._set_timer(rank, self._next_action_time(rank))
 
-    def _go_on(self, rank: _Rank) -> None:
+    def _run_slice(self, rank: _Rank) -> None:
         """Send the pending messages of a rank whose received messages are processed, then run a slice."""
         node, slowness = rank.node, rank.slowness
         if node.outbox:
-            self._flush(rank)
+            self._send_pending(rank)
         begin = rank.clock
-        deadline = begin + SLICE
-        while (task := node.take()) is not None:
-            remaining = self.workload.time(task.payload) * slowness
-            if remaining > SLICE:  # the task may take several slices
-                look_up = self._blocks(rank, deadline - rank.clock)
+        deadline = begin + SLICE_SECONDS
+        while (task := node.take_task()) is not None:
+            remaining = self.workload.task_seconds(task.payload) * slowness
+            if remaining > SLICE_SECONDS:  # the task may take several slices
+                look_up = self._rounded_to_block(rank, deadline - rank.clock)
                 if remaining > look_up:
                     rank.task = task
-                    rank.end, rank.first = rank.clock + remaining, rank.clock + look_up
-                    rank.busy = True
-                    self._set_timer(rank, self._next_look(rank))
+                    rank.task_end, rank.first_check = rank.clock + remaining, rank.clock + look_up
+                    rank.is_busy = True
+                    self._set_timer(rank, self._next_action_time(rank))
                     return
             rank.clock += remaining
             self._finish(rank, task)
             if node.outbox or rank.clock >= deadline:
                 break
-        rank.busy = rank.clock > begin
-        if rank.busy:
-            self._flush(rank)
+        rank.is_busy = rank.clock > begin
+        if rank.is_busy:
+            self._send_pending(rank)
             self._set_timer(rank, rank.clock)
-        elif (wake := node.wake_at()) != rank.wake:
+        elif (wake := node.next_tick_time()) != rank.wake:
             self._set_timer(rank, wake)
 
-    def _blocks(self, rank: _Rank, seconds: float) -> float:
+    def _rounded_to_block(self, rank: _Rank, seconds: float) -> float:
         """Return ``seconds``, rounded up to the end of a block of a task."""
         block = self.machine.block * rank.slowness
         return block * math.ceil(seconds / block)
 
-    def _next_look(self, rank: _Rank) -> float:
+    def _next_action_time(self, rank: _Rank) -> float:
         """Return the time at which a rank with a task of many slices acts next if no message arrives."""
-        wake = rank.node.wake_at()
-        return rank.end if wake == NEVER else min(rank.end, rank.looks_up(wake))
+        wake = rank.node.next_tick_time()
+        return rank.task_end if wake == NEVER else min(rank.task_end, rank.next_check_after(wake))
 
     def _finish(self, rank: _Rank, task: Task) -> None:
         """Finish a task: record its time, and add the tasks that it has spawned."""
-        spawned = self.workload.run(task.payload, rank.node.rank)
-        self.busy.append((rank.clock - self.workload.time(task.payload) * rank.slowness, rank.clock))
+        spawned = self.workload.finish_task(task.payload, rank.node.rank)
+        self.busy_intervals.append((rank.clock - self.workload.task_seconds(task.payload) * rank.slowness, rank.clock))
         self._events += 1
         self._last_end = max(self._last_end, rank.clock)
-        rank.node.finished(task, Outcome(spawned, (1,)), rank.clock)
+        rank.node.finish_task(task, Outcome(spawned, (1,)), rank.clock)
         if spawned:
             rank.most_tasks = max(rank.most_tasks, len(rank.node.queue))
 
-    def _flush(self, rank: _Rank) -> None:
+    def _send_pending(self, rank: _Rank) -> None:
         """Send the pending messages of a rank."""
         outbox = rank.node.outbox
         while outbox:
             destination, message = outbox.popleft()
-            if isinstance(message, Reply):
+            if isinstance(message, TaskReply):
                 if message.tasks:
                     self._steals += 1
                 else:
                     self._refused += 1
-            elif rank.node.rank == 0 and isinstance(message, Query):
-                self._asked = rank.clock  # the last query: the phase is over, and it asks all ranks for their counters
+            elif rank.node.rank == 0 and isinstance(message, CounterQuery):
+                self._last_query = (
+                    rank.clock
+                )  # the last query: the phase is over, and it asks all ranks for their counters
             self.network.send(rank.node.rank, destination, message, rank.clock)
 
     def _set_timer(self, rank: _Rank, at: float) -> None:
@@ -316,14 +320,14 @@ class Cluster:
         if at < NEVER:
             heapq.heappush(self._timers, (at, rank.node.rank))
 
-    def _measure(self) -> Measured:
+    def _result(self) -> SimulationResult:
         """Return the results. Raise ``InvariantBroken`` if messages or tasks remain."""
         network = self.network
         if network.messages_sent != network.messages_delivered:
             raise InvariantBroken(f"{network.messages_sent - network.messages_delivered} messages were not delivered")
         if any(rank.node.state is not State.CLOSED or len(rank.node.queue) for rank in self._ranks):
             raise InvariantBroken("a rank has not closed, or not run its tasks")
-        return Measured(
+        return SimulationResult(
             size=network.size,
             tasks=self.workload.tasks,
             work=math.fsum(self.workload.seconds),
@@ -337,6 +341,6 @@ class Cluster:
             messages=network.messages_sent,
             most_messages=max(rank.received for rank in self._ranks),
             most_tasks=max(rank.most_tasks for rank in self._ranks),
-            most_bytes=max(rank.node.queue.peak for rank in self._ranks),
+            most_bytes=max(rank.node.queue.peak_bytes for rank in self._ranks),
             events=self._events,
         )

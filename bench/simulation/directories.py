@@ -12,19 +12,19 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from bench.simulation.workloads import Workload
-from pcopy.engine.task import Spawn, Task
+from pcopy.engine.task import NewTask, Task
 from pcopy.errors import InvariantBroken
-from pcopy.tasks.base.dividing import LEAST_COST, Paces, cuts
+from pcopy.tasks.base.dividing import MIN_DIVISIBLE_COST, ItemDurations, portion_slices
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST
-from pcopy.tasks.copying import BATCH_FILES
-from pcopy.tasks.directories.scan_dir import IN_PLACE, ScanNames
+from pcopy.tasks.copying import MAX_BATCH_FILES
+from pcopy.tasks.directories.scan_dir import MAX_NAMES_IN_SCAN, ScanNames
 from pcopy.tasks.files.copy_files import CopyFiles
-from pcopy.walk.listing import NAMES_AT_ONCE
+from pcopy.walk.listing import NAMES_PER_BATCH
 
 _TOP, _DIRECTORY, _NAMES, _FILES = range(4)
 
 
-class Calls(NamedTuple):
+class CallCounts(NamedTuple):
     """The numbers of system calls for a directory, for the status of a name, and for the copy of a file.
 
     ``seconds`` is the time of each call.
@@ -36,33 +36,33 @@ class Calls(NamedTuple):
     file: int = 8
 
 
-class Rules(NamedTuple):
+class DivisionRules(NamedTuple):
     """How names of a directory become tasks.
 
     A rank that has listed a directory with up to ``in_place`` names processes them itself. For more, it creates tasks
     of ``at_once`` names. ``divides``: True if such tasks are divided when ranks need work.
     """
 
-    in_place: int = IN_PLACE
-    at_once: int = NAMES_AT_ONCE
+    max_in_place: int = MAX_NAMES_IN_SCAN
+    names_per_task: int = NAMES_PER_BATCH
     divides: bool = True
 
 
-BEFORE = Rules(2048, 2048, False)
+FORMER_RULES = DivisionRules(2048, 2048, False)
 """The rules of pcopy before tasks could be divided."""
 
 
-class Directories(Workload):
+class DirectoriesWorkload(Workload):
     """A job with ``directories`` directories of ``files`` files each. With one directory, the job begins in it."""
 
-    def __init__(self, directories: int, files: int, calls: Calls, rules: Rules) -> None:
+    def __init__(self, directories: int, files: int, calls: CallCounts, rules: DivisionRules) -> None:
         super().__init__()
         self._directories = directories
         self._files = files
         self._calls = calls
         self._rules = rules
-        self._paces: dict[int, Paces] = {}
-        self._left = directories * files
+        self._paces: dict[int, ItemDurations] = {}
+        self._uncopied_files = directories * files
         self.seconds = array("d")
 
     @property
@@ -73,72 +73,72 @@ class Directories(Workload):
     @property
     def unfinished(self) -> int:
         """The number of files that are not copied yet."""
-        return self._left
+        return self._uncopied_files
 
-    def first(self) -> list[Spawn]:
+    def first_tasks(self) -> list[NewTask]:
         """Return the task with which the job begins."""
         return [self._task(_TOP if self._directories > 1 else _DIRECTORY, 0, self._directories)]
 
-    def time(self, payload: bytes) -> float:
+    def task_seconds(self, payload: bytes) -> float:
         """Return the time of a task, in seconds: the time of its system calls."""
         kind, start, end = _unpacked(payload)
         calls, items = self._calls, end - start
         if kind == _TOP:
             number = calls.directory + items * calls.name
         elif kind == _DIRECTORY:
-            number = calls.directory + (self._files * calls.name if self._files <= self._rules.in_place else 0)
+            number = calls.directory + (self._files * calls.name if self._files <= self._rules.max_in_place else 0)
         else:
             number = items * (calls.name if kind == _NAMES else calls.file)
         return number * calls.seconds
 
-    def run(self, payload: bytes, rank: int = 0) -> list[Spawn]:
+    def finish_task(self, payload: bytes, rank: int = 0) -> list[NewTask]:
         """Mark a task as done, and return the tasks that it spawns.
 
         Raise ``InvariantBroken`` if files are copied twice.
         """
         kind, start, end = _unpacked(payload)
-        self.seconds.append(self.time(payload))
+        self.seconds.append(self.task_seconds(payload))
         if kind in (_NAMES, _FILES):
-            self._paces_of(rank).took(kind, end - start, self.time(payload))
+            self._paces_of(rank).record_duration(kind, end - start, self.task_seconds(payload))
         if kind == _TOP:
             return [self._task(_DIRECTORY, number, number + 1) for number in range(end)]
         if kind == _DIRECTORY:
-            is_few = self._files <= self._rules.in_place
+            is_few = self._files <= self._rules.max_in_place
             return [*self._batches(_FILES if is_few else _NAMES, 0, self._files)]
         if kind == _NAMES:
             return [*self._batches(_FILES, start, end)]
-        self._left -= end - start
-        if self._left < 0:
+        self._uncopied_files -= end - start
+        if self._uncopied_files < 0:
             raise InvariantBroken("files are copied twice")
         return []
 
-    def divide(self, task: Task, rank: int, *, hungry: bool) -> Sequence[Spawn]:
+    def divide(self, task: Task, rank: int, *, hungry: bool) -> Sequence[NewTask]:
         kind, start, end = _unpacked(task.payload)
-        if not self._rules.divides or kind not in (_NAMES, _FILES) or task.cost < LEAST_COST:
+        if not self._rules.divides or kind not in (_NAMES, _FILES) or task.cost < MIN_DIVISIBLE_COST:
             return ()
-        least = ScanNames.least_items if kind == _NAMES else CopyFiles.least_items
-        portions = self._paces_of(rank).portions(kind, end - start, least, hungry=hungry)
+        least = ScanNames.min_items_per_portion if kind == _NAMES else CopyFiles.min_items_per_portion
+        portions = self._paces_of(rank).portion_count(kind, end - start, least, hungry=hungry)
         if portions < 2:
             return ()
-        return [self._task(kind, start + at.start, start + at.stop) for at in cuts(end - start, portions)]
+        return [self._task(kind, start + at.start, start + at.stop) for at in portion_slices(end - start, portions)]
 
-    def _paces_of(self, rank: int) -> Paces:
+    def _paces_of(self, rank: int) -> ItemDurations:
         """Return the record of the speeds of a rank."""
         if rank not in self._paces:
-            self._paces[rank] = Paces()
+            self._paces[rank] = ItemDurations()
         return self._paces[rank]
 
-    def _batches(self, kind: int, start: int, end: int) -> Iterator[Spawn]:
+    def _batches(self, kind: int, start: int, end: int) -> Iterator[NewTask]:
         """Yield tasks for the names or files from ``start`` to ``end``."""
-        most = BATCH_FILES if kind == _FILES else self._rules.at_once
+        most = MAX_BATCH_FILES if kind == _FILES else self._rules.names_per_task
         for at in range(start, end, most):
             yield self._task(kind, at, min(end, at + most))
 
-    def _task(self, kind: int, start: int, end: int) -> Spawn:
+    def _task(self, kind: int, start: int, end: int) -> NewTask:
         """Return a task for the items from ``start`` to ``end``."""
         payload = b"".join(number.to_bytes(4, "big") for number in (kind, start, end))
         cost = SCAN_COST if kind < _NAMES else (end - start) * CALL_COST
-        return Spawn(0, payload, cost, kind != _FILES)
+        return NewTask(0, payload, cost, kind != _FILES)
 
 
 def _unpacked(payload: bytes) -> tuple[int, int, int]:

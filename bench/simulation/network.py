@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterator
 from random import Random
 
 from bench.simulation.tickets import SimulatedWake
-from pcopy.engine.messages import Message, decode, encode
-from pcopy.engine.ticket import Wake
+from pcopy.engine.messages import Message, decode_message, encode_message
+from pcopy.engine.ticket import WakeDescriptor
 from pcopy.errors import InvariantBroken, PeerLost
 
 
@@ -59,7 +59,7 @@ class SimulatedNetwork:
         arrival = max(now + latency, last)
         self._under_way[source, destination] = (count + 1, arrival)
         # The running number orders messages of equal times: it preserves the order of a pair and makes runs repeatable.
-        sent = decode(encode(message)) if self._wire else message
+        sent = decode_message(encode_message(message)) if self._wire else message
         heapq.heappush(self._heap, (arrival, self.messages_sent, destination, source, sent))
         self.messages_sent += 1
 
@@ -95,32 +95,32 @@ class SimulatedNetwork:
 
         If there is none, virtual time advances by ``timeout`` seconds, but not beyond the next arrival (at any rank).
         """
-        self._distribute()
+        self._deliver_due()
         if rank not in self._inboxes and timeout > 0.0:
             self.now = max(self.now, min(self.now + timeout, self.next_event_time()))
-            self._distribute()
+            self._deliver_due()
         return list(self._inboxes.pop(rank, ()))
 
-    def spend(self, seconds: float) -> None:
+    def advance(self, seconds: float) -> None:
         """Advance virtual time by ``seconds``. Messages that arrive meanwhile wait for their receivers."""
         for _, destination, source, message in self.deliver(self.now + seconds):
-            self._keep(destination, source, message)
+            self._put_into_inbox(destination, source, message)
 
     def close(self, rank: int) -> None:
         """Disconnect ``rank``. Messages from it still arrive; messages to it are lost."""
         self._closed.add(rank)
         self._inboxes.pop(rank, None)
 
-    def lost_to(self, rank: int) -> Iterator[int]:
+    def peers_lost_to(self, rank: int) -> Iterator[int]:
         """Return the disconnected ranks from which no message is under way to ``rank``."""
         return (lost for lost in sorted(self._closed) if lost != rank and (lost, rank) not in self._under_way)
 
-    def _distribute(self) -> None:
+    def _deliver_due(self) -> None:
         """Put the messages that have arrived by now into the receivers' inboxes."""
         for _, destination, source, message in self.deliver(self.now):
-            self._keep(destination, source, message)
+            self._put_into_inbox(destination, source, message)
 
-    def _keep(self, destination: int, source: int, message: Message) -> None:
+    def _put_into_inbox(self, destination: int, source: int, message: Message) -> None:
         """Put a message into the receiver's inbox, unless the receiver is disconnected."""
         if destination not in self._closed:
             self._inboxes.setdefault(destination, deque()).append((source, message))
@@ -147,7 +147,7 @@ class SimulatedTransport:
         return self._network.size
 
     @property
-    def unsent(self) -> bool:
+    def has_unsent(self) -> bool:
         """False: the network accepts each message immediately."""
         return False
 
@@ -160,7 +160,7 @@ class SimulatedTransport:
             raise PeerLost(destination, "its connection closed")
         self._network.send(self._rank, destination, message, self._network.now)
 
-    def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
+    def poll(self, timeout: float, calm: float = 0.0, wake: WakeDescriptor | None = None) -> list[tuple[int, Message]]:
         """Return the received messages, as ``Transport.poll`` does.
 
         Raise ``PeerLost`` once for each rank that disconnected.
@@ -169,13 +169,13 @@ class SimulatedTransport:
             timeout = min(timeout, wake.due - self._network.now)
         arrived = self._network.take(self._rank, timeout)
         if not arrived:
-            for peer in self._network.lost_to(self._rank):
+            for peer in self._network.peers_lost_to(self._rank):
                 if peer not in self._forgiven | self._lost:
                     self._lost.add(peer)
                     raise PeerLost(peer, "its connection closed")
         return arrived
 
-    def forgive(self, rank: int) -> None:
+    def expect_close(self, rank: int) -> None:
         """Ignore the loss of ``rank`` from now on."""
         self._forgiven.add(rank)
 

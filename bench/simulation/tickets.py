@@ -13,7 +13,7 @@ class SimulatedTicket:
         self._clock = clock
         self._rest = rest
         self.end = end
-        self.is_cut_short = False
+        self.was_cut_short = False
         """True if it was cancelled before all of it had begun."""
 
     @property
@@ -25,12 +25,12 @@ class SimulatedTicket:
         """End the operation within ``rest`` seconds from now. If it is done or cancelled already, do nothing."""
         if self._clock() + self._rest < self.end:
             self.end = self._clock() + self._rest
-            self.is_cut_short = True
+            self.was_cut_short = True
         self._rest = math.inf
 
 
 class SimulatedWake:
-    """The tickets of one rank. It implements ``pcopy.engine.ticket.Wake`` for a simulated transport."""
+    """The tickets of one rank. It implements ``pcopy.engine.ticket.WakeDescriptor`` for a simulated transport."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
-from pcopy.engine.task import ANYBODY, Spawn, Task
+from pcopy.engine.task import ANY_RANK, NewTask, Task
 from pcopy.errors import InvariantBroken
 
 BATCH_COST = 16 << 20
@@ -22,7 +22,7 @@ BATCH_COST = 16 << 20
 DIRECTORY_COST = 4 << 20
 """The estimate, in bytes, for a directory that has not been read."""
 
-NAMES_BATCHES = 8
+MAX_BATCHES_PER_TASK = 8
 """The maximum number of batches of files that a directory spawns itself.
 
 With more, it spawns batches of names, each of which spawns that many batches of files.
@@ -39,17 +39,17 @@ _COPY, _SCAN, _NOTE = range(3)
 _DIRECTORY, _BATCH = -1, -2
 
 
-class Shape(NamedTuple):
+class WorkloadParameters(NamedTuple):
     """The parameters of a job: about ``tasks`` tasks of ``seconds`` each on average.
 
-    Estimates are wrong by up to a factor of ``misjudged``. Each task has ``payload`` bytes in the queue, besides its
-    header.
+    Estimates are wrong by up to a factor of ``estimate_error``. Each task has ``payload`` bytes in the queue, besides
+    its header.
     """
 
     tasks: int
     seconds: float
-    misjudged: float = 2.0
-    payload: int = 100
+    estimate_error: float = 2.0
+    payload_size: int = 100
 
 
 class Workload:
@@ -67,7 +67,7 @@ class Workload:
         self._done = bytearray()
         self._notes = 0
 
-    def add(self, kind: int, seconds: float, cost: float, children: int) -> None:
+    def add_task(self, kind: int, seconds: float, cost: float, children: int) -> None:
         """Add a task. Its estimated ``cost`` is in bytes."""
         self.seconds.append(seconds)
         self._costs.append(int(cost))
@@ -86,22 +86,22 @@ class Workload:
         """The number of tasks that have not run."""
         return self._done.count(0)
 
-    def first(self) -> list[Spawn]:
+    def first_tasks(self) -> list[NewTask]:
         """Return the tasks with which the root begins."""
         return [self._spawn(0)]
 
-    def time(self, payload: bytes) -> float:
+    def task_seconds(self, payload: bytes) -> float:
         """Return the time of a task, in seconds on a rank of normal speed."""
         return self.seconds[int.from_bytes(payload[:_NUMBER_BYTES], "big")]
 
-    def divide(self, task: Task, rank: int, *, hungry: bool) -> Sequence[Spawn]:
+    def divide(self, task: Task, rank: int, *, hungry: bool) -> Sequence[NewTask]:
         """Return the portions of a task if ``rank`` decides to divide it; else an empty sequence.
 
         ``hungry``: True if ranks are waiting for work.
         """
         return ()
 
-    def run(self, payload: bytes, rank: int = 0) -> list[Spawn]:
+    def finish_task(self, payload: bytes, rank: int = 0) -> list[NewTask]:
         """Mark a task as done by ``rank``, and return the tasks that it spawns.
 
         Raise ``InvariantBroken`` if it has run before.
@@ -117,14 +117,14 @@ class Workload:
                 spawned.append(self._spawn(self.tasks - 1))
         return spawned
 
-    def _spawn(self, number: int) -> Spawn:
+    def _spawn(self, number: int) -> NewTask:
         """Return the task with a number."""
         kind = self._kinds[number]
         payload = number.to_bytes(_NUMBER_BYTES, "big") + self._padding
-        return Spawn(0, payload, self._costs[number], kind == _SCAN, 0 if kind == _NOTE else ANYBODY)
+        return NewTask(0, payload, self._costs[number], kind == _SCAN, 0 if kind == _NOTE else ANY_RANK)
 
 
-def grow_tree(shape: Shape, random: Random) -> Workload:
+def tree_workload(shape: WorkloadParameters, random: Random) -> Workload:
     """Return a tree of directories and batches of files, both with heavy-tailed distributions.
 
     Most directories contain one or two directories and batches, a few contain thousands. Most batches cost a third of
@@ -133,39 +133,45 @@ def grow_tree(shape: Shape, random: Random) -> Workload:
 
     def draw(room: int, waiting: int) -> tuple[int, int]:
         below = min(room, max(int(_pareto(random, 1.5, 1000.0)) - 1, 0 if waiting else 1))
-        return below, min(_most_batches(room - below), int(_pareto(random, 1.2, 5000.0)))
+        return below, min(_max_batches(room - below), int(_pareto(random, 1.2, 5000.0)))
 
-    return _grow(shape, random, draw)
+    return _workload_of_tree(shape, random, draw)
 
 
-def grow_flat(shape: Shape, random: Random) -> Workload:
+def flat_workload(shape: WorkloadParameters, random: Random) -> Workload:
     """Return one directory with all files. One rank lists it; until then, the other ranks have no work."""
-    return _grow(shape, random, lambda room, _: (0, _most_batches(room)))
+    return _workload_of_tree(shape, random, lambda room, _: (0, _max_batches(room)))
 
 
-def split_file(shape: Shape, random: Random) -> Workload:
+def large_file_workload(shape: WorkloadParameters, random: Random) -> Workload:
     """Return one large file with as many chunks as there are to be tasks.
 
     Each chunk spawns a note for rank 0, and the last note spawns the final task. Notes and the final task are added to
     the number of tasks.
     """
-    job = Workload(max(0, shape.payload - _NUMBER_BYTES))
+    job = Workload(max(0, shape.payload_size - _NUMBER_BYTES))
     chunks = max(1, shape.tasks - 1)
-    job.add(_COPY, shape.seconds, DIRECTORY_COST, chunks)
+    job.add_task(_COPY, shape.seconds, DIRECTORY_COST, chunks)
     for _ in range(chunks):
         seconds = shape.seconds * random.uniform(0.8, 1.2)
-        job.add(_COPY, seconds, BATCH_COST, 1)
+        job.add_task(_COPY, seconds, BATCH_COST, 1)
     for _ in range(chunks):
-        job.add(_NOTE, shape.seconds * NOTE_SHARE, 0, 0)
-    job.add(_COPY, shape.seconds, DIRECTORY_COST, 0)
+        job.add_task(_NOTE, shape.seconds * NOTE_SHARE, 0, 0)
+    job.add_task(_COPY, shape.seconds, DIRECTORY_COST, 0)
     return job
 
 
-SHAPES: dict[str, Callable[[Shape, Random], Workload]] = {"tree": grow_tree, "flat": grow_flat, "file": split_file}
+SHAPES: dict[str, Callable[[WorkloadParameters, Random], Workload]] = {
+    "tree": tree_workload,
+    "flat": flat_workload,
+    "file": large_file_workload,
+}
 """The functions that create a workload, by the name of its shape."""
 
 
-def _grow(shape: Shape, random: Random, draw: Callable[[int, int], tuple[int, int]]) -> Workload:
+def _workload_of_tree(
+    shape: WorkloadParameters, random: Random, draw: Callable[[int, int], tuple[int, int]]
+) -> Workload:
     """Return a tree that is created breadth first.
 
     ``draw`` returns how many directories and batches the next directory contains. Its arguments are the number of tasks
@@ -185,10 +191,10 @@ def _grow(shape: Shape, random: Random, draw: Callable[[int, int], tuple[int, in
             below, batches = draw(room, directories)
             directories += below
             tasks.extend([_DIRECTORY] * below)
-            if batches > NAMES_BATCHES:
+            if batches > MAX_BATCHES_PER_TASK:
                 shares.append(DIRECTORY_SHARE + LIST_SHARE * batches)
-                tasks.extend([NAMES_BATCHES] * (batches // NAMES_BATCHES))
-                tasks.extend([rest] if (rest := batches % NAMES_BATCHES) else [])
+                tasks.extend([MAX_BATCHES_PER_TASK] * (batches // MAX_BATCHES_PER_TASK))
+                tasks.extend([rest] if (rest := batches % MAX_BATCHES_PER_TASK) else [])
                 owed += batches
             else:
                 shares.append(DIRECTORY_SHARE + STAT_SHARE * batches)
@@ -198,24 +204,26 @@ def _grow(shape: Shape, random: Random, draw: Callable[[int, int], tuple[int, in
             tasks.extend([_BATCH] * what)
             owed -= what
         children.append(len(tasks) - before)
-    return _describe(shape, random, tasks, shares, children)
+    return _scaled_workload(shape, random, tasks, shares, children)
 
 
-def _most_batches(room: int) -> int:
+def _max_batches(room: int) -> int:
     """Return the maximum number of batches for ``room`` tasks, including the batches of names that spawn them."""
-    return room if room <= NAMES_BATCHES else (room - 1) * NAMES_BATCHES // (NAMES_BATCHES + 1)
+    return room if room <= MAX_BATCHES_PER_TASK else (room - 1) * MAX_BATCHES_PER_TASK // (MAX_BATCHES_PER_TASK + 1)
 
 
-def _describe(shape: Shape, random: Random, tasks: array[int], shares: array[float], children: array[int]) -> Workload:
+def _scaled_workload(
+    shape: WorkloadParameters, random: Random, tasks: array[int], shares: array[float], children: array[int]
+) -> Workload:
     """Return the tasks as a job, with their times scaled so that the mean is exact."""
-    job = Workload(max(0, shape.payload - _NUMBER_BYTES))
+    job = Workload(max(0, shape.payload_size - _NUMBER_BYTES))
     scale = shape.seconds * len(tasks) / sum(shares)
     for what, share, count in zip(tasks, shares, children, strict=True):
         if what == _BATCH:
-            cost = BATCH_COST * share * shape.misjudged ** random.uniform(-1.0, 1.0)
+            cost = BATCH_COST * share * shape.estimate_error ** random.uniform(-1.0, 1.0)
         else:
             cost = DIRECTORY_COST if what == _DIRECTORY else BATCH_COST * what
-        job.add(_COPY if what == _BATCH else _SCAN, share * scale, cost, count)
+        job.add_task(_COPY if what == _BATCH else _SCAN, share * scale, cost, count)
     return job
 
 

@@ -13,9 +13,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 import pcopy.tasks
 import pcopy.tools
-from pcopy.checkpoint.layout import VERSION
-from pcopy.tasks.base.codec import PARTS
-from pcopy.tasks.base.kind import FORMAT, KINDS, Kind
+from pcopy.checkpoint.layout import JOB_FORMAT_VERSION
+from pcopy.tasks.base.codec import PART_TYPES
+from pcopy.tasks.base.kind import KIND_BY_CODE, TASK_FORMAT, TaskKind
 
 _INTRODUCTION = f"""\
 # Kinds of tasks
@@ -32,8 +32,8 @@ The code of a removed kind or part is never reused. Kinds have codes below 200, 
 
 | version | of | defined by |
 |---|---|---|
-| {FORMAT} | the encoding of tasks | `FORMAT` in `pcopy/tasks/base/kind.py` |
-| {VERSION} | all files of a job | `VERSION` in `pcopy/checkpoint/layout.py` |
+| {TASK_FORMAT} | the encoding of tasks | `FORMAT` in `pcopy/tasks/base/kind.py` |
+| {JOB_FORMAT_VERSION} | all files of a job | `VERSION` in `pcopy/checkpoint/layout.py` |
 
 `FORMAT` is increased whenever a kind, a part, or a field of one is added, removed or changed. The file `job` records
 it. A job with another version, or with a task whose code or fields are unknown, cannot be resumed: pcopy ends with
@@ -61,22 +61,22 @@ in chunks (run, rank, number), and a name with the problem that occurred.
 """
 
 
-def load() -> None:
+def import_kinds() -> None:
     """Import all modules that may define kinds."""
     for package in (pcopy.tasks, pcopy.tools):
         for module in walk_packages(package.__path__, f"{package.__name__}."):
             import_module(module.name)
 
 
-def _fields(value: type[Any]) -> str:
+def _fields_text(value: type[Any]) -> str:
     """Return the fields of a kind or a part, with their types."""
-    names = value.fields if issubclass(value, Kind) else value._fields
+    names = value.fields if issubclass(value, TaskKind) else value._fields
     annotations = {name: hint for base in value.__mro__ for name, hint in getattr(base, "__annotations__", {}).items()}
     hints = ((name, getattr(annotations[name], "__forward_arg__", annotations[name])) for name in names)
     return ", ".join(f"`{name}`: {hint}" for name, hint in hints).replace("|", "or") or "none"
 
 
-def _about(value: type[Any]) -> str:
+def _summary_of(value: type[Any]) -> str:
     """Return the first paragraph of the docstring of a kind or a part."""
     text = inspect.cleandoc(value.__doc__ or "").partition("\n\n")[0]
     return " ".join(text.split()).replace("``", "`").replace("|", "\\|")
@@ -84,14 +84,14 @@ def _about(value: type[Any]) -> str:
 
 def page() -> str:
     """Return the text of the page."""
-    load()
+    import_kinds()
     parts = [_INTRODUCTION, _KINDS]
-    for code, kind in sorted(KINDS.items()):
+    for code, kind in sorted(KIND_BY_CODE.items()):
         note = "yes" if kind.is_note else ""
-        parts.append(f"| {code} | `{kind.__name__}` | {note} | {_about(kind)} | {_fields(kind)} |\n")
+        parts.append(f"| {code} | `{kind.__name__}` | {note} | {_summary_of(kind)} | {_fields_text(kind)} |\n")
     parts.append(_PARTS)
-    for code, part in sorted(PARTS.items()):
-        parts.append(f"| {code} | `{part.__name__}` | {_about(part)} | {_fields(part)} |\n")
+    for code, part in sorted(PART_TYPES.items()):
+        parts.append(f"| {code} | `{part.__name__}` | {_summary_of(part)} | {_fields_text(part)} |\n")
     return "".join(parts)
 
 

@@ -41,7 +41,7 @@ def italic(text: str) -> str:
 
 def term(tag: str, lines: Sequence[str]) -> list[str]:
     """Return the lines of a term: the ``tag`` and its explanation, both in roff."""
-    return [".TP", _guarded(tag), *lines]
+    return [".TP", _escaped_line(tag), *lines]
 
 
 def to_roff(markdown: str, further: str = ".PP", at_once: bool = True) -> list[str]:
@@ -62,7 +62,7 @@ class _Blocks:
 
     def lines(self) -> list[str]:
         """Return the lines of all blocks."""
-        return [line for start, end in _pieces(self._tokens) for line in self._piece(self._tokens[start:end])]
+        return [line for start, end in _block_ranges(self._tokens) for line in self._piece(self._tokens[start:end])]
 
     def _piece(self, tokens: Sequence[Token]) -> list[str]:
         """Return the lines of one block."""
@@ -70,14 +70,14 @@ class _Blocks:
         space = [] if self._at_once else [self._further]
         self._at_once = False
         if kind == "paragraph_open":
-            return [*space, *_filled(_inline(tokens[1].children or []))]
+            return [*space, *_paragraph_lines(_inline_text(tokens[1].children or []))]
         if kind in ("fence", "code_block"):
-            code = [_guarded(as_typed(line)) for line in tokens[0].content.rstrip("\n").split("\n")]
+            code = [_escaped_line(as_typed(line)) for line in tokens[0].content.rstrip("\n").split("\n")]
             return [*space, ".RS 4", ".nf", *code, ".fi", ".RE"]
         if kind in ("bullet_list_open", "ordered_list_open"):
-            return [*self._indented(), *_items(tokens[1:-1]), *self._outdented()]
+            return [*self._indented(), *_list_lines(tokens[1:-1]), *self._outdented()]
         if kind == "table_open":
-            return [*self._indented(), *_rows(tokens), *self._outdented()]
+            return [*self._indented(), *_table_lines(tokens), *self._outdented()]
         if kind == "html_block":
             return []
         raise ValueError(f"the manuals cannot contain {kind}: {tokens[0].map}")
@@ -89,7 +89,7 @@ class _Blocks:
         return [".RE"] if self._further == ".IP" else []
 
 
-def _pieces(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
+def _block_ranges(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
     """Yield the ranges of tokens that form the blocks of the outermost level."""
     start = level = 0
     for number, token in enumerate(tokens):
@@ -99,10 +99,10 @@ def _pieces(tokens: Sequence[Token]) -> Iterator[tuple[int, int]]:
             start = number + 1
 
 
-def _items(tokens: Sequence[Token]) -> list[str]:
+def _list_lines(tokens: Sequence[Token]) -> list[str]:
     """Return the lines of a list's items."""
     lines: list[str] = []
-    for start, end in _pieces(tokens):
+    for start, end in _block_ranges(tokens):
         inside = tokens[start + 1 : end - 1]
         inline = inside[1].children or []
         place = next((n for n, token in enumerate(inline) if token.type == "text" and ": " in token.content), None)
@@ -110,13 +110,13 @@ def _items(tokens: Sequence[Token]) -> list[str]:
             lines += [".IP \\(bu 2", *_Blocks(inside, ".IP", True).lines()]
             continue
         before, _, after = inline[place].content.partition(": ")
-        tag = _inline([*inline[:place], _text(before)])
-        rest = _filled(_inline([_text(after), *inline[place + 1 :]]))
+        tag = _inline_text([*inline[:place], _text_token(before)])
+        rest = _paragraph_lines(_inline_text([_text_token(after), *inline[place + 1 :]]))
         lines += term(tag, [*rest, *_Blocks(inside[3:], ".IP", False).lines()])
     return lines
 
 
-def _rows(tokens: Sequence[Token]) -> list[str]:
+def _table_lines(tokens: Sequence[Token]) -> list[str]:
     """Return the lines of a table: a term for each row, whose explanation is the rest of the columns."""
     lines: list[str] = []
     cells: list[str] = []
@@ -125,19 +125,19 @@ def _rows(tokens: Sequence[Token]) -> list[str]:
         if token.type == "tbody_open":
             in_body = True
         elif token.type == "td_open":
-            cells.append(_inline(tokens[number + 1].children or []))
+            cells.append(_inline_text(tokens[number + 1].children or []))
         elif token.type == "tr_close" and in_body:
-            lines += term(cells[0], _filled("; ".join(filter(None, cells[1:]))))
+            lines += term(cells[0], _paragraph_lines("; ".join(filter(None, cells[1:]))))
             cells = []
     return lines
 
 
-def _text(content: str) -> Token:
+def _text_token(content: str) -> Token:
     """Return a token for plain text."""
     return Token("text", "", 0, content=content)
 
 
-def _inline(tokens: Sequence[Token]) -> str:
+def _inline_text(tokens: Sequence[Token]) -> str:
     """Return the roff text of inline tokens."""
     text = ""
     for token in tokens:
@@ -159,14 +159,14 @@ def _inline(tokens: Sequence[Token]) -> str:
     return text
 
 
-def _filled(text: str) -> list[str]:
+def _paragraph_lines(text: str) -> list[str]:
     """Return a paragraph's lines.
 
     Each sentence begins a new line, as roff requires, and none can be mistaken for a macro.
     """
-    return [_guarded(line) for line in re.sub(r"(?<=[.?!:]) (?=[A-Z\\])", "\n", text).split("\n")]
+    return [_escaped_line(line) for line in re.sub(r"(?<=[.?!:]) (?=[A-Z\\])", "\n", text).split("\n")]
 
 
-def _guarded(line: str) -> str:
+def _escaped_line(line: str) -> str:
     """Return a line that cannot be mistaken for a macro."""
     return f"\\&{line}" if line.startswith((".", "'")) else line

@@ -15,22 +15,22 @@ _HEAD = struct.Struct("<I")
 _ENTRY = struct.Struct("<HHI")
 _VERSION = 2
 """Version of the attribute value: POSIX_ACL_XATTR_VERSION."""
-_NOBODY = 0xFFFFFFFF
+_UNDEFINED_ID = 0xFFFFFFFF
 """Id of an entry that names no user or group: ACL_UNDEFINED_ID."""
 _TAGS = {0x01: "user", 0x02: "user", 0x04: "group", 0x08: "group", 0x10: "mask", 0x20: "other"}
-_NAMED = (0x02, 0x08)
+_TAGS_WITH_ID = (0x02, 0x08)
 """Tags of entries that name a user or group."""
-_BARE = {"user": 0x01, "group": 0x04, "mask": 0x10, "other": 0x20, "u": 0x01, "g": 0x04, "m": 0x10, "o": 0x20}
+_UNNAMED_TAGS = {"user": 0x01, "group": 0x04, "mask": 0x10, "other": 0x20, "u": 0x01, "g": 0x04, "m": 0x10, "o": 0x20}
 """Tags of entries without a name, by the words in the text."""
-_WITH_NAME = {"user": 0x02, "group": 0x08, "u": 0x02, "g": 0x08}
+_NAMED_TAGS = {"user": 0x02, "group": 0x08, "u": 0x02, "g": 0x08}
 """Tags of entries with a name, by the words in the text."""
-_BITS = {"r": 4, "w": 2, "x": 1, "-": 0}
+_PERMISSION_BITS = {"r": 4, "w": 2, "x": 1, "-": 0}
 
 Lookup = Callable[[str, str], int | None]
 """Function that returns the id of a "user" or "group" (first argument) by its name; None if there is none."""
 
 
-def to_text(value: bytes) -> bytes | None:
+def acl_to_text(value: bytes) -> bytes | None:
     """Return an ACL as text, with numbers for users and groups; None if ``value`` has an unknown form."""
     if len(value) < _HEAD.size or (len(value) - _HEAD.size) % _ENTRY.size or _HEAD.unpack_from(value)[0] != _VERSION:
         return None
@@ -38,14 +38,14 @@ def to_text(value: bytes) -> bytes | None:
     for tag, bits, number in _ENTRY.iter_unpack(value[_HEAD.size :]):
         if tag not in _TAGS or bits > 7:
             return None
-        owner_id = str(number) if tag in _NAMED else ""
+        owner_id = str(number) if tag in _TAGS_WITH_ID else ""
         rights = "".join(letter if bits & bit else "-" for letter, bit in (("r", 4), ("w", 2), ("x", 1)))
         entries.append(f"{_TAGS[tag]}:{owner_id}:{rights}")
     return ",".join(entries).encode()
 
 
-def from_text(text: bytes, lookup: Lookup) -> bytes:
-    """Return the attribute value of an ACL in ``text``, as ``to_text`` or another tar has written it.
+def acl_from_text(text: bytes, lookup: Lookup) -> bytes:
+    """Return the attribute value of an ACL in ``text``, as ``acl_to_text`` or another tar has written it.
 
     A name is looked up with ``lookup``. bsdtar puts the id at the end of an entry: it is used if the name is unknown.
     Raise ``ValueError`` if the text is no ACL, or if it names an unknown user or group.
@@ -53,35 +53,35 @@ def from_text(text: bytes, lookup: Lookup) -> bytes:
     entries = []
     for entry in re.split(r"[,\n]", text.decode("utf-8", "surrogateescape")):
         if stripped_entry := entry.partition("#")[0].strip():
-            entries.append(_entry(stripped_entry, lookup))
+            entries.append(_parse_entry(stripped_entry, lookup))
     if not entries:
         raise ValueError("an ACL without entries")
-    return _HEAD.pack(_VERSION) + b"".join(_ENTRY.pack(*each) for each in sorted(entries, key=_order))
+    return _HEAD.pack(_VERSION) + b"".join(_ENTRY.pack(*each) for each in sorted(entries, key=_entry_order))
 
 
-def _entry(entry: str, lookup: Lookup) -> tuple[int, int, int]:
+def _parse_entry(entry: str, lookup: Lookup) -> tuple[int, int, int]:
     """Return tag, permission bits and id of an ``entry`` in text. Raise ``ValueError`` if it is invalid."""
     kind, *fields = entry.split(":")
-    if kind not in _BARE or not 1 <= len(fields) <= 3:
+    if kind not in _UNNAMED_TAGS or not 1 <= len(fields) <= 3:
         raise ValueError(f"an invalid ACL entry: {entry!r}")
     name, rights, *numbers = fields if len(fields) > 1 else ["", *fields]
     if not re.fullmatch("[rwx-]{1,3}", rights):
         raise ValueError(f"an invalid ACL entry: {entry!r}")
     bits = 0
     for letter in rights:
-        bits |= _BITS[letter]
+        bits |= _PERMISSION_BITS[letter]
     if not name:
-        return _BARE[kind], bits, _NOBODY
-    if kind not in _WITH_NAME:
+        return _UNNAMED_TAGS[kind], bits, _UNDEFINED_ID
+    if kind not in _NAMED_TAGS:
         raise ValueError(f"an invalid ACL entry: {entry!r}")
     number = int(name) if name.isdigit() and len(name) < 11 else lookup("user" if kind[0] == "u" else "group", name)
     if number is None and numbers and numbers[0].isdigit() and len(numbers[0]) < 11:
         number = int(numbers[0])
-    if number is None or not 0 <= number < _NOBODY:
+    if number is None or not 0 <= number < _UNDEFINED_ID:
         raise ValueError(f"an ACL entry for a user or group that does not exist on this host: {entry!r}")
-    return _WITH_NAME[kind], bits, number
+    return _NAMED_TAGS[kind], bits, number
 
 
-def _order(entry: tuple[int, int, int]) -> tuple[int, int]:
+def _entry_order(entry: tuple[int, int, int]) -> tuple[int, int]:
     """Return the key by which the kernel requires entries to be sorted: by tag, then by id."""
     return entry[0], entry[2]

@@ -14,8 +14,8 @@ from functools import lru_cache
 from itertools import chain
 from zlib import adler32
 
-from pcopy.archive.acl_text import to_text
-from pcopy.archive.member import BLOCK, FILE, Member, filled_up
+from pcopy.archive.acl_text import acl_to_text
+from pcopy.archive.member import BLOCK, FILE, Member, rounded_up
 from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
 
 _NAME_BYTES, _OWNER_BYTES = 100, 32
@@ -24,93 +24,93 @@ _MOST_SIZE, _MOST_OWNER, _MOST_DEVICE = 0o77777777777, 0o7777777, 0o7777777
 _SECOND = 10**9
 """Nanoseconds of a second."""
 _ACLS = {ACCESS_ACL: b"SCHILY.acl.access", DEFAULT_ACL: b"SCHILY.acl.default"}
-_PLAIN_SIZE = 3 * BLOCK
+_SIZE_WITH_TIME_RECORD = 3 * BLOCK
 """Bytes of all headers of a member whose pax header contains only its mtime."""
-PLAIN_RECORD = b"30 mtime=%d.%09d\n"
+TIME_RECORD = b"30 mtime=%d.%09d\n"
 """Format of the pax record of an mtime with a fraction of a second. Its length, 30, holds for ten digits of seconds."""
 _TEN_DIGITS = range(10**9, 10**10)
 """Times, in seconds since 1970, that have ten digits."""
-PLAIN_TIMES = range(10**9 * _SECOND, (_MOST_SIZE + 1) * _SECOND)
-"""Times, in nanoseconds since 1970, that a ustar header or ``PLAIN_RECORD`` can express."""
+SIMPLE_TIMES = range(10**9 * _SECOND, (_MOST_SIZE + 1) * _SECOND)
+"""Times, in nanoseconds since 1970, that a ustar header or ``TIME_RECORD`` can express."""
 
 
-def header_of(member: Member) -> bytes:
+def member_header(member: Member) -> bytes:
     """Return all bytes that precede the contents of ``member``; their number is a multiple of 512."""
     seconds, part = divmod(member.mtime, _SECOND)
     stored, sparse_map = member.size, b""
-    if member.extents is None and not member.xattrs and part and seconds in _TEN_DIGITS and _is_short(member):
-        records = PLAIN_RECORD % (seconds, part)
+    if member.extents is None and not member.xattrs and part and seconds in _TEN_DIGITS and _fits_ustar(member):
+        records = TIME_RECORD % (seconds, part)
     else:
         if member.extents is not None:
-            sparse_map = _map_of(member)
-            stored = len(sparse_map) + member.extents.stored
-        records = _records(member, stored)
-    header = _ustar(member, stored, seconds)
-    return _pax(records) + header + sparse_map if records else header + sparse_map
+            sparse_map = _sparse_map(member)
+            stored = len(sparse_map) + member.extents.data_size
+        records = _pax_records(member, stored)
+    header = _ustar_header(member, stored, seconds)
+    return _pax_with_records(records) + header + sparse_map if records else header + sparse_map
 
 
 def header_size(member: Member) -> int:
-    """Return the number of bytes of ``header_of``."""
+    """Return the number of bytes of ``member_header``."""
     part = member.mtime % _SECOND
-    if member.extents is None and not member.xattrs and _is_short(member):
+    if member.extents is None and not member.xattrs and _fits_ustar(member):
         if not part and 0 <= member.mtime // _SECOND <= _MOST_SIZE:
             return BLOCK
         if part and member.mtime // _SECOND in _TEN_DIGITS:
-            return _PLAIN_SIZE
-    return len(header_of(member))
+            return _SIZE_WITH_TIME_RECORD
+    return len(member_header(member))
 
 
-def plain_sizes(sizes: Iterable[int], mtimes: Iterable[int]) -> list[int]:
-    """Return ``whole_size`` of simple members, by their ``sizes`` and ``mtimes``."""
+def simple_sizes(sizes: Iterable[int], mtimes: Iterable[int]) -> list[int]:
+    """Return ``size_in_archive`` of simple members, by their ``sizes`` and ``mtimes``."""
     most = BLOCK - 1
     return [
-        (size + most & ~most) + (_PLAIN_SIZE if mtime % _SECOND else BLOCK)
+        (size + most & ~most) + (_SIZE_WITH_TIME_RECORD if mtime % _SECOND else BLOCK)
         for size, mtime in zip(sizes, mtimes, strict=True)
     ]
 
 
-def plain_pax() -> bytes:
+def time_pax_header() -> bytes:
     """Return the header block of a pax header that contains only a time."""
-    return pax_header(len(PLAIN_RECORD % (10**9, 0)))
+    return pax_header(len(TIME_RECORD % (10**9, 0)))
 
 
-def end_of_plain(user: bytes, group: bytes) -> tuple[bytes, int]:
+def simple_header_end(user: bytes, group: bytes) -> tuple[bytes, int]:
     """Return the end of the header of a regular file, from its type field on, for the owner ``user`` and ``group``.
 
     Return also its contribution to the checksum, including 8 spaces for the checksum field itself.
     """
-    end, end_sum = _owner(user, group, 0)
+    end, end_sum = _header_end(user, group, 0)
     return FILE + bytes(_NAME_BYTES) + end, FILE[0] + end_sum + 8 * 32
 
 
-def is_short_name(name: bytes) -> bool:
+def fits_name_field(name: bytes) -> bool:
     """Return True if ``name`` fits into the ustar header."""
     return len(name) <= _NAME_BYTES
 
 
-def is_short_owner(uid: int, gid: int, user: bytes, group: bytes) -> bool:
+def fits_owner_fields(uid: int, gid: int, user: bytes, group: bytes) -> bool:
     """Return True if these numbers and names of user and group fit into the ustar header."""
     return uid <= _MOST_OWNER and gid <= _MOST_OWNER and len(user) < _OWNER_BYTES and len(group) < _OWNER_BYTES
 
 
 def records_size(member: Member) -> int:
     """Return the bytes of the pax records of ``member``, without the padding of their last block."""
-    return len(_records(member, stored_size(member)))
+    return len(_pax_records(member, stored_size(member)))
 
 
 def stored_size(member: Member) -> int:
     """Return the bytes of the contents that the archive stores after the header, without padding."""
     if member.kind != FILE:
         return 0
-    return member.size if member.extents is None else member.extents.stored
+    return member.size if member.extents is None else member.extents.data_size
 
 
-def whole_size(member: Member) -> int:
+def size_in_archive(member: Member) -> int:
     """Return the bytes of the archive that ``member`` takes, with headers and padding."""
-    return header_size(member) + filled_up(stored_size(member))
+    return header_size(member) + rounded_up(stored_size(member))
 
 
-def _is_short(member: Member) -> bool:
+def _fits_ustar(member: Member) -> bool:
     """Return True if all fields of ``member`` except the time fit into the ustar header."""
     return (
         len(member.name) <= _NAME_BYTES
@@ -123,7 +123,7 @@ def _is_short(member: Member) -> bool:
     )
 
 
-def _ustar(member: Member, stored: int, seconds: int) -> bytes:
+def _ustar_header(member: Member, stored: int, seconds: int) -> bytes:
     """Return the ustar header of ``member``, with the size ``stored`` and the mtime ``seconds``.
 
     A number that does not fit into its field is replaced by 0, and a name that is too long is truncated. A pax record
@@ -137,21 +137,21 @@ def _ustar(member: Member, stored: int, seconds: int) -> bytes:
         stored if stored <= _MOST_SIZE else 0,
         seconds if 0 <= seconds <= _MOST_SIZE else 0,
     )
-    end, end_sum = _owner(member.user, member.group, member.device)
-    total = _sum(name) + _sum(numbers) + 8 * 32 + member.kind[0] + _sum(link) + end_sum
+    end, end_sum = _header_end(member.user, member.group, member.device)
+    total = _byte_sum(name) + _byte_sum(numbers) + 8 * 32 + member.kind[0] + _byte_sum(link) + end_sum
     name, link = name.ljust(_NAME_BYTES, b"\0"), link.ljust(_NAME_BYTES, b"\0")
     return b"".join((name, numbers, b"%06o\0 " % total, member.kind, link, end))
 
 
-def _sum(field: bytes) -> int:
+def _byte_sum(field: bytes) -> int:
     """Return the sum of the bytes of a short ``field``. The lower half of its Adler-32 is this sum plus 1."""
     return (adler32(field) & 0xFFFF) - 1
 
 
 @lru_cache(4096)
-def _owner(user: bytes, group: bytes, device: int) -> tuple[bytes, int]:
+def _header_end(user: bytes, group: bytes, device: int) -> tuple[bytes, int]:
     """Return the end of a header, from the magic on, and the sum of its bytes."""
-    major, minor = _device(device)
+    major, minor = _device_numbers(device)
     end = b"".join(
         (
             b"ustar\x0000",
@@ -164,15 +164,15 @@ def _owner(user: bytes, group: bytes, device: int) -> tuple[bytes, int]:
     return end, sum(end)
 
 
-def _device(device: int) -> tuple[int, int]:
+def _device_numbers(device: int) -> tuple[int, int]:
     """Return the major and minor number of a device; zeros if they do not fit into the header."""
     major, minor = os.major(device), os.minor(device)
     return (major, minor) if max(major, minor) <= _MOST_DEVICE else (0, 0)
 
 
-def _pax(records: bytes) -> bytes:
+def _pax_with_records(records: bytes) -> bytes:
     """Return a pax header with these ``records``, padded to a multiple of 512 bytes."""
-    return pax_header(len(records)) + records.ljust(filled_up(len(records)), b"\0")
+    return pax_header(len(records)) + records.ljust(rounded_up(len(records)), b"\0")
 
 
 @lru_cache(4096)
@@ -181,10 +181,10 @@ def pax_header(size: int, kind: bytes = b"x") -> bytes:
 
     Its ``kind`` is ``x`` for the records of one member, and ``g`` for those of all members that follow.
     """
-    return _ustar(Member(b"././@PaxHeader", kind, 0o644, 0, 0, 0), size, 0)
+    return _ustar_header(Member(b"././@PaxHeader", kind, 0o644, 0, 0, 0), size, 0)
 
 
-def record(key: bytes, value: bytes) -> bytes:
+def pax_record(key: bytes, value: bytes) -> bytes:
     """Return one record of a pax header. The length at its beginning includes the digits of the length."""
     bare = len(key) + len(value) + 3
     length = bare + len(b"%d" % bare)
@@ -192,7 +192,7 @@ def record(key: bytes, value: bytes) -> bytes:
     return b"%d %b=%b\n" % (length, key, value)
 
 
-def _records(member: Member, stored: int) -> bytes:
+def _pax_records(member: Member, stored: int) -> bytes:
     """Return the pax records of everything that the ustar header of ``member`` cannot express."""
     found: list[tuple[bytes, bytes]] = []
     name, link = member.name, member.link
@@ -218,20 +218,20 @@ def _records(member: Member, stored: int) -> bytes:
     ]
     seconds, part = divmod(member.mtime, _SECOND)
     if part or not 0 <= seconds <= _MOST_SIZE:
-        found.append((b"mtime", _time(member.mtime)))
+        found.append((b"mtime", _time_text(member.mtime)))
     for attribute, value in member.xattrs:
-        text = to_text(value) if attribute in _ACLS else None
-        key = _ACLS[attribute] if text is not None else b"SCHILY.xattr." + _escaped(attribute)
+        text = acl_to_text(value) if attribute in _ACLS else None
+        key = _ACLS[attribute] if text is not None else b"SCHILY.xattr." + _escaped_key(attribute)
         found.append((key, value if text is None else text))
-    return b"".join(record(*each) for each in found)
+    return b"".join(pax_record(*each) for each in found)
 
 
-def _escaped(attribute: str) -> bytes:
+def _escaped_key(attribute: str) -> bytes:
     """Return the name of an ``attribute`` as GNU tar writes it in a key: a key ends at the first equals sign."""
     return attribute.encode("utf-8", "surrogateescape").replace(b"%", b"%25").replace(b"=", b"%3D")
 
 
-def _time(moment: int) -> bytes:
+def _time_text(moment: int) -> bytes:
     """Return a time in nanoseconds as text in seconds, with nine decimals unless these are zero."""
     seconds, part = divmod(abs(moment), _SECOND)
     text = b"%d.%09d" % (seconds, part) if part else b"%d" % seconds
@@ -247,11 +247,11 @@ def _is_utf8(name: bytes) -> bool:
     return True
 
 
-def _map_of(member: Member) -> bytes:
+def _sparse_map(member: Member) -> bytes:
     """Return the map of a sparse file, which precedes its data. A last entry of length 0 marks the end of the file."""
     assert member.extents is not None
     numbers = chain([len(member.extents) + 1], member.extents.numbers, [member.size, 0])
     text = bytearray()
     for number in numbers:
         text += b"%d\n" % number
-    return bytes(text).ljust(filled_up(len(text)), b"\0")
+    return bytes(text).ljust(rounded_up(len(text)), b"\0")

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from pcopy.archive.headers import pax_header, record
-from pcopy.archive.member import BLOCK, RECORD, filled_up
-from pcopy.archive.reader import Broken, Read, is_header, number
+from pcopy.archive.headers import pax_header, pax_record
+from pcopy.archive.member import BLOCK, RECORD, rounded_up
+from pcopy.archive.reader import InvalidHeader, ReadFunction, is_valid_header, parse_number
 from pcopy.named import NamedTuple
 
 MOST_NAME_BYTES = 16 << 20
@@ -22,14 +22,18 @@ OVERHEAD = 64
 _KEY, _NAME, _MORE = b"comment", b"incomplete: ", b"incomplete: other files, too"
 _AT = b"incomplete files are listed at "
 _LAST = re.compile(rb"\d+ comment=%b(\d{20})\n" % _AT)
-_LAST_BYTES = len(record(_KEY, _AT + bytes(20)))
+_LAST_BYTES = len(pax_record(_KEY, _AT + bytes(20)))
 _GLOBAL = b"g"
 
-TROUBLE = "its contents are incomplete: they could not be read when it was archived, and zeros stand in their place"
-HAS_MORE = "the contents of more files than can be listed are incomplete: they could not be read when it was made"
+INCOMPLETE_TEXT = (
+    "its contents are incomplete: they could not be read when it was archived, and zeros stand in their place"
+)
+MORE_INCOMPLETE_TEXT = (
+    "the contents of more files than can be listed are incomplete: they could not be read when it was made"
+)
 
 
-class Incomplete(NamedTuple):
+class IncompleteNames(NamedTuple):
     """The names of files whose contents are incomplete. ``has_more`` is true if there were too many to list."""
 
     names: Collection[bytes] = ()
@@ -39,28 +43,28 @@ class Incomplete(NamedTuple):
         """Return True if any file is incomplete."""
         return bool(self.names) or self.has_more
 
-    def trouble(self, name: bytes, otherwise: str = "") -> str:
+    def problem_text(self, name: bytes, otherwise: str = "") -> str:
         """Return the error text for the file ``name``; ``otherwise`` if its contents are complete."""
-        return TROUBLE if name in self.names else otherwise
+        return INCOMPLETE_TEXT if name in self.names else otherwise
 
 
-NOTHING = Incomplete()
+NONE_INCOMPLETE = IncompleteNames()
 """The list of an archive without incomplete files."""
 
 
-def trailer(incomplete: Incomplete, end: int) -> bytes:
+def trailer_bytes(incomplete: IncompleteNames, end: int) -> bytes:
     """Return the bytes that follow an archive of ``end`` bytes; both sizes are multiples of ``RECORD``."""
-    records = [record(_KEY, _NAME + name) for name in sorted(incomplete.names)]
+    records = [pax_record(_KEY, _NAME + name) for name in sorted(incomplete.names)]
     if incomplete.has_more:
-        records.append(record(_KEY, _MORE))
+        records.append(pax_record(_KEY, _MORE))
     size = sum(map(len, records)) + _LAST_BYTES
-    stored = BLOCK + filled_up(size)
-    before = filled_up(stored, RECORD) - stored
-    records.append(record(_KEY, _AT + b"%020d" % (end + before)))
-    return b"".join((bytes(before), pax_header(size, _GLOBAL), *records, bytes(filled_up(size) - size)))
+    stored = BLOCK + rounded_up(size)
+    before = rounded_up(stored, RECORD) - stored
+    records.append(pax_record(_KEY, _AT + b"%020d" % (end + before)))
+    return b"".join((bytes(before), pax_header(size, _GLOBAL), *records, bytes(rounded_up(size) - size)))
 
 
-def incomplete_in(read: Read, size: int) -> Incomplete:
+def read_trailer(read: ReadFunction, size: int) -> IncompleteNames:
     """Return the names that the trailer of an archive of ``size`` bytes lists; nothing if the archive has no trailer.
 
     Raise ``ValueError`` if the trailer is damaged. Errors of ``read`` are passed on.
@@ -68,23 +72,23 @@ def incomplete_in(read: Read, size: int) -> Incomplete:
     start = max(0, size - 2 * BLOCK)
     last = _LAST.fullmatch(read(start, size - start).rstrip(b"\0")[-_LAST_BYTES:])
     if last is None or size % BLOCK:
-        return NOTHING
+        return NONE_INCOMPLETE
     at = int(last[1])
     block = read(at, BLOCK) if at + BLOCK <= size else b""
     try:
-        is_trailer = len(block) == BLOCK and block[156:157] == _GLOBAL and is_header(block)
-        length = number(block[124:136]) if is_trailer else 0
-    except Broken:
+        is_trailer = len(block) == BLOCK and block[156:157] == _GLOBAL and is_valid_header(block)
+        length = parse_number(block[124:136]) if is_trailer else 0
+    except InvalidHeader:
         length = 0
     if not 0 < length <= min(size - at - BLOCK, 2 * MOST_NAME_BYTES):
         raise ValueError("the list of incomplete files at its end is damaged")
     body = b""
     while len(body) < length and (more := read(at + BLOCK + len(body), length - len(body))):
         body += more
-    return _listed(body)
+    return _parse_trailer(body)
 
 
-def _listed(body: bytes) -> Incomplete:
+def _parse_trailer(body: bytes) -> IncompleteNames:
     """Return the names that the records in ``body`` list. Raise ``ValueError`` if these are damaged."""
     names, has_more, at, size = set[bytes](), False, 0, 0
     start = b" %b=" % _KEY
@@ -102,4 +106,4 @@ def _listed(body: bytes) -> Incomplete:
             else:
                 names.add(value[len(_NAME) :])
         at = following
-    return Incomplete(names, has_more)
+    return IncompleteNames(names, has_more)

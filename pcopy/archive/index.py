@@ -12,22 +12,22 @@ from collections.abc import Sequence
 from typing import BinaryIO
 
 from pcopy.archive.member import NumberPairs
-from pcopy.archive.records import LARGEST
-from pcopy.fsio.seekable_zstd import LARGEST_FRAME, MOST_FRAMES
+from pcopy.archive.records import NUMBER_LIMIT
+from pcopy.fsio.seekable_zstd import MAX_FRAME_SIZE, MAX_FRAMES
 from pcopy.named import NamedTuple
 
 SUFFIX = b".idx"
 """Ending of the file name of an index, after the name of the archive."""
 MAGIC, VERSION = b"#pcopy-tar-index", 1
 """First word of an index; the version of its format follows."""
-MOST_POINTS = 1 << 22
+MAX_OFFSETS = 1 << 22
 """Largest number of offsets in an index, which take 32 MiB of memory. ``ptar -c`` writes at most one for each MiB."""
 MOST_MEMBERS = 1024
 """Largest number of members of gzip in one part. Each takes a reader some time, even if it is empty."""
-LARGEST_COMPRESSED = LARGEST_FRAME + (LARGEST_FRAME >> 8) + 64 * MOST_MEMBERS
+LARGEST_COMPRESSED = MAX_FRAME_SIZE + (MAX_FRAME_SIZE >> 8) + 64 * MOST_MEMBERS
 """Largest number of bytes of a part in the archive. Contents that deflate cannot compress grow by less than this
 allows."""
-_LONGEST = 100
+_MAX_LINE = 100
 """Largest number of bytes in a line."""
 _FRAME = re.compile(rb"frame ([0-9]{1,10}) ([0-9]{1,10})")
 _LINE = re.compile(rb"[0-9]{1,19}")
@@ -45,21 +45,21 @@ class Index(NamedTuple):
 
     size: int
     mtime: int
-    points: Sequence[int]
+    offsets: Sequence[int]
     end: int
     frames: Sequence[tuple[int, int]] = ()
 
 
-def joined(frames: Sequence[tuple[int, int]]) -> NumberPairs:
-    """Return ``frames``, with neighbours merged into one part if there are more than ``MOST_FRAMES``.
+def joined_frames(frames: Sequence[tuple[int, int]]) -> NumberPairs:
+    """Return ``frames``, with neighbours merged into one part if there are more than ``MAX_FRAMES``.
 
     Consecutive members of gzip decompress to consecutive contents, so they can be one part. The result has more than
-    ``MOST_FRAMES`` parts only if the parts would become too large.
+    ``MAX_FRAMES`` parts only if the parts would become too large.
     """
-    most = min(MOST_MEMBERS, -(-len(frames) // MOST_FRAMES))
+    most = min(MOST_MEMBERS, -(-len(frames) // MAX_FRAMES))
     parts, members = array("q"), most
     for compressed, size in frames:
-        if members < most and parts[-1] + size <= LARGEST_FRAME:
+        if members < most and parts[-1] + size <= MAX_FRAME_SIZE:
             parts[-2] += compressed
             parts[-1] += size
             members += 1
@@ -69,16 +69,16 @@ def joined(frames: Sequence[tuple[int, int]]) -> NumberPairs:
     return NumberPairs(parts)
 
 
-def packed(index: Index) -> bytes:
+def pack_index(index: Index) -> bytes:
     """Return the file contents of an index."""
     lines = [b"%b %d %d %d" % (MAGIC, VERSION, index.size, index.mtime)]
     lines += [b"frame %d %d" % (compressed, size) for compressed, size in index.frames]
-    lines += [b"%d" % point for point in index.points]
+    lines += [b"%d" % point for point in index.offsets]
     lines += [b"end %d" % index.end, b""]
     return b"\n".join(lines)
 
 
-def unpacked(stream: BinaryIO, size: int, mtime: int, contents: int | None = None) -> Index:
+def read_index(stream: BinaryIO, size: int, mtime: int, contents: int | None = None) -> Index:
     """Return the index that ``stream`` contains, for an archive that has this ``size`` and ``mtime``.
 
     The first line is checked before anything else is read, and no line may be longer than a valid one. So memory is
@@ -90,42 +90,42 @@ def unpacked(stream: BinaryIO, size: int, mtime: int, contents: int | None = Non
     Args:
       contents: bytes of the decompressed archive. If it is None, the parts in the index state it.
     """
-    _check_first(stream.readline(_LONGEST), size, mtime)
-    line, frames = _frames(stream, size)
-    limit = sum(each for _, each in frames) if frames else LARGEST if contents is None else contents
+    _check_first_line(stream.readline(_MAX_LINE), size, mtime)
+    line, frames = _read_parts(stream, size)
+    limit = sum(each for _, each in frames) if frames else NUMBER_LIMIT if contents is None else contents
     points = array("Q")
     while line[:1] != b"e":
-        points.append(_point(line, points[-1] if points else -1, limit))
-        if len(points) > MOST_POINTS:
-            raise ValueError(f"it has more than {MOST_POINTS:,} offsets, which is the limit")
-        line = _line(stream)
+        points.append(_parse_offset(line, points[-1] if points else -1, limit))
+        if len(points) > MAX_OFFSETS:
+            raise ValueError(f"it has more than {MAX_OFFSETS:,} offsets, which is the limit")
+        line = _read_line(stream)
     if not line.startswith(b"end ") or not _LINE.fullmatch(line[4:]) or stream.read(1):
         raise ValueError("it has no end")
     end = int(line[4:])
-    if end > limit or end >= LARGEST:
+    if end > limit or end >= NUMBER_LIMIT:
         raise ValueError("it extends beyond the end of the archive")
     if (points[0] != 0 or points[-1] >= end) if points else end:
         raise ValueError("its offsets are out of order")
     return Index(size, mtime, points, end, frames)
 
 
-def _frames(stream: BinaryIO, size: int) -> tuple[bytes, NumberPairs]:
+def _read_parts(stream: BinaryIO, size: int) -> tuple[bytes, NumberPairs]:
     """Return the first line after the lines of parts, and the parts. Raise ``ValueError`` if the parts are invalid."""
-    line, frames, compressed = _line(stream), NumberPairs(array("q")), 0
+    line, frames, compressed = _read_line(stream), NumberPairs(array("q")), 0
     while (found := _FRAME.fullmatch(line)) is not None and compressed <= size:
-        if len(frames) == MOST_FRAMES:
-            raise ValueError(f"it has more than {MOST_FRAMES:,} parts, which is the limit")
+        if len(frames) == MAX_FRAMES:
+            raise ValueError(f"it has more than {MAX_FRAMES:,} parts, which is the limit")
         if not int(found[1]):  # without this their number would be unlimited
             raise ValueError("its parts are not those of the archive")
         compressed += int(found[1])
         frames.numbers.extend((int(found[1]), int(found[2])))
-        line = _line(stream)
+        line = _read_line(stream)
     if frames and compressed != size:
         raise ValueError("its parts are not those of the archive")
     return line, frames
 
 
-def _point(line: bytes, before: int, limit: int) -> int:
+def _parse_offset(line: bytes, before: int, limit: int) -> int:
     """Return the offset in a line. Raise ``ValueError`` unless it is greater than ``before`` and less than
     ``limit``."""
     if not _LINE.fullmatch(line):
@@ -138,7 +138,7 @@ def _point(line: bytes, before: int, limit: int) -> int:
     return point
 
 
-def _check_first(line: bytes, size: int, mtime: int) -> None:
+def _check_first_line(line: bytes, size: int, mtime: int) -> None:
     """Raise ``ValueError`` unless ``line`` is the first line of an index of an archive with this ``size`` and
     ``mtime``."""
     words = line.rstrip(b"\n").split(b" ")
@@ -150,9 +150,9 @@ def _check_first(line: bytes, size: int, mtime: int) -> None:
         raise ValueError("the archive has changed since the index was made")
 
 
-def _line(stream: BinaryIO) -> bytes:
+def _read_line(stream: BinaryIO) -> bytes:
     """Return the next line, without its newline. Raise ``ValueError`` if it is too long, or the file ends."""
-    line = stream.readline(_LONGEST)
+    line = stream.readline(_MAX_LINE)
     if not line.endswith(b"\n"):
-        raise ValueError("it has a line that is too long" if len(line) == _LONGEST else "it has no end")
+        raise ValueError("it has a line that is too long" if len(line) == _MAX_LINE else "it has no end")
     return line[:-1]

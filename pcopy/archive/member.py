@@ -24,10 +24,10 @@ FILE, LINK, SYMLINK, CHARACTER, DEVICE, DIRECTORY, FIFO = b"0", b"1", b"2", b"3"
 MOST_HEADERS = 1 << 20
 """Largest sum of the bytes of all pax headers and long names of one member, and of all global headers, for writing and
 for reading."""
-LONGEST_NAME, LONGEST_TEXT = 255, 4095
+LONGEST_NAME, LONGEST_LINK_TARGET = 255, 4095
 """Largest number of bytes of a file name, and of the target of a symbolic link (linux/limits.h)."""
 
-_OF_MODE = {
+_TYPE_OF_FORMAT = {
     stat.S_IFREG: FILE,
     stat.S_IFLNK: SYMLINK,
     stat.S_IFCHR: CHARACTER,
@@ -35,7 +35,7 @@ _OF_MODE = {
     stat.S_IFDIR: DIRECTORY,
     stat.S_IFIFO: FIFO,
 }
-_FORMAT = {kind: mode for mode, kind in _OF_MODE.items()} | {LINK: stat.S_IFREG}
+_FORMAT_OF_TYPE = {kind: mode for mode, kind in _TYPE_OF_FORMAT.items()} | {LINK: stat.S_IFREG}
 
 
 class NumberPairs(Sequence[tuple[int, int]]):
@@ -48,17 +48,17 @@ class NumberPairs(Sequence[tuple[int, int]]):
         self.numbers = numbers
 
     @classmethod
-    def of(cls, pairs: Iterable[tuple[int, int]]) -> Self:
+    def from_pairs(cls, pairs: Iterable[tuple[int, int]]) -> Self:
         """Return ``pairs`` in packed form."""
         return cls(array("q", (number for pair in pairs for number in pair)))
 
     @classmethod
-    def unpacked(cls, packed: bytes) -> Self:
+    def from_bytes(cls, packed: bytes) -> Self:
         """Return the pairs of which ``packed`` was made."""
         return cls(array("q", packed))
 
     @property
-    def packed(self) -> bytes:
+    def as_bytes(self) -> bytes:
         """The pairs as bytes, in the byte order of this host."""
         return self.numbers.tobytes()
 
@@ -75,7 +75,7 @@ class NumberPairs(Sequence[tuple[int, int]]):
     def __getitem__(self, index: slice) -> Self: ...
     def __getitem__(self, index: int | slice) -> tuple[int, int] | Self:
         if isinstance(index, slice):
-            return self.of([self[at] for at in range(*index.indices(len(self)))])
+            return self.from_pairs([self[at] for at in range(*index.indices(len(self)))])
         at = range(len(self))[index]
         return self.numbers[2 * at], self.numbers[2 * at + 1]
 
@@ -83,7 +83,7 @@ class NumberPairs(Sequence[tuple[int, int]]):
         return isinstance(other, NumberPairs) and self.numbers == other.numbers
 
     def __hash__(self) -> int:
-        return hash(self.packed)
+        return hash(self.as_bytes)
 
 
 class Extents(NumberPairs):
@@ -92,7 +92,7 @@ class Extents(NumberPairs):
     __slots__ = ()
 
     @property
-    def stored(self) -> int:
+    def data_size(self) -> int:
         """The sum of all lengths, in bytes."""
         return sum(memoryview(self.numbers)[1::2])
 
@@ -130,33 +130,33 @@ class Member(NamedTuple):
     @property
     def primitives(self) -> tuple[Any, ...]:
         """The fields as values that ``marshal`` accepts; ``from_primitives`` is the inverse."""
-        extents = self.extents if self.extents is None else self.extents.packed
-        return (*self[:_EXTENTS], extents, *self[_EXTENTS + 1 :])
+        extents = self.extents if self.extents is None else self.extents.as_bytes
+        return (*self[:_EXTENTS_INDEX], extents, *self[_EXTENTS_INDEX + 1 :])
 
     @classmethod
     def from_primitives(cls, values: Sequence[Any]) -> Member:
         """Return the member whose ``primitives`` are ``values``."""
         member = cls(*values)
-        packed = values[_EXTENTS]
-        return member if packed is None else member._replace(extents=Extents.unpacked(packed))
+        packed = values[_EXTENTS_INDEX]
+        return member if packed is None else member._replace(extents=Extents.from_bytes(packed))
 
     @property
     def st_mode(self) -> int:
         """Type and permission bits, as stat(2) reports them."""
-        return _FORMAT[self.kind] | self.mode
+        return _FORMAT_OF_TYPE[self.kind] | self.mode
 
 
-def kind_of(mode: int) -> bytes:
+def member_type(mode: int) -> bytes:
     """Return the type of a member for an ``st_mode``; empty for a socket, which no archive can hold."""
-    return _OF_MODE.get(stat.S_IFMT(mode), b"")
+    return _TYPE_OF_FORMAT.get(stat.S_IFMT(mode), b"")
 
 
-def filled_up(size: int, unit: int = BLOCK) -> int:
+def rounded_up(size: int, unit: int = BLOCK) -> int:
     """Return ``size`` rounded up to a multiple of ``unit``."""
     return -(-size // unit) * unit
 
 
-class Unsafe(ValueError):
+class UnsafeName(ValueError):
     """Error for a name that leads out of the directory that is extracted into, or contains a NUL; its text is the
     reason."""
 
@@ -164,52 +164,52 @@ class Unsafe(ValueError):
 def safe_path(name: bytes) -> bytes:
     """Return the path of a member below the directory that is extracted into, without a leading or trailing slash.
 
-    The path is empty for that directory itself. Raise ``Unsafe`` if the name leads out of it.
+    The path is empty for that directory itself. Raise ``UnsafeName`` if the name leads out of it.
     """
     if name.startswith(b"/"):
         name = name.lstrip(b"/")
     if b"./" not in name and b"//" not in name and name[-1:] not in (b"/", b"."):
         if b"\0" in name:
-            raise Unsafe("its name contains a NUL")
+            raise UnsafeName("its name contains a NUL")
         return name
     parts = [part for part in name.split(b"/") if part not in (b"", b".")]
     if b".." in parts:
-        raise Unsafe("its name contains .., which leads out of the directory that is extracted into")
+        raise UnsafeName("its name contains .., which leads out of the directory that is extracted into")
     if b"\0" in name:
-        raise Unsafe("its name contains a NUL")
+        raise UnsafeName("its name contains a NUL")
     return b"/".join(parts)
 
 
-def refusal(member: Member) -> str:
+def refusal_reason(member: Member) -> str:
     """Return why a member can never be extracted, whatever else is in the archive or the target; empty if it can.
 
     Everything that reads archives uses this function.
     """
     try:
         path = safe_path(member.name)
-    except Unsafe as unsafe:
+    except UnsafeName as unsafe:
         return str(unsafe)
     if not path and member.kind != DIRECTORY:
         return "a member without a name"
     if len(path) > LONGEST_NAME and max(map(len, path.split(b"/"))) > LONGEST_NAME:
         return f"its name has a part of more than {LONGEST_NAME} bytes"
-    if member.kind == SYMLINK and not 0 < len(member.link) <= LONGEST_TEXT:
-        return f"a symbolic link whose target has {len(member.link):,} bytes: 1 to {LONGEST_TEXT:,} are allowed"
-    return _link_refusal(member.link) if member.kind == LINK else ""
+    if member.kind == SYMLINK and not 0 < len(member.link) <= LONGEST_LINK_TARGET:
+        return f"a symbolic link whose target has {len(member.link):,} bytes: 1 to {LONGEST_LINK_TARGET:,} are allowed"
+    return _link_refusal_reason(member.link) if member.kind == LINK else ""
 
 
-def _link_refusal(link: bytes) -> str:
+def _link_refusal_reason(link: bytes) -> str:
     """Return why a hard link to ``link`` can never be created; empty if it can."""
     try:
         return "" if safe_path(link) else "it is a link to an empty name"
-    except Unsafe:
+    except UnsafeName:
         return "it is a link to an item outside of the directory"
 
 
-_EXTENTS = Member._fields.index("extents")
+_EXTENTS_INDEX = Member._fields.index("extents")
 
 
-def order_key(path: bytes) -> bytes:
+def path_order_key(path: bytes) -> bytes:
     """Return a key that sorts paths so that a directory is followed by all that is below it, which stands together."""
     return path.replace(b"/", b"\0")
 

@@ -12,21 +12,21 @@ from collections.abc import Callable, Iterator
 from zlib import adler32
 
 from pcopy.archive.acl_text import Lookup
-from pcopy.archive.member import BLOCK, DIRECTORY, FILE, LINK, MOST_HEADERS, SYMLINK, Extents, Member, filled_up
+from pcopy.archive.member import BLOCK, DIRECTORY, FILE, LINK, MOST_HEADERS, SYMLINK, Extents, Member, rounded_up
 from pcopy.archive.records import (
-    LARGEST,
     MOST_EXTENTS,
+    NUMBER_LIMIT,
     PaxRecords,
-    extents_in_map,
-    extents_in_records,
-    parsed_records,
-    time_of,
+    parse_records,
+    parse_sparse_map,
+    parse_xattrs,
+    sparse_record_extents,
+    to_nanoseconds,
     too_many_extents,
-    xattrs_of,
 )
 from pcopy.named import NamedTuple
 
-Read = Callable[[int, int], bytes]
+ReadFunction = Callable[[int, int], bytes]
 """Function that returns bytes of the archive: from an offset on, and how many.
 
 It returns fewer bytes at the end of the archive, and before a place that cannot be read. It may raise ``OSError``.
@@ -38,29 +38,29 @@ _LONGEST_PAIR = 100
 """Largest number of bytes that a header has for one extent of a sparse file."""
 
 _ZEROS = bytes(BLOCK)
-_GLOBAL, _OWN, _SOLARIS, _LONG_NAME, _LONG_LINK, _OLD_SPARSE, _VOLUME = b"g", b"x", b"X", b"L", b"K", b"S", b"V"
-_EXTENSIONS = (_GLOBAL, _OWN, _SOLARIS, _LONG_NAME, _LONG_LINK)
-_OF_ALL = frozenset((b"path", b"linkpath", b"size", b"uid", b"gid", b"uname", b"gname", b"mtime"))
+_GLOBAL, _PAX, _SOLARIS, _LONG_NAME, _LONG_LINK, _OLD_SPARSE, _VOLUME = b"g", b"x", b"X", b"L", b"K", b"S", b"V"
+_EXTENSIONS = (_GLOBAL, _PAX, _SOLARIS, _LONG_NAME, _LONG_LINK)
+_GLOBAL_KEYS = frozenset((b"path", b"linkpath", b"size", b"uid", b"gid", b"uname", b"gname", b"mtime"))
 """Keys of the records of a global header that are applied to the members after it."""
-_OF_ONE = (b"GNU.sparse.", b"SCHILY.xattr.", b"SCHILY.acl.", b"LIBARCHIVE.xattr.")
+_SINGLE_FILE_PREFIXES = (b"GNU.sparse.", b"SCHILY.xattr.", b"SCHILY.acl.", b"LIBARCHIVE.xattr.")
 """Prefixes of the keys of records that describe a single file. They are refused in a global header, because no program
 writes them there."""
-_PLACE_AND_NAME = frozenset((b"size", b"path", b"GNU.sparse.name"))
+_ESSENTIAL_KEYS = frozenset((b"size", b"path", b"GNU.sparse.name"))
 """Keys of the records that determine the end of a member, and its name."""
 _LONGEST_KEY = 64
-"""Bytes that are enough for the length and the key of a record of ``_PLACE_AND_NAME``."""
+"""Bytes that are enough for the length and the key of a record of ``_ESSENTIAL_KEYS``."""
 _LONGEST_VALUE = 8 << 10
-"""Largest number of bytes of a record of ``_PLACE_AND_NAME`` that is read: a path is shorter than 4 KiB."""
+"""Largest number of bytes of a record of ``_ESSENTIAL_KEYS`` that is read: a path is shorter than 4 KiB."""
 _DEVICES = (b"3", b"4")
 _CONTINUED = b"M"
-_PLAIN = (FILE, LINK, SYMLINK, *_DEVICES, DIRECTORY, b"6")
-_OTHERS = {b"\0": FILE, b"7": FILE, b"D": DIRECTORY}
+_KNOWN_TYPES = (FILE, LINK, SYMLINK, *_DEVICES, DIRECTORY, b"6")
+_TYPE_ALIASES = {b"\0": FILE, b"7": FILE, b"D": DIRECTORY}
 _WITHOUT_DATA = frozenset((SYMLINK, *_DEVICES, DIRECTORY, b"6"))
 """Types of members that are not followed by data, whatever size their header states (pax(1)). GNU tar -x, bsdtar and
 tarfile read them alike."""
 _OLD_FILES = frozenset((FILE, b"\0", b"7"))
 """Types of files that are directories if their name ends with a slash, as in formats before ustar."""
-_SUM = 65521
+_ADLER_MODULUS = 65521
 """Modulus of Adler-32, whose lower half is the sum of all bytes plus 1. Computing the sum in this way is far quicker
 than in Python."""
 _OCTAL = frozenset(b"01234567")
@@ -83,39 +83,39 @@ class FoundMember(NamedTuple):
     data: int
     stored: int
     next: int
-    trouble: str = ""
-    remark: str = ""
+    problem_text: str = ""
+    warning: str = ""
 
 
 class Damage(NamedTuple):
     """An error at ``offset`` of the archive.
 
-    ``name`` is the name of the member, if it is known. ``is_cut`` is true if the archive ends there.
+    ``name`` is the name of the member, if it is known. ``is_truncated`` is true if the archive ends there.
     """
 
     offset: int
     name: bytes
     text: str
-    is_cut: bool = False
+    is_truncated: bool = False
 
 
-class Broken(Exception):
+class InvalidHeader(Exception):
     """Error for an invalid or contradictory header. The next header is looked for at the offset ``after``, if that is
     known."""
 
-    after: int | None = None
+    next_offset: int | None = None
 
 
-class Cut(Exception):
+class TruncatedArchive(Exception):
     """Error for an archive that ends too early."""
 
 
-def members(
-    read: Read,
+def read_members(
+    read: ReadFunction,
     lookup: Lookup,
     start: int = 0,
     end: int | None = None,
-    known: dict[bytes, bytes] | None = None,
+    global_records: dict[bytes, bytes] | None = None,
     most_extents: int = MOST_EXTENTS,
 ) -> Iterator[FoundMember | Damage]:
     """Yield the members and the damage from ``start`` on, up to the end of the archive.
@@ -127,15 +127,15 @@ def members(
       known: records of earlier global headers; those that are read are added.
       most_extents: a sparse file with more extents is reported as ``Damage``.
     """
-    source = Source(read, most_extents)
-    shared = {} if known is None else known
+    source = ArchiveBlocks(read, most_extents)
+    shared = {} if global_records is None else global_records
     at = start
     while end is None or at < end:
         try:
-            found = _member(source, at, shared, lookup)
-        except Broken as broken:
+            found = _read_member(source, at, shared, lookup)
+        except InvalidHeader as broken:
             yield Damage(at, b"", str(broken))
-            following = next_header(source, at + BLOCK if broken.after is None else broken.after)
+            following = next_header_offset(source, at + BLOCK if broken.next_offset is None else broken.next_offset)
             if following is None:
                 return
             at = following
@@ -144,39 +144,39 @@ def members(
             return
         yield found
         if isinstance(found, Damage):
-            if found.is_cut:
+            if found.is_truncated:
                 return
-            at = found_next(source, found)
+            at = offset_after_damage(source, found)
         else:
             at = found.next
 
 
-def found_next(source: Source, damage: Damage) -> int:
+def offset_after_damage(source: ArchiveBlocks, damage: Damage) -> int:
     """Return the offset at which the next header after a damaged member is looked for."""
-    return source.after.get(damage.offset, damage.offset + BLOCK)
+    return source.next_header_after.get(damage.offset, damage.offset + BLOCK)
 
 
-def next_header(source: Source, at: int) -> int | None:
+def next_header_offset(source: ArchiveBlocks, at: int) -> int | None:
     """Return the offset of the next header, at ``at`` or later; None if there is none."""
-    while block := source.block(at):
-        if block != _ZEROS and is_header(block):
+    while block := source.read_block(at):
+        if block != _ZEROS and is_valid_header(block):
             return at
         at += BLOCK
     return None
 
 
-class Source:
+class ArchiveBlocks:
     """The archive, read in windows of some blocks."""
 
-    def __init__(self, read: Read, most_extents: int = MOST_EXTENTS) -> None:
+    def __init__(self, read: ReadFunction, most_extents: int = MOST_EXTENTS) -> None:
         self._read = read
         self.most_extents = most_extents
         self._window = b""
         self._start = 0
-        self.after: dict[int, int] = {}
+        self.next_header_after: dict[int, int] = {}
         """Offsets of the next header after a damaged member, by the offset of that member."""
 
-    def block(self, at: int) -> bytes:
+    def read_block(self, at: int) -> bytes:
         """Return the block at the offset ``at``; empty if the archive ends before its end."""
         offset = at - self._start
         block = self._window[offset : offset + BLOCK] if offset >= 0 else b""
@@ -185,7 +185,7 @@ class Source:
             block = self._window[:BLOCK]
         return block if len(block) == BLOCK else b""
 
-    def bytes(self, at: int, size: int) -> bytes:
+    def read_bytes(self, at: int, size: int) -> bytes:
         """Return ``size`` bytes from the offset ``at`` on; fewer at the end of the archive."""
         offset = at - self._start
         if offset >= 0 and offset + size <= len(self._window):
@@ -193,23 +193,23 @@ class Source:
         return self._read(at, size)
 
 
-def is_header(block: bytes) -> bool:
+def is_valid_header(block: bytes) -> bool:
     """Return True if the checksum of the header ``block`` is right.
 
     Some old programs sum signed bytes; their checksum is accepted, too.
     """
     try:
-        stated = number(block[148:156])
-    except Broken:
+        stated = parse_number(block[148:156])
+    except InvalidHeader:
         return False
     field = block[148:156]
-    if ((adler32(block) & 0xFFFF) - 1 - stated - sum(field) + 256) % _SUM == 0:
+    if ((adler32(block) & 0xFFFF) - 1 - stated - sum(field) + 256) % _ADLER_MODULUS == 0:
         return True
     signed = sum(byte - 256 if byte > 127 else byte for byte in block[:148] + block[156:]) + 256
     return stated == signed
 
 
-def number(field: bytes) -> int:
+def parse_number(field: bytes) -> int:
     """Return the number in a ``field`` of a header: octal digits, or the binary form of GNU tar for larger numbers.
 
     Raise ``Broken`` if it is invalid, or not below 2**63.
@@ -218,29 +218,29 @@ def number(field: bytes) -> int:
         value = int.from_bytes(field, "big")
         bits = 8 * len(field)
         value -= 1 << (bits if field[0] == 0xFF else bits - 1)
-        if not -LARGEST < value < LARGEST:
-            raise Broken(f"a number that is too large: {value}")
+        if not -NUMBER_LIMIT < value < NUMBER_LIMIT:
+            raise InvalidHeader(f"a number that is too large: {value}")
         return value
     digits = field.lstrip(b" \0").replace(b"\0", b" ").partition(b" ")[0]
     if not _OCTAL.issuperset(digits):
-        raise Broken(f"a field that should be a number is {field!r}")
+        raise InvalidHeader(f"a field that should be a number is {field!r}")
     return int(digits, 8) if digits else 0
 
 
 def _check_size(at: int, size: int) -> None:
     """Raise ``Broken`` if a member at the offset ``at`` cannot have this ``size``."""
     if size < 0:
-        raise Broken("a member of a negative size")
-    if at + size > LARGEST - 2 * BLOCK:
-        raise Broken(f"a member of {size} bytes, which is too large")
+        raise InvalidHeader("a member of a negative size")
+    if at + size > NUMBER_LIMIT - 2 * BLOCK:
+        raise InvalidHeader(f"a member of {size} bytes, which is too large")
 
 
-def _text(field: bytes) -> bytes:
+def _field_text(field: bytes) -> bytes:
     """Return the text of a ``field``, which a NUL ends."""
     return field.partition(b"\0")[0]
 
 
-class _Before:
+class _ExtensionHeaders:
     """The extension headers that precede the header of a member: pax headers, long names and long links of GNU tar."""
 
     def __init__(self) -> None:
@@ -248,78 +248,80 @@ class _Before:
         self.name = b""
         self.link = b""
         self.size = 0
-        self.excess = ""
+        self.too_long_text = ""
         """Error text if the headers are too long and were not read completely. The member is then damaged, and its data
         are skipped."""
 
-    def read(self, source: Source, at: int, kind: bytes, size: int, shared: dict[bytes, bytes]) -> None:
+    def read_extension(
+        self, source: ArchiveBlocks, at: int, kind: bytes, size: int, shared: dict[bytes, bytes]
+    ) -> None:
         """Read an extension header of this ``kind`` whose body of ``size`` bytes is at the offset ``at``.
 
-        Raise ``Broken``, with the offset at which the next header may be, or ``Cut``.
+        Raise ``Broken``, with the offset at which the next header may be, or ``TruncatedArchive``.
         """
-        after = at + filled_up(size)
+        after = at + rounded_up(size)
         self.size += size
         try:
-            if self.size <= _most_headers(source.most_extents):
-                self.take(kind, _body(source, at, size), shared)
+            if self.size <= _max_header_bytes(source.most_extents):
+                self.parse(kind, _read_exactly(source, at, size), shared)
                 return
             text = f"headers of {self.size:,} bytes for one member, and {MOST_HEADERS:,} are read at most"
-            self.excess = f"{text}; if they hold a map of holes, --sparse-limit 0 allows more"
-            if not stands_at(source.block, after):  # the size is wrong, since no header follows
+            self.too_long_text = f"{text}; if they hold a map of holes, --sparse-limit 0 allows more"
+            if not has_header_at(source.read_block, after):  # the size is wrong, since no header follows
                 after = at
-                raise Broken(self.excess)
+                raise InvalidHeader(self.too_long_text)
             if kind == _GLOBAL:
-                raise Broken(self.excess)
-            if kind in (_OWN, _SOLARIS):
-                self.records.update(_place_and_name(source, at, size))
-        except Broken as broken:
-            broken.after = after
+                raise InvalidHeader(self.too_long_text)
+            if kind in (_PAX, _SOLARIS):
+                self.records.update(_essential_records(source, at, size))
+        except InvalidHeader as broken:
+            broken.next_offset = after
             raise
 
-    def take(self, kind: bytes, body: bytes, shared: dict[bytes, bytes]) -> None:
+    def parse(self, kind: bytes, body: bytes, shared: dict[bytes, bytes]) -> None:
         """Take the ``body`` of an extension header of this ``kind``. Raise ``Broken`` if it is invalid."""
         if kind == _LONG_NAME:
-            self.name = _text(body)
+            self.name = _field_text(body)
         elif kind == _LONG_LINK:
-            self.link = _text(body)
+            self.link = _field_text(body)
         else:
             try:
-                found = parsed_records(body)
+                found = parse_records(body)
             except ValueError as error:
-                raise Broken(str(error)) from None
+                raise InvalidHeader(str(error)) from None
             if kind == _GLOBAL:
-                _share(found, shared)
+                _add_global_records(found, shared)
             else:
                 self.records = found
 
 
-def _place_and_name(source: Source, at: int, size: int) -> dict[bytes, bytes]:
+def _essential_records(source: ArchiveBlocks, at: int, size: int) -> dict[bytes, bytes]:
     """Return those records of a pax header that determine the end of its member, and its name.
 
     The header of ``size`` bytes at the offset ``at`` is too long to be read into memory as a whole. Raise ``Broken`` or
-    ``Cut`` if it is invalid.
+    ``TruncatedArchive`` if it is invalid.
     """
     found: dict[bytes, bytes] = {}
     end, window, opened = at + size, b"", at
     while at < end:
         if opened + len(window) < min(at + _LONGEST_KEY, end):
-            window, opened = _body(source, at, min(WINDOW, end - at)), at
+            window, opened = _read_exactly(source, at, min(WINDOW, end - at)), at
         start = window[at - opened : at - opened + _LONGEST_KEY]
         digits, _, rest = start.partition(b" ")
         if not digits.isdigit():
             if not start.strip(b"\0"):
                 break
-            raise Broken("a pax header without lengths")
+            raise InvalidHeader("a pax header without lengths")
         length, key = int(digits), rest.partition(b"=")[0]
         if not len(digits) < length <= end - at:
-            raise Broken("a pax header whose lengths are wrong")
-        if key in _PLACE_AND_NAME and length <= _LONGEST_VALUE:
-            found[key] = _body(source, at, length)[len(digits) + len(key) + 2 : -1]
+            raise InvalidHeader("a pax header whose lengths are wrong")
+        if key in _ESSENTIAL_KEYS and length <= _LONGEST_VALUE:
+            found[key] = _read_exactly(source, at, length)[len(digits) + len(key) + 2 : -1]
         at += length
     return found
 
 
-def _most_headers(most_extents: int) -> int:
+def _max_header_bytes(most_extents: int) -> int:
     """Return the largest number of bytes of extension headers of one member that are read.
 
     The formats GNU.sparse 0.0 and 0.1 have the maps of sparse files in these headers, so the number grows with
@@ -328,22 +330,22 @@ def _most_headers(most_extents: int) -> int:
     return MOST_HEADERS if most_extents <= MOST_EXTENTS else max(MOST_HEADERS, _LONGEST_PAIR * most_extents)
 
 
-def _share(found: PaxRecords, shared: dict[bytes, bytes]) -> None:
+def _add_global_records(found: PaxRecords, shared: dict[bytes, bytes]) -> None:
     """Add the records of a global header to ``shared``, which apply to all later members.
 
     Raise ``Broken`` if any of them cannot be applied.
     """
-    shared.update({key: value for key, value in found.items() if key in _OF_ALL})
-    for key in found.withdrawn & _OF_ALL:
+    shared.update({key: value for key, value in found.items() if key in _GLOBAL_KEYS})
+    for key in found.cancelled_keys & _GLOBAL_KEYS:
         shared.pop(key, None)
     if sum(map(len, shared.values())) > MOST_HEADERS:
         shared.clear()
-        raise Broken(f"global headers of more than {MOST_HEADERS:,} bytes, which are not applied")
-    if found.pairs or any(key.startswith(_OF_ONE) for key in found):
-        raise Broken("a global header with attributes, ACLs or a map of holes, which are not applied")
+        raise InvalidHeader(f"global headers of more than {MOST_HEADERS:,} bytes, which are not applied")
+    if found.sparse_pairs or any(key.startswith(_SINGLE_FILE_PREFIXES) for key in found):
+        raise InvalidHeader("a global header with attributes, ACLs or a map of holes, which are not applied")
 
 
-class _Head(NamedTuple):
+class _HeaderAt(NamedTuple):
     """The header of a member: ``block``, at the offset ``at``. The first of its extension headers is at ``start``."""
 
     start: int
@@ -351,58 +353,60 @@ class _Head(NamedTuple):
     block: bytes
 
 
-def _member(source: Source, start: int, shared: dict[bytes, bytes], lookup: Lookup) -> FoundMember | Damage | None:
+def _read_member(
+    source: ArchiveBlocks, start: int, shared: dict[bytes, bytes], lookup: Lookup
+) -> FoundMember | Damage | None:
     """Return the member whose first header is at ``start``; None at the end of the archive. Raise ``Broken`` if it is
     invalid."""
-    before = _Before()
+    before = _ExtensionHeaders()
     at = start
     try:
-        while block := _header_at(source, at, is_first=at == start):
-            kind, size = block[156:157], number(block[124:136])
+        while block := _read_header(source, at, is_first=at == start):
+            kind, size = block[156:157], parse_number(block[124:136])
             _check_size(at, size)
             if kind in _EXTENSIONS:
-                before.read(source, at + BLOCK, kind, size, shared)
+                before.read_extension(source, at + BLOCK, kind, size, shared)
             elif kind != _VOLUME:
                 if shared:
                     before.records.add_missing(shared)
-                return _built(source, _Head(start, at, block), before, lookup)
-            at += BLOCK + filled_up(size)
+                return _build_member(source, _HeaderAt(start, at, block), before, lookup)
+            at += BLOCK + rounded_up(size)
             if kind in (_GLOBAL, _VOLUME):
                 before.size = 0
                 start = at
-    except Cut as cut:
-        return Damage(start, b"", str(cut), is_cut=True)
+    except TruncatedArchive as cut:
+        return Damage(start, b"", str(cut), is_truncated=True)
     return None
 
 
-def _header_at(source: Source, at: int, *, is_first: bool) -> bytes:
+def _read_header(source: ArchiveBlocks, at: int, *, is_first: bool) -> bytes:
     """Return the header at the offset ``at``; empty at the end of the archive, which must not follow an extension
     header.
 
-    ``is_first`` is true if no extension header precedes it. Raise ``Broken`` if it is no header, and ``Cut`` if the
-    archive ends.
+    ``is_first`` is true if no extension header precedes it. Raise ``Broken`` if it is no header, and
+    ``TruncatedArchive`` if the archive ends.
     """
-    block = source.block(at)
+    block = source.read_block(at)
     if not block:
-        raise Cut(
+        raise TruncatedArchive(
             "the archive is truncated: its end is missing" if is_first else "the archive ends here, in the middle"
         )
     if block == _ZEROS:
         if not is_first:
-            raise Broken("an extension header that no member follows")
+            raise InvalidHeader("an extension header that no member follows")
         return b""
-    if not is_header(block):
-        raise Broken("no header of a member: its checksum is wrong" + ("" if at else "; is this a tar archive?"))
+    if not is_valid_header(block):
+        raise InvalidHeader("no header of a member: its checksum is wrong" + ("" if at else "; is this a tar archive?"))
     return block
 
 
-def _body(source: Source, at: int, size: int) -> bytes:
-    """Return exactly ``size`` bytes from the offset ``at`` on. Raise ``Cut`` if there are fewer."""
-    body = source.bytes(at, size)
-    while len(body) < size and (more := source.bytes(at + len(body), size - len(body))):
+def _read_exactly(source: ArchiveBlocks, at: int, size: int) -> bytes:
+    """Return exactly ``size`` bytes from the offset ``at`` on. Raise ``TruncatedArchive`` if there are fewer."""
+    body = source.read_bytes(at, size)
+    while len(body) < size and (more := source.read_bytes(at + len(body), size - len(body))):
         body += more
     if len(body) < size:
-        raise Cut("the archive ends here, in the middle")
+        raise TruncatedArchive("the archive ends here, in the middle")
     return body
 
 
@@ -412,103 +416,107 @@ def is_old_directory(kind: bytes, name: bytes) -> bool:
 
 
 def has_data(kind: bytes, name: bytes) -> bool:
-    """Return True if data follow the header of a member of this type. For a hard link, ``link_data`` decides."""
+    """Return True if data follow the header of a member of this type. For a hard link, ``link_data_size`` decides."""
     return kind not in _WITHOUT_DATA and not is_old_directory(kind, name)
 
 
-def link_data(block: Callable[[int], bytes], data: int, size: int) -> int:
+def link_data_size(block: Callable[[int], bytes], data: int, size: int) -> int:
     """Return the bytes of data that follow a hard link whose header states ``size``; they would begin at the offset
     ``data``.
 
     Most programs write no data, whatever the size; pax(1) allows data. So a header at ``data`` is taken as the next
     header. Otherwise there are data if a header, or the end of the archive, follows them.
     """
-    if not size or is_header(following := block(data)):
+    if not size or is_valid_header(following := block(data)):
         return 0
-    behind = block(data + filled_up(size))
-    if behind and is_header(behind):
+    behind = block(data + rounded_up(size))
+    if behind and is_valid_header(behind):
         return size
     return size if behind == _ZEROS != following else 0
 
 
-def stands_at(block: Callable[[int], bytes], at: int) -> bool:
+def has_header_at(block: Callable[[int], bytes], at: int) -> bool:
     """Return True if a header, or the end of the archive, is at the offset ``at``."""
     found = block(at)
-    return bool(found) and (found == _ZEROS or is_header(found))
+    return bool(found) and (found == _ZEROS or is_valid_header(found))
 
 
-def is_gnu(block: bytes) -> bool:
+def is_old_gnu(block: bytes) -> bool:
     """Return True if the magic of a header is that of the old GNU format."""
     return block[257:265] == b"ustar  \0"
 
 
 def full_name(records: PaxRecords, long_name: bytes, block: bytes) -> bytes:
     """Return the name of a member, from its extension headers or from the header itself."""
-    return records.get(b"GNU.sparse.name") or records.get(b"path") or long_name or _name_in(block)
+    return records.get(b"GNU.sparse.name") or records.get(b"path") or long_name or _header_name(block)
 
 
-def _type_of(block: bytes, name: bytes) -> tuple[bytes, str]:
+def _member_type(block: bytes, name: bytes) -> tuple[bytes, str]:
     """Return the type of a member as ``pcopy.archive.member`` defines it, and a warning if the type is unknown."""
     kind = block[156:157]
     if is_old_directory(kind, name):
         return DIRECTORY, ""
-    if kind in _PLAIN:
+    if kind in _KNOWN_TYPES:
         return kind, ""
-    if kind in _OTHERS or (kind == _OLD_SPARSE and is_gnu(block)):
-        return _OTHERS.get(kind, FILE), ""
+    if kind in _TYPE_ALIASES or (kind == _OLD_SPARSE and is_old_gnu(block)):
+        return _TYPE_ALIASES.get(kind, FILE), ""
     return FILE, f"is of a type that is not known here, {kind!r}: it is taken as a file"
 
 
-def _stored(source: Source, head: _Head, records: PaxRecords, name: bytes) -> int:
+def _stored_size(source: ArchiveBlocks, head: _HeaderAt, records: PaxRecords, name: bytes) -> int:
     """Return the bytes of data that follow a header. Raise ``ValueError`` or ``Broken`` if the size is invalid."""
     kind, data = head.block[156:157], head.at + BLOCK
     if not has_data(kind, name):
         return 0
-    stored = records.number(b"size", number(head.block[124:136]))
+    stored = records.number(b"size", parse_number(head.block[124:136]))
     _check_size(head.at, stored)
-    return stored if kind != LINK else link_data(source.block, data, stored)
+    return stored if kind != LINK else link_data_size(source.read_block, data, stored)
 
 
-def _built(source: Source, head: _Head, before: _Before, lookup: Lookup) -> FoundMember | Damage:
+def _build_member(
+    source: ArchiveBlocks, head: _HeaderAt, before: _ExtensionHeaders, lookup: Lookup
+) -> FoundMember | Damage:
     """Return the member of a header and of its extension headers. Raise ``Broken`` if it is invalid."""
     start, at, block = head
     records = before.records
     name = full_name(records, before.name, block)
-    kind, remark = _type_of(block, name)
-    data = source.after[start] = at + BLOCK
+    kind, remark = _member_type(block, name)
+    data = source.next_header_after[start] = at + BLOCK
     try:
-        stored = _stored(source, head, records, name)
-        source.after[start] = data + filled_up(stored)
-        if before.excess:
-            raise ValueError(before.excess)
+        stored = _stored_size(source, head, records, name)
+        source.next_header_after[start] = data + rounded_up(stored)
+        if before.too_long_text:
+            raise ValueError(before.too_long_text)
         if block[156:157] == _CONTINUED:
             raise ValueError("it is continued from another volume, and its first part is missing")
         contents = StoredContents(data, stored, stored if kind == FILE else 0, None)
         if kind == FILE:
-            contents = _contents(source, head, records, contents)
-        xattrs, trouble = xattrs_of(records, lookup) if kind != LINK else ((), "")
+            contents = _file_contents(source, head, records, contents)
+        xattrs, trouble = parse_xattrs(records, lookup) if kind != LINK else ((), "")
         member = Member(
             name,
             kind,
-            number(block[100:108]) & 0o7777,
-            records.number(b"uid", number(block[108:116])),
-            records.number(b"gid", number(block[116:124])),
-            records.time(b"mtime", time_of(number(block[136:148]))),
+            parse_number(block[100:108]) & 0o7777,
+            records.number(b"uid", parse_number(block[108:116])),
+            records.number(b"gid", parse_number(block[116:124])),
+            records.time(b"mtime", to_nanoseconds(parse_number(block[136:148]))),
             contents.size,
-            records.get(b"linkpath") or before.link or _text(block[157:257]),
-            _device(block) if kind in _DEVICES else 0,
+            records.get(b"linkpath") or before.link or _field_text(block[157:257]),
+            _device_number(block) if kind in _DEVICES else 0,
             xattrs,
             contents.extents,
-            records.get(b"uname") or _text(block[265:297]),
-            records.get(b"gname") or _text(block[297:329]),
+            records.get(b"uname") or _field_text(block[265:297]),
+            records.get(b"gname") or _field_text(block[297:329]),
         )
         if b"\0" in member.link:
             raise ValueError("its link contains a NUL")
         if min(member.uid, member.gid) < 0 or max(member.uid, member.gid) >= 1 << 32:
             raise ValueError("its owner or group is not a valid number")
-    except (ValueError, Broken) as error:
+    except (ValueError, InvalidHeader) as error:
         return Damage(start, name, str(error))
-    return FoundMember(start, member, contents.data, contents.stored, source.after.pop(start), trouble, remark)
+    return FoundMember(
+        start, member, contents.data, contents.stored, source.next_header_after.pop(start), trouble, remark
+    )
 
 
 class StoredContents(NamedTuple):
@@ -523,92 +531,96 @@ class StoredContents(NamedTuple):
     extents: Extents | None
 
 
-def _contents(source: Source, head: _Head, records: PaxRecords, plain: StoredContents) -> StoredContents:
+def _file_contents(
+    source: ArchiveBlocks, head: _HeaderAt, records: PaxRecords, plain: StoredContents
+) -> StoredContents:
     """Return the contents of a file that may be sparse; ``plain`` are those of a file that is not.
 
     Raise ``ValueError`` or ``Broken`` if its map is invalid.
     """
     data, stored = plain.data, plain.stored
-    if head.block[156:157] == _OLD_SPARSE and is_gnu(head.block):
-        extents, size, used = _old_sparse(source, head)
+    if head.block[156:157] == _OLD_SPARSE and is_old_gnu(head.block):
+        extents, size, used = _old_gnu_sparse_map(source, head)
         found = StoredContents(data + used, stored, size, extents)
     elif records.is_sparse:
-        extents, size, used = _sparse(source, data, stored, records)
+        extents, size, used = _pax_sparse_map(source, data, stored, records)
         found = StoredContents(data + used, stored - used, size, extents)
     else:
         return plain
-    if extents.stored != found.stored:
+    if extents.data_size != found.stored:
         raise ValueError("its map of holes does not match the size of its contents")
     return found
 
 
-def _name_in(block: bytes) -> bytes:
+def _header_name(block: bytes) -> bytes:
     """Return the name in a header, with the prefix of ustar."""
-    name = _text(block[:100])
+    name = _field_text(block[:100])
     if block[257:263] == b"ustar\0":
-        prefix = _text(block[345:476] if block[508:512] == b"tar\0" else block[345:500])
+        prefix = _field_text(block[345:476] if block[508:512] == b"tar\0" else block[345:500])
         return prefix + b"/" + name if prefix else name
     return name
 
 
-def _device(block: bytes) -> int:
+def _device_number(block: bytes) -> int:
     """Return the device number in a header. Raise ``Broken`` if it is invalid."""
-    major, minor = number(block[329:337]), number(block[337:345])
+    major, minor = parse_number(block[329:337]), parse_number(block[337:345])
     if not (0 <= major < 1 << 12 and 0 <= minor < 1 << 20):
-        raise Broken("its device number is invalid")
+        raise InvalidHeader("its device number is invalid")
     return os.makedev(major, minor)
 
 
-def _sparse(source: Source, data: int, stored: int, records: PaxRecords) -> tuple[Extents, int, int]:
+def _pax_sparse_map(source: ArchiveBlocks, data: int, stored: int, records: PaxRecords) -> tuple[Extents, int, int]:
     """Return the extents of a pax sparse file, its size, and the bytes of its stored contents that the map takes.
 
     Raise ``ValueError`` if the map is invalid.
     """
     if records.get(b"GNU.sparse.major") == b"1":
         size = records.number(b"GNU.sparse.realsize", -1)
-        extents, used = extents_in_map(lambda at, length: source.bytes(data + at, length), stored, source.most_extents)
+        extents, used = parse_sparse_map(
+            lambda at, length: source.read_bytes(data + at, length), stored, source.most_extents
+        )
     else:
         size = records.number(b"GNU.sparse.size", records.number(b"GNU.sparse.realsize", -1))
-        extents, used = extents_in_records(records, source.most_extents), 0
-    return checked(extents, size), size, used
+        extents, used = sparse_record_extents(records, source.most_extents), 0
+    return checked_extents(extents, size), size, used
 
 
 _PAIRS_IN_BLOCK = 21
 """Number of extents in a continuation block, in the old GNU format of sparse files."""
 
 
-def _old_sparse(source: Source, head: _Head) -> tuple[Extents, int, int]:
+def _old_gnu_sparse_map(source: ArchiveBlocks, head: _HeaderAt) -> tuple[Extents, int, int]:
     """Return the same as ``_sparse`` for a header of the old GNU format, whose map continues in the blocks after it."""
     start, at, block = head
     found = array("q")
-    _add_pairs(found, block[386:482])
-    size, more, used = number(block[483:495]), block[482], 0
+    _add_extents(found, block[386:482])
+    size, more, used = parse_number(block[483:495]), block[482], 0
     pairs, most_pairs = 4, source.most_extents + _PAIRS_IN_BLOCK  # empty pairs count, because reading them takes time
     while more:
         used += BLOCK
-        block = source.block(at + used)
+        block = source.read_block(at + used)
         if not block:
             raise ValueError("the archive ends here, in the middle")
         pairs += _PAIRS_IN_BLOCK
         if pairs < most_pairs and len(found) <= 2 * source.most_extents:
-            _add_pairs(found, block[:504])
+            _add_extents(found, block[:504])
         more = block[504]
-    source.after[start] += used
+    source.next_header_after[start] += used
     if pairs >= most_pairs or len(found) > 2 * source.most_extents:
         raise too_many_extents(source.most_extents)
-    return checked(Extents(found), size), size, used
+    return checked_extents(Extents(found), size), size, used
 
 
-def _add_pairs(found: array[int], fields: bytes) -> None:
+def _add_extents(found: array[int], fields: bytes) -> None:
     """Append the extents in some ``fields`` of a header to ``found``; empty ones are left out."""
     for at in range(0, len(fields), 24):
-        offset, length = number(fields[at : at + 12]), number(fields[at + 12 : at + 24])
+        offset, length = parse_number(fields[at : at + 12]), parse_number(fields[at + 12 : at + 24])
         if offset or length:
             found.append(offset)
             found.append(length)
 
 
-def checked(extents: Extents, size: int) -> Extents:
+def checked_extents(extents: Extents, size: int) -> Extents:
     """Return ``extents`` without empty ones. Raise ``ValueError`` unless they are in order and within the file."""
     at = 0
     if size < 0:
@@ -617,4 +629,8 @@ def checked(extents: Extents, size: int) -> Extents:
         if offset < at or length < 0 or offset + length > size:
             raise ValueError("its map of holes contradicts itself")
         at = offset + length
-    return Extents.of(extent for extent in extents if extent[1]) if 0 in memoryview(extents.numbers)[1::2] else extents
+    return (
+        Extents.from_pairs(extent for extent in extents if extent[1])
+        if 0 in memoryview(extents.numbers)[1::2]
+        else extents
+    )

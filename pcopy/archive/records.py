@@ -11,11 +11,11 @@ from array import array
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import unquote_to_bytes
 
-from pcopy.archive.acl_text import Lookup, from_text
-from pcopy.archive.member import BLOCK, Extents, filled_up
+from pcopy.archive.acl_text import Lookup, acl_from_text
+from pcopy.archive.member import BLOCK, Extents, rounded_up
 from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
 
-LARGEST = 1 << 63
+NUMBER_LIMIT = 1 << 63
 """Bound that no size, offset or number of seconds reaches: those of system calls have 63 bits."""
 MOST_EXTENTS = 1 << 22
 """Largest number of extents of a sparse file by default (``--sparse-limit``). They take 64 MiB of memory."""
@@ -28,10 +28,10 @@ _TIME = re.compile(rb"(-?)(\d{1,19})(?!\d)(?:\.(\d*))?")
 _FLOAT = re.compile(rb"(-?)(\d)(?:\.(\d{1,20}))?e([-+]?\d{1,3})")
 """A time with an exponent, as Python's tarfile writes it if it is below 1e-4 or at least 1e16. pax(1) has no such
 numbers."""
-_DIGITS = 19
+_MAX_DIGITS = 19
 """Largest number of digits of a number."""
 _NUMBER = re.compile(rb"\d{1,19}")
-_MINIMAL_ACL = 3
+_MINIMAL_ACL_ENTRIES = 3
 """Number of entries of an ACL that is equivalent to a mode."""
 
 
@@ -45,19 +45,19 @@ class PaxRecords(dict[bytes, bytes]):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pairs: list[tuple[bytes, bytes]] = []
-        self.withdrawn: set[bytes] = set()
+        self.sparse_pairs: list[tuple[bytes, bytes]] = []
+        self.cancelled_keys: set[bytes] = set()
 
     def add_missing(self, shared: Mapping[bytes, bytes]) -> None:
         """Add those records of global headers, ``shared``, for which this member has no own record."""
         for key, value in shared.items():
-            if key not in self.withdrawn:
+            if key not in self.cancelled_keys:
                 self.setdefault(key, value)
 
     @property
     def is_sparse(self) -> bool:
         """True if the records describe a sparse file."""
-        return bool(self.pairs) or any(key.startswith(_SPARSE) for key in self)
+        return bool(self.sparse_pairs) or any(key.startswith(_SPARSE) for key in self)
 
     def number(self, key: bytes, otherwise: int) -> int:
         """Return the number in the record ``key``; ``otherwise`` if there is none. Raise ``ValueError`` if it is
@@ -67,7 +67,7 @@ class PaxRecords(dict[bytes, bytes]):
             return otherwise
         if not _NUMBER.fullmatch(value):
             raise ValueError(f"its {key.decode()} is not a number")
-        if (number := int(value)) >= LARGEST:
+        if (number := int(value)) >= NUMBER_LIMIT:
             raise ValueError(f"its {key.decode()} is too large")
         return number
 
@@ -84,7 +84,7 @@ class PaxRecords(dict[bytes, bytes]):
         if found is None:
             raise ValueError(f"its {key.decode()} is not a time")
         sign, seconds, part = found.groups(b"")
-        moment = time_of(int(seconds)) + int(part[:9].ljust(9, b"0"))
+        moment = to_nanoseconds(int(seconds)) + int(part[:9].ljust(9, b"0"))
         return -moment if sign else moment
 
 
@@ -101,15 +101,15 @@ def _without_exponent(value: bytes) -> bytes:
     return b"%b%b.%b" % (sign, digits[:point], digits[point:])
 
 
-def time_of(seconds: int) -> int:
+def to_nanoseconds(seconds: int) -> int:
     """Return ``seconds`` in nanoseconds. Raise ``ValueError`` if no system call accepts such a time."""
-    if not 1 - LARGEST < seconds < LARGEST - 1:
+    if not 1 - NUMBER_LIMIT < seconds < NUMBER_LIMIT - 1:
         raise ValueError("its time is out of range")
     return seconds * 10**9
 
 
-def parsed_records(body: bytes) -> PaxRecords:
-    """Return the records in the ``body`` of a pax header: ``LENGTH KEY=VALUE`` and a newline, all of which LENGTH
+def parse_records(body: bytes) -> PaxRecords:
+    """Return the records in the ``body`` of a pax header: ``LENGTH KEY=VALUE_BYTES`` and a newline, all of which LENGTH
     includes.
 
     Raise ``ValueError`` if the body is invalid.
@@ -129,13 +129,13 @@ def parsed_records(body: bytes) -> PaxRecords:
             raise ValueError("a pax header whose lengths are wrong")
         key, value = body[space + 1 : equals], body[equals + 1 : following - 1]
         if key in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):
-            records.pairs.append((key, value))
+            records.sparse_pairs.append((key, value))
         elif value:
             records[key] = value
-            records.withdrawn.discard(key)
+            records.cancelled_keys.discard(key)
         else:
             records.pop(key, None)
-            records.withdrawn.add(key)
+            records.cancelled_keys.add(key)
             if key.startswith(_XATTR):
                 records[key] = value
         at = following
@@ -147,7 +147,7 @@ def too_many_extents(most: int) -> ValueError:
     return ValueError(f"its map of holes has more than {most:,} entries; --sparse-limit N allows more")
 
 
-def extents_in_map(read: Callable[[int, int], bytes], stored: int, most: int) -> tuple[Extents, int]:
+def parse_sparse_map(read: Callable[[int, int], bytes], stored: int, most: int) -> tuple[Extents, int]:
     """Return the extents of a sparse file in the format GNU.sparse 1.0, and the bytes that their map takes.
 
     The map is at the beginning of the contents, which have ``stored`` bytes. Raise ``ValueError`` if it is invalid.
@@ -169,16 +169,16 @@ def extents_in_map(read: Callable[[int, int], bytes], stored: int, most: int) ->
                 raise too_many_extents(most)
             wanted += 2 * int(lines[0])
         del lines[wanted - len(values) :]
-        if not all(map(_NUMBER.fullmatch, lines)) or (len(rest) > _DIGITS and len(values) + len(lines) < wanted):
+        if not all(map(_NUMBER.fullmatch, lines)) or (len(rest) > _MAX_DIGITS and len(values) + len(lines) < wanted):
             raise ValueError("its map of holes contains an invalid number")
-        values.extend(_offsets(lines))
+        values.extend(_parse_offsets(lines))
         used += sum(map(len, lines)) + len(lines)
-    if filled_up(used) > stored:
+    if rounded_up(used) > stored:
         raise ValueError("its map of holes is longer than its contents")
-    return Extents(values[1:]), filled_up(used)
+    return Extents(values[1:]), rounded_up(used)
 
 
-def _offsets(digits: Sequence[bytes]) -> array[int]:
+def _parse_offsets(digits: Sequence[bytes]) -> array[int]:
     """Return the numbers that ``digits`` state. Raise ``ValueError`` if one is too large."""
     try:
         return array("q", map(int, digits))
@@ -186,19 +186,19 @@ def _offsets(digits: Sequence[bytes]) -> array[int]:
         raise ValueError("its map of holes holds a number that is too large") from None
 
 
-def extents_in_records(records: PaxRecords, most: int) -> Extents:
+def sparse_record_extents(records: PaxRecords, most: int) -> Extents:
     """Return the extents of a sparse file in the formats GNU.sparse 0.0 and 0.1. Raise ``ValueError`` if they are
     invalid."""
     text = records.get(b"GNU.sparse.map")
-    words = text.split(b",") if text else [value for _, value in records.pairs]
+    words = text.split(b",") if text else [value for _, value in records.sparse_pairs]
     if len(words) % 2 or not all(map(_NUMBER.fullmatch, words)):
         raise ValueError("its map of holes is not a list of pairs")
     if len(words) > 2 * most:
         raise too_many_extents(most)
-    return Extents(_offsets(words))
+    return Extents(_parse_offsets(words))
 
 
-def xattrs_of(records: PaxRecords, lookup: Lookup) -> tuple[tuple[tuple[str, bytes], ...], str]:
+def parse_xattrs(records: PaxRecords, lookup: Lookup) -> tuple[tuple[tuple[str, bytes], ...], str]:
     """Return the extended attributes in the records, with ACLs, and an error text about those that are invalid."""
     keys = [key for key in records if key.startswith((b"SCHILY.", b"LIBARCHIVE."))]
     if not keys:
@@ -208,31 +208,31 @@ def xattrs_of(records: PaxRecords, lookup: Lookup) -> tuple[tuple[tuple[str, byt
     for key in keys:
         try:
             if key.startswith(_XATTR):
-                found[_named(key[len(_XATTR) :].replace(b"%3D", b"=").replace(b"%25", b"%"))] = records[key]
+                found[_attribute_name(key[len(_XATTR) :].replace(b"%3D", b"=").replace(b"%25", b"%"))] = records[key]
             elif key.startswith(_ENCODED):
                 name = unquote_to_bytes(key[len(_ENCODED) :])
                 if _XATTR + name not in records:
-                    found[_named(name)] = _decoded(name, records[key])
+                    found[_attribute_name(name)] = _decode_base64(name, records[key])
         except ValueError as error:
             troubles.append(str(error))
     for key, attribute in _ACLS.items():
         if key in records:
             try:
-                _add_acl(found, attribute, from_text(records[key], lookup))
+                _add_acl(found, attribute, acl_from_text(records[key], lookup))
             except ValueError as error:
                 troubles.append(str(error))
     return tuple(sorted(found.items())), "; ".join(troubles)
 
 
-def _decoded(name: bytes, value: bytes) -> bytes:
+def _decode_base64(name: bytes, value: bytes) -> bytes:
     """Return the attribute value that is encoded in base 64 without padding. Raise ``ValueError`` if it is invalid."""
     try:
         return base64.b64decode(value + b"=" * (-len(value) % 4))
     except ValueError:
-        raise ValueError(f"its attribute {_named(name)!r} is not in base 64") from None
+        raise ValueError(f"its attribute {_attribute_name(name)!r} is not in base 64") from None
 
 
-def _named(name: bytes) -> str:
+def _attribute_name(name: bytes) -> str:
     """Return the name of an attribute as text. Raise ``ValueError`` if it is empty or contains a NUL."""
     if not name or b"\0" in name:
         raise ValueError(f"an attribute has the invalid name {name!r}")
@@ -241,7 +241,7 @@ def _named(name: bytes) -> str:
 
 def _add_acl(found: dict[str, bytes], attribute: str, acl: bytes) -> None:
     """Add an ACL to the attributes in ``found``, unless it is equivalent to the mode."""
-    if attribute == ACCESS_ACL and len(acl) == 4 + 8 * _MINIMAL_ACL:  # it is equivalent to the mode
+    if attribute == ACCESS_ACL and len(acl) == 4 + 8 * _MINIMAL_ACL_ENTRIES:  # it is equivalent to the mode
         found.pop(attribute, None)
     else:
         found[attribute] = acl

@@ -9,28 +9,36 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.archive.member import BLOCK, MOST_HEADERS, filled_up
-from pcopy.archive.reader import Broken, Read, full_name, has_data, is_header, link_data, number
-from pcopy.archive.records import LARGEST, PaxRecords, parsed_records
+from pcopy.archive.member import BLOCK, MOST_HEADERS, rounded_up
+from pcopy.archive.reader import (
+    InvalidHeader,
+    ReadFunction,
+    full_name,
+    has_data,
+    is_valid_header,
+    link_data_size,
+    parse_number,
+)
+from pcopy.archive.records import NUMBER_LIMIT, PaxRecords, parse_records
 
 if TYPE_CHECKING:
-    from pcopy.fsio.kernel.native_tar import TarHeaders
+    from pcopy.fsio.kernel.native_tar import TarHeaderParser
 
 WINDOW = 256 << 10
 """Bytes that one call reads where members are small."""
-_SMALL = 32 << 10
+_SMALL_WINDOW = 32 << 10
 """Bytes that one call reads where members are large."""
 _ZEROS = bytes(BLOCK)
-_PLAIN = frozenset(b"0\x00123456xXLK7D")
-_BEFORE = frozenset(b"xXLK")
+_KNOWN_TYPES = frozenset(b"0\x00123456xXLK7D")
+_EXTENSION_TYPES = frozenset(b"xXLK")
 _PAX, _LONG_NAME, _LINK = frozenset(b"xX"), ord("L"), ord("1")
 
 
-class _Unclear(Exception):
+class _NeedsReader(Exception):
     """Error for a header that only the reader understands."""
 
 
-def skim(read: Read, start: int = 0, in_c: TarHeaders | None = None) -> Iterator[int | None]:
+def skim_offsets(read: ReadFunction, start: int = 0, in_c: TarHeaderParser | None = None) -> Iterator[int | None]:
     """Yield the offsets of members from ``start`` on, except that of the first one, up to the end of the archive.
 
     Yield None where only the reader can continue, from the last offset on: at global headers, sparse files of the old
@@ -39,106 +47,106 @@ def skim(read: Read, start: int = 0, in_c: TarHeaders | None = None) -> Iterator
     Args:
       in_c: the C function that finds most offsets; None if the C backend is not available.
     """
-    skimming = _Skimming(read)
+    skimming = _OffsetSearch(read)
     at: int | None = start
     try:
         while at is not None:
             if in_c is not None:
-                for offsets, following in skimming.many(in_c, at):
+                for offsets, following in skimming.offsets_by_c(in_c, at):
                     yield from offsets if at > start else offsets[1:]
                     at = following
-            after = skimming.member(at)
+            after = skimming.end_of_member(at)
             if after is not None and at > start:
                 yield at
             at = after
-    except _Unclear:
+    except _NeedsReader:
         yield None
 
 
-class _Skimming:
+class _OffsetSearch:
     """The state of a search: the window of the archive that was read last."""
 
-    def __init__(self, read: Read) -> None:
+    def __init__(self, read: ReadFunction) -> None:
         self._read = read
         self._window, self._opened = b"", 0
 
-    def _bytes(self, at: int, size: int) -> bytes:
+    def _window_bytes(self, at: int, size: int) -> bytes:
         """Return ``size`` bytes from the offset ``at`` on; fewer at the end of the archive."""
         offset = at - self._opened
         found = self._window[offset : offset + size] if offset >= 0 else b""
         if len(found) < size:
-            length = _SMALL if offset > len(self._window) + WINDOW else WINDOW
+            length = _SMALL_WINDOW if offset > len(self._window) + WINDOW else WINDOW
             self._window, self._opened = self._read(at, max(length, size)), at
             found = self._window[:size]
         return found
 
-    def many(self, in_c: TarHeaders, at: int) -> Iterator[tuple[Sequence[int], int]]:
+    def offsets_by_c(self, in_c: TarHeaderParser, at: int) -> Iterator[tuple[Sequence[int], int]]:
         """Yield offsets of the next members that C has found, and the offset at which it continues.
 
         After the last result, the member there must be handled by ``member``.
         """
         number = 1
-        while number and self._bytes(at, BLOCK):
-            offsets, at = in_c.skim(self._window, self._opened, at)
+        while number and self._window_bytes(at, BLOCK):
+            offsets, at = in_c.member_offsets(self._window, self._opened, at)
             if number := len(offsets):
                 yield offsets, at
 
-    def member(self, at: int) -> int | None:
-        """Return the offset at which the member at ``at`` ends; None if there is none. Raise ``_Unclear``."""
+    def end_of_member(self, at: int) -> int | None:
+        """Return the offset at which the member at ``at`` ends; None if there is none. Raise ``_NeedsReader``."""
         records, long_name, before = PaxRecords(), b"", 0
         while True:
-            block = self._bytes(at, BLOCK)
+            block = self._window_bytes(at, BLOCK)
             if len(block) < BLOCK or (block == _ZEROS and not before):
                 return None
-            kind, size = block[156], _size_of(block[124:136])
-            if kind not in _PLAIN or size < 0 or not is_header(block):
-                raise _Unclear
-            if kind not in _BEFORE:
-                return at + BLOCK + filled_up(self._stored(at, block, records, long_name))
+            kind, size = block[156], _parse_size(block[124:136])
+            if kind not in _KNOWN_TYPES or size < 0 or not is_valid_header(block):
+                raise _NeedsReader
+            if kind not in _EXTENSION_TYPES:
+                return at + BLOCK + rounded_up(self._stored_size(at, block, records, long_name))
             before += size
             if before > MOST_HEADERS:
-                raise _Unclear
+                raise _NeedsReader
             if kind in _PAX:
                 records = self._records_in(at + BLOCK, size)
             elif kind == _LONG_NAME:
-                long_name = self._bytes(at + BLOCK, size).partition(b"\0")[0]
-            at += BLOCK + filled_up(size)
+                long_name = self._window_bytes(at + BLOCK, size).partition(b"\0")[0]
+            at += BLOCK + rounded_up(size)
 
-    def _stored(self, at: int, block: bytes, records: PaxRecords, long_name: bytes) -> int:
-        """Return the bytes of data that follow the header ``block`` at the offset ``at``. Raise ``_Unclear``."""
-        kind, size = block[156:157], number(block[124:136])
+    def _stored_size(self, at: int, block: bytes, records: PaxRecords, long_name: bytes) -> int:
+        """Return the bytes of data that follow the header ``block`` at the offset ``at``. Raise ``_NeedsReader``."""
+        kind, size = block[156:157], parse_number(block[124:136])
         if not has_data(kind, full_name(records, long_name, block)):
             return 0
         try:
             size = records.number(b"size", size)
         except ValueError:
-            raise _Unclear from None
-        if at + size > LARGEST - 2 * BLOCK:
-            raise _Unclear
+            raise _NeedsReader from None
+        if at + size > NUMBER_LIMIT - 2 * BLOCK:
+            raise _NeedsReader
         if kind[0] == _LINK:
-            return link_data(self._block, at + BLOCK, size)
+            return link_data_size(self._read_block, at + BLOCK, size)
         return size
 
-    def _block(self, at: int) -> bytes:
+    def _read_block(self, at: int) -> bytes:
         """Return the block at the offset ``at``; empty at the end of the archive."""
-        block = self._bytes(at, BLOCK)
+        block = self._window_bytes(at, BLOCK)
         return block if len(block) == BLOCK else b""
 
     def _records_in(self, at: int, size: int) -> PaxRecords:
         """Return the records of a pax header, if it may contain a size or a name; otherwise none. Raise
-        ``_Unclear``."""
-        body = self._bytes(at, size)
+        ``_NeedsReader``."""
+        body = self._window_bytes(at, size)
         if not (b"size=" in body or b"path=" in body or b"sparse.name=" in body):
             return PaxRecords()
         try:
-            return parsed_records(body)
+            return parse_records(body)
         except ValueError:
-            raise _Unclear from None
+            raise _NeedsReader from None
 
 
-def _size_of(field: bytes) -> int:
+def _parse_size(field: bytes) -> int:
     """Return the number in ``field``; -1 if it is invalid."""
     try:
-        return number(field)
-    except Broken:
+        return parse_number(field)
+    except InvalidHeader:
         return -1

@@ -16,26 +16,26 @@ from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
-from pcopy.checkpoint.directory import Path, check_directory, create
-from pcopy.checkpoint.framing import Frame, as_damage, damaged, frames, write_frame
-from pcopy.checkpoint.layout import END_IT, VERSION, base_name, run_name
-from pcopy.checkpoint.record import as_shares, as_task, is_counts, load_value
+from pcopy.checkpoint.directory import AnyPath, check_directory, create_file
+from pcopy.checkpoint.framing import Frame, damage_error, read_frames, reporting_damage, write_frame
+from pcopy.checkpoint.layout import JOB_FORMAT_VERSION, OTHER_VERSION_ADVICE, base_file_name, run_directory_name
+from pcopy.checkpoint.record import checked_shares, checked_task, is_tuple_of_ints, load_value
 from pcopy.engine.backlog import FRAME_BYTES
 from pcopy.engine.messages import dump_primitives
-from pcopy.engine.task import Share, Task, batches
-from pcopy.errors import Refused
-from pcopy.fsio.syncer import sync_written
+from pcopy.engine.task import LabelledCounts, Task, task_batches
+from pcopy.errors import RequestRefused
+from pcopy.fsio.syncer import sync_if_supported
 from pcopy.named import NamedTuple
-from pcopy.text import shown
+from pcopy.text import printable_path
 
-FORMAT = "pcopy-base"
+BASE_FORMAT = "pcopy-base"
 """Name of the format of base files."""
 
-_SHARES_TOGETHER = 1024
+_SHARES_PER_FRAME = 1024
 """Maximum number of shares of the counts in one frame."""
 
 
-class Header(NamedTuple):
+class BaseHeader(NamedTuple):
     """Header of a base file.
 
     Attributes:
@@ -53,105 +53,111 @@ class Header(NamedTuple):
     counts: tuple[int, ...]
 
 
-def write_base(directory: bytes, header: Header, shares: Iterable[Share], tasks: Iterable[Task]) -> None:
+def write_base(directory: bytes, header: BaseHeader, shares: Iterable[LabelledCounts], tasks: Iterable[Task]) -> None:
     """Write the base of one rank and bring the file to stable storage. The entry in the run's ``directory`` is not
     synced.
 
     Raise ``OSError``, also if the file exists.
     """
-    with create(os.path.join(directory, base_name(header.rank))) as file:
+    with create_file(os.path.join(directory, base_file_name(header.rank))) as file:
 
         def write(value: object) -> None:
             """Append ``value`` as a frame."""
             write_frame(file, dump_primitives(value))
 
-        write((FORMAT, VERSION, *header))
+        write((BASE_FORMAT, JOB_FORMAT_VERSION, *header))
         remaining = iter(shares)
-        while some_shares := tuple(islice(remaining, _SHARES_TOGETHER)):
+        while some_shares := tuple(islice(remaining, _SHARES_PER_FRAME)):
             write(some_shares)
         count = 0
-        for batch in batches(tasks, FRAME_BYTES):
+        for batch in task_batches(tasks, FRAME_BYTES):
             write([tuple(task) for task in batch])
             count += len(batch)
         write(count)
-        sync_written(file.fileno())
+        sync_if_supported(file.fileno())
 
 
-def base_path(job_dir: Path, run: int, rank: int) -> bytes:
+def base_path(job_dir: AnyPath, run: int, rank: int) -> bytes:
     """Return the path of the base of ``rank`` in ``run``."""
-    return os.path.join(os.fsencode(job_dir), run_name(run), base_name(rank))
+    return os.path.join(os.fsencode(job_dir), run_directory_name(run), base_file_name(rank))
 
 
-def read_header(job_dir: Path, run: int, rank: int) -> Header:
-    """Return the header of a base. Raise ``Refused`` if the file is missing, not trusted, damaged or another rank's."""
+def read_base_header(job_dir: AnyPath, run: int, rank: int) -> BaseHeader:
+    """Return the header of a base. Raise ``RequestRefused`` if the file is missing, not trusted, damaged or another
+    rank's.
+    """
     path = base_path(job_dir, run, rank)
-    return _header(path, next(frames(path), Frame(0, b"")), run, rank)
+    return _checked_header(path, next(read_frames(path), Frame(0, b"")), run, rank)
 
 
-def read_base(job_dir: Path, run: int, rank: int) -> Iterator[Task]:
+def read_base(job_dir: AnyPath, run: int, rank: int) -> Iterator[Task]:
     """Return the tasks with which ``rank`` begins ``run``, with one frame at a time in memory.
 
-    Raise ``Refused`` if the directory or the file is missing, not trusted or damaged, either at the first task or at
-    the end: only after the last task is it certain that none is missing.
+    Raise ``RequestRefused`` if the directory or the file is missing, not trusted or damaged, either at the first task
+    or at the end: only after the last task is it certain that none is missing.
     """
-    return (value for value in _read(job_dir, run, rank) if isinstance(value, Task))
+    return (value for value in _shares_and_tasks(job_dir, run, rank) if isinstance(value, Task))
 
 
-def read_shares(job_dir: Path, run: int) -> Iterator[Share]:
+def read_shares(job_dir: AnyPath, run: int) -> Iterator[LabelledCounts]:
     """Return the shares of the counts with which ``run`` begins. Raise as ``read_base`` does."""
-    for value in _read(job_dir, run, 0):
+    for value in _shares_and_tasks(job_dir, run, 0):
         if isinstance(value, Task):
             return
         yield value
 
 
-def _read(job_dir: Path, run: int, rank: int) -> Iterator[Task | Share]:
-    """Yield all shares, then all tasks of a base. Raise ``Refused`` as ``read_base`` does."""
+def _shares_and_tasks(job_dir: AnyPath, run: int, rank: int) -> Iterator[Task | LabelledCounts]:
+    """Yield all shares, then all tasks of a base. Raise ``RequestRefused`` as ``read_base`` does."""
     check_directory(os.fsencode(job_dir))
-    check_directory(os.path.join(os.fsencode(job_dir), run_name(run)))
+    check_directory(os.path.join(os.fsencode(job_dir), run_directory_name(run)))
     path = base_path(job_dir, run, rank)
-    read = frames(path)
-    _header(path, next(read, Frame(0, b"")), run, rank)
+    read = read_frames(path)
+    _checked_header(path, next(read, Frame(0, b"")), run, rank)
     count = 0
     for frame in read:
-        with as_damage(path, frame.offset):
+        with reporting_damage(path, frame.offset):
             value = load_value(frame.payload)
         if type(value) is int:
             if value != count or next(read, None) is not None:
-                raise damaged(path, frame.offset, f"the end of {value} tasks, but the file has more or fewer")
+                raise damage_error(path, frame.offset, f"the end of {value} tasks, but the file has more or fewer")
             return
         if type(value) is tuple:
-            with as_damage(path, frame.offset):
-                yield from as_shares(value)
+            with reporting_damage(path, frame.offset):
+                yield from checked_shares(value)
             continue
         if type(value) is not list:
-            raise damaged(path, frame.offset, "neither tasks nor the end")
-        with as_damage(path, frame.offset):
-            yield from map(as_task, value)
+            raise damage_error(path, frame.offset, "neither tasks nor the end")
+        with reporting_damage(path, frame.offset):
+            yield from map(checked_task, value)
         count += len(value)
-    raise Refused(f"{shown(path)}: damaged: it ends after {count} tasks, and more were written")
+    raise RequestRefused(f"{printable_path(path)}: damaged: it ends after {count} tasks, and more were written")
 
 
-def _header(path: bytes, frame: Frame, run: int, rank: int) -> Header:
-    """Return the header in the first frame of a base; raise ``Refused`` if it is not that of ``run`` and ``rank``."""
-    fields = read_first(path, frame, FORMAT)
-    if len(fields) != len(Header._fields) or not is_counts(fields[:-1]) or not is_counts(fields[-1]):
-        raise damaged(path, frame.offset, "not the header of a base")
-    header = Header(*fields)
+def _checked_header(path: bytes, frame: Frame, run: int, rank: int) -> BaseHeader:
+    """Return the header in the first frame of a base; raise ``RequestRefused`` if it is not that of ``run`` and
+    ``rank``.
+    """
+    fields = read_first_frame(path, frame, BASE_FORMAT)
+    if len(fields) != len(BaseHeader._fields) or not is_tuple_of_ints(fields[:-1]) or not is_tuple_of_ints(fields[-1]):
+        raise damage_error(path, frame.offset, "not the header of a base")
+    header = BaseHeader(*fields)
     if (header.run, header.rank) != (run, rank):
-        raise damaged(path, frame.offset, f"belongs to run {header.run}, rank {header.rank}")
+        raise damage_error(path, frame.offset, f"belongs to run {header.run}, rank {header.rank}")
     return header
 
 
-def read_first(path: bytes, frame: Frame, name: str) -> tuple[Any, ...]:
+def read_first_frame(path: bytes, frame: Frame, name: str) -> tuple[Any, ...]:
     """Return the fields in a file's first frame, without the name of its format and the version.
 
-    Raise ``Refused`` unless the file has the format ``name`` and the version of this pcopy.
+    Raise ``RequestRefused`` unless the file has the format ``name`` and the version of this pcopy.
     """
-    with as_damage(path, frame.offset):
+    with reporting_damage(path, frame.offset):
         value = load_value(frame.payload)
     if type(value) is not tuple or len(value) < 2 or value[0] != name or type(value[1]) is not int:
-        raise damaged(path, 0, f"no file of the format {name}")
-    if value[1] != VERSION:
-        raise Refused(f"{shown(path)}: version {value[1]} of {name}; this pcopy reads version {VERSION}; {END_IT}")
+        raise damage_error(path, 0, f"no file of the format {name}")
+    if value[1] != JOB_FORMAT_VERSION:
+        raise RequestRefused(
+            f"{printable_path(path)}: version {value[1]} of {name}; this pcopy reads version {JOB_FORMAT_VERSION}; {OTHER_VERSION_ADVICE}"
+        )
     return value[2:]

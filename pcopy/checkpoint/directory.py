@@ -19,46 +19,46 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO, TypeAlias
 
-from pcopy.checkpoint.layout import JOB
-from pcopy.errors import Refused
-from pcopy.fsio.close import held_open, names_in
-from pcopy.fsio.durable import Synced, replacing, sync_directory_at
-from pcopy.fsio.patience import open_patiently
-from pcopy.text import shown
+from pcopy.checkpoint.layout import JOB_FILE
+from pcopy.errors import RequestRefused
+from pcopy.fsio.close import closed_at_end, names_in_directory
+from pcopy.fsio.durable import Durability, replaced_file, sync_directory_at
+from pcopy.fsio.patience import open_with_retries
+from pcopy.text import printable_path
 
-Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+AnyPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 """Path of a file or directory."""
 
-ADVICE = "choose another directory with --checkpoint DIR, or use --checkpoint none"
+CHECKPOINT_ADVICE = "choose another directory with --checkpoint DIR, or use --checkpoint none"
 """Advice in errors about a directory that cannot be used for jobs."""
-_ELSEWHERE = "choose another directory for new jobs with --checkpoint DIR, or use --checkpoint none"
-_ANEW = "remove the directory that contains it and start the job again"
+_NEW_JOBS_ADVICE = "choose another directory for new jobs with --checkpoint DIR, or use --checkpoint none"
+_START_AGAIN_ADVICE = "remove the directory that contains it and start the job again"
 # Flags of open(2): a directory to read, a directory as part of a path, a file to read, a write permission of others.
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_LOOK = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_WRITERS = stat.S_IWGRP | stat.S_IWOTH
-NEW = b".new"
+_OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_PATH_ONLY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+NEW_SUFFIX = b".new"
 """Suffix of a file's name until the file is complete."""
 
 
 @contextmanager
-def _around(path: bytes) -> Iterator[tuple[int, bytes]]:
+def _opened_parent(path: bytes) -> Iterator[tuple[int, bytes]]:
     """Open the parent directory of ``path``; yield its descriptor and the last component of ``path``. Raise
     ``OSError``.
     """
     above, name = os.path.split(path)
-    with held_open(_opened_above(above)) as directory:
+    with closed_at_end(_open_by_components(above)) as directory:
         yield directory, name or b"."
 
 
-def _opened_above(path: bytes) -> int:
+def _open_by_components(path: bytes) -> int:
     """Return a descriptor (O_PATH) of the directory ``path``, opened component by component. Raise ``OSError``."""
-    directory = open_patiently(b"/" if path.startswith(b"/") else b".", _LOOK)
+    directory = open_with_retries(b"/" if path.startswith(b"/") else b".", _OPEN_PATH_ONLY)
     for part in filter(None, path.split(b"/")):
-        with held_open(directory):
+        with closed_at_end(directory):
             try:
-                directory = open_patiently(part, _LOOK, dir_fd=directory)
+                directory = open_with_retries(part, _OPEN_PATH_ONLY, dir_fd=directory)
             except NotADirectoryError:  # a symbolic link, or not a directory
                 from pcopy.fsio.named_file import open_directory_of  # imported here because most jobs do not need it
 
@@ -67,36 +67,38 @@ def _opened_above(path: bytes) -> int:
 
 
 @contextmanager
-def opened(path: bytes) -> Iterator[int]:
+def opened_directory(path: bytes) -> Iterator[int]:
     """Open the directory ``path`` and yield its descriptor.
 
-    Raise ``Refused`` unless it belongs to the caller and only the caller may write to it.
+    Raise ``RequestRefused`` unless it belongs to the caller and only the caller may write to it.
     """
     path = os.path.abspath(path)  # also removes a trailing slash, which would follow a symbolic link
     try:
-        with _around(path) as (around, name):
-            descriptor = open_patiently(name, _DIRECTORY, dir_fd=around)
+        with _opened_parent(path) as (around, name):
+            descriptor = open_with_retries(name, _OPEN_DIRECTORY, dir_fd=around)
     except OSError as error:
         if error.errno in (errno.ENOTDIR, errno.ELOOP) and os.path.islink(path):
-            raise Refused(f"{shown(path)}: is a symbolic link; name the job directory itself") from None
+            raise RequestRefused(f"{printable_path(path)}: is a symbolic link; name the job directory itself") from None
         advice = "; name a job directory, or one that does not exist yet" if error.errno == errno.ENOTDIR else ""
-        raise Refused(f"{shown(path)}: cannot be opened as a job directory: {error.strerror}{advice}") from None
-    with held_open(descriptor):
-        refuse_strange(path, os.fstat(descriptor))
+        raise RequestRefused(
+            f"{printable_path(path)}: cannot be opened as a job directory: {error.strerror}{advice}"
+        ) from None
+    with closed_at_end(descriptor):
+        check_owner_and_mode(path, os.fstat(descriptor))
         yield descriptor
 
 
 def check_directory(path: bytes) -> None:
-    """Raise ``Refused`` unless ``path`` is a directory of the caller to which no other user may write."""
-    with opened(path):
+    """Raise ``RequestRefused`` unless ``path`` is a directory of the caller to which no other user may write."""
+    with opened_directory(path):
         pass
 
 
-def make(path: bytes, *, durable: bool = True) -> list[bytes]:
+def make_directories(path: bytes, *, durable: bool = True) -> list[bytes]:
     """Create the directory ``path`` and its missing parents with mode 0700. An existing directory is not changed.
 
-    Return the directories that were created, the deepest first. Raise ``Refused`` if one cannot be created; those
-    created before are removed then.
+    Return the directories that were created, the deepest first. Raise ``RequestRefused`` if one cannot be created;
+    those created before are removed then.
 
     ``durable``: on return the names of the directories are on stable storage.
     """
@@ -107,32 +109,34 @@ def make(path: bytes, *, durable: bool = True) -> list[bytes]:
         path = os.path.dirname(path)
     for path in reversed(missing):
         try:
-            with suppress(FileExistsError), _around(path) as (around, name):
+            with suppress(FileExistsError), _opened_parent(path) as (around, name):
                 os.mkdir(name, 0o700, dir_fd=around)
                 made.insert(0, path)
             if durable:
                 sync_directory_at(os.path.dirname(path))
         except BaseException as error:
-            remove_empty(made)
+            remove_empty_directories(made)
             if not isinstance(error, OSError):
                 raise
-            raise Refused(f"{shown(path)}: cannot create the directory: {error.strerror}; {ADVICE}") from None
+            raise RequestRefused(
+                f"{printable_path(path)}: cannot create the directory: {error.strerror}; {CHECKPOINT_ADVICE}"
+            ) from None
     return made
 
 
-def remove_empty(paths: Iterable[bytes]) -> None:
+def remove_empty_directories(paths: Iterable[bytes]) -> None:
     """Remove the directories ``paths``, which are ordered from the deepest up; stop at one that is not empty or
     fails.
     """
     with suppress(OSError):
         for path in paths:
-            with _around(path) as (around, name):
+            with _opened_parent(path) as (around, name):
                 os.rmdir(name, dir_fd=around)
 
 
-def check_makeable(path: bytes) -> None:
-    """Raise ``Refused`` if creating the directory ``path`` would fail, or the directory would not be used. Change
-    nothing.
+def check_can_make(path: bytes) -> None:
+    """Raise ``RequestRefused`` if creating the directory ``path`` would fail, or the directory would not be used.
+    Change nothing.
     """
     path = os.path.abspath(path)
     if os.path.lexists(path):
@@ -141,38 +145,46 @@ def check_makeable(path: bytes) -> None:
     while not os.path.lexists(nearest):
         nearest = os.path.dirname(nearest)
     try:
-        with _around(os.path.join(nearest, b"")):
+        with _opened_parent(os.path.join(nearest, b"")):
             pass
     except NotADirectoryError:
         pass
     except OSError as error:
-        raise Refused(f"{shown(path)}: cannot be created: {error.strerror}; {ADVICE}") from None
+        raise RequestRefused(
+            f"{printable_path(path)}: cannot be created: {error.strerror}; {CHECKPOINT_ADVICE}"
+        ) from None
     if not os.path.isdir(nearest):
-        raise Refused(f"{shown(nearest)}: not a directory, so {shown(path)} cannot be created in it; {ADVICE}")
+        raise RequestRefused(
+            f"{printable_path(nearest)}: not a directory, so {printable_path(path)} cannot be created in it; {CHECKPOINT_ADVICE}"
+        )
     if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
-        raise Refused(f"{shown(path)}: cannot be created: no write permission in {shown(nearest)}; {ADVICE}")
+        raise RequestRefused(
+            f"{printable_path(path)}: cannot be created: no write permission in {printable_path(nearest)}; {CHECKPOINT_ADVICE}"
+        )
 
 
-def read(directory: int, name: bytes, *, where: bytes, most: int = -1) -> bytes:
+def read_file(directory: int, name: bytes, *, where: bytes, most: int = -1) -> bytes:
     """Return the contents of the file ``name`` in the open directory, at ``most`` that many bytes (-1: all).
 
-    ``where`` is the path of the directory, for errors. Raise ``Refused`` unless the file is a regular file of the
-    caller to which no other user may write, and ``OSError`` if it cannot be opened or read.
+    ``where`` is the path of the directory, for errors. Raise ``RequestRefused`` unless the file is a regular file of
+    the caller to which no other user may write, and ``OSError`` if it cannot be opened or read.
     """
-    with _trusted(open_patiently(name, _READ, dir_fd=directory), os.path.join(where, name)) as stream:
+    with _trusted_stream(open_with_retries(name, _OPEN_FILE, dir_fd=directory), os.path.join(where, name)) as stream:
         return stream.read(most)
 
 
-def replace(directory: int, name: bytes, data: bytes, *, durable: bool = True) -> None:
+def replace_file(directory: int, name: bytes, data: bytes, *, durable: bool = True) -> None:
     """Replace the contents of the file ``name`` in the open directory by ``data``. Raise ``OSError``; the old file is
     kept then.
 
     Without ``durable`` a loss of power may leave the file empty or missing.
     """
-    temporary = name + NEW
+    temporary = name + NEW_SUFFIX
     with suppress(FileNotFoundError):
         os.unlink(temporary, dir_fd=directory)
-    with replacing(directory, name, temporary, synced=Synced.NAME if durable else Synced.NOTHING) as stream:
+    with replaced_file(
+        directory, name, temporary, durability=Durability.NAME if durable else Durability.NOTHING
+    ) as stream:
         stream.write(data)
 
 
@@ -180,81 +192,92 @@ def replace(directory: int, name: bytes, data: bytes, *, durable: bool = True) -
 def opened_file(path: bytes) -> Iterator[BinaryIO]:
     """Open ``path`` for reading and yield the stream.
 
-    Raise ``Refused`` unless it is a regular file of the caller to which no other user may write.
+    Raise ``RequestRefused`` unless it is a regular file of the caller to which no other user may write.
     """
     try:
-        with _around(path) as (around, name):
-            descriptor = open_patiently(name, _READ, dir_fd=around)
+        with _opened_parent(path) as (around, name):
+            descriptor = open_with_retries(name, _OPEN_FILE, dir_fd=around)
     except FileNotFoundError:
-        raise Refused(f"{shown(path)}: is missing; without it the job cannot be resumed") from None
+        raise RequestRefused(f"{printable_path(path)}: is missing; without it the job cannot be resumed") from None
     except OSError as error:
         reason = "is a symbolic link" if error.errno == errno.ELOOP else f"cannot be opened: {error.strerror}"
-        raise Refused(f"{shown(path)}: {reason}") from None
-    with _trusted(descriptor, path) as stream:
+        raise RequestRefused(f"{printable_path(path)}: {reason}") from None
+    with _trusted_stream(descriptor, path) as stream:
         yield stream
 
 
 @contextmanager
-def _trusted(descriptor: int, path: bytes) -> Iterator[BinaryIO]:
+def _trusted_stream(descriptor: int, path: bytes) -> Iterator[BinaryIO]:
     """Yield a stream that reads from ``descriptor``, and close the descriptor at the end.
 
-    Raise ``Refused`` unless it is a regular file of the caller to which no other user may write.
+    Raise ``RequestRefused`` unless it is a regular file of the caller to which no other user may write.
     """
-    with held_open(descriptor):
+    with closed_at_end(descriptor):
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise Refused(f"{shown(path)}: is no regular file")
-        refuse_strange(path, status)
+            raise RequestRefused(f"{printable_path(path)}: is no regular file")
+        check_owner_and_mode(path, status)
         yield os.fdopen(descriptor, "rb", closefd=False)
 
 
-def create(path: bytes) -> BinaryIO:
+def create_file(path: bytes) -> BinaryIO:
     """Create a file of mode 0600 and return it, unbuffered. Raise ``OSError``; ``FileExistsError`` if the name is in
     use.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
-    with _around(path) as (around, name):
-        return os.fdopen(open_patiently(name, flags, 0o600, dir_fd=around), "wb", buffering=0)
+    with _opened_parent(path) as (around, name):
+        return os.fdopen(open_with_retries(name, flags, 0o600, dir_fd=around), "wb", buffering=0)
 
 
-def create_run(path: bytes) -> None:
+def create_run_directory(path: bytes) -> None:
     """Create the directory of a run. Raise ``OSError``."""
-    with _around(path) as (around, name):
+    with _opened_parent(path) as (around, name):
         os.mkdir(name, 0o700, dir_fd=around)
 
 
-def remove_run(path: bytes) -> None:
+def remove_run_directory(path: bytes) -> None:
     """Remove the directory of a run with its files, if it exists. Raise ``OSError``."""
-    with suppress(FileNotFoundError), _around(path) as (around, name):
+    with suppress(FileNotFoundError), _opened_parent(path) as (around, name):
         try:
-            run = open_patiently(name, _DIRECTORY, dir_fd=around)
+            run = open_with_retries(name, _OPEN_DIRECTORY, dir_fd=around)
         except OSError as error:
             if error.errno not in (errno.ENOTDIR, errno.ELOOP):
                 raise
             os.unlink(name, dir_fd=around)
             return
-        with held_open(run):
-            for inner in names_in(run):
+        with closed_at_end(run):
+            for inner in names_in_directory(run):
                 os.unlink(inner, dir_fd=run)
         os.rmdir(name, dir_fd=around)
 
 
-def refuse_strange(path: bytes, status: os.stat_result) -> None:
-    """Raise ``Refused`` unless the item with this ``status`` belongs to the caller and no other user may write to it.
+def check_owner_and_mode(path: bytes, status: os.stat_result) -> None:
+    """Raise ``RequestRefused`` unless the item with this ``status`` belongs to the caller and no other user may write
+    to it.
 
     ``path`` is used in errors only. A directory may be that of a job, or the one in which new jobs are created. A file
     is always part of an existing job.
     """
-    if status.st_uid == os.geteuid() and not status.st_mode & _WRITERS:
+    if status.st_uid == os.geteuid() and not status.st_mode & _WRITABLE_BY_OTHERS:
         return
-    is_job = stat.S_ISDIR(status.st_mode) and os.path.lexists(os.path.join(path, JOB))
+    is_job = stat.S_ISDIR(status.st_mode) and os.path.lexists(os.path.join(path, JOB_FILE))
     is_for_new_jobs = stat.S_ISDIR(status.st_mode) and not is_job
     if status.st_uid != os.geteuid():
-        advice = _ELSEWHERE if is_for_new_jobs else f"only user {status.st_uid} can resume it" if is_job else _ANEW
-        raise Refused(f"{shown(path)}: belongs to user {status.st_uid}, not to the user who runs pcopy; {advice}")
-    again = "remove it and start the job again" if is_job else _ANEW
+        advice = (
+            _NEW_JOBS_ADVICE
+            if is_for_new_jobs
+            else f"only user {status.st_uid} can resume it"
+            if is_job
+            else _START_AGAIN_ADVICE
+        )
+        raise RequestRefused(
+            f"{printable_path(path)}: belongs to user {status.st_uid}, not to the user who runs pcopy; {advice}"
+        )
+    again = "remove it and start the job again" if is_job else _START_AGAIN_ADVICE
     advice = (
-        f"chmod go-w it, or {_ELSEWHERE}" if is_for_new_jobs else f"if they have not, chmod go-w it; otherwise {again}"
+        f"chmod go-w it, or {_NEW_JOBS_ADVICE}"
+        if is_for_new_jobs
+        else f"if they have not, chmod go-w it; otherwise {again}"
     )
     mode = stat.S_IMODE(status.st_mode)
-    raise Refused(f"{shown(path)}: others may write to it (mode {mode:04o}); {advice}")
+    raise RequestRefused(f"{printable_path(path)}: others may write to it (mode {mode:04o}); {advice}")

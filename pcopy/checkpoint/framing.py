@@ -25,23 +25,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import BinaryIO
 
-from pcopy.checkpoint.directory import Path, create, opened_file
-from pcopy.checkpoint.layout import facts_name, run_name
-from pcopy.checkpoint.record import Record
-from pcopy.errors import Refused
+from pcopy.checkpoint.directory import AnyPath, create_file, opened_file
+from pcopy.checkpoint.layout import facts_file_name, run_directory_name
+from pcopy.checkpoint.record import FactRecord
+from pcopy.errors import RequestRefused
 from pcopy.fsio.durable import sync_directory_at
-from pcopy.fsio.syncer import sync_written
+from pcopy.fsio.syncer import sync_if_supported
 from pcopy.named import NamedTuple
-from pcopy.text import shown
+from pcopy.text import printable_path
 
-_HEADER = struct.Struct(">Q16s")
-_MARK = b"\x80\x05"
+_FRAME_HEADER = struct.Struct(">Q16s")
+_PICKLE_START = b"\x80\x05"
 """First bytes of a pickle of protocol 5."""
 
-_HEAD = 4096
+_RECORD_HEAD_BYTES = 4096
 """Number of bytes that surely contain the head of a record."""
 
-_BLOCK = 1 << 20
+_SEARCH_BYTES = 1 << 20
 """Bytes read in one call behind a bad frame."""
 
 
@@ -56,121 +56,121 @@ def write_frame(file: BinaryIO, payload: bytes) -> None:
     """Append a frame to ``file``. ``payload`` is one or more pickles of protocol 5. Raise ``OSError``. Does not sync
     the file.
     """
-    for data in (_HEADER.pack(len(payload), _digest(payload)), payload):
+    for data in (_FRAME_HEADER.pack(len(payload), _frame_digest(payload)), payload):
         view = memoryview(data)
         while view:  # write of an unbuffered file may be partial
             view = view[file.write(view) :]
 
 
-def frames(path: Path) -> Iterator[Frame]:
+def read_frames(path: AnyPath) -> Iterator[Frame]:
     """Yield the frames of a file, one at a time in memory. A torn tail is ignored.
 
-    Raise ``Refused``, with path and offset, if the file is damaged, cannot be read or is not trusted.
+    Raise ``RequestRefused``, with path and offset, if the file is damaged, cannot be read or is not trusted.
     """
     name = os.fsencode(path)
     with opened_file(name) as file:
         at, end = 0, os.fstat(file.fileno()).st_size
         while at < end:
             try:
-                payload = _whole(file, at, end)
+                payload = _complete_payload(file, at, end)
                 if payload is None:
-                    _check_torn(file, name, at, end)
+                    _check_torn_tail(file, name, at, end)
                     return
             except OSError as error:
-                raise damaged(name, at, f"cannot be read: {error.strerror}") from None
+                raise damage_error(name, at, f"cannot be read: {error.strerror}") from None
             yield Frame(at, payload)
-            at += _HEADER.size + len(payload)
+            at += _FRAME_HEADER.size + len(payload)
 
 
-def heads(path: Path) -> Iterator[Frame]:
+def read_frame_heads(path: AnyPath) -> Iterator[Frame]:
     """Yield the frames of a file with only the first bytes of each payload, and without verifying the digests.
 
-    Raise ``Refused`` if the file is not trusted, and ``OSError``.
+    Raise ``RequestRefused`` if the file is not trusted, and ``OSError``.
     """
     with opened_file(os.fsencode(path)) as file:
         at, end = 0, os.fstat(file.fileno()).st_size
-        while end - at > _HEADER.size:
+        while end - at > _FRAME_HEADER.size:
             file.seek(at)
-            header = file.read(_HEADER.size)
-            if len(header) < _HEADER.size:  # the writer has truncated the file after a failed write
+            header = file.read(_FRAME_HEADER.size)
+            if len(header) < _FRAME_HEADER.size:  # the writer has truncated the file after a failed write
                 return
-            length, _ = _HEADER.unpack(header)
-            if not length or at + _HEADER.size + length > end:
+            length, _ = _FRAME_HEADER.unpack(header)
+            if not length or at + _FRAME_HEADER.size + length > end:
                 return
-            yield Frame(at, file.read(min(length, _HEAD)))
-            at += _HEADER.size + length
+            yield Frame(at, file.read(min(length, _RECORD_HEAD_BYTES)))
+            at += _FRAME_HEADER.size + length
 
 
-def damaged(path: Path, offset: int, why: str) -> Refused:
+def damage_error(path: AnyPath, offset: int, why: str) -> RequestRefused:
     """Return the error to raise for a damaged frame at ``offset``, with the reason ``why``."""
-    return Refused(f"{shown(os.fsencode(path))}: damaged at byte {offset}: {why}")
+    return RequestRefused(f"{printable_path(os.fsencode(path))}: damaged at byte {offset}: {why}")
 
 
 @contextmanager
-def as_damage(path: Path, offset: int) -> Iterator[None]:
+def reporting_damage(path: AnyPath, offset: int) -> Iterator[None]:
     """Convert a ``ValueError`` of the body into the error for a damaged frame at ``offset``."""
     try:
         yield
     except ValueError as error:
-        raise damaged(path, offset, str(error)) from None
+        raise damage_error(path, offset, str(error)) from None
 
 
-def _digest(payload: bytes) -> bytes:
+def _frame_digest(payload: bytes) -> bytes:
     """Return the digest of a frame."""
     digest = blake2b(len(payload).to_bytes(8, "big"), digest_size=16)
     digest.update(payload)
     return digest.digest()
 
 
-def _whole(file: BinaryIO, at: int, end: int) -> bytes | None:
+def _complete_payload(file: BinaryIO, at: int, end: int) -> bytes | None:
     """Return the payload of the frame at ``at``, or None if there is no complete frame."""
-    if end - at < _HEADER.size:
+    if end - at < _FRAME_HEADER.size:
         return None
     file.seek(at)
-    length, digest = _HEADER.unpack(file.read(_HEADER.size))
-    if length > end - at - _HEADER.size:
+    length, digest = _FRAME_HEADER.unpack(file.read(_FRAME_HEADER.size))
+    if length > end - at - _FRAME_HEADER.size:
         return None
     payload = file.read(length)
-    return payload if len(payload) == length and _digest(payload) == digest else None
+    return payload if len(payload) == length and _frame_digest(payload) == digest else None
 
 
-def _check_torn(file: BinaryIO, path: bytes, at: int, end: int) -> None:
-    """Raise ``Refused`` unless the bad frame at ``at`` is a torn tail."""
-    if end - at <= _HEADER.size:
+def _check_torn_tail(file: BinaryIO, path: bytes, at: int, end: int) -> None:
+    """Raise ``RequestRefused`` unless the bad frame at ``at`` is a torn tail."""
+    if end - at <= _FRAME_HEADER.size:
         return
     file.seek(at)
-    length, _ = _HEADER.unpack(file.read(_HEADER.size))
-    if length and not _zeros_only(file, min(at + _HEADER.size + length, end)):
-        raise damaged(path, at, "a wrong digest")
-    if _frame_follows(file, at + 1, end):
-        raise damaged(path, at, "the record is not complete, but a complete one follows")
+    length, _ = _FRAME_HEADER.unpack(file.read(_FRAME_HEADER.size))
+    if length and not _has_only_zeros(file, min(at + _FRAME_HEADER.size + length, end)):
+        raise damage_error(path, at, "a wrong digest")
+    if _has_complete_frame(file, at + 1, end):
+        raise damage_error(path, at, "the record is not complete, but a complete one follows")
 
 
-def _zeros_only(file: BinaryIO, at: int) -> bool:
+def _has_only_zeros(file: BinaryIO, at: int) -> bool:
     """Return True if the file holds only zeros from ``at`` on."""
     file.seek(at)
-    while block := file.read(_BLOCK):
+    while block := file.read(_SEARCH_BYTES):
         if block.count(0) != len(block):
             return False
     return True
 
 
-def _frame_follows(file: BinaryIO, start: int, end: int) -> bool:
+def _has_complete_frame(file: BinaryIO, start: int, end: int) -> bool:
     """Return True if a complete frame begins anywhere from ``start`` on."""
-    at = start + _HEADER.size
+    at = start + _FRAME_HEADER.size
     while at < end - 1:
         file.seek(at)
-        block = file.read(_BLOCK)
-        found = block.find(_MARK)
+        block = file.read(_SEARCH_BYTES)
+        found = block.find(_PICKLE_START)
         while found >= 0:
-            if _whole(file, at + found - _HEADER.size, end) is not None:
+            if _complete_payload(file, at + found - _FRAME_HEADER.size, end) is not None:
                 return True
-            found = block.find(_MARK, found + 1)
+            found = block.find(_PICKLE_START, found + 1)
         at += max(len(block) - 1, 1)  # blocks overlap by one byte, since the two bytes may lie in two blocks
     return False
 
 
-class SegmentWriter:
+class RecordFileWriter:
     """Writer of the file in which the records of one rank and run are stored durably. Each cut appends one record.
 
     An error is final. After a failed write or fsync the contents of the file behind the last good record are unknown:
@@ -178,14 +178,14 @@ class SegmentWriter:
     thread-safe.
     """
 
-    def __init__(self, job_dir: Path, run: int, rank: int) -> None:
-        self._directory = os.path.join(os.fsencode(job_dir), run_name(run))
+    def __init__(self, job_dir: AnyPath, run: int, rank: int) -> None:
+        self._directory = os.path.join(os.fsencode(job_dir), run_directory_name(run))
         self._rank = rank
         self._file: BinaryIO | None = None
         self._length = 0
         self._failed = False
 
-    def append(self, record: Record) -> None:
+    def append(self, record: FactRecord) -> None:
         """Append ``record``; return once it is on stable storage.
 
         Raise ``OSError``. After the first error every further call raises it, too.
@@ -194,9 +194,9 @@ class SegmentWriter:
             raise OSError(errno.EIO, "an earlier record could not be written")
         try:
             if self._file is None:
-                self._file = create(os.path.join(self._directory, facts_name(self._rank)))
+                self._file = create_file(os.path.join(self._directory, facts_file_name(self._rank)))
             write_frame(self._file, record.pack())
-            sync_written(self._file.fileno())
+            sync_if_supported(self._file.fileno())
             if not self._length:
                 sync_directory_at(self._directory)
             self._length = self._file.tell()

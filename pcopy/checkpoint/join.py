@@ -14,83 +14,83 @@ from itertools import groupby
 from operator import itemgetter
 
 from pcopy.checkpoint.record import pack_id, unpack_id
-from pcopy.engine.backlog import SpoolFactory
+from pcopy.engine.backlog import OpenSpool
 from pcopy.engine.messages import dump_primitives, load_primitives
-from pcopy.engine.task import ANYBODY, Task
-from pcopy.errors import Refused
+from pcopy.engine.task import ANY_RANK, Task
+from pcopy.errors import RequestRefused
 from pcopy.signature.sorting import ExternalSorter
 
-BUDGET = 64 << 20
+JOIN_MEMORY_BYTES = 64 << 20
 """Bytes of memory for sorting the facts."""
 
-_DONE = b""
+_DONE_MARK = b""
 """Value that marks a task as done; a spawned task has its pickle as the value."""
 
 
-class Join:
+class RemainingTasksFinder:
     """Collector of spawned tasks and of the ids of done tasks, in any order; yields the tasks that remain, once."""
 
-    def __init__(self, open_spool: SpoolFactory, *, where: str) -> None:
+    def __init__(self, open_spool: OpenSpool, *, where: str) -> None:
         """Create an empty collection. ``where`` names the run in errors."""
-        self._sorter = ExternalSorter(open_spool, BUDGET)
+        self._sorter = ExternalSorter(open_spool, JOIN_MEMORY_BYTES)
         self._where = where
 
-    def spawned(self, task: Task) -> None:
+    def add_spawned(self, task: Task) -> None:
         """Add a spawned task. May raise ``OSError`` from the spool, as the other methods may."""
         self._sorter.add(pack_id(task.id), dump_primitives(tuple(task)))
 
-    def done(self, packed: bytes) -> None:
+    def add_done(self, packed: bytes) -> None:
         """Add the packed id of a task that is done."""
-        self._sorter.add(packed, _DONE)
+        self._sorter.add(packed, _DONE_MARK)
 
-    def remaining(self) -> Iterator[Task]:
+    def remaining_tasks(self) -> Iterator[Task]:
         """Yield the tasks that were spawned and are not done, sorted by id.
 
-        Raise ``Refused`` if a task was spawned twice, done twice, or done and never spawned. Then facts are missing or
-        wrong, so the remaining tasks are unknown.
+        Raise ``RequestRefused`` if a task was spawned twice, done twice, or done and never spawned. Then facts are
+        missing or wrong, so the remaining tasks are unknown.
         """
         for packed, facts in groupby(self._sorter.sorted(), key=itemgetter(0)):
             spawned = ended = 0
             for _, value in facts:
-                if value == _DONE:
+                if value == _DONE_MARK:
                     ended += 1
                 else:
                     spawned += 1
                     task = value
             if spawned > 1:
-                raise self._wrong(packed, "spawned twice")
+                raise self._contradiction(packed, "spawned twice")
             if ended > 1:
-                raise self._wrong(packed, "done twice")
+                raise self._contradiction(packed, "done twice")
             if not spawned:
-                raise self._wrong(packed, "done and was never spawned")
+                raise self._contradiction(packed, "done and was never spawned")
             if not ended:
                 yield Task(*load_primitives(task))
 
-    def _wrong(self, packed: bytes, contradiction: str) -> Refused:
+    def _contradiction(self, packed: bytes, contradiction: str) -> RequestRefused:
         """Return the error for facts that contradict each other."""
         run, rank, number = unpack_id(packed)
-        return Refused(f"{self._where}: damaged: task {number} of rank {rank} in run {run} was {contradiction}")
+        return RequestRefused(f"{self._where}: damaged: task {number} of rank {rank} in run {run} was {contradiction}")
 
     def close(self) -> None:
         self._sorter.close()
 
 
-CHUNK = 16
+TASKS_PER_TURN = 16
 """Number of consecutive tasks that one rank gets before the next one, so that neighbouring tasks stay together."""
-SORT_BUDGET = 4 << 20
+SORT_MEMORY_BYTES = 4 << 20
 """Bytes of memory for sorting tasks by rank; the rest is on disk."""
 
 
-def dealt(tasks: Iterable[Task], size: int, open_spool: SpoolFactory) -> Generator[Iterator[Task], None, None]:
+def tasks_by_rank(tasks: Iterable[Task], size: int, open_spool: OpenSpool) -> Generator[Iterator[Task], None, None]:
     """Yield an iterator over the tasks of each of ``size`` ranks, in the order of ranks. Raise ``OSError``.
 
     Each iterator must be exhausted before the next one is requested.
     """
     dealt_count = 0
-    with closing(ExternalSorter(open_spool, SORT_BUDGET)) as sorter:
+    with closing(ExternalSorter(open_spool, SORT_MEMORY_BYTES)) as sorter:
         for task in tasks:
-            if task.owner == ANYBODY:
-                rank = dealt_count // CHUNK % size
+            if task.owner == ANY_RANK:
+                rank = dealt_count // TASKS_PER_TURN % size
                 dealt_count += 1
             else:
                 rank = task.owner % size
@@ -103,7 +103,7 @@ def dealt(tasks: Iterable[Task], size: int, open_spool: SpoolFactory) -> Generat
             nonlocal following
             while following is not None and int.from_bytes(following[0], "big") == rank:
                 task = Task(*load_primitives(following[1]))
-                yield task if task.owner == ANYBODY else task._replace(owner=rank)
+                yield task if task.owner == ANY_RANK else task._replace(owner=rank)
                 following = next(in_order, None)
 
         yield from map(own, range(size))

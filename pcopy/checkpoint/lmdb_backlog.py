@@ -18,16 +18,16 @@ from typing import TypeVar
 import lmdb
 
 from pcopy.engine.backlog import FRAME_BYTES, Backlog
-from pcopy.fsio.named_file import held_directory
+from pcopy.fsio.named_file import stable_directory_path
 from pcopy.libc import free_bytes
-from pcopy.text import harmless, shown
+from pcopy.text import printable_path, printable_text
 
-FIRST_MAP = 64 << 20
+FIRST_MAP_BYTES = 64 << 20
 """Bytes of the first memory map; each further one is twice as large. A map reserves addresses and uses no space
 itself.
 """
 
-LEAST_ROOM = 2 * FRAME_BYTES
+MIN_FREE_BYTES = 2 * FRAME_BYTES
 """Free bytes below which a file system counts as full after a failed write."""
 
 _T = TypeVar("_T")
@@ -42,13 +42,13 @@ class LmdbBacklog(Backlog):
         """Create an empty backlog. ``spool`` is an existing directory."""
         super().__init__()
         self._spool = spool
-        self._map_size = FIRST_MAP
+        self._map_size = FIRST_MAP_BYTES
         self._database: lmdb.Environment | None = None
-        self._deleted = 0
+        self._first_undeleted = 0
         self._oldest = 0
         self._next = 0
 
-    def _put(self, frame: bytes) -> None:
+    def _store_frame(self, frame: bytes) -> None:
         """Store a packed frame under the next number. May raise ``OSError``."""
         key = self._next.to_bytes(8, "big")
 
@@ -57,10 +57,10 @@ class LmdbBacklog(Backlog):
             with database.begin(write=True) as transaction:
                 transaction.put(key, frame, append=True)
 
-        self._do(put)
+        self._run_transaction(put)
         self._next += 1
 
-    def _take(self) -> bytes | None:
+    def _load_frame(self) -> bytes | None:
         """Remove and return the oldest frame; return None if there is none. May raise ``OSError``."""
         if self._oldest == self._next:
             return None
@@ -71,64 +71,64 @@ class LmdbBacklog(Backlog):
             with database.begin() as transaction:
                 return transaction.get(key)
 
-        frame = self._do(get)
+        frame = self._run_transaction(get)
         if frame is None:
-            raise self._failed(errno.EIO, "a frame is missing from the database")
+            raise self._error(errno.EIO, "a frame is missing from the database")
         self._oldest += 1
         with suppress(lmdb.Error):  # deleting writes, and a full disk must not prevent reading
-            self._delete_taken()
-        if self._oldest == self._next and self._map_size > FIRST_MAP:
+            self._delete_read_frames()
+        if self._oldest == self._next and self._map_size > FIRST_MAP_BYTES:
             self._close_database()  # because the file never shrinks; the next frame gets a new database
         return frame
 
-    def _delete_taken(self) -> None:
+    def _delete_read_frames(self) -> None:
         """Delete the frames that have been read, so that later frames can use their space."""
         assert self._database is not None
         with self._database.begin(write=True) as transaction:
-            for number in range(self._deleted, self._oldest):
+            for number in range(self._first_undeleted, self._oldest):
                 transaction.delete(number.to_bytes(8, "big"))
-        self._deleted = self._oldest
+        self._first_undeleted = self._oldest
 
-    def _do(self, action: Callable[[lmdb.Environment], _T]) -> _T:
+    def _run_transaction(self, action: Callable[[lmdb.Environment], _T]) -> _T:
         """Run ``action``, which is one transaction, and enlarge the map until the transaction fits. Raise
         ``OSError``.
         """
         while True:
             try:
                 if self._database is None:
-                    self._database = self._open()
+                    self._database = self._open_database()
                 return action(self._database)
             except lmdb.MapFullError:
-                self._grow()
+                self._double_map()
             except lmdb.Error as error:
-                if isinstance(error, lmdb.DiskError) or self._full():
-                    raise self._failed(errno.ENOSPC, f"no room for waiting tasks: {error}") from error
-                raise self._failed(errno.EIO, f"waiting tasks cannot be stored: {error}") from error
+                if isinstance(error, lmdb.DiskError) or self._is_file_system_full():
+                    raise self._error(errno.ENOSPC, f"no room for waiting tasks: {error}") from error
+                raise self._error(errno.EIO, f"waiting tasks cannot be stored: {error}") from error
 
-    def _grow(self) -> None:
+    def _double_map(self) -> None:
         """Double the size of the map. Raise ``OSError``."""
         assert self._database is not None
         try:
             self._database.set_mapsize(2 * self._map_size)
         except lmdb.Error as error:
             why = f"no address space for a map of {2 * self._map_size} bytes: {error}"
-            raise self._failed(errno.ENOMEM, why) from error
+            raise self._error(errno.ENOMEM, why) from error
         self._map_size *= 2
 
-    def _full(self) -> bool:
+    def _is_file_system_full(self) -> bool:
         """Return True if the file system is full. LMDB reports a write that was cut short by that as an input/output
         error.
         """
         status = os.statvfs(self._spool)
         try:
-            return free_bytes(status) < LEAST_ROOM
+            return free_bytes(status) < MIN_FREE_BYTES
         except OSError:  # the free space is unknown
             return False
 
-    def _open(self) -> lmdb.Environment:
+    def _open_database(self) -> lmdb.Environment:
         """Return a new, empty database whose file is unlinked already. Its directory had mode 0700."""
-        self._map_size = FIRST_MAP
-        with held_directory(self._spool) as spool:
+        self._map_size = FIRST_MAP_BYTES
+        with stable_directory_path(self._spool) as spool:
             place = tempfile.mkdtemp(prefix=b"pcopy-spool-", dir=spool)
             try:
                 return lmdb.open(
@@ -145,9 +145,9 @@ class LmdbBacklog(Backlog):
                     os.unlink(os.path.join(place, name))
                 os.rmdir(place)
 
-    def _failed(self, number: int, why: str) -> OSError:
+    def _error(self, number: int, why: str) -> OSError:
         """Return the error to raise, with an errno and a reason, for the spool directory."""
-        return OSError(number, harmless(why), shown(self._spool))
+        return OSError(number, printable_text(why), printable_path(self._spool))
 
     def _close_database(self) -> None:
         """Close the database, which frees its space."""
@@ -159,4 +159,4 @@ class LmdbBacklog(Backlog):
         """Drop all tasks and close the database."""
         super().close()
         self._close_database()
-        self._deleted = self._oldest = self._next = 0
+        self._first_undeleted = self._oldest = self._next = 0

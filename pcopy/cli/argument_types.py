@@ -14,26 +14,26 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from pcopy.fsio.preserve import CAP_CHOWN, are_mapped, capable
-from pcopy.text import shown
+from pcopy.fsio.preserve import CAP_CHOWN, are_mapped, has_capability
+from pcopy.text import printable_path
 from pcopy.units import parse_size
 
-_LARGEST = (1 << 32) - 2
+_MAX_ID = (1 << 32) - 2
 """The largest user or group ID. The next number, 2**32 - 1, means "leave unchanged" to chown(2)."""
-LARGEST_NUMBER = (1 << 63) - 1
+MAX_NUMBER = (1 << 63) - 1
 """The largest value of an option that is a number: the C backend stores it as a signed 64-bit integer."""
-LONGEST_TIME = 10**9
+MAX_SECONDS = 10**9
 """The longest time that an option may make a program wait, in seconds: some 30 years.
 
 Waits in C are at most 2**31 s.
 """
-MOST_IN_FLIGHT = 64
+MAX_IN_FLIGHT = 64
 """The maximum number of file operations that one process runs at the same time."""
-_LEVELS = range(1, 23)
+_ZSTD_LEVELS = range(1, 23)
 """The valid compression levels of zstd (``zstd --help``: 1 to 19, and with ``--ultra`` up to 22)."""
-_AS_IT_IS = -1
+_UNCHANGED_ID = -1
 """The user or group ID with which chown(2) leaves the owner or the group unchanged."""
-_FAKEROOT = "FAKEROOTKEY"
+_FAKEROOT_VARIABLE = "FAKEROOTKEY"
 """The environment variable that fakeroot(1) sets."""
 
 
@@ -46,14 +46,16 @@ def parse_owner(text: str) -> tuple[int, int]:
     user, colon, group = text.partition(":")
     if not (user or group):
         raise ValueError("names neither a user nor a group")
-    uid = _number_of(lambda: pwd.getpwnam(user).pw_uid, user, "user") if user else _AS_IT_IS
-    gid = _login_group(uid, user) if colon and not group else _AS_IT_IS
+    uid = _parse_id(lambda: pwd.getpwnam(user).pw_uid, user, "user") if user else _UNCHANGED_ID
+    gid = _login_group(uid, user) if colon and not group else _UNCHANGED_ID
     if group:
-        gid = _number_of(lambda: grp.getgrnam(group).gr_gid, group, "group")
-    if not capable(CAP_CHOWN) and os.geteuid():  # root without CAP_CHOWN may run under fakeroot, which permits it
-        if uid not in (_AS_IT_IS, os.geteuid()):
+        gid = _parse_id(lambda: grp.getgrnam(group).gr_gid, group, "group")
+    if (
+        not has_capability(CAP_CHOWN) and os.geteuid()
+    ):  # root without CAP_CHOWN may run under fakeroot, which permits it
+        if uid not in (_UNCHANGED_ID, os.geteuid()):
             raise ValueError("only root may give files to another user")
-        if gid not in (_AS_IT_IS, os.getegid(), *os.getgroups()):
+        if gid not in (_UNCHANGED_ID, os.getegid(), *os.getgroups()):
             raise ValueError("only root may give files to a group of which the caller is no member")
     _refuse_unmapped(uid, gid)
     return uid, gid
@@ -61,7 +63,7 @@ def parse_owner(text: str) -> tuple[int, int]:
 
 def _refuse_unmapped(uid: int, gid: int) -> None:
     """Raise ``ValueError`` if the user namespace does not map an ID: chown(2) to that ID would fail for every item."""
-    if _FAKEROOT in os.environ or (not os.geteuid() and not capable(CAP_CHOWN)):
+    if _FAKEROOT_VARIABLE in os.environ or (not os.geteuid() and not has_capability(CAP_CHOWN)):
         return  # fakeroot may record any owner
     for kind, word, number, is_mapped in (
         ("user", "uid", uid, are_mapped(uid, -1)),
@@ -74,7 +76,7 @@ def _refuse_unmapped(uid: int, gid: int) -> None:
             )
 
 
-def _number_of(look_up: Callable[[], int], text: str, kind: str) -> int:
+def _parse_id(name_lookup: Callable[[], int], text: str, kind: str) -> int:
     """Return the ID that ``look_up`` finds for the name ``text``, or ``text`` itself as a number if there is no such
     name.
 
@@ -82,10 +84,10 @@ def _number_of(look_up: Callable[[], int], text: str, kind: str) -> int:
     ID.
     """
     try:
-        return look_up()
+        return name_lookup()
     except KeyError:
         digits = text.removeprefix("+")
-    number = whole_number(digits, 0, _LARGEST)
+    number = parse_digits(digits, 0, _MAX_ID)
     if number is None:
         advice = ", and a colon stands before the group: USER:GROUP" if kind == "user" and "." in text else ""
         raise ValueError(f"there is no {kind} {text}{advice}")
@@ -100,13 +102,13 @@ def _login_group(uid: int, name: str) -> int:
         raise ValueError(f"user {name} has no login group here") from None
 
 
-MINIMUM_BLOCK = 64 << 10
+MIN_BLOCK_SIZE = 64 << 10
 """The smallest block, in bytes. With smaller blocks, the calls would cost more time than the hashing."""
-_UNITS_OF_TIME = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 """Seconds per unit, by the letter that follows the number."""
 
 
-def taking(convert: Any) -> Any:
+def argparse_type(convert: Any) -> Any:
     """Return ``convert`` wrapped for argparse, so that the reason in its ``ValueError`` appears in the error message.
 
     argparse itself discards the text of a ``ValueError``; it prints the text of an ``ArgumentTypeError``.
@@ -117,12 +119,14 @@ def taking(convert: Any) -> Any:
         try:
             return convert(text)
         except ValueError as error:
-            raise argparse.ArgumentTypeError(f"{shown(os.fsencode(text))}: {error}" if text else str(error)) from None
+            raise argparse.ArgumentTypeError(
+                f"{printable_path(os.fsencode(text))}: {error}" if text else str(error)
+            ) from None
 
     return converted
 
 
-def whole_number(text: str, minimum: int, maximum: int) -> int | None:
+def parse_digits(text: str, minimum: int, maximum: int) -> int | None:
     """Return the number in ``text``, which must consist of decimal digits.
 
     Return None if it does not, or is out of range.
@@ -135,66 +139,66 @@ def whole_number(text: str, minimum: int, maximum: int) -> int | None:
     return int(digits) if minimum <= int(digits) <= maximum else None
 
 
-def integer(text: str, minimum: int) -> int:
-    """Return ``text`` as a whole number from ``minimum`` to ``LARGEST_NUMBER``. Raise ``ValueError`` if it is none."""
-    number = whole_number(text, minimum, LARGEST_NUMBER)
+def parse_integer(text: str, minimum: int) -> int:
+    """Return ``text`` as a whole number from ``minimum`` to ``MAX_NUMBER``. Raise ``ValueError`` if it is none."""
+    number = parse_digits(text, minimum, MAX_NUMBER)
     if number is None:
         if text.isascii() and text.isdigit() and text.strip("0"):
-            raise ValueError(f"too large: write a number of {LARGEST_NUMBER} or less")
+            raise ValueError(f"too large: write a number of {MAX_NUMBER} or less")
         raise ValueError(f"not a whole number of {minimum} or more")
     return number
 
 
-at_least_0 = partial(integer, minimum=0)
-at_least_1 = partial(integer, minimum=1)
+parse_non_negative = partial(parse_integer, minimum=0)
+parse_positive = partial(parse_integer, minimum=1)
 
 
-def ranks(text: str) -> int:
+def parse_ranks(text: str) -> int:
     """Return the value of ``-n``, the number of processes. Raise ``ValueError`` if it is not a positive number.
 
     The message also names the options that correspond to ``-n`` of rsync and cp.
     """
     if not text.lstrip("-").isdigit():
         raise ValueError("not a number of processes (rsync's -n: --dry-run; cp's --no-clobber: --existing skip)")
-    return at_least_1(text)
+    return parse_positive(text)
 
 
-def in_flight(text: str) -> int:
+def parse_in_flight(text: str) -> int:
     """Return the value of ``--in-flight``; 0 stands for ``auto``.
 
-    Raise ``ValueError`` if ``text`` is neither ``auto`` nor a number from 1 to ``MOST_IN_FLIGHT``.
+    Raise ``ValueError`` if ``text`` is neither ``auto`` nor a number from 1 to ``MAX_IN_FLIGHT``.
     """
     if text == "auto":
         return 0
-    number = whole_number(text, 1, MOST_IN_FLIGHT)
+    number = parse_digits(text, 1, MAX_IN_FLIGHT)
     if number is None:
-        raise ValueError(f"neither auto nor a number from 1 to {MOST_IN_FLIGHT}")
+        raise ValueError(f"neither auto nor a number from 1 to {MAX_IN_FLIGHT}")
     return number
 
 
-def seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Return ``text`` as a positive number of seconds.
 
-    Raise ``ValueError`` if it is none, or larger than ``LONGEST_TIME``.
+    Raise ``ValueError`` if it is none, or larger than ``MAX_SECONDS``.
     """
     if not text.isascii() or not text.replace(".", "", 1).isdigit() or float(text) <= 0:
         raise ValueError("not a number of seconds above 0")
-    if float(text) > LONGEST_TIME:
-        raise ValueError(f"too large: write {LONGEST_TIME} seconds or less")
+    if float(text) > MAX_SECONDS:
+        raise ValueError(f"too large: write {MAX_SECONDS} seconds or less")
     return float(text)
 
 
-def age(text: str) -> float:
+def parse_age(text: str) -> float:
     """Return the seconds of an age such as ``7d`` (a number and a unit). Raise ``ValueError`` if ``text`` is no age."""
-    number, unit = text[:-1], _UNITS_OF_TIME.get(text[-1:])
+    number, unit = text[:-1], _SECONDS_PER_UNIT.get(text[-1:])
     if unit is None or not number.isascii() or not number.replace(".", "", 1).isdigit():
-        raise ValueError(f"not an age: a number and one of {', '.join(_UNITS_OF_TIME)}, as in 7d")
+        raise ValueError(f"not an age: a number and one of {', '.join(_SECONDS_PER_UNIT)}, as in 7d")
     if math.isinf(seconds := float(number) * unit):
         raise ValueError("older than any file")
     return seconds
 
 
-def size(text: str, what: str) -> int:
+def parse_positive_size(text: str, what: str) -> int:
     """Return the bytes of a size such as ``64K``. Raise ``ValueError`` if it is less than one byte.
 
     ``what`` is the beginning of the message: a subject and a verb, as in "a chunk holds".
@@ -205,57 +209,57 @@ def size(text: str, what: str) -> int:
     return size
 
 
-def rate(text: str) -> int:
+def parse_rate(text: str) -> int:
     """Return the bytes per second of ``--bwlimit``; 0 means no limit. A final ``/s`` is ignored."""
     return parse_size(text[:-2] if text.lower().endswith("/s") else text)
 
 
-def chunk_size(text: str) -> int:
+def parse_chunk_size(text: str) -> int:
     """Return the bytes of ``--chunk-size``; 0 stands for ``auto``."""
-    return 0 if text == "auto" else size(text, "a chunk holds")
+    return 0 if text == "auto" else parse_positive_size(text, "a chunk holds")
 
 
-def block_size(text: str) -> int:
+def parse_block_size(text: str) -> int:
     """Return the bytes of ``--block-size``.
 
-    Raise ``ValueError`` if it is not a power of two of at least ``MINIMUM_BLOCK``.
+    Raise ``ValueError`` if it is not a power of two of at least ``MIN_BLOCK_SIZE``.
     """
     size = parse_size(text)
-    if size < MINIMUM_BLOCK or size & (size - 1):
+    if size < MIN_BLOCK_SIZE or size & (size - 1):
         raise ValueError("not a power of two of 64 KiB or more")
     return size
 
 
-def stripe(text: str) -> str:
+def parse_stripe(text: str) -> str:
     """Return the value of ``--stripe`` unchanged. Raise ``ValueError`` if it is not valid.
 
     The job stores the text; ``pcopy.lustre.wish`` parses it again where it is used.
     """
-    from pcopy.lustre.wish import parse_wish
+    from pcopy.lustre.wish import parse_stripe
 
-    parse_wish(text)
+    parse_stripe(text)
     return text
 
 
-def stripe_table(text: str) -> str:
+def parse_stripe_table(text: str) -> str:
     """Return the value of ``--stripe-table`` unchanged, as ``stripe`` does. Raise ``ValueError`` if it is not valid."""
-    from pcopy.lustre.wish import parse_table
+    from pcopy.lustre.wish import parse_stripe_table
 
-    parse_table(text)
+    parse_stripe_table(text)
     return text
 
 
-def compression(text: str) -> str:
+def parse_compression(text: str) -> str:
     """Return the compression method and level that ``zstd`` or ``zstd:LEVEL`` names, as ``zstd:LEVEL``.
 
     The default level is that of zstd itself, 3. Raise ``ValueError`` for another method or a level out of range.
     """
     name, colon, level = text.partition(":")
     if name != "zstd":
-        raise ValueError(f"there is no '{shown(os.fsencode(name))}' here, only zstd and zstd:LEVEL")
+        raise ValueError(f"there is no '{printable_path(os.fsencode(name))}' here, only zstd and zstd:LEVEL")
     if not colon:
         return "zstd:3"
-    number = whole_number(level, _LEVELS[0], _LEVELS[-1])
+    number = parse_digits(level, _ZSTD_LEVELS[0], _ZSTD_LEVELS[-1])
     if number is None:
-        raise ValueError(f"a level of zstd is a number from {_LEVELS[0]} to {_LEVELS[-1]}")
+        raise ValueError(f"a level of zstd is a number from {_ZSTD_LEVELS[0]} to {_ZSTD_LEVELS[-1]}")
     return f"zstd:{number}"

@@ -6,84 +6,87 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import at_least_0, taking
-from pcopy.cli.mistakes import named_nearest
-from pcopy.errors import Refused
-from pcopy.text import shown
+from pcopy.cli.argument_types import argparse_type, parse_non_negative
+from pcopy.cli.mistakes import nearest_hint
+from pcopy.errors import RequestRefused
+from pcopy.text import printable_path
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pcopy.tools.arguments import ByProperties
+    from pcopy.tools.arguments import ComparisonArguments
 
-_ALL = "all"
-_WORDS = ("type", "size", "mtime", "mode", "owner", "acl", "xattr", "content")
+_ALL_PROPERTIES = "all"
+_PROPERTY_NAMES = ("type", "size", "mtime", "mode", "owner", "acl", "xattr", "content")
 """The names of the properties, in the order of ``pcopy.tasks.compare.properties``, a module that is slow to import."""
-_IN = "differ-in-"
+_DIFFER_PREFIX = "differ-in-"
 """The prefix of a class of paths that differ in one property, as in ``differ-in-size``."""
-_CLASSES = ("common", "only-a", "only-b", "differ")
+_PATH_CLASSES = ("common", "only-a", "only-b", "differ")
 """The classes of paths that ``--output`` can list, besides ``differ-in-PROPERTY``."""
 
 
 def add_compare_options(parser: ArgumentParser) -> None:
     """Add the options of a comparison by properties to ``parser``."""
-    words = f"LIST: words out of {', '.join(_WORDS)}, {_ALL}; with commas"
+    words = f"LIST: words out of {', '.join(_PROPERTY_NAMES)}, {_ALL_PROPERTIES}; with commas"
     add = parser.add_argument_group("which properties of A and B are compared", words).add_argument
-    add("--compare", metavar="LIST", type=taking(_properties), default=None,
+    add("--compare", metavar="LIST", type=argparse_type(_parse_properties), default=None,
         help="compare A and B by these properties; without content, no file is read. Lines: only A, only B, "
         "differ in ...")  # fmt: skip
-    add("--modify-window", metavar="SECONDS", type=taking(at_least_0), default=0,
+    add("--modify-window", metavar="SECONDS", type=argparse_type(parse_non_negative), default=0,
         help="times that differ by at most SECONDS are equal (default 0: equal to the nanosecond)")  # fmt: skip
-    add("--output", metavar="CLASS:FILE", action="append", type=taking(_list), default=[],
-        help=f"list in FILE the paths of a class: {', '.join(_CLASSES)}, or {_IN}size and so on; may be given several "
+    add("--output", metavar="CLASS:FILE", action="append", type=argparse_type(_parse_output_list), default=[],
+        help=f"list in FILE the paths of a class: {', '.join(_PATH_CLASSES)}, or {_DIFFER_PREFIX}size and so on; may be given several "
         "times; classes with the same FILE come into one list")  # fmt: skip
     add("-0", "--null", dest="nul_separated", action="store_true",
         help="paths in FILE end with a NUL: any name can be listed")  # fmt: skip
 
 
-def comparison_of(values: Namespace, words: Sequence[str]) -> ByProperties | None:
+def requested_comparison(values: Namespace, words: Sequence[str]) -> ComparisonArguments | None:
     """Return the requested comparison by properties, or None if A and B are compared as a whole.
 
-    ``words`` are the options of the command line. Raise ``Refused`` for options without effect and for contradictions.
+    ``words`` are the options of the command line. Raise ``RequestRefused`` for options without effect and for
+    contradictions.
     """
     if values.nul_separated and not values.output:
-        raise Refused("-0 says how paths in --output end: give that, too; see pverify --help")
+        raise RequestRefused("-0 says how paths in --output end: give that, too; see pverify --help")
     if values.compare is None:
         window = any(word.partition("=")[0] == "--modify-window" for word in words)
         if values.output or window:
             option = "--output" if values.output else "--modify-window"
-            raise Refused(f"{option} goes with --compare LIST: say which properties are compared; see pverify --help")
+            raise RequestRefused(
+                f"{option} goes with --compare LIST: say which properties are compared; see pverify --help"
+            )
         return None
     if values.create or values.manifest:
         option = "--create" if values.create else "--manifest"
-        raise Refused(f"--compare takes two trees, and {option} one: leave one of them out; see pverify --help")
+        raise RequestRefused(f"--compare takes two trees, and {option} one: leave one of them out; see pverify --help")
     if "mtime" not in values.compare and any(word.partition("=")[0] == "--modify-window" for word in words):
-        raise Refused("--modify-window is for times, which are not compared: add mtime to --compare")
+        raise RequestRefused("--modify-window is for times, which are not compared: add mtime to --compare")
     for name, path in values.output:
-        word = name.removeprefix(_IN)
-        if name.startswith(_IN) and word != "type" and word not in values.compare:
-            raise Refused(f"--output {name}:{shown(path)}: {word} is not compared: add it to --compare")
-    from pcopy.tools.arguments import ByProperties
+        word = name.removeprefix(_DIFFER_PREFIX)
+        if name.startswith(_DIFFER_PREFIX) and word != "type" and word not in values.compare:
+            raise RequestRefused(f"--output {name}:{printable_path(path)}: {word} is not compared: add it to --compare")
+    from pcopy.tools.arguments import ComparisonArguments
 
-    wanted = sum(1 << at for at, word in enumerate(_WORDS) if word in values.compare or word == "type")
-    return ByProperties(wanted, values.modify_window, tuple(values.output), values.nul_separated)
+    wanted = sum(1 << at for at, word in enumerate(_PROPERTY_NAMES) if word in values.compare or word == "type")
+    return ComparisonArguments(wanted, values.modify_window, tuple(values.output), values.nul_separated)
 
 
-def _properties(text: str) -> frozenset[str]:
+def _parse_properties(text: str) -> frozenset[str]:
     """Return the set of properties in ``text``, a comma-separated list. Raise ``ValueError`` for an unknown one."""
     words = text.split(",")
     for word in words:
-        if word not in (*_WORDS, _ALL):
+        if word not in (*_PROPERTY_NAMES, _ALL_PROPERTIES):
             if os.path.lexists(text):
                 raise ValueError("is a path; what is compared comes first, as in --compare size,mtime A B")
             raise ValueError(
-                f"there is no '{shown(os.fsencode(word))}' to compare, only {', '.join((*_WORDS, _ALL))}"
-                f"{_meant(word) or named_nearest(word, _WORDS)}"
+                f"there is no '{printable_path(os.fsencode(word))}' to compare, only {', '.join((*_PROPERTY_NAMES, _ALL_PROPERTIES))}"
+                f"{_synonym_hint(word) or nearest_hint(word, _PROPERTY_NAMES)}"
             )
-    return frozenset(_WORDS if _ALL in words else words)
+    return frozenset(_PROPERTY_NAMES if _ALL_PROPERTIES in words else words)
 
 
-def _meant(word: str) -> str:
+def _synonym_hint(word: str) -> str:
     """Return a hint that names the property for which other programs use ``word``; empty if there is none."""
     meant = {
         **dict.fromkeys(("group", "user", "uid", "gid", "ownership"), "owner"),
@@ -96,15 +99,17 @@ def _meant(word: str) -> str:
     return f"; it is called {meant}" if meant else ""
 
 
-def _list(text: str) -> tuple[str, bytes]:
+def _parse_output_list(text: str) -> tuple[str, bytes]:
     """Return the class and the file of a ``CLASS:FILE``. Raise ``ValueError`` if ``text`` is not of that form."""
     name, colon, file = text.partition(":")
-    names = (*_CLASSES, *(_IN + word for word in _WORDS))
-    known = f"{', '.join(_CLASSES)} or {_IN}PROPERTY"
+    names = (*_PATH_CLASSES, *(_DIFFER_PREFIX + word for word in _PROPERTY_NAMES))
+    known = f"{', '.join(_PATH_CLASSES)} or {_DIFFER_PREFIX}PROPERTY"
     if not colon and name not in names:
         raise ValueError(f"write CLASS:FILE, where CLASS is {known}")
     if name not in names:
-        raise ValueError(f"'{shown(os.fsencode(name))}' is no class of paths: {known}{named_nearest(name, names)}")
+        raise ValueError(
+            f"'{printable_path(os.fsencode(name))}' is no class of paths: {known}{nearest_hint(name, names)}"
+        )
     if not colon or not file:
         raise ValueError(f"write {name}:FILE")
     if file == "-" or file.endswith("/"):

@@ -14,98 +14,110 @@ import os
 import stat
 from collections.abc import Iterator
 
-from pcopy.errors import Refused
-from pcopy.fsio.close import held_open
-from pcopy.fsio.named_file import NotTrusted, WrongKind, open_to_read
-from pcopy.jobs.meant import meant
-from pcopy.signature.plain_yaml import Flaw, Value, load
-from pcopy.text import harmless, shown
+from pcopy.errors import RequestRefused
+from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.named_file import UntrustedFile, WrongFileType, open_to_read
+from pcopy.jobs.meant import suggestion_for
+from pcopy.signature.plain_yaml import Value, YamlError, load_yaml
+from pcopy.text import printable_path, printable_text
 
-LARGEST = 1 << 20
+MAX_CONFIG_SIZE = 1 << 20
 """The maximum size of a configuration file, in bytes.
 
 There are some hundred keys, and long lists of patterns belong into pattern files.
 """
-_MOST_LINKS = 40  # Linux follows at most 40 symbolic links in one path
-_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_MAX_LINKS = 40  # Linux follows at most 40 symbolic links in one path
+_GROUP_OR_OTHER_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
-def read(path: bytes) -> dict[str, Value]:
+def read_config_file(path: bytes) -> dict[str, Value]:
     """Return the contents of the configuration file ``path`` as keys and values.
 
-    Raise ``Refused``, with the file's name and the line, if it cannot be read, is not trusted or is no valid YAML.
+    Raise ``RequestRefused``, with the file's name and the line, if it cannot be read, is not trusted or is no valid
+    YAML.
     """
     try:
         is_root = os.geteuid() == 0  # for root, owners and modes are checked too
-        with held_open(open_to_read(path, regular=True, trust_links=is_root).descriptor) as descriptor:
+        with closed_at_end(open_to_read(path, regular=True, trust_links=is_root).descriptor) as descriptor:
             if is_root:
-                _refuse_others(path, os.fstat(descriptor))
-            contents = _contents(descriptor)
+                _refuse_untrusted(path, os.fstat(descriptor))
+            contents = _read_limited(descriptor)
     except OSError as error:
-        raise _unreadable(path, error) from None
-    if len(contents) > LARGEST:
-        raise Refused(f"{shown(path)}: is larger than {LARGEST >> 20} MiB, the limit for a configuration file")
+        raise _read_error(path, error) from None
+    if len(contents) > MAX_CONFIG_SIZE:
+        raise RequestRefused(
+            f"{printable_path(path)}: is larger than {MAX_CONFIG_SIZE >> 20} MiB, the limit for a configuration file"
+        )
     try:
-        return load(contents, by_hand=True)
-    except Flaw as flaw:
+        return load_yaml(contents, is_handwritten=True)
+    except YamlError as flaw:
         line = f":{flaw.line}" if flaw.line else ""
-        raise Refused(f"{shown(path)}{line}: {harmless(str(flaw))}") from None
+        raise RequestRefused(f"{printable_path(path)}{line}: {printable_text(str(flaw))}") from None
 
 
-def _contents(descriptor: int) -> bytes:
+def _read_limited(descriptor: int) -> bytes:
     """Return the contents of an open file.
 
     Stop after two reads of ``LARGEST`` bytes: the caller refuses more than that.
     """
     parts: list[bytes] = []
-    while (part := os.read(descriptor, LARGEST)) and len(parts) <= 1:
+    while (part := os.read(descriptor, MAX_CONFIG_SIZE)) and len(parts) <= 1:
         parts.append(part)
     return b"".join(parts)
 
 
-def _unreadable(path: bytes, error: OSError) -> Refused:
+def _read_error(path: bytes, error: OSError) -> RequestRefused:
     """Return the error that says why the configuration file cannot be read, and what to do about it."""
     if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
-        return Refused(f"{shown(path)}: does not exist; {meant(path) or 'check the name after --config'}")
-    if isinstance(error, WrongKind):
-        return Refused(f"{shown(path)}: is no regular file, as a configuration file has to be")
-    if isinstance(error, NotTrusted):
-        return Refused(f"{shown(path)}: cannot be used as configuration file: {error.strerror}")
+        return RequestRefused(
+            f"{printable_path(path)}: does not exist; {suggestion_for(path) or 'check the name after --config'}"
+        )
+    if isinstance(error, WrongFileType):
+        return RequestRefused(f"{printable_path(path)}: is no regular file, as a configuration file has to be")
+    if isinstance(error, UntrustedFile):
+        return RequestRefused(f"{printable_path(path)}: cannot be used as configuration file: {error.strerror}")
     if isinstance(error, FileNotFoundError):
-        return Refused(f"{shown(path)}: the configuration is a symbolic link that leads nowhere; remove or correct it")
-    advice = ", or set XDG_CONFIG_HOME to another directory" if _is_of_user(path) else ""
-    text = f"{shown(path)}: the configuration cannot be read: {error.strerror}"
-    return Refused(f"{text}; remove the cause{advice}")
+        return RequestRefused(
+            f"{printable_path(path)}: the configuration is a symbolic link that leads nowhere; remove or correct it"
+        )
+    advice = ", or set XDG_CONFIG_HOME to another directory" if _is_default_user_file(path) else ""
+    text = f"{printable_path(path)}: the configuration cannot be read: {error.strerror}"
+    return RequestRefused(f"{text}; remove the cause{advice}")
 
 
-def _is_of_user(path: bytes) -> bool:
-    """Return True if ``path`` is the user's default file (``pcopy.cli.program.default_files``)."""
+def _is_default_user_file(path: bytes) -> bool:
+    """Return True if ``path`` is the user's default file (``pcopy.cli.program.default_config_files``)."""
     directory = os.environb.get(b"XDG_CONFIG_HOME", b"")
     if not directory.startswith(b"/"):
         directory = os.path.expanduser(b"~/.config")
     return path == os.path.join(directory, b"pcopy.yaml")
 
 
-def _refuse_others(path: bytes, status: os.stat_result) -> None:
-    """Raise ``Refused`` if a user other than root may have created, or can change, the file to which ``path`` leads.
+def _refuse_untrusted(path: bytes, status: os.stat_result) -> None:
+    """Raise ``RequestRefused`` if a user other than root may have created, or can change, the file to which ``path``
+    leads.
 
     ``status`` is that of the file that was opened.
     """
     # The path is examined after the file was opened. If the last component is another inode by now, somebody with
     # write access has replaced it, and the earlier checks say nothing about the contents that were read.
     trouble, seen = "", status
-    for name, seen in _way(path):
-        if trouble := _trouble(name, seen):
+    for name, seen in _path_components(path):
+        if trouble := _distrust_reason(name, seen):
             break
     if not trouble and (seen.st_dev, seen.st_ino) != (status.st_dev, status.st_ino):
         trouble = "it has just been replaced"
     if trouble:
-        advice = ", or set XDG_CONFIG_HOME to another directory (sudo -H uses root's own)" if _is_of_user(path) else ""
-        text = f"{shown(path)}: {trouble}, and root reads only a configuration that no other user can change"
-        raise Refused(f"{text}: chown root and chmod go-w it{advice}")
+        advice = (
+            ", or set XDG_CONFIG_HOME to another directory (sudo -H uses root's own)"
+            if _is_default_user_file(path)
+            else ""
+        )
+        text = f"{printable_path(path)}: {trouble}, and root reads only a configuration that no other user can change"
+        raise RequestRefused(f"{text}: chown root and chmod go-w it{advice}")
 
 
-def _way(path: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
+def _path_components(path: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
     """Yield the path and status of each directory and symbolic link through which ``path`` is resolved, and of the
     file.
 
@@ -125,7 +137,7 @@ def _way(path: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
         if not stat.S_ISLNK(seen.st_mode):
             current = name
             continue
-        if (links := links + 1) > _MOST_LINKS:
+        if (links := links + 1) > _MAX_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         target = os.readlink(name)
         # The target is resolved component by component, too: each of its directories must be trusted.
@@ -133,12 +145,12 @@ def _way(path: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
         remaining += target.split(b"/")[::-1]
 
 
-def _trouble(path: bytes, status: os.stat_result) -> str:
+def _distrust_reason(path: bytes, status: os.stat_result) -> str:
     """Return the reason why a user other than root can decide what this item is; empty if no such user can."""
     if status.st_uid:
-        return f"{shown(path)} belongs to user {status.st_uid}"
+        return f"{printable_path(path)} belongs to user {status.st_uid}"
     if stat.S_ISLNK(status.st_mode) or (stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):
         return ""
-    if status.st_mode & _OTHERS_MAY_WRITE:
-        return f"others may write to {shown(path)} (mode {stat.S_IMODE(status.st_mode):04o})"
+    if status.st_mode & _GROUP_OR_OTHER_WRITE:
+        return f"others may write to {printable_path(path)} (mode {stat.S_IMODE(status.st_mode):04o})"
     return ""

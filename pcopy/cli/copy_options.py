@@ -8,70 +8,76 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pcopy.cli.argument_types import (
-    at_least_0,
-    block_size,
-    chunk_size,
+    argparse_type,
+    parse_block_size,
+    parse_chunk_size,
+    parse_non_negative,
     parse_owner,
-    ranks,
-    stripe,
-    stripe_table,
-    taking,
+    parse_ranks,
+    parse_stripe,
+    parse_stripe_table,
 )
-from pcopy.cli.common_options import INPLACE, add_in_flight, add_limits, add_ranks, add_termination
-from pcopy.cli.mistakes import named_nearest
-from pcopy.fsio.data import REFLINKS
-from pcopy.fsio.preserve import ATTRIBUTES
-from pcopy.signature.algorithms import ALGORITHMS
-from pcopy.tasks.base.job import EXISTING, Options
-from pcopy.text import shown
+from pcopy.cli.common_options import (
+    INPLACE_CHOICES,
+    add_in_flight_option,
+    add_limit_options,
+    add_ranks_option,
+    add_termination_option,
+)
+from pcopy.cli.mistakes import nearest_hint
+from pcopy.fsio.data import REFLINK_CHOICES
+from pcopy.fsio.preserve import PRESERVABLE_METADATA
+from pcopy.signature.algorithms import ALGORITHM_NAMES
+from pcopy.tasks.base.job import EXISTING_CHOICES, Options
+from pcopy.text import printable_path
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser
 
-ARCHIVE = "pdPltgoDHAXS"  # single-letter options of cp and rsync for behaviour that is the default here
-_ALL = "all"
+ARCHIVE_LETTERS = "pdPltgoDHAXS"  # single-letter options of cp and rsync for behaviour that is the default here
+_ALL_ATTRIBUTES = "all"
 _DEFAULTS = Options()
 
 
-def _policy(text: str) -> str:
+def _parse_existing(text: str) -> str:
     """Return the value of ``--existing``. Raise ``ValueError`` if it is not the name of a policy."""
-    if text not in EXISTING:
-        hint = named_nearest(text, EXISTING) or " (rsync's --existing is not in this version)"
-        raise ValueError(f"not one of {', '.join(EXISTING)}{hint}")
+    if text not in EXISTING_CHOICES:
+        hint = nearest_hint(text, EXISTING_CHOICES) or " (rsync's --existing is not in this version)"
+        raise ValueError(f"not one of {', '.join(EXISTING_CHOICES)}{hint}")
     return text
 
 
-def _wish(what: str, text: str) -> tuple[str, Sequence[str]]:
+def _parse_attributes(option: str, text: str) -> tuple[str, Sequence[str]]:
     """Return ``what``, and the attributes in ``text``, a comma-separated list.
 
     Raise ``ValueError`` for an unknown one.
     """
     words = text.split(",")
-    valid = (*ATTRIBUTES, _ALL)
+    valid = (*PRESERVABLE_METADATA, _ALL_ATTRIBUTES)
     for word in words:
         if word not in valid:
-            unknown = f"there is no '{shown(os.fsencode(word))}' to preserve"
-            raise ValueError(f"{unknown}, only {', '.join(valid)}{named_nearest(word, valid)}")
-    return what, ATTRIBUTES if _ALL in words else words
+            unknown = f"there is no '{printable_path(os.fsencode(word))}' to preserve"
+            raise ValueError(f"{unknown}, only {', '.join(valid)}{nearest_hint(word, valid)}")
+    return option, PRESERVABLE_METADATA if _ALL_ATTRIBUTES in words else words
 
 
-def add_everyday(parser: ArgumentParser, program: str) -> None:
+def add_common_options(parser: ArgumentParser, program: str) -> None:
     """Add the most frequently used options to ``parser``. ``program`` is the program's name."""
     from argparse import SUPPRESS  # argparse compares it by identity, so that an equal string would not do
 
     everyday = parser.add_argument_group("common options")
     add = everyday.add_argument
-    add_ranks(everyday, program, "copy", ranks)
+    add_ranks_option(everyday, program, "copy", parse_ranks)
     add("-u", "--update", dest="existing", action="store_const", const="newer", default=None,
         help="replace files only if the source is newer, or of equal time and another size; the same as "
         "--existing newer")  # fmt: skip
-    add("--existing", metavar="WHAT", type=taking(_policy), default=None,
+    add("--existing", metavar="WHAT", type=argparse_type(_parse_existing), default=None,
         help="when to replace existing files: replace (always), changed (if size or contents differ; contents "
         "are compared where only times differ; other metadata are set), newer (as -u), skip (never), fail (never; "
         f"they count as failed); default: {'changed' if program == 'psync' else 'replace'}")  # fmt: skip
     add("--checksum", action="store_true",
         help="keep existing files whose contents are equal, whatever their times; replace others")  # fmt: skip
-    add("--inplace", metavar="HOW", nargs="?", choices=INPLACE, const=INPLACE[0], default=None,
+    add("--inplace", metavar="HOW", nargs="?", choices=INPLACE_CHOICES, const=INPLACE_CHOICES[0], default=None,
         help="write over existing files instead of replacing them by new ones; --inplace=sequential: write all files "
         "under their own names, each in order by one rank, for a DST that cannot rename")  # fmt: skip
     add("-L", "--dereference", action="store_true", help="follow symbolic links: copy the items that they lead to")
@@ -82,27 +88,27 @@ def add_everyday(parser: ArgumentParser, program: str) -> None:
     add("--force", action="store_true", help="go on where DST seems to have too little free space or inodes")
     add("-T", "--no-target-directory", action="store_true", help="DST itself is the target, even if it is a directory")
     add("-a", "-r", "-R", "--archive", "--recursive", dest="archive", action="store_true",
-        help=f"accepted, without effect, as are -{' -'.join(ARCHIVE.replace('t', ''))}, and t "
+        help=f"accepted, without effect, as are -{' -'.join(ARCHIVE_LETTERS.replace('t', ''))}, and t "
         "in a bundle: trees are copied whole, with all attributes, by default")  # fmt: skip
-    add(*[f"-{letter}" for letter in ARCHIVE], dest="archive", action="store_true", help=SUPPRESS)
+    add(*[f"-{letter}" for letter in ARCHIVE_LETTERS], dest="archive", action="store_true", help=SUPPRESS)
 
 
-def add_kept(parser: ArgumentParser) -> None:
+def add_attribute_options(parser: ArgumentParser) -> None:
     """Add the options that select the attributes that copies get from their sources."""
-    words = f"LIST: words out of {', '.join(ATTRIBUTES[:-1])},\n{ATTRIBUTES[-1]}, {_ALL}; with commas"
+    words = f"LIST: words out of {', '.join(PRESERVABLE_METADATA[:-1])},\n{PRESERVABLE_METADATA[-1]}, {_ALL_ATTRIBUTES}; with commas"
     add = parser.add_argument_group("what copies keep", words).add_argument
-    add("--preserve", metavar="LIST", action="append", type=taking(partial(_wish, "preserve")),
+    add("--preserve", metavar="LIST", action="append", type=argparse_type(partial(_parse_attributes, "preserve")),
         help="keep these attributes only (default: all)")  # fmt: skip
-    add("--no-preserve", dest="preserve", metavar="LIST", action="append", type=taking(partial(_wish, "no_preserve")),
+    add("--no-preserve", dest="preserve", metavar="LIST", action="append", type=argparse_type(partial(_parse_attributes, "no_preserve")),
         help="keep all attributes but these")  # fmt: skip
-    add("--chown", metavar="USER:GROUP", type=taking(parse_owner), default=_DEFAULTS.preserve.chown,
+    add("--chown", metavar="USER:GROUP", type=argparse_type(parse_owner), default=_DEFAULTS.preserve.chown,
         help="owner and group of all copies, names or numbers; either may be left out")  # fmt: skip
-    add("--modify-window", metavar="SECONDS", type=taking(at_least_0), default=_DEFAULTS.modify_window,
+    add("--modify-window", metavar="SECONDS", type=argparse_type(parse_non_negative), default=_DEFAULTS.modify_window,
         help="times that differ by at most SECONDS are equal (default 0: equal to the nanosecond, or cut as file "
         "systems cut them)")  # fmt: skip
 
 
-def add_proof(parser: ArgumentParser) -> None:
+def add_verification_options(parser: ArgumentParser) -> None:
     """Add the options on verification and digests."""
     add = parser.add_argument_group("verification").add_argument
     add("--verify", action="store_true",
@@ -111,20 +117,20 @@ def add_proof(parser: ArgumentParser) -> None:
     add("--repair", action="store_true", help="as --verify, and copy again the items that differ")
     add("--signature", metavar="FILE", help="write one value for the whole dataset; pverify compares with it later")
     add("--manifest", metavar="FILE", help="write a line with a digest for each item")
-    add("--hash", choices=(*ALGORITHMS, "none"), metavar="HOW", default=None,
+    add("--hash", choices=(*ALGORITHM_NAMES, "none"), metavar="HOW", default=None,
         help="digest while copying: xxh3-128 (detects accidents; the default where a digest is needed), "
         "blake3 (resists forgery), none (the default elsewhere)")  # fmt: skip
 
 
-def add_tuning(parser: ArgumentParser) -> None:
+def add_tuning_options(parser: ArgumentParser) -> None:
     """Add the options that affect speed, memory and caches."""
     tuning = parser.add_argument_group("tuning", "SIZE: 64K, 4MiB, 1.5G (powers of 1024), 10MB (powers of 1000)")
     add = tuning.add_argument
-    add("--chunk-size", metavar="SIZE", type=taking(chunk_size), default=_DEFAULTS.chunk_size,
+    add("--chunk-size", metavar="SIZE", type=argparse_type(parse_chunk_size), default=_DEFAULTS.chunk_size,
         help="large files are copied in chunks of this size (default: auto)")  # fmt: skip
-    add("--block-size", metavar="SIZE", type=taking(block_size), default=_DEFAULTS.block_size,
+    add("--block-size", metavar="SIZE", type=argparse_type(parse_block_size), default=_DEFAULTS.block_size,
         help="unit of digests: a power of two of 64K or more (default 4M)")  # fmt: skip
-    add("--reflink", choices=REFLINKS, metavar="WHEN", default=_DEFAULTS.reflink,
+    add("--reflink", choices=REFLINK_CHOICES, metavar="WHEN", default=_DEFAULTS.reflink,
         help="share contents with the source where both are on one file system that can: auto (default), never, "
         "always (files that cannot be shared fail)")  # fmt: skip
     add("--direct", action="store_true",
@@ -133,20 +139,20 @@ def add_tuning(parser: ArgumentParser) -> None:
         help="leave nothing of files above 4 MiB in the page cache, on neither side")  # fmt: skip
     add("--fsync", action="store_true", help="write each file to stable storage before it gets its name")
     add("--no-sync", action="store_true", help="do not wait at the end until the copies are on stable storage")
-    add("--max-errors", metavar="N", type=taking(at_least_0), default=_DEFAULTS.max_errors,
+    add("--max-errors", metavar="N", type=argparse_type(parse_non_negative), default=_DEFAULTS.max_errors,
         help="stop after N failed items (default 0: never)")  # fmt: skip
-    add_limits(tuning)
-    add_in_flight(tuning)
-    add_termination(tuning)
+    add_limit_options(tuning)
+    add_in_flight_option(tuning)
+    add_termination_option(tuning)
 
 
-def add_lustre(parser: ArgumentParser) -> None:
+def add_lustre_options(parser: ArgumentParser) -> None:
     """Add the options on the layout of files on Lustre."""
     add = parser.add_argument_group("Lustre", "where DST is on another file system, these have no effect").add_argument
-    add("--stripe", metavar="HOW", type=taking(stripe), default=None,
+    add("--stripe", metavar="HOW", type=argparse_type(parse_stripe), default=None,
         help="layout of new files: preserve (the source's; default), auto (by size), inherit (the directory's), or "
         "COUNT[:SIZE], stripes and bytes of each (-1: on all OSTs)")  # fmt: skip
-    add("--stripe-table", metavar="TABLE", type=taking(stripe_table), default=None,
+    add("--stripe-table", metavar="TABLE", type=argparse_type(parse_stripe_table), default=None,
         help="for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72")  # fmt: skip
     add("--stripe-affinity", action="store_true", help="split files so that each part lies on one OST")
     add(

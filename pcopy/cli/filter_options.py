@@ -10,27 +10,29 @@ from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import age, taking
-from pcopy.errors import Refused
-from pcopy.jobs.meant import meant
-from pcopy.jobs.paths import absolute
-from pcopy.text import shown
+from pcopy.cli.argument_types import argparse_type, parse_age
+from pcopy.errors import RequestRefused
+from pcopy.jobs.meant import suggestion_for
+from pcopy.jobs.paths import absolute_path
+from pcopy.text import printable_path
 from pcopy.units import parse_size
 from pcopy.walk.selection import Select
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-LARGEST_FILE = 16 << 20
+MAX_PATTERN_FILE_SIZE = 16 << 20
 """The maximum size of a pattern file in bytes, with its comments."""
-MOST_PATTERNS = 50_000
+MAX_PATTERNS = 50_000
 """The maximum number of patterns.
 
 Each is matched against each name, and costs 4 KiB of memory and 0.25 ms at the start.
 """
 
 
-def add_filters(parser: ArgumentParser, *, done: str, older: str = "only files that have not changed since") -> Any:
+def add_filter_options(
+    parser: ArgumentParser, *, done: str, older_help: str = "only files that have not changed since"
+) -> Any:
     """Add the options that select items to ``parser``, and return their group.
 
     Args:
@@ -41,44 +43,46 @@ def add_filters(parser: ArgumentParser, *, done: str, older: str = "only files t
     words = f"P: a pattern as in .gitignore, for paths below {root}; the last one that\nmatches decides"
     group = parser.add_argument_group(f"which items are {done}", words)
     add = group.add_argument
-    add("--exclude", metavar="P", dest="patterns", action="append", type=taking(_excluded),
+    add("--exclude", metavar="P", dest="patterns", action="append", type=argparse_type(_exclude_line),
         help="leave out items that match; directories that are left out are not read")  # fmt: skip
-    add("--include", metavar="P", dest="patterns", action="append", type=taking(_included),
+    add("--include", metavar="P", dest="patterns", action="append", type=argparse_type(_include_line),
         help="select items that match, even if an earlier --exclude matches them")  # fmt: skip
-    add("--exclude-from", metavar="FILE", dest="patterns", action="append", type=taking(_from_file),
+    add("--exclude-from", metavar="FILE", dest="patterns", action="append", type=argparse_type(_lines_of_file),
         help="patterns, a line each, as in .gitignore (!P includes); -: from standard input")  # fmt: skip
-    add("--newer-than", metavar="WHEN", type=taking(moment), default=None,
+    add("--newer-than", metavar="WHEN", type=argparse_type(parse_age_or_date), default=None,
         help="only files that have changed since: an age (7d, 12h; also s, m, w) or a date (2026-11-24)")  # fmt: skip
-    add("--older-than", metavar="WHEN", type=taking(moment), default=None, help=older)
-    add("--larger-than", metavar="SIZE", type=taking(parse_size), default=None, help="only files above SIZE")
-    add("--smaller-than", metavar="SIZE", type=taking(parse_size), default=None, help="only files below SIZE")
+    add("--older-than", metavar="WHEN", type=argparse_type(parse_age_or_date), default=None, help=older_help)
+    add("--larger-than", metavar="SIZE", type=argparse_type(parse_size), default=None, help="only files above SIZE")
+    add("--smaller-than", metavar="SIZE", type=argparse_type(parse_size), default=None, help="only files below SIZE")
     return group
 
 
-def select_of(values: Namespace, paths: Sequence[bytes], *, removes: bool = False) -> Select:
+def requested_selection(values: Namespace, paths: Sequence[bytes], *, deletes_selected: bool = False) -> Select:
     """Return the selection that the options define for ``paths``.
 
-    ``removes`` is True if the program deletes what is selected. Ages are counted back from now. Raise ``Refused`` for
-    filters without effect.
+    ``deletes_selected`` is True if the program deletes what is selected. Ages are counted back from now. Raise
+    ``RequestRefused`` for filters without effect.
     """
     now = time.time_ns()
     newer, older = values.newer_than, values.older_than
     patterns = tuple(line for lines in values.patterns or () for line in lines)
-    if len(patterns) > MOST_PATTERNS:
-        raise Refused(f"there are {len(patterns):,} patterns, and {MOST_PATTERNS:,} may be given")
+    if len(patterns) > MAX_PATTERNS:
+        raise RequestRefused(f"there are {len(patterns):,} patterns, and {MAX_PATTERNS:,} may be given")
     if patterns and all(line.startswith(b"!") for line in patterns):
-        included = shown(patterns[-1][1:])
+        included = printable_path(patterns[-1][1:])
         alone = f"--exclude '*' --include '*/' --include '{included}'"
-        raise Refused(f"--include {included} re-includes items, but nothing is excluded; to select only these: {alone}")
-    _refuse_paths(patterns, paths, removes=removes)
+        raise RequestRefused(
+            f"--include {included} re-includes items, but nothing is excluded; to select only these: {alone}"
+        )
+    _refuse_absolute_patterns(patterns, paths, deletes_selected=deletes_selected)
     return Select(
         patterns=patterns,
         newer_than=newer or "",
         older_than=older or "",
         larger_than=values.larger_than,
         smaller_than=values.smaller_than,
-        after=None if newer is None else _nanoseconds(newer, now),
-        before=None if older is None else _nanoseconds(older, now),
+        after=None if newer is None else _nanoseconds_of(newer, now),
+        before=None if older is None else _nanoseconds_of(older, now),
     )
 
 
@@ -87,9 +91,11 @@ def reads_standard_input(words: Sequence[str], parser: ArgumentParser) -> bool:
 
     ``parser`` is modified and cannot be used afterwards (see ``given``).
     """
-    from pcopy.cli.configuration import given
+    from pcopy.cli.configuration import given_options
 
-    return any(option.name == "exclude-from" and is_standard_input(option.raw) for option in given(words, parser))
+    return any(
+        option.name == "exclude-from" and is_standard_input(option.raw_value) for option in given_options(words, parser)
+    )
 
 
 def is_standard_input(file: str) -> bool:
@@ -99,19 +105,19 @@ def is_standard_input(file: str) -> bool:
     return file == "-" or inherited_descriptor(os.fsencode(file)) == 0
 
 
-def _refuse_paths(patterns: Sequence[bytes], paths: Sequence[bytes], *, removes: bool) -> None:
-    """Raise ``Refused`` for a pattern that begins with one of ``paths`` and so cannot match any path below it.
+def _refuse_absolute_patterns(patterns: Sequence[bytes], paths: Sequence[bytes], *, deletes_selected: bool) -> None:
+    """Raise ``RequestRefused`` for a pattern that begins with one of ``paths`` and so cannot match any path below it.
 
     Patterns are relative to ``paths``. A pattern is refused if it begins with the absolute path of one of them. If
-    ``removes``, it is also refused if it begins with the last name of one: items that it should protect would be
-    deleted.
+    ``deletes_selected``, it is also refused if it begins with the last name of one: items that it should protect would
+    be deleted.
     """
     patterns = [line for line in patterns if b"/" in line[:-1]]
     roots: dict[bytes, bytes] = {}
     names: dict[bytes, bytes] = {}
     for path in filter(None, paths if patterns else ()):
-        roots |= {absolute(path): path, os.path.realpath(path): path}
-        names |= {os.path.join(b"/", os.path.basename(absolute(path))): path} if removes else {}
+        roots |= {absolute_path(path): path, os.path.realpath(path): path}
+        names |= {os.path.join(b"/", os.path.basename(absolute_path(path))): path} if deletes_selected else {}
     for line in patterns if b"/" not in roots else ():  # all absolute paths are below /
         pattern = line.removeprefix(b"!")
         text = b"/" + pattern.removeprefix(b"/")
@@ -120,32 +126,32 @@ def _refuse_paths(patterns: Sequence[bytes], paths: Sequence[bytes], *, removes:
             head, rest = re.sub(rb"\\(.)", rb"\1", text[:end]), text[end:].rstrip(b"/")
             path = roots.get(head) or (names.get(head, b"") if rest else b"")
             if path and not any(os.path.lexists(each + head) for each in paths):
-                what = f"{'--exclude' if line == pattern else '--include'} {shown(pattern)}"
-                advice = f"write {shown(text[end:])}" if rest else "that item itself cannot be left out"
-                raise Refused(f"{what}: patterns are for paths below {shown(path)}: {advice}")
+                what = f"{'--exclude' if line == pattern else '--include'} {printable_path(pattern)}"
+                advice = f"write {printable_path(text[end:])}" if rest else "that item itself cannot be left out"
+                raise RequestRefused(f"{what}: patterns are for paths below {printable_path(path)}: {advice}")
 
 
-def moment(text: str) -> str:
+def parse_age_or_date(text: str) -> str:
     """Return an age or a date unchanged. Raise ``ValueError`` if it is neither."""
     if text.startswith("-"):
         raise ValueError(f"ages count back from now: write {text[1:]}")
-    _nanoseconds(text, 0)
+    _nanoseconds_of(text, 0)
     return text
 
 
-def age_of(text: str) -> float:
-    """Return the seconds from a ``moment`` (an age or a date) until now."""
+def seconds_since(text: str) -> float:
+    """Return the seconds from a ``parse_age_or_date`` (an age or a date) until now."""
     now = time.time_ns()
-    return (now - _nanoseconds(text, now)) / 10**9
+    return (now - _nanoseconds_of(text, now)) / 10**9
 
 
-def _nanoseconds(text: str, now: int) -> int:
+def _nanoseconds_of(text: str, now: int) -> int:
     """Return an age or a date as nanoseconds since 1970. ``now`` is the time from which an age is counted back.
 
     A date without a time zone is in the local one. Raise ``ValueError`` if ``text`` is neither an age nor a date.
     """
     try:
-        return now - round(age(text) * 10**9)
+        return now - round(parse_age(text) * 10**9)
     except ValueError:
         pass
     from datetime import datetime
@@ -156,46 +162,46 @@ def _nanoseconds(text: str, now: int) -> int:
         raise ValueError("neither an age as in 7d or 12h, nor a date as in 2026-11-24 or 2026-11-24T18:00") from None
 
 
-def _excluded(text: str) -> Sequence[bytes]:
+def _exclude_line(text: str) -> Sequence[bytes]:
     """Return the pattern of ``--exclude`` as a line of a pattern file."""
-    return _one(text)
+    return _single_line(text)
 
 
-def _included(text: str) -> Sequence[bytes]:
+def _include_line(text: str) -> Sequence[bytes]:
     """Return the pattern of ``--include`` as a line of a pattern file."""
-    return _one(text, includes=True)
+    return _single_line(text, includes=True)
 
 
-def _one(text: str, *, includes: bool = False) -> Sequence[bytes]:
+def _single_line(text: str, *, includes: bool = False) -> Sequence[bytes]:
     """Return one pattern, as the only line of a pattern file. If ``includes``, it is marked as an inclusion (``!``)."""
-    from pcopy.walk.patterns import line_of
+    from pcopy.walk.patterns import pattern_line
 
-    return (line_of(os.fsencode(text), includes=includes),)
+    return (pattern_line(os.fsencode(text), includes=includes),)
 
 
-def _from_file(text: str) -> Sequence[bytes]:
+def _lines_of_file(text: str) -> Sequence[bytes]:
     """Return the patterns in the file ``text``.
 
-    Raise ``Refused`` if it cannot be read, and ``ValueError`` if it is too large.
+    Raise ``RequestRefused`` if it cannot be read, and ``ValueError`` if it is too large.
     """
-    from pcopy.walk.patterns import lines_in
+    from pcopy.walk.patterns import patterns_in
 
     path = os.fsencode(text)
     try:
-        contents = _contents(path)
+        contents = _read_pattern_file(path)
     except OSError as error:
-        advice = meant(path) if isinstance(error, FileNotFoundError) else ""
+        advice = suggestion_for(path) if isinstance(error, FileNotFoundError) else ""
         why = f"cannot be read: {error.strerror}{advice and f'; {advice}'}"
-        raise Refused(f"--exclude-from: {shown(path)}: {why}") from None
-    if len(contents) > LARGEST_FILE:
+        raise RequestRefused(f"--exclude-from: {printable_path(path)}: {why}") from None
+    if len(contents) > MAX_PATTERN_FILE_SIZE:
         raise ValueError("too large for a file of patterns")
-    lines = [line for _, line in islice(lines_in(contents), MOST_PATTERNS + 1)]
-    if len(lines) > MOST_PATTERNS:
-        raise ValueError(f"more than {MOST_PATTERNS:,} patterns; list the paths instead, with --from or --files-from")
+    lines = [line for _, line in islice(patterns_in(contents), MAX_PATTERNS + 1)]
+    if len(lines) > MAX_PATTERNS:
+        raise ValueError(f"more than {MAX_PATTERNS:,} patterns; list the paths instead, with --from or --files-from")
     return lines
 
 
-_STREAMS: dict[bytes | int, bytes] = {}
+_STREAM_CONTENTS: dict[bytes | int, bytes] = {}
 """Contents that were read from pipes and inherited descriptors, by the descriptor's number or the pipe's path.
 
 A command line is parsed several times, but such a stream can be read only once. ``-`` and ``/dev/stdin`` are the same
@@ -203,18 +209,18 @@ stream.
 """
 
 
-def _contents(path: bytes) -> bytes:
-    """Return the contents of a pattern file, up to one byte more than ``LARGEST_FILE``. Raise ``OSError``."""
+def _read_pattern_file(path: bytes) -> bytes:
+    """Return the contents of a pattern file, up to one byte more than ``MAX_PATTERN_FILE_SIZE``. Raise ``OSError``."""
     from pcopy.fsio.named_file import inherited_descriptor, open_to_read
 
     is_dash = path == b"-"
     number = 0 if is_dash else inherited_descriptor(path)
     stream = path if number < 0 else number
-    if stream in _STREAMS:
-        return _STREAMS[stream]
+    if stream in _STREAM_CONTENTS:
+        return _STREAM_CONTENTS[stream]
     opened = open_to_read(b"/dev/stdin" if is_dash else path)
     with open(opened.descriptor, "rb") as file:
-        contents = file.read(LARGEST_FILE + 1)
-        if opened.inherited or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            _STREAMS[stream] = contents
+        contents = file.read(MAX_PATTERN_FILE_SIZE + 1)
+        if opened.is_inherited or not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            _STREAM_CONTENTS[stream] = contents
     return contents

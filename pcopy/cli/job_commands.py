@@ -7,59 +7,59 @@ import os
 import time
 from functools import partial
 
-from pcopy.errors import NotAllDone, Refused
-from pcopy.jobs.chosen import discard, job_path, listing, to_standard_error
-from pcopy.jobs.control import change, described
-from pcopy.jobs.directories import last_worked_on, state_directory, unfinished
-from pcopy.jobs.job_file import name_of
+from pcopy.errors import PartlyRefused, RequestRefused
+from pcopy.jobs.chosen import discard_job, job_list_lines, job_path, print_to_stderr
+from pcopy.jobs.control import limits_text, send_request
+from pcopy.jobs.directories import last_change_of, state_directory, unfinished_jobs
+from pcopy.jobs.job_file import job_name
 from pcopy.jobs.leftovers import remove_temporaries
-from pcopy.jobs.listing import way
-from pcopy.jobs.lock import locks
-from pcopy.jobs.meant import followed
-from pcopy.launch.launcher import speaks
-from pcopy.report.streams import tell
-from pcopy.text import shown
+from pcopy.jobs.listing import source_and_destination
+from pcopy.jobs.lock import lock_holders_if_any
+from pcopy.jobs.meant import joined_sentences
+from pcopy.launch.launcher import is_reporting_rank
+from pcopy.report.streams import print_error
+from pcopy.text import printable_path
 from pcopy.tools.arguments import CopyArguments
 
 
-def answer(arguments: CopyArguments) -> str | None:
+def run_job_command(arguments: CopyArguments) -> str | None:
     """Execute a command on stored jobs and return the text to print; return None if the command line asks for a copy.
 
     Raise ``PcopyError`` if the command fails.
     """
-    command = arguments.asked
-    if not command.anything or command.resume is not None:
+    command = arguments.job_request
+    if not command.is_any or command.resume is not None:
         return None
-    if not speaks(os.environ):
+    if not is_reporting_rank(os.environ):
         return ""
     if command.jobs:
-        return "\n".join(listing(arguments.telling.json))
+        return "\n".join(job_list_lines(arguments.output.json))
     if command.control is not None:
-        state = change(_running_path(command.control), command.change)
-        text = json.dumps(state) if arguments.telling.json else described(state) or "no limits, all ranks active"
-        return "" if arguments.telling.quiet else text
+        state = send_request(_path_of_running_job(command.control), command.change)
+        text = json.dumps(state) if arguments.output.json else limits_text(state) or "no limits, all ranks active"
+        return "" if arguments.output.quiet else text
     if command.discard is not None and len(command.discard) == 1:
-        _discard(command.discard[0], arguments.program)
-        return "" if arguments.telling.quiet else "discarded"
+        _discard_one(command.discard[0], arguments.program)
+        return "" if arguments.output.quiet else "discarded"
     if command.older_than is None:
-        jobs = {job_path(word): shown(word) for word in command.discard or ()}
+        jobs = {job_path(word): printable_path(word) for word in command.discard or ()}
     else:
-        jobs = _older(command.older_than)
-    _discard_all(jobs, arguments.program, quiet=arguments.telling.quiet)
-    return "" if jobs or arguments.telling.quiet else "nothing to discard"
+        jobs = _jobs_older_than(command.older_than)
+    _discard_all(jobs, arguments.program, quiet=arguments.output.quiet)
+    return "" if jobs or arguments.output.quiet else "nothing to discard"
 
 
-def _running_path(word: bytes) -> bytes:
-    """Return the directory of the job ``word``, as ``job_path`` does. Raise ``Refused`` if there is no such job."""
+def _path_of_running_job(word: bytes) -> bytes:
+    """Return the directory of the job ``word``, as ``job_path`` does. Raise ``RequestRefused`` if there is no such job."""
     try:
         return job_path(word)
-    except Refused as refused:
-        raise Refused(followed(str(refused), "a job of --checkpoint none cannot be changed")) from None
+    except RequestRefused as refused:
+        raise RequestRefused(joined_sentences(str(refused), "a job of --checkpoint none cannot be changed")) from None
 
 
-def _discard(word: bytes, program: str) -> None:
+def _discard_one(word: bytes, program: str) -> None:
     """Remove the job ``word`` and its temporary files."""
-    discard(word, partial(remove_temporaries, report=partial(tell, program)), to_standard_error)
+    discard_job(word, partial(remove_temporaries, report=partial(print_error, program)), print_to_stderr)
 
 
 def _discard_all(jobs: dict[bytes, str], program: str, *, quiet: bool) -> None:
@@ -71,26 +71,26 @@ def _discard_all(jobs: dict[bytes, str], program: str, *, quiet: bool) -> None:
     failures = []
     for path, name in jobs.items():
         try:
-            _discard(path, program)
-        except Refused as refused:
+            _discard_one(path, program)
+        except RequestRefused as refused:
             failures.append(refused)
         else:
             if not quiet:
                 print(f"discarded {name}", flush=True)
     for failure in failures[:-1]:
-        tell(program, failure)
+        print_error(program, failure)
     if failures:
-        raise failures[-1] if len(failures) == len(jobs) else NotAllDone(str(failures[-1]))
+        raise failures[-1] if len(failures) == len(jobs) else PartlyRefused(str(failures[-1]))
 
 
-def _older(age: float) -> dict[bytes, str]:
+def _jobs_older_than(age: float) -> dict[bytes, str]:
     """Return the jobs that are not running and have not been worked on for ``age`` seconds.
 
     The keys are the jobs' directories, the values their names with source and destination.
     """
     before = time.time() - age
     return {
-        listed.path: f"{name_of(listed.path)}: {way(listed.file)}"
-        for listed in unfinished(state_directory())
-        if listed.file is not None and not locks(listed.path) and last_worked_on(listed) <= before
+        listed.path: f"{job_name(listed.path)}: {source_and_destination(listed.file)}"
+        for listed in unfinished_jobs(state_directory())
+        if listed.file is not None and not lock_holders_if_any(listed.path) and last_change_of(listed) <= before
     }

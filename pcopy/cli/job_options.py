@@ -11,98 +11,109 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import at_least_0, at_least_1, rate, seconds, size, taking
-from pcopy.cli.filter_options import age_of
-from pcopy.errors import Refused
-from pcopy.jobs.paths import absolute
-from pcopy.text import shown
+from pcopy.cli.argument_types import (
+    argparse_type,
+    parse_non_negative,
+    parse_positive,
+    parse_positive_size,
+    parse_rate,
+    parse_seconds,
+)
+from pcopy.cli.filter_options import seconds_since
+from pcopy.errors import RequestRefused
+from pcopy.jobs.paths import absolute_path
+from pcopy.text import printable_path
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pcopy.jobs.control import Change
-    from pcopy.jobs.lifecycle import Keeping
-    from pcopy.tools.arguments import Asked
+    from pcopy.jobs.control import ControlRequest
+    from pcopy.jobs.lifecycle import CheckpointSettings
+    from pcopy.tools.arguments import JobRequest
 
-STORES = ("auto", "pickle", "lmdb")
+STORE_CHOICES = ("auto", "pickle", "lmdb")
 """The values of ``--checkpoint-store``."""
-NO_CHECKPOINT = b"none"
+NO_CHECKPOINT_WORD = b"none"
 """The value of ``--checkpoint`` with which no job is kept."""
-USAGES = (
+JOB_COMMAND_USAGES = (
     *("pcopy --resume [JOB|DIR]", "pcopy --jobs", "pcopy --control JOB WORD..."),
     *("pcopy --discard JOB...", "pcopy --discard --older-than AGE"),
 )
 """The forms of the command line that act on stored jobs."""
 
-_TELLING = frozenset(("json", "quiet", "verbose", "config", "insecure_links"))
+_OUTPUT_OPTIONS = frozenset(("json", "quiet", "verbose", "config", "insecure_links"))
 """Options on output and configuration, which may be given with any of these commands."""
-_WORDS = "bwlimit=RATE, oplimit=N, active=N, pause, resume"
-_CHANGES: dict[str, Callable[[str], int]] = {"bwlimit": rate, "oplimit": at_least_0, "active": at_least_1}
+_CONTROL_WORDS = "bwlimit=RATE, oplimit=N, active=N, pause, resume"
+_CONTROL_CONVERTERS: dict[str, Callable[[str], int]] = {
+    "bwlimit": parse_rate,
+    "oplimit": parse_non_negative,
+    "active": parse_positive,
+}
 """The converters for the values of ``--control``, by their words."""
-MAY_CHANGE = _TELLING | {
+OPTIONS_ALLOWED_ON_RESUME = _OUTPUT_OPTIONS | {
     *("ranks", "archive", "errors", "log", "max_errors", "progress", "progress_interval", "no_sync", "termination"),
     *("bwlimit", "oplimit", "force"),
     *("in_flight", "checkpoint_interval", "checkpoint_store", "spool", "memory", "metrics", "report"),
 }
 """Options (attributes of the namespace) that may be given with ``--resume``: they do not affect the copies."""
 
-BESIDE: dict[str, frozenset[str]] = {
-    "resume": MAY_CHANGE,
-    "jobs": _TELLING,
-    "discard": _TELLING | {"older_than"},
-    "control": _TELLING,
+OPTIONS_BY_JOB_COMMAND: dict[str, frozenset[str]] = {
+    "resume": OPTIONS_ALLOWED_ON_RESUME,
+    "jobs": _OUTPUT_OPTIONS,
+    "discard": _OUTPUT_OPTIONS | {"older_than"},
+    "control": _OUTPUT_OPTIONS,
 }
 """Options (attributes of the namespace) that may be given with each command on stored jobs."""
 
 
 def add_job_options(parser: ArgumentParser) -> None:
     """Add the options on stored jobs to ``parser``."""
-    from pcopy.jobs.lifecycle import Keeping
-    from pcopy.tools.arguments import ALONE
+    from pcopy.jobs.lifecycle import CheckpointSettings
+    from pcopy.tools.arguments import ONLY_JOB
 
     add = parser.add_argument_group("jobs that go on after an interruption").add_argument
-    defaults = Keeping()
-    add("--resume", metavar="JOB|DIR", nargs="?", type=taking(_path), const=ALONE, default=None,
+    defaults = CheckpointSettings()
+    add("--resume", metavar="JOB|DIR", nargs="?", type=argparse_type(_parse_path), const=ONLY_JOB, default=None,
         help="resume an unfinished job, by name or directory (default: the only one)")  # fmt: skip
     add("--jobs", action="store_true",
         help="list unfinished jobs, and the progress of running ones, but not those of --checkpoint DIR")  # fmt: skip
-    add("--control", metavar="JOB", type=taking(_path), default=None,
+    add("--control", metavar="JOB", type=argparse_type(_parse_path), default=None,
         help="change a running job, by name or directory: bwlimit=RATE, oplimit=N, active=N (only N ranks take "
         "work), pause, resume; several words at once")  # fmt: skip
-    add("--discard", metavar="JOB", nargs="*", action="extend", type=taking(_path), default=None,
+    add("--discard", metavar="JOB", nargs="*", action="extend", type=argparse_type(_parse_path), default=None,
         help="remove unfinished jobs, by their names or directories, and their temporary files")  # fmt: skip
-    add("--checkpoint", metavar="DIR", type=taking(_path), default=None,
+    add("--checkpoint", metavar="DIR", type=argparse_type(_parse_path), default=None,
         help="store the job in this directory, and resume a job that is stored there; none: store no job "
         "(default: below ~/.local/state/pcopy, or $XDG_STATE_HOME/pcopy)")  # fmt: skip
-    add("--checkpoint-interval", metavar="SECONDS", type=taking(seconds), default=defaults.interval,
+    add("--checkpoint-interval", metavar="SECONDS", type=argparse_type(parse_seconds), default=defaults.interval,
         help="longest time between two checkpoints (default 60); the first come sooner")  # fmt: skip
-    add("--checkpoint-store", choices=STORES, metavar="HOW", default=defaults.store,
+    add("--checkpoint-store", choices=STORE_CHOICES, metavar="HOW", default=defaults.store,
         help="where waiting work is stored: auto (default: in memory; what does not fit goes to a database in "
         "--spool), pickle (the same with plain files), lmdb (in a database from the start)")  # fmt: skip
-    add("--spool", metavar="DIR", type=taking(_path), default=None,
+    add("--spool", metavar="DIR", type=argparse_type(_parse_path), default=None,
         help="directory on each host for waiting work that does not fit into memory")  # fmt: skip
-    add("--memory", metavar="SIZE", type=taking(partial(size, what="work needs")), default=defaults.memory,
+    add("--memory", metavar="SIZE", type=argparse_type(partial(parse_positive_size, what="work needs")), default=defaults.memory,
         help="bytes of waiting work that a host holds in memory")  # fmt: skip
 
 
-def keeping_of(values: Namespace) -> Keeping:
+def checkpoint_settings(values: Namespace) -> CheckpointSettings:
     """Return the settings on checkpoints. Relative paths are resolved against the working directory."""
-    from pcopy.jobs.lifecycle import Keeping
+    from pcopy.jobs.lifecycle import CheckpointSettings
 
-    is_named = values.checkpoint not in (None, NO_CHECKPOINT)
-    return Keeping(
-        directory=absolute(values.checkpoint) if is_named else b"",
+    is_named = values.checkpoint not in (None, NO_CHECKPOINT_WORD)
+    return CheckpointSettings(
+        directory=absolute_path(values.checkpoint) if is_named else b"",
         interval=values.checkpoint_interval,
         store=values.checkpoint_store,
-        spool=absolute(values.spool) if values.spool else b"",
+        spool=absolute_path(values.spool) if values.spool else b"",
         memory=values.memory,
-        at_start=is_named,
+        durable_at_start=is_named,
     )
 
 
-def asked_of(
-    values: Namespace, operands: Sequence[bytes], words: Sequence[str], make: Callable[[], ArgumentParser]
-) -> Asked:
+def requested_job_command(
+    values: Namespace, operands: Sequence[bytes], words: Sequence[str], new_parser: Callable[[], ArgumentParser]
+) -> JobRequest:
     """Return the command on stored jobs that the options give; it is empty if they ask for a copy.
 
     Args:
@@ -110,47 +121,53 @@ def asked_of(
         words: the options as they were written.
         make: makes a new parser, with which ``words`` are parsed again.
 
-    Raise ``Refused``, naming the option, for a combination that is not possible.
+    Raise ``RequestRefused``, naming the option, for a combination that is not possible.
     """
-    from pcopy.jobs.control import Change
-    from pcopy.tools.arguments import Asked
+    from pcopy.jobs.control import ControlRequest
+    from pcopy.tools.arguments import JobRequest
 
-    modes = [mode for mode in BESIDE if getattr(values, mode) not in (None, False)]
+    modes = [mode for mode in OPTIONS_BY_JOB_COMMAND if getattr(values, mode) not in (None, False)]
     if not modes:
-        return Asked()
+        return JobRequest()
     mode = modes[0]
     if len(modes) > 1:
-        raise Refused(f"--{mode} and --{modes[1]}: one at a time; see pcopy --help")
-    discard, change = None, Change()
+        raise RequestRefused(f"--{mode} and --{modes[1]}: one at a time; see pcopy --help")
+    discard, change = None, ControlRequest()
     if mode == "control":
-        change, operands = change_of(operands), ()
+        change, operands = control_request(operands), ()
     if mode == "discard":
         discard, operands = (*values.discard, *operands), ()
         if bool(discard) == (values.older_than is not None):
-            raise Refused("--discard: name jobs, or give --older-than AGE, and not both; pcopy --jobs lists them")
+            raise RequestRefused(
+                "--discard: name jobs, or give --older-than AGE, and not both; pcopy --jobs lists them"
+            )
     if operands:
         if mode == "resume":
             way = "write pcopy --resume, or pcopy --resume JOB"
-            raise Refused(f"--resume takes a job, not SRC and DST: leave out {shown(operands[0])}; {way}")
-        raise Refused(f"--{mode} takes no SRC or DST: leave out {shown(operands[0])}")
-    given = _given(words, make())
+            raise RequestRefused(
+                f"--resume takes a job, not SRC and DST: leave out {printable_path(operands[0])}; {way}"
+            )
+        raise RequestRefused(f"--{mode} takes no SRC or DST: leave out {printable_path(operands[0])}")
+    given = _spellings_of_given(words, new_parser())
     for name, option in given.items():
-        if name != mode and name not in BESIDE[mode]:
+        if name != mode and name not in OPTIONS_BY_JOB_COMMAND[mode]:
             why = "a job goes on as it began" if mode == "resume" else "it copies nothing"
-            raise Refused(f"{option} cannot be given with --{mode}: {why}; leave it out")
-    older_than = None if values.older_than is None else age_of(values.older_than)
-    return Asked(values.resume, values.jobs, discard, frozenset(given) - {mode}, older_than, values.control, change)
+            raise RequestRefused(f"{option} cannot be given with --{mode}: {why}; leave it out")
+    older_than = None if values.older_than is None else seconds_since(values.older_than)
+    return JobRequest(
+        values.resume, values.jobs, discard, frozenset(given) - {mode}, older_than, values.control, change
+    )
 
 
-def change_of(words: Sequence[bytes]) -> Change:
+def control_request(words: Sequence[bytes]) -> ControlRequest:
     """Return the changes that the words of ``--control`` ask for.
 
-    Raise ``Refused`` for an unknown word or a contradiction.
+    Raise ``RequestRefused`` for an unknown word or a contradiction.
     """
-    from pcopy.jobs.control import Change
+    from pcopy.jobs.control import ControlRequest
 
     if not words:
-        raise Refused(f"--control JOB: say what is to change: {_WORDS}")
+        raise RequestRefused(f"--control JOB: say what is to change: {_CONTROL_WORDS}")
     fields: dict[str, Any] = {}
     for word in map(os.fsdecode, words):
         name, equals, value = word.partition("=")
@@ -158,18 +175,20 @@ def change_of(words: Sequence[bytes]) -> Change:
             field, meaning = name, 0
             if word in ("pause", "resume"):
                 field, meaning = "paused", word == "pause"
-            elif equals and name in _CHANGES:
-                meaning = _CHANGES[name](value)
+            elif equals and name in _CONTROL_CONVERTERS:
+                meaning = _CONTROL_CONVERTERS[name](value)
             else:
-                raise ValueError(f"not one of {_WORDS}")
+                raise ValueError(f"not one of {_CONTROL_WORDS}")
         except ValueError as error:
-            raise Refused(f"--control: {shown(os.fsencode(word))}: {error}") from None
+            raise RequestRefused(f"--control: {printable_path(os.fsencode(word))}: {error}") from None
         if fields.setdefault(field, meaning) != meaning:
-            raise Refused(f"--control: {shown(os.fsencode(word))}: contradicts another word; leave one of them out")
-    return Change(**fields)
+            raise RequestRefused(
+                f"--control: {printable_path(os.fsencode(word))}: contradicts another word; leave one of them out"
+            )
+    return ControlRequest(**fields)
 
 
-def _given(words: Sequence[str], parser: ArgumentParser) -> dict[str, str]:
+def _spellings_of_given(words: Sequence[str], parser: ArgumentParser) -> dict[str, str]:
     """Return the options that are given in ``words``: their attributes in the namespace, and how each was spelled.
 
     ``parser`` is modified and cannot be used afterwards.
@@ -187,7 +206,7 @@ def _given(words: Sequence[str], parser: ArgumentParser) -> dict[str, str]:
     return {name: spelling[name] for name in values if name in spelling}  # set_defaults adds names without an option
 
 
-def _path(text: str) -> bytes:
+def _parse_path(text: str) -> bytes:
     """Return ``text`` as bytes. Raise ``ValueError`` if it is empty."""
     if not text:
         raise ValueError("the empty string names nothing")

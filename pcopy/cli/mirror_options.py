@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import at_least_0, taking
-from pcopy.errors import Refused
+from pcopy.cli.argument_types import argparse_type, parse_non_negative
+from pcopy.errors import RequestRefused
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -20,7 +20,7 @@ def add_mirror_options(parser: ArgumentParser) -> None:
         help="make DST equal to SRC: the same as --existing changed --delete")  # fmt: skip
     add("--delete", action="store_true",
         help="delete from DST what SRC lacks, when all is copied; nothing if anything has failed")  # fmt: skip
-    add("--max-delete", metavar="N", type=taking(at_least_0), default=None,
+    add("--max-delete", metavar="N", type=argparse_type(parse_non_negative), default=None,
         help="delete nothing if more than N items would have to be deleted")  # fmt: skip
     add("--delete-all", action="store_true",
         help="delete also if SRC is empty, which is refused otherwise: its file system may not be mounted")  # fmt: skip
@@ -30,11 +30,11 @@ def add_mirror_options(parser: ArgumentParser) -> None:
         "begins with a slash, and on its file system)")  # fmt: skip
 
 
-def deletion_of(values: Namespace, paths: tuple[bytes, ...], program: str) -> dict[str, Any]:
+def deletion_fields(values: Namespace, paths: tuple[bytes, ...], program: str) -> dict[str, Any]:
     """Return the values of these options as fields of ``Options``.
 
     ``program`` is the program's name: ``psync`` mirrors by default, so that messages name it instead of an option.
-    Raise ``Refused`` for options without effect and for contradictions.
+    Raise ``RequestRefused`` for options without effect and for contradictions.
     """
     delete = values.delete or values.mirror
     option_name = "--mirror" if values.mirror else "--delete"
@@ -42,21 +42,23 @@ def deletion_of(values: Namespace, paths: tuple[bytes, ...], program: str) -> di
         option_name = program
     for given, option in ((values.max_delete is not None, "--max-delete"), (values.delete_all, "--delete-all")):
         if given and not delete:
-            raise Refused(f"{option} is for --delete and --mirror: give one of these, too; see pcopy --help")
+            raise RequestRefused(f"{option} is for --delete and --mirror: give one of these, too; see pcopy --help")
     if values.mirror and values.existing not in (None, "changed"):
-        raise Refused(f"--mirror means --existing changed: leave out --existing {values.existing}, or write --delete")
+        raise RequestRefused(
+            f"--mirror means --existing changed: leave out --existing {values.existing}, or write --delete"
+        )
     if delete and len(paths) > 2:
-        raise Refused(
+        raise RequestRefused(
             f"{option_name} takes one SRC: an item that one SRC lacks may be in another; mirror them one by one"
         )
     if delete and values.files_from is not None:
-        raise Refused(
+        raise RequestRefused(
             f"{option_name} cannot be given with --files-from, which does not show what SRC lacks: leave one out"
         )
     if values.backup == "":
-        raise Refused("--backup: the empty string names no directory; see pcopy --help")
+        raise RequestRefused("--backup: the empty string names no directory; see pcopy --help")
     if values.backup is not None and values.inplace:
-        raise Refused("--backup keeps files that are replaced, and --inplace writes over them: leave one out")
+        raise RequestRefused("--backup keeps files that are replaced, and --inplace writes over them: leave one out")
     backup = b"" if values.backup is None else os.fsencode(values.backup)
     max_delete = -1 if values.max_delete is None else values.max_delete
     return {"delete": delete, "max_delete": max_delete, "delete_all": values.delete_all, "backup": backup}

@@ -10,25 +10,25 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 
-from pcopy.errors import Refused
+from pcopy.errors import RequestRefused
 from pcopy.named import NamedTuple
-from pcopy.text import shown
+from pcopy.text import printable_path
 
-_THE_DEFAULT = "pcopy does that by default; leave it out"
-_GOES_ON = "pcopy --resume continues an interrupted copy; leave it out"
-_KEEPS = "write --existing skip"
-_TELLS = "write --progress, or -v; the summary is printed by default"
-_REACHES_NONE = "pcopy reaches no other hosts: mount their file system here, or use rsync"
+_IS_DEFAULT = "pcopy does that by default; leave it out"
+_USE_RESUME = "pcopy --resume continues an interrupted copy; leave it out"
+_USE_SKIP = "write --existing skip"
+_USE_PROGRESS = "write --progress, or -v; the summary is printed by default"
+_NO_OTHER_HOSTS = "pcopy reaches no other hosts: mount their file system here, or use rsync"
 
-HABITS: Mapping[str, str] = {
-    **dict.fromkeys(("--links", "--perms", "--times", "--atimes", "-U", "--owner", "--group"), _THE_DEFAULT),
-    **dict.fromkeys(("--devices", "--specials", "--hard-links", "--acls", "--xattrs"), _THE_DEFAULT),
-    **dict.fromkeys(("--no-dereference", "--numeric-ids", "--whole-file", "-W", "--human-readable"), _THE_DEFAULT),
+PCOPY_ADVICE: Mapping[str, str] = {
+    **dict.fromkeys(("--links", "--perms", "--times", "--atimes", "-U", "--owner", "--group"), _IS_DEFAULT),
+    **dict.fromkeys(("--devices", "--specials", "--hard-links", "--acls", "--xattrs"), _IS_DEFAULT),
+    **dict.fromkeys(("--no-dereference", "--numeric-ids", "--whole-file", "-W", "--human-readable"), _IS_DEFAULT),
     "-z": "pcopy does not compress during transfer; leave it out; --compress zstd writes compressed files",
-    **dict.fromkeys(("--partial", "--partial-dir", "--append", "--append-verify"), _GOES_ON),
-    **dict.fromkeys(("--no-clobber", "--ignore-existing", "--skip-existing"), _KEEPS),
-    **dict.fromkeys(("--info", "--stats"), _TELLS),
-    **dict.fromkeys(("--rsh", "-e", "--rsync-path"), _REACHES_NONE),
+    **dict.fromkeys(("--partial", "--partial-dir", "--append", "--append-verify"), _USE_RESUME),
+    **dict.fromkeys(("--no-clobber", "--ignore-existing", "--skip-existing"), _USE_SKIP),
+    **dict.fromkeys(("--info", "--stats"), _USE_PROGRESS),
+    **dict.fromkeys(("--rsh", "-e", "--rsync-path"), _NO_OTHER_HOSTS),
     **dict.fromkeys(("--no-owner", "--no-group"), "write --no-preserve ownership"),
     "--sparse": "holes stay holes by default: leave it out; to fill them, write --no-preserve sparse",
     "--no-perms": "write --no-preserve mode",
@@ -51,7 +51,7 @@ HABITS: Mapping[str, str] = {
     **dict.fromkeys(("--stripe-count", "--stripe-size"), "write --stripe COUNT[:SIZE]"),
     "--pool": "copies have the pool of their source, or with --stripe inherit that of the directory",
     "-f": "existing files are replaced by default; leave it out",
-    "-i": f"pcopy asks nothing; to keep existing files, {_KEEPS}; to list items as rsync does, write -vv",
+    "-i": f"pcopy asks nothing; to keep existing files, {_USE_SKIP}; to list items as rsync does, write -vv",
     "--itemize-changes": "write -vv",
     "--log-file": "write --log FILE",
     "-j": "write -n N",
@@ -76,18 +76,18 @@ HABITS: Mapping[str, str] = {
 """Options of cp, rsync and other programs, with the advice for each."""
 
 
-class Unknown(NamedTuple):
+class OptionAdvice(NamedTuple):
     """The advice of one program on options that it does not have."""
 
     program: str
-    habits: Mapping[str, str]
+    by_option: Mapping[str, str]
 
 
-OF_PCOPY = Unknown("pcopy", HABITS)
-OF_PSYNC = Unknown(
+ADVICE_OF_PCOPY = OptionAdvice("pcopy", PCOPY_ADVICE)
+ADVICE_OF_PSYNC = OptionAdvice(
     "psync",
     {
-        **{option: advice.replace("pcopy", "psync") for option, advice in HABITS.items()},
+        **{option: advice.replace("pcopy", "psync") for option, advice in PCOPY_ADVICE.items()},
         "-z": "psync does not compress during transfer; leave it out; pcopy --compress zstd writes compressed files",
         "--compress": "psync makes trees equal; pcopy --compress zstd SRC DST writes compressed files",
         **dict.fromkeys(
@@ -97,7 +97,7 @@ OF_PSYNC = Unknown(
         "--decompress": "psync makes trees equal; pcopy --decompress SRC DST writes decompressed files",
     },
 )
-OF_PVERIFY = Unknown(
+ADVICE_OF_PVERIFY = OptionAdvice(
     "pverify",
     {
         "--signature": "name the signature's file before PATH, or write --create SIGNATURE to make one",
@@ -121,12 +121,12 @@ OF_PVERIFY = Unknown(
     },
 )
 
-_LISTS = {
+_LIST_ADVICE = {
     "--files-from": "write --from LIST, as pwalk writes it",
     "--from0": "write -0 together with --from LIST",
 }
 
-OF_PRM = Unknown(
+ADVICE_OF_PRM = OptionAdvice(
     "prm",
     {
         "--bwlimit": "no contents are moved; --oplimit N limits operations",
@@ -135,19 +135,19 @@ OF_PRM = Unknown(
         "--input": "write --from LIST, as pwalk writes it",
         **dict.fromkeys(("-l", "--lite", "--aggressive"), "prm has one way to remove; leave it out"),
         "--match": "write --exclude P and --include P, patterns as in .gitignore",
-        **_LISTS,
+        **_LIST_ADVICE,
         "--one-file-system": "prm does that by default; leave it out",
         **dict.fromkeys(("--preserve-root", "--no-preserve-root"), "the root directory is never removed; leave it out"),
     },
 )
 
-_A_MODE = "is a mode of chmod: write who it is for, as in a-w, or --mode=-w"
+_MODE_ADVICE = "is a mode of chmod: write who it is for, as in a-w, or --mode=-w"
 
-OF_PCHMOD = Unknown(
+ADVICE_OF_PCHMOD = OptionAdvice(
     "pchmod",
     {
         "--bwlimit": "no contents are moved; --oplimit N limits operations",
-        **dict.fromkeys(("-r", "-w", "-x", "-X", "-s", "-t", "-rwx", "-rx", "-rw", "-wx"), _A_MODE),
+        **dict.fromkeys(("-r", "-w", "-x", "-X", "-s", "-t", "-rwx", "-rx", "-rw", "-wx"), _MODE_ADVICE),
         **dict.fromkeys(("-c", "--changes"), "write -vv; the summary counts what was changed"),
         **dict.fromkeys(("-f", "--silent"), "write -q; errors are always shown"),
         **dict.fromkeys(
@@ -165,11 +165,11 @@ OF_PCHMOD = Unknown(
         "-g": "write --group GROUP",
         "-i": "pchmod asks nothing; leave it out, or write --dry-run",
         **dict.fromkeys(("--chown", "-o"), "write --owner USER[:GROUP]"),
-        **_LISTS,
+        **_LIST_ADVICE,
     },
 )
 
-OF_PSTRIPE = Unknown(
+ADVICE_OF_PSTRIPE = OptionAdvice(
     "pstripe",
     {
         **dict.fromkeys(("-c", "--stripe-count"), "write --stripe COUNT"),
@@ -179,12 +179,12 @@ OF_PSTRIPE = Unknown(
     },
 )
 
-_BY_LAUNCHER = "one process of each host works: start it by mpiexec or srun, and leave this out"
+_USE_LAUNCHER = "one process of each host works: start it by mpiexec or srun, and leave this out"
 
-OF_PBCAST = Unknown(
+ADVICE_OF_PBCAST = OptionAdvice(
     "pbcast",
     {
-        **dict.fromkeys(("-n", "--ranks", "-w", "--hosts", "-N", "-g"), _BY_LAUNCHER),
+        **dict.fromkeys(("-n", "--ranks", "-w", "--hosts", "-N", "-g"), _USE_LAUNCHER),
         **dict.fromkeys(("-r", "-R", "--recursive", "-a"), "pbcast sends files; pack a directory with ptar first"),
         **dict.fromkeys(("-p", "--preserve"), "pbcast does that by default; leave it out"),
         **dict.fromkeys(("-f", "--force"), "existing files are replaced by default; leave it out"),
@@ -194,7 +194,7 @@ OF_PBCAST = Unknown(
     },
 )
 
-OF_PDBENCH = Unknown(
+ADVICE_OF_PDBENCH = OptionAdvice(
     "pdbench",
     {
         **dict.fromkeys(
@@ -212,11 +212,11 @@ OF_PDBENCH = Unknown(
     },
 )
 
-_REPLACES = "existing files are replaced by default; leave it out"
-_STAYS = "existing files are replaced; unpack elsewhere"
-_OF_TAR = "ptar has no such option; use tar"
+_REPLACED_BY_DEFAULT = "existing files are replaced by default; leave it out"
+_ALWAYS_REPLACED = "existing files are replaced; unpack elsewhere"
+_USE_TAR = "ptar has no such option; use tar"
 
-_RARE_IN_TAR = (
+_RARE_TAR_OPTIONS = (
     *("-B", "-F", "-H", "-K", "-R", "-l", "--block-number", "--bzip", "--check-device", "--check-links"),
     *("--clamp-mtime", "--group-map", "--hole-detection", "--ignore-command-error", "--info-script", "--level"),
     *("--new-volume-script", "--no-check-device", "--no-delay-directory-restore", "--no-ignore-command-error"),
@@ -227,7 +227,7 @@ _RARE_IN_TAR = (
     *("--starting-file", "--suffix", "--test-label", "--uncompress", "--unquote", "--usage", "--volno-file"),
 )
 
-OF_PTAR = Unknown(
+ADVICE_OF_PTAR = OptionAdvice(
     "ptar",
     {
         **dict.fromkeys(("-r", "--append", "-u", "--update", "-A", "--catenate", "--concatenate", "--delete"),
@@ -246,8 +246,8 @@ OF_PTAR = Unknown(
             "MEMBERs are names by default; leave it out"),
         **dict.fromkeys(("-d", "--diff", "--compare"), "unpack it, and compare with pverify A B"),
         **dict.fromkeys(("-W", "--verify"), "write --signature FILE, and check it later with ptar -t --signature"),
-        **dict.fromkeys(("-k", "--keep-old-files", "--skip-old-files", "--keep-newer-files", "--backup"), _STAYS),
-        **dict.fromkeys(("--overwrite", "--overwrite-dir", "--unlink-first", "-U"), _REPLACES),
+        **dict.fromkeys(("-k", "--keep-old-files", "--skip-old-files", "--keep-newer-files", "--backup"), _ALWAYS_REPLACED),
+        **dict.fromkeys(("--overwrite", "--overwrite-dir", "--unlink-first", "-U"), _REPLACED_BY_DEFAULT),
         "--one-top-level": "make a directory, and write -C DIR",
         "--recursive-unlink": "existing directories keep their contents; use prm first",
         **dict.fromkeys(("--no-overwrite-dir", "--keep-directory-symlink"), "use tar: directories get the metadata "
@@ -265,7 +265,7 @@ OF_PTAR = Unknown(
             "as the user who is to own it, or write pchmod --owner USER afterwards"),
         "--no-same-permissions": "modes are those of the archive; write pchmod MODE afterwards",
         **dict.fromkeys(("--xattrs-include", "--selinux"), "all are kept by default; leave it out"),
-        **dict.fromkeys(("--no-xattrs", "--no-acls", "--xattrs-exclude", "--hard-dereference"), _OF_TAR),
+        **dict.fromkeys(("--no-xattrs", "--no-acls", "--xattrs-exclude", "--hard-dereference"), _USE_TAR),
         **dict.fromkeys(("--transform", "--xform", "-s"), "names change only by --strip-components N; use tar"),
         "--remove-files": "ptar removes nothing: compare with pverify first, then prm",
         "--from": "write -T LIST",
@@ -278,10 +278,10 @@ OF_PTAR = Unknown(
         "--add-file": "name it as a PATH, or list it with -T",
         "--index-file": "write > FILE",
         "--quoting-style": "names are shown escaped; --json has them exactly",
-        **dict.fromkeys(("-M", "--multi-volume", "-L", "--tape-length", "--label", "-i", "--ignore-zeros"), _OF_TAR),
-        **dict.fromkeys(_RARE_IN_TAR, _OF_TAR),
+        **dict.fromkeys(("-M", "--multi-volume", "-L", "--tape-length", "--label", "-i", "--ignore-zeros"), _USE_TAR),
+        **dict.fromkeys(_RARE_TAR_OPTIONS, _USE_TAR),
         **dict.fromkeys(("-b", "--blocking-factor", "--record-size"), "records have 20 blocks, as tar's; leave it out"),
-        **dict.fromkeys(("--totals", "--checkpoint", "--checkpoint-action"), _TELLS),
+        **dict.fromkeys(("--totals", "--checkpoint", "--checkpoint-action"), _USE_PROGRESS),
         **dict.fromkeys(("-w", "--interactive", "--confirmation"),
             "ptar asks nothing; leave it out, or write --dry-run"),
         **dict.fromkeys(("--ignore-failed-read", "--warning", "--force-local", "--atime-preserve", "--posix"),
@@ -292,7 +292,7 @@ OF_PTAR = Unknown(
     },
 )  # fmt: skip
 
-OF_PWALK = Unknown(
+ADVICE_OF_PWALK = OptionAdvice(
     "pwalk",
     {
         "--bwlimit": "no contents are moved; --oplimit N limits operations",
@@ -312,23 +312,23 @@ OF_PWALK = Unknown(
         **dict.fromkeys(("-p", "--print", "--name", "--type", "--size"), "write it with one dash, as for find"),
         "--distribution": "write --summary, which shows sizes and ages",
         "--csv": "write --output FILE.csv",
-        **_LISTS,
+        **_LIST_ADVICE,
     },
 )
 
 
-def refuse_unknown(asked: Unknown, others: Sequence[str], known: Collection[str]) -> None:
-    """Raise ``Refused`` for the first option among ``others``, the words that argparse did not recognise.
+def refuse_unknown_options(advice: OptionAdvice, others: Sequence[str], known: Collection[str]) -> None:
+    """Raise ``RequestRefused`` for the first option among ``others``, the words that argparse did not recognise.
 
     ``known`` are the program's own options, among which a similar one is looked for.
     """
     for word in others:
         if word.startswith("-") and word != "-":
-            raise _unknown_option(asked, word, known)
+            raise _unknown_option_error(advice, word, known)
 
 
-def refuse_letters(asked: Unknown, words: Sequence[str], flags: str, valued: str) -> None:
-    """Raise ``Refused`` for a bundle of single-letter options that contains an unknown letter.
+def refuse_unknown_letters(advice: OptionAdvice, words: Sequence[str], flags: str, valued: str) -> None:
+    """Raise ``RequestRefused`` for a bundle of single-letter options that contains an unknown letter.
 
     Args:
         flags: the letters that may stand in a bundle, as in ``-arv``.
@@ -337,42 +337,42 @@ def refuse_letters(asked: Unknown, words: Sequence[str], flags: str, valued: str
     for word in words:
         rest = word[1:].lstrip(flags)
         if word[:1] == "-" and rest not in ("", word[1:]) and rest[0] not in valued:
-            raise _unknown_letter(asked, rest[0], word)
+            raise _unknown_letter_error(advice, rest[0], word)
 
 
-def _unknown_option(asked: Unknown, word: str, known: Collection[str]) -> Refused:
+def _unknown_option_error(advice_table: OptionAdvice, word: str, known: Collection[str]) -> RequestRefused:
     """Return the error for an option that the program does not have: the advice for it, or the most similar option."""
     option = word.partition("=")[0]
-    advice = f"see {asked.program} --help"
-    if option in asked.habits:
-        return Refused(f"{option}: {asked.habits[option]}; {advice}")
-    if option[:2] != "--" and option[:2] in asked.habits:
-        return _unknown_letter(asked, option[1], option)
-    name, hint = shown(os.fsencode(option)), ""
+    advice = f"see {advice_table.program} --help"
+    if option in advice_table.by_option:
+        return RequestRefused(f"{option}: {advice_table.by_option[option]}; {advice}")
+    if option[:2] != "--" and option[:2] in advice_table.by_option:
+        return _unknown_letter_error(advice_table, option[1], option)
+    name, hint = printable_path(os.fsencode(option)), ""
     if option[:2] == "--":
-        hint = named_nearest(option[2:], [one[2:] for one in known if one.startswith("--")], "--")
-    return Refused(f"unknown option {name}{hint}; {advice} (for a file of that name write ./{name})")
+        hint = nearest_hint(option[2:], [one[2:] for one in known if one.startswith("--")], "--")
+    return RequestRefused(f"unknown option {name}{hint}; {advice} (for a file of that name write ./{name})")
 
 
-def with_nearest(message: str) -> str:
+def message_with_nearest_choice(message: str) -> str:
     """Return a message of argparse; if it is about an invalid choice, name the most similar valid one."""
     found = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message)
     if found is None:
         return message
     choices = [one.strip("' ") for one in found[2].split(",")]
-    return f"{message[: found.start()]}{found[1]}: not one of {', '.join(choices)}{named_nearest(found[1], choices)}"
+    return f"{message[: found.start()]}{found[1]}: not one of {', '.join(choices)}{nearest_hint(found[1], choices)}"
 
 
-def named_nearest(word: str, choices: Collection[str], dashes: str = "") -> str:
+def nearest_hint(word: str, choices: Collection[str], dashes: str = "") -> str:
     """Return the end of a message that names the most similar of ``choices``; empty if none is similar to ``word``."""
-    from pcopy.jobs.meant import nearest
+    from pcopy.jobs.meant import most_similar_word
 
-    near = nearest(word, choices)
+    near = most_similar_word(word, choices)
     return f"; the nearest is {dashes}{near}" if near else ""
 
 
-def _unknown_letter(asked: Unknown, letter: str, word: str) -> Refused:
+def _unknown_letter_error(advice: OptionAdvice, letter: str, word: str) -> RequestRefused:
     """Return the error for a letter that the program does not have, in the bundle ``word``."""
-    what = asked.habits.get(f"-{letter}", "an unknown option")
-    name, together = (shown(os.fsencode(part)) for part in (letter, word))
-    return Refused(f"-{name} in {together}: {what}; see {asked.program} --help")
+    what = advice.by_option.get(f"-{letter}", "an unknown option")
+    name, together = (printable_path(os.fsencode(part)) for part in (letter, word))
+    return RequestRefused(f"-{name} in {together}: {what}; see {advice.program} --help")

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import rate, taking
-from pcopy.cli.common_options import add_termination, add_told, refuse_what_names_no_file, telling_of
-from pcopy.cli.mistakes import OF_PBCAST
+from pcopy.cli.argument_types import argparse_type, parse_rate
+from pcopy.cli.common_options import (
+    add_output_options,
+    add_termination_option,
+    output_settings,
+    refuse_invalid_file_names,
+)
+from pcopy.cli.mistakes import ADVICE_OF_PBCAST
 from pcopy.cli.program import Program
-from pcopy.errors import Refused
+from pcopy.errors import RequestRefused
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -21,8 +26,8 @@ if TYPE_CHECKING:
 class Pbcast(Program):
     """The command line of ``pbcast``."""
 
-    letters = "qvh"
-    unknown = OF_PBCAST
+    flag_letters = "qvh"
+    option_advice = ADVICE_OF_PBCAST
     usage = "pbcast [options] FILE... DIR"
     description = """\
 Copies each FILE to the directory DIR of every host of an MPI job, which may
@@ -40,22 +45,24 @@ exit status:
   or refused, nothing was touched; 70 internal error; 75 stopped early
 """
 
-    def command(self) -> Command:
+    def load_command(self) -> Command:
         from pcopy.launch.tool import Command
-        from pcopy.tools.broadcast import BROADCAST, BroadcastPreparation
+        from pcopy.tools.broadcast import BROADCAST_TOOL, BroadcastJob
 
-        return Command(BROADCAST, lambda words: self.parse(words, BroadcastPreparation))
+        return Command(BROADCAST_TOOL, lambda words: self.parse(words, BroadcastJob))
 
-    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> BroadcastArguments:
+    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> BroadcastArguments:
         from pcopy.tools.arguments import BroadcastArguments
 
         if len(paths) < 2:
-            raise Refused("FILE... and DIR expected: what is sent, and the directory of each host; see pbcast --help")
+            raise RequestRefused(
+                "FILE... and DIR expected: what is sent, and the directory of each host; see pbcast --help"
+            )
         if b"" in paths:
-            raise Refused("a path is the empty string: name a file")
+            raise RequestRefused("a path is the empty string: name a file")
         if values.no_sync and values.fsync:
-            raise Refused("--fsync writes each file to stable storage, --no-sync does not: leave one out")
-        refuse_what_names_no_file(values, "errors", directories=False)
+            raise RequestRefused("--fsync writes each file to stable storage, --no-sync does not: leave one out")
+        refuse_invalid_file_names(values, "errors", refuse_directories=False)
         *files, directory = paths
         return BroadcastArguments(
             tuple(files),
@@ -65,7 +72,7 @@ exit status:
             fsync=values.fsync,
             dry_run=values.dry_run,
             termination=values.termination,
-            telling=telling_of(values),
+            output=output_settings(values),
         )
 
     def add_options(self, parser: ArgumentParser) -> None:
@@ -77,10 +84,10 @@ exit status:
         how.add_argument(
             "--fsync", action="store_true", help="write each file to stable storage before it gets its name"
         )
-        how.add_argument("--bwlimit", metavar="RATE", type=taking(rate), default=0,
+        how.add_argument("--bwlimit", metavar="RATE", type=argparse_type(parse_rate), default=0,
             help="bytes per second that each host receives: a SIZE, as in 500M (default: no limit)")  # fmt: skip
-        add_termination(how)
-        add_told(parser)
+        add_termination_option(how)
+        add_output_options(parser)
 
 
 PBCAST = Pbcast()

@@ -8,13 +8,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from pcopy.cli.argument_types import parse_owner, taking
-from pcopy.cli.common_options import add_told
-from pcopy.cli.filter_options import add_filters
-from pcopy.cli.mistakes import OF_PCHMOD
+from pcopy.cli.argument_types import argparse_type, parse_owner
+from pcopy.cli.common_options import add_output_options
+from pcopy.cli.filter_options import add_filter_options
+from pcopy.cli.mistakes import ADVICE_OF_PCHMOD
 from pcopy.cli.tree_program import TreeProgram
-from pcopy.errors import Refused
-from pcopy.text import shown
+from pcopy.errors import RequestRefused
+from pcopy.text import printable_path
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
     from pcopy.launch.tool import Command
     from pcopy.tools.arguments import ChangeArguments
 
-_NOBODY = (-1, -1)
+_NO_OWNER = (-1, -1)
 """The user and group ID for "not given"."""
 
 
 class Pchmod(TreeProgram):
     """The command line of ``pchmod``."""
 
-    letters = "Rqvh0"
-    unknown = OF_PCHMOD
+    flag_letters = "Rqvh0"
+    option_advice = ADVICE_OF_PCHMOD
     usage = """\
 pchmod [options] MODE PATH...
        pchmod [options] --owner USER[:GROUP] PATH...
@@ -53,88 +53,96 @@ exit status:
   70 internal error; 75 stopped early: the same command continues
 """
 
-    def command(self) -> Command:
+    def load_command(self) -> Command:
         from pcopy.launch.tool import Command
-        from pcopy.tools.change import CHMOD, ChangePreparation
+        from pcopy.tools.change import CHANGE_TOOL, ChangeJob
 
-        return Command(CHMOD, lambda words: self.parse(words, ChangePreparation))
+        return Command(CHANGE_TOOL, lambda words: self.parse(words, ChangeJob))
 
-    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> ChangeArguments:
+    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> ChangeArguments:
         from pcopy.tools.arguments import ChangeArguments
 
         owner, group = values.owner
         group = values.group if values.group >= 0 else group
         mode, paths = _mode_and_paths(values, paths)
-        access, default = _acls_of(values.acl_from)
+        access, default = _read_acls(values.acl_from)
         if access and mode:
-            raise Refused("--acl-from gives the permissions, too: leave MODE out")
-        return ChangeArguments(self.tree_of(values, paths, "changed"), (mode, owner, group, access, default))
+            raise RequestRefused("--acl-from gives the permissions, too: leave MODE out")
+        return ChangeArguments(self.tree_arguments(values, paths, "changed"), (mode, owner, group, access, default))
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is changed").add_argument
         add("--mode", metavar="MODE", default=None,
             help="the mode, as in chmod (u+rwX,go-w; 0750), where it does not stand before PATH")  # fmt: skip
         add("--reference", metavar="FILE", default=None, help="the mode of FILE, as in chmod")
-        add("--owner", metavar="USER[:GROUP]", type=taking(parse_owner), default=_NOBODY,
+        add("--owner", metavar="USER[:GROUP]", type=argparse_type(parse_owner), default=_NO_OWNER,
             help="the owner (a name or a number), and perhaps the group, as in chown")  # fmt: skip
-        add("--group", metavar="GROUP", type=taking(_group), default=-1, help="the group (a name or a number)")
+        add(
+            "--group",
+            metavar="GROUP",
+            type=argparse_type(_parse_group),
+            default=-1,
+            help="the group (a name or a number)",
+        )
         add("--acl-from", metavar="FILE", default=None,
             help="the ACL of FILE; directories get its default ACL, too, if it is one")  # fmt: skip
-        self.add_from(add, "changed")
+        self.add_list_options(add, "changed")
         add("--dry-run", action="store_true", help="list what would be changed, and how; change nothing")
         add("-R", "--recursive", action="store_true", help="no effect: trees are changed by default")
-        add_filters(parser, done="changed")
-        self.add_how(parser, "change")
-        add_told(parser, items=True)
+        add_filter_options(parser, done="changed")
+        self.add_operation_options(parser, "change")
+        add_output_options(parser, has_item_log=True)
 
 
-class _Meant(NamedTuple):
+class _ModeAndPaths(NamedTuple):
     """The mode to set (empty for none), and the paths that get it."""
 
     mode: str
     paths: tuple[bytes, ...]
 
 
-def _mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _Meant:
-    """Return the mode and the paths, which may both be among the operands ``paths``. Raise ``Refused`` if there is no
-    mode.
+def _mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _ModeAndPaths:
+    """Return the mode and the paths, which may both be among the operands ``paths``. Raise ``RequestRefused`` if there
+    is no mode.
 
     With ``--owner``, ``--group`` or ``--acl-from``, the mode may be missing: the first operand is one only if it is a
     valid mode and no file of that name exists.
     """
     if values.mode is not None and values.reference is not None:
-        raise Refused("--mode and --reference both set the mode: leave one out")
+        raise RequestRefused("--mode and --reference both set the mode: leave one out")
     if values.reference is not None:
-        with _path_descriptor("--reference", values.reference) as descriptor:
-            return _Meant(f"{stat.S_IMODE(os.fstat(descriptor).st_mode):05o}", paths)
+        with _opened_for_status("--reference", values.reference) as descriptor:
+            return _ModeAndPaths(f"{stat.S_IMODE(os.fstat(descriptor).st_mode):05o}", paths)
     if values.mode is not None:
         if not _is_mode(values.mode):
-            raise Refused(f"--mode {shown(os.fsencode(values.mode))}: is no mode; write one as chmod takes it")
-        return _Meant(values.mode, paths)
-    asks_for_more = values.owner != _NOBODY or values.group >= 0 or values.acl_from is not None
+            raise RequestRefused(
+                f"--mode {printable_path(os.fsencode(values.mode))}: is no mode; write one as chmod takes it"
+            )
+        return _ModeAndPaths(values.mode, paths)
+    asks_for_more = values.owner != _NO_OWNER or values.group >= 0 or values.acl_from is not None
     first = os.fsdecode(paths[0]) if paths else ""
     if not asks_for_more:
         if not paths:
-            raise Refused("MODE and PATH expected; see pchmod --help")
+            raise RequestRefused("MODE and PATH expected; see pchmod --help")
         if not _is_mode(first):
-            raise Refused(f"{shown(paths[0])}: is no mode; {_what_to_write(paths)}")
-        return _Meant(first, paths[1:])
+            raise RequestRefused(f"{printable_path(paths[0])}: is no mode; {_mode_advice(paths)}")
+        return _ModeAndPaths(first, paths[1:])
     if not _is_mode(first):
-        return _Meant("", paths)
+        return _ModeAndPaths("", paths)
     if os.path.lexists(paths[0]):
-        name = shown(paths[0])
-        raise Refused(f"{name}: is a mode, and also an existing path; write --mode {name} or ./{name}")
-    return _Meant(first, paths[1:])
+        name = printable_path(paths[0])
+        raise RequestRefused(f"{name}: is a mode, and also an existing path; write --mode {name} or ./{name}")
+    return _ModeAndPaths(first, paths[1:])
 
 
-def _what_to_write(paths: tuple[bytes, ...]) -> str:
+def _mode_advice(paths: tuple[bytes, ...]) -> str:
     """Return advice on how to correct ``paths``, the first of which is not a mode."""
     first, *others = map(os.fsdecode, paths)
     mode = next(filter(_is_mode, others), None)
     if mode is not None:
         return f"{mode} is one: write it before PATH"
     if ":" in first and not os.path.lexists(first):
-        return f"for an owner write --owner {shown(paths[0])}"
+        return f"for an owner write --owner {printable_path(paths[0])}"
     return "write MODE first, as in pchmod u+rwX PATH, or --owner USER"
 
 
@@ -150,47 +158,49 @@ def _is_mode(text: str) -> bool:
 
 
 @contextmanager
-def _path_descriptor(option: str, file: str) -> Iterator[int]:
-    """Open the file that an option names with O_PATH, only to read its metadata. Raise ``Refused`` if that fails."""
-    from pcopy.fsio.named_file import path_descriptor
+def _opened_for_status(option: str, file: str) -> Iterator[int]:
+    """Open the file that an option names with O_PATH, only to read its metadata. Raise ``RequestRefused`` if that
+    fails.
+    """
+    from pcopy.fsio.named_file import opened_for_status
 
     path = os.fsencode(file)
     with ExitStack() as stack:
         try:
-            descriptor = stack.enter_context(path_descriptor(path))
+            descriptor = stack.enter_context(opened_for_status(path))
         except OSError as error:
             advice = "; name a file that is there" if isinstance(error, FileNotFoundError) else ""
-            raise Refused(f"{option} {shown(path)}: {error.strerror}{advice}") from None
+            raise RequestRefused(f"{option} {printable_path(path)}: {error.strerror}{advice}") from None
         yield descriptor
 
 
-def _acls_of(file: str | None) -> tuple[bytes, bytes]:
+def _read_acls(file: str | None) -> tuple[bytes, bytes]:
     """Return the access ACL and the default ACL of ``file``, as values of extended attributes.
 
     Without an access ACL, the one that corresponds to the file's mode is returned; without a default ACL, an empty
-    value. Both are empty if ``file`` is None. Raise ``Refused`` if they cannot be read.
+    value. Both are empty if ``file`` is None. Raise ``RequestRefused`` if they cannot be read.
     """
     if file is None:
         return b"", b""
     import errno
 
     from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
-    from pcopy.fsio.nodes import handle_of
+    from pcopy.fsio.nodes import path_of_descriptor
     from pcopy.tasks.change.intent import acl_of
 
-    with _path_descriptor("--acl-from", file) as descriptor:
+    with _opened_for_status("--acl-from", file) as descriptor:
         found = {ACCESS_ACL: acl_of(os.fstat(descriptor).st_mode), DEFAULT_ACL: b""}
         for name in found:
             try:
-                found[name] = os.getxattr(handle_of(descriptor), name)
+                found[name] = os.getxattr(path_of_descriptor(descriptor), name)
             except OSError as error:
                 if error.errno != errno.ENODATA:
                     why = f"cannot read its ACL: {error.strerror}"
-                    raise Refused(f"--acl-from {shown(os.fsencode(file))}: {why}") from None
+                    raise RequestRefused(f"--acl-from {printable_path(os.fsencode(file))}: {why}") from None
     return found[ACCESS_ACL], found[DEFAULT_ACL]
 
 
-def _group(text: str) -> int:
+def _parse_group(text: str) -> int:
     """Return the ID of the group ``text``. Raise ``ValueError`` if there is no such group."""
     return parse_owner(f":{text}")[1]
 

@@ -5,13 +5,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import MOST_IN_FLIGHT, at_least_1, seconds, size, taking, whole_number
-from pcopy.cli.common_options import add_ranks, add_termination, add_told, refuse_what_names_no_file, telling_of
-from pcopy.cli.mistakes import OF_PDBENCH
+from pcopy.cli.argument_types import (
+    MAX_IN_FLIGHT,
+    argparse_type,
+    parse_digits,
+    parse_positive,
+    parse_positive_size,
+    parse_seconds,
+)
+from pcopy.cli.common_options import (
+    add_output_options,
+    add_ranks_option,
+    add_termination_option,
+    output_settings,
+    refuse_invalid_file_names,
+)
+from pcopy.cli.mistakes import ADVICE_OF_PDBENCH
 from pcopy.cli.program import Program
-from pcopy.errors import Refused
-from pcopy.fsio.kernel.choose import kernel_name
-from pcopy.text import shown
+from pcopy.errors import RequestRefused
+from pcopy.fsio.kernel.choose import backend_name
+from pcopy.text import printable_path
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -19,23 +32,23 @@ if TYPE_CHECKING:
     from pcopy.launch.tool import Command
     from pcopy.tools.arguments import BenchArguments
 
-TESTS = ("create", "stat", "open", "readdir", "rename", "unlink", "write", "read")
+TEST_NAMES = ("create", "stat", "open", "readdir", "rename", "unlink", "write", "read")
 """The measurements that ``--tests`` can select."""
-FILES, SIZE, SECONDS, REPEATS = 10_000, 32 << 20, 0.1, 3
+DEFAULT_FILES, DEFAULT_SIZE, DEFAULT_SECONDS, DEFAULT_REPEATS = 10_000, 32 << 20, 0.1, 3
 """Defaults of ``--files``, ``--size``, ``--time`` and ``--repeat``: with them, a run takes less than a minute."""
-BLOCKS = (64 << 10, 1 << 20, 8 << 20)
+DEFAULT_BLOCKS = (64 << 10, 1 << 20, 8 << 20)
 """The default sizes of one write or read, in bytes: a small one, a medium one as pcopy's own, and a large one."""
-IN_FLIGHT = 16
+DEFAULT_MAX_IN_FLIGHT = 16
 """The default maximum of operations in flight per process. More gain little where this number does not."""
-_PAGE = 4096
+_PAGE_SIZE = 4096
 """The size of a page, in bytes. Direct I/O requires multiples of it."""
 
 
 class Pdbench(Program):
     """The command line of ``pdbench``."""
 
-    letters = "qvh"
-    unknown = OF_PDBENCH
+    flag_letters = "qvh"
+    option_advice = ADVICE_OF_PDBENCH
     usage = "pdbench [options] DIR"
     description = """\
 Measures the file system that DIR lies on: how many files a second it creates,
@@ -58,31 +71,35 @@ exit status:
   nothing was touched; 70 internal error; 75 stopped early
 """
 
-    def command(self) -> Command:
+    def load_command(self) -> Command:
         from pcopy.launch.tool import Command
-        from pcopy.tools.bench import BENCHMARK, BenchPreparation
+        from pcopy.tools.bench import BENCH_TOOL, BenchJob
 
-        return Command(BENCHMARK, lambda words: self.parse(words, BenchPreparation))
+        return Command(BENCH_TOOL, lambda words: self.parse(words, BenchJob))
 
-    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> BenchArguments:
+    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> BenchArguments:
         from pcopy.tools.arguments import BenchArguments
 
         if len(paths) != 1:
-            raise Refused("one DIR expected: a directory on the file system to be measured; see pdbench --help")
+            raise RequestRefused("one DIR expected: a directory on the file system to be measured; see pdbench --help")
         if paths[0] == b"":
-            raise Refused("DIR is the empty string: name a directory")
-        refuse_what_names_no_file(values, "errors", "svg")
+            raise RequestRefused("DIR is the empty string: name a directory")
+        refuse_invalid_file_names(values, "errors", "svg")
         if values.svg and not values.svg.endswith(".svg"):
-            raise Refused(f"--svg {shown(values.svg.encode(errors='surrogateescape'))}: write a name that ends in .svg")
-        if values.blocks is BLOCKS:
-            values.blocks = tuple(block for block in BLOCKS if block <= values.size) or (values.size,)
+            raise RequestRefused(
+                f"--svg {printable_path(values.svg.encode(errors='surrogateescape'))}: write a name that ends in .svg"
+            )
+        if values.blocks is DEFAULT_BLOCKS:
+            values.blocks = tuple(block for block in DEFAULT_BLOCKS if block <= values.size) or (values.size,)
         if any(block > values.size for block in values.blocks):
-            raise Refused(f"--size {values.size} is less than a block of {max(values.blocks)} bytes: see --blocks")
-        if values.direct and any(block % _PAGE for block in values.blocks):
-            raise Refused(f"--direct needs blocks of whole pages ({_PAGE} bytes): see --blocks")
-        if values.in_flight is not None and values.in_flight > 1 and kernel_name() != "c":
-            raise Refused(f"--in-flight {values.in_flight} needs the C backend, which is not in use here")
-        most = values.in_flight or (IN_FLIGHT if kernel_name() == "c" else 1)
+            raise RequestRefused(
+                f"--size {values.size} is less than a block of {max(values.blocks)} bytes: see --blocks"
+            )
+        if values.direct and any(block % _PAGE_SIZE for block in values.blocks):
+            raise RequestRefused(f"--direct needs blocks of whole pages ({_PAGE_SIZE} bytes): see --blocks")
+        if values.in_flight is not None and values.in_flight > 1 and backend_name() != "c":
+            raise RequestRefused(f"--in-flight {values.in_flight} needs the C backend, which is not in use here")
+        most = values.in_flight or (DEFAULT_MAX_IN_FLIGHT if backend_name() == "c" else 1)
         return BenchArguments(
             paths[0],
             files=values.files,
@@ -92,23 +109,23 @@ exit status:
             repeats=values.repeat,
             tests=values.tests,
             direct=values.direct,
-            most_in_flight=most,
+            max_in_flight=most,
             ranks=values.ranks,
             dry_run=values.dry_run,
             svg=b"" if values.svg is None else values.svg.encode(errors="surrogateescape"),
             termination=values.termination,
-            telling=telling_of(values),
+            output=output_settings(values),
         )
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is measured").add_argument
-        add("--tests", metavar="LIST", type=taking(tests), default=(),
-            help=f"these only, with a comma between them: {', '.join(TESTS)} (default: all)")  # fmt: skip
-        add("--files", metavar="N", type=taking(at_least_1), default=FILES,
-            help=f"files that each rank makes at most (default {FILES:,})")  # fmt: skip
-        add("--size", metavar="SIZE", type=taking(lambda text: size(text, "a file holds")), default=SIZE,
+        add("--tests", metavar="LIST", type=argparse_type(parse_tests), default=(),
+            help=f"these only, with a comma between them: {', '.join(TEST_NAMES)} (default: all)")  # fmt: skip
+        add("--files", metavar="N", type=argparse_type(parse_positive), default=DEFAULT_FILES,
+            help=f"files that each rank makes at most (default {DEFAULT_FILES:,})")  # fmt: skip
+        add("--size", metavar="SIZE", type=argparse_type(lambda text: parse_positive_size(text, "a file holds")), default=DEFAULT_SIZE,
             help="bytes that each rank writes at most (default 32M)")  # fmt: skip
-        add("--blocks", metavar="LIST", type=taking(blocks), default=BLOCKS,
+        add("--blocks", metavar="LIST", type=argparse_type(parse_blocks), default=DEFAULT_BLOCKS,
             help="bytes of one write or read, several with a comma between them (default 64K,1M,8M)")  # fmt: skip
         add(
             "--dry-run",
@@ -116,41 +133,41 @@ exit status:
             help="print what would be measured, and how much would be written; write nothing",
         )
         add("--direct", action="store_true", help="write and read past the page cache (O_DIRECT)")
-        add("--time", metavar="SECONDS", type=taking(seconds), default=SECONDS,
-            help=f"for how long each measurement goes on at most (default {SECONDS})")  # fmt: skip
-        add("--repeat", metavar="N", type=taking(at_least_1), default=REPEATS,
-            help=f"make all measurements N times; the median of each counts (default {REPEATS})")  # fmt: skip
+        add("--time", metavar="SECONDS", type=argparse_type(parse_seconds), default=DEFAULT_SECONDS,
+            help=f"for how long each measurement goes on at most (default {DEFAULT_SECONDS})")  # fmt: skip
+        add("--repeat", metavar="N", type=argparse_type(parse_positive), default=DEFAULT_REPEATS,
+            help=f"make all measurements N times; the median of each counts (default {DEFAULT_REPEATS})")  # fmt: skip
         how = parser.add_argument_group("operation")
-        add_ranks(how, self.name, "measure; 1, 2, 4 and so on up to N are tried")
-        how.add_argument("--in-flight", metavar="N", type=taking(in_flight), default=None,
-            help=f"operations under way in each rank: 1, 4 and so on up to N (default {IN_FLIGHT})")  # fmt: skip
-        add_termination(how)
-        add_told(parser)
+        add_ranks_option(how, self.name, "measure; 1, 2, 4 and so on up to N are tried")
+        how.add_argument("--in-flight", metavar="N", type=argparse_type(parse_in_flight), default=None,
+            help=f"operations under way in each rank: 1, 4 and so on up to N (default {DEFAULT_MAX_IN_FLIGHT})")  # fmt: skip
+        add_termination_option(how)
+        add_output_options(parser)
         charts = parser.add_argument_group("charts")
         charts.add_argument(
             "--svg", metavar="FILE", default=None, help="draw the rates as charts in FILE, whose name ends in .svg"
         )
 
 
-def tests(text: str) -> tuple[str, ...]:
+def parse_tests(text: str) -> tuple[str, ...]:
     """Return the names in a comma-separated list of measurements. Raise ``ValueError`` for an unknown one."""
     chosen = tuple(text.split(","))
     for name in chosen:
-        if name not in TESTS:
-            raise ValueError(f"'{name}' is no test; they are {', '.join(TESTS)}")
+        if name not in TEST_NAMES:
+            raise ValueError(f"'{name}' is no test; they are {', '.join(TEST_NAMES)}")
     return chosen
 
 
-def blocks(text: str) -> tuple[int, ...]:
+def parse_blocks(text: str) -> tuple[int, ...]:
     """Return the sizes in a comma-separated list, in bytes, each once. Raise ``ValueError`` for an invalid one."""
-    return tuple(dict.fromkeys(size(word, "a block holds") for word in text.split(",")))
+    return tuple(dict.fromkeys(parse_positive_size(word, "a block holds") for word in text.split(",")))
 
 
-def in_flight(text: str) -> int:
-    """Return the value of ``--in-flight``. Raise ``ValueError`` if it is not a number from 1 to ``MOST_IN_FLIGHT``."""
-    number = whole_number(text, 1, MOST_IN_FLIGHT)
+def parse_in_flight(text: str) -> int:
+    """Return the value of ``--in-flight``. Raise ``ValueError`` if it is not a number from 1 to ``MAX_IN_FLIGHT``."""
+    number = parse_digits(text, 1, MAX_IN_FLIGHT)
     if number is None:
-        raise ValueError(f"not a number from 1 to {MOST_IN_FLIGHT}")
+        raise ValueError(f"not a number from 1 to {MAX_IN_FLIGHT}")
     return number
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.cli.common_options import add_told
-from pcopy.cli.filter_options import add_filters
-from pcopy.cli.mistakes import OF_PRM
+from pcopy.cli.common_options import add_output_options
+from pcopy.cli.filter_options import add_filter_options
+from pcopy.cli.mistakes import ADVICE_OF_PRM
 from pcopy.cli.tree_program import TreeProgram
 
 if TYPE_CHECKING:
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class Prm(TreeProgram):
     """The command line of ``prm``."""
 
-    letters = "frRqvh0"
-    unknown = OF_PRM
-    removes = True
+    flag_letters = "frRqvh0"
+    option_advice = ADVICE_OF_PRM
+    deletes_selected = True
     usage = "prm [options] PATH...\n       prm [options] --from FILE [PATH]"
     description = """\
 Removes files, links and whole directory trees. A symbolic link is removed
@@ -41,32 +41,32 @@ exit status:
   70 internal error; 75 stopped early: the same command continues
 """
 
-    def command(self) -> Command:
+    def load_command(self) -> Command:
         from pcopy.launch.tool import Command
-        from pcopy.tools.remove import REMOVAL, RemovePreparation
+        from pcopy.tools.remove import REMOVE_TOOL, RemoveJob
 
-        return Command(REMOVAL, lambda words: self.parse(words, RemovePreparation))
+        return Command(REMOVE_TOOL, lambda words: self.parse(words, RemoveJob))
 
-    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> RemoveArguments:
+    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> RemoveArguments:
         from pcopy.tools.arguments import RemoveArguments
 
         force = values.force
-        tree = self.tree_of(values, paths, "removed")
-        whole = values.recursive and bool(tree.listing)
-        return RemoveArguments(tree, yes=values.yes or force, missing_is_fine=force, whole=whole)
+        tree = self.tree_arguments(values, paths, "removed")
+        whole = values.recursive and bool(tree.list_file)
+        return RemoveArguments(tree, yes=values.yes or force, may_be_missing=force, whole_directories=whole)
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is removed").add_argument
         add("--yes", action="store_true", help="do not ask (required if no terminal is there to ask on)")
         add("-f", "--force", action="store_true", help="do not ask, and ignore a PATH that does not exist")
-        self.add_from(add, "removed")
+        self.add_list_options(add, "removed")
         add("--dry-run", action="store_true", help="list what would be removed, and how much; change nothing")
         add("-r", "-R", "--recursive", action="store_true",
             help="remove directories that --from lists with all their contents, not only if they are empty by then; "
             "a PATH is always removed so")  # fmt: skip
-        add_filters(parser, done="removed", older="only what has not changed since, directories included")
-        self.add_how(parser, "remove")
-        add_told(parser, items=True)
+        add_filter_options(parser, done="removed", older_help="only what has not changed since, directories included")
+        self.add_operation_options(parser, "remove")
+        add_output_options(parser, has_item_log=True)
 
 
 PRM = Prm()

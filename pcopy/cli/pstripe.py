@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from pcopy.cli.argument_types import stripe, stripe_table, taking
-from pcopy.cli.common_options import add_told, refuse_useless_table
-from pcopy.cli.filter_options import add_filters
-from pcopy.cli.mistakes import OF_PSTRIPE
+from pcopy.cli.argument_types import argparse_type, parse_stripe, parse_stripe_table
+from pcopy.cli.common_options import add_output_options, refuse_unused_stripe_table
+from pcopy.cli.filter_options import add_filter_options
+from pcopy.cli.mistakes import ADVICE_OF_PSTRIPE
 from pcopy.cli.tree_program import TreeProgram
-from pcopy.errors import Refused
+from pcopy.errors import RequestRefused
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Pstripe(TreeProgram):
     """The command line of ``pstripe``."""
 
-    letters = "rRqvh"
-    unknown = OF_PSTRIPE
+    flag_letters = "rRqvh"
+    option_advice = ADVICE_OF_PSTRIPE
     usage = "pstripe [options] PATH..."
     description = """\
 Reports how files on Lustre are striped: which layouts there are, which OSTs
@@ -44,37 +44,37 @@ exit status:
   touched; 70 internal error; 75 stopped early: the same command continues
 """
 
-    def command(self) -> Command:
+    def load_command(self) -> Command:
         from pcopy.launch.tool import Command
-        from pcopy.tools.stripe import STRIPE, StripePreparation
+        from pcopy.tools.stripe import STRIPE_TOOL, StripeJob
 
-        return Command(STRIPE, lambda words: self.parse(words, StripePreparation))
+        return Command(STRIPE_TOOL, lambda words: self.parse(words, StripeJob))
 
-    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> StripeArguments:
+    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> StripeArguments:
         from pcopy.tools.arguments import StripeArguments
 
-        tree = self.tree_of(values, paths, "examined")
+        tree = self.tree_arguments(values, paths, "examined")
         if values.stripe == "preserve":
-            raise Refused(
+            raise RequestRefused(
                 "--stripe preserve: files have the layout that they have; write auto, inherit or COUNT[:SIZE]"
             )
         if values.dry_run and not values.stripe:
-            raise Refused("--dry-run goes with --stripe; without that, nothing is changed; see pstripe --help")
-        refuse_useless_table(values)
+            raise RequestRefused("--dry-run goes with --stripe; without that, nothing is changed; see pstripe --help")
+        refuse_unused_stripe_table(values)
         return StripeArguments(tree, stripe=values.stripe or "", stripe_table=values.stripe_table or "")
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is changed").add_argument
-        add("--stripe", metavar="HOW", type=taking(stripe), default=None,
+        add("--stripe", metavar="HOW", type=argparse_type(parse_stripe), default=None,
             help="give files this layout: auto (by size), inherit (the directory's), or COUNT[:SIZE], stripes and "
             "bytes of each (-1: on all OSTs)")  # fmt: skip
-        add("--stripe-table", metavar="TABLE", type=taking(stripe_table), default=None,
+        add("--stripe-table", metavar="TABLE", type=argparse_type(parse_stripe_table), default=None,
             help="for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72")  # fmt: skip
         add("--dry-run", action="store_true", help="print how many files would get another layout; change nothing")
-        self.add_recursive(add, "examined")
-        add_filters(parser, done="examined")
-        self.add_how(parser, "work", limits=False)
-        add_told(parser)
+        self.add_recursive_option(add, "examined")
+        add_filter_options(parser, done="examined")
+        self.add_operation_options(parser, "work", limits=False)
+        add_output_options(parser)
 
 
 PSTRIPE = Pstripe()

@@ -8,24 +8,24 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.job_options import BESIDE, USAGES
-from pcopy.cli.mistakes import OF_PSYNC
+from pcopy.cli.job_options import JOB_COMMAND_USAGES, OPTIONS_BY_JOB_COMMAND
+from pcopy.cli.mistakes import ADVICE_OF_PSYNC
 from pcopy.cli.pcopy import Pcopy
-from pcopy.errors import Refused
+from pcopy.errors import RequestRefused
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
-    from pcopy.cli.program import Words
+    from pcopy.cli.program import ParsedCommandLine
     from pcopy.tools.arguments import CopyArguments
 
 
 class Psync(Pcopy):
     """The command line of ``psync``."""
 
-    unknown = OF_PSYNC
-    operands = "psync [options] SRC/ DST"
-    usage = "\n       ".join((operands, *(line.replace("pcopy", "psync", 1) for line in USAGES)))
+    option_advice = ADVICE_OF_PSYNC
+    main_usage = "psync [options] SRC/ DST"
+    usage = "\n       ".join((main_usage, *(line.replace("pcopy", "psync", 1) for line in JOB_COMMAND_USAGES)))
     description = """\
 Makes DST equal to SRC, with several processes at once: copies what is new or
 has changed, and then deletes from DST what SRC lacks. It is pcopy --mirror;
@@ -50,34 +50,36 @@ exit status:
   75 stopped early
 """
 
-    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> CopyArguments:
+    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> CopyArguments:
         """Return the arguments of the copy, with ``--mirror`` implied unless a command on stored jobs is given.
 
         A policy (``--existing``) that a file sets is ignored, as with ``--mirror``; one on the command line is in
         effect.
         """
-        from pcopy.cli.configuration import given
+        from pcopy.cli.configuration import given_options
 
-        if all(getattr(values, mode) in (None, False) for mode in BESIDE):
-            if any(option.dest == "existing" for option in given(words, self.parser())):
+        if all(getattr(values, mode) in (None, False) for mode in OPTIONS_BY_JOB_COMMAND):
+            if any(option.dest == "existing" for option in given_options(words, self.parser())):
                 values.delete = True
             else:
                 values.existing, values.mirror = None, True
-        return super().understand(values, paths, words)
+        return super().arguments_of(values, paths, words)
 
-    def _made(self, said: Words, values: Namespace, make: Callable[[Any], Any] | None) -> Any:
+    def _converted_arguments(
+        self, parsed: ParsedCommandLine, values: Namespace, convert: Callable[[Any], Any] | None
+    ) -> Any:
         """Return the arguments as the base class does. Messages name psync instead of pcopy."""
         try:
-            return super()._made(said, values, make)
-        except Refused as refused:
+            return super()._converted_arguments(parsed, values, convert)
+        except RequestRefused as refused:
             message = str(refused).replace("see pcopy --help", "see psync --help")
-            raise Refused(message.replace("pcopy reaches", "psync reaches"), refused.status) from None
+            raise RequestRefused(message.replace("pcopy reaches", "psync reaches"), refused.status) from None
 
-    def add_list(self, group: Any) -> None:
+    def add_list_options(self, group: Any) -> None:
         """Add no options, only defaults: a list of paths does not show what SRC lacks."""
         group.set_defaults(files_from=None, nul_separated=False)
 
-    def add_recoding(self, parser: ArgumentParser) -> None:
+    def add_compression_options(self, parser: ArgumentParser) -> None:
         """Add no options, only defaults: compressed files have other names than in SRC, so that a mirror would delete
         them.
         """

@@ -7,30 +7,30 @@ import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import at_least_0, seconds, taking
+from pcopy.cli.argument_types import argparse_type, parse_non_negative, parse_seconds
 from pcopy.cli.common_options import (
-    add_digests,
-    add_in_flight,
-    add_limits,
-    add_max_errors,
-    add_ranks,
-    add_termination,
-    add_told,
-    in_flight_of,
-    refuse_what_names_no_file,
-    telling_of,
+    add_digest_options,
+    add_in_flight_option,
+    add_limit_options,
+    add_max_errors_option,
+    add_output_options,
+    add_ranks_option,
+    add_termination_option,
+    checked_in_flight,
+    output_settings,
+    refuse_invalid_file_names,
 )
-from pcopy.cli.filter_options import add_filters, select_of
-from pcopy.cli.mistakes import OF_PTAR
+from pcopy.cli.filter_options import add_filter_options, requested_selection
+from pcopy.cli.mistakes import ADVICE_OF_PTAR
 from pcopy.cli.program import Program
-from pcopy.errors import Refused
+from pcopy.errors import RequestRefused
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
     from pcopy.launch.tool import Command
-    from pcopy.report.streams import Streams
+    from pcopy.report.streams import StandardStreams
     from pcopy.tasks.base.job import Options
     from pcopy.tools.arguments import ArchiveArguments
 
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
 class Ptar(Program):
     """The command line of ``ptar``."""
 
-    letters = "cxtvzqhpS0"
-    valued = "nfCT"
-    unknown = OF_PTAR
+    flag_letters = "cxtvzqhpS0"
+    value_letters = "nfCT"
+    option_advice = ADVICE_OF_PTAR
     usage = """\
 ptar -c -f ARCHIVE [options] PATH...
        ptar -x -f ARCHIVE [options] [MEMBER...]
@@ -65,17 +65,17 @@ exit status:
     _mode = ""
     """The letter of the operation: c, x or t. It is empty, or has several letters, if the command line is not valid."""
 
-    def _run(self, words: Sequence[str], streams: Streams) -> int:
+    def _run(self, words: Sequence[str], streams: StandardStreams) -> int:
         """Run the program. Listing an archive needs no ranks, unless its signature is computed."""
         # The operation selects the command to run, so it must be known before the options are parsed.
-        self._mode = _modes_in(words)
-        if self._mode == "t" and self.early_answer(words) is None and "--show-config" not in words:
-            if not self._is_proved(words):
+        self._mode = _operations_in(words)
+        if self._mode == "t" and self.help_or_version(words) is None and "--show-config" not in words:
+            if not self._computes_signature(words):
                 return self._list(words, streams)
-            streams.answers = True
+            streams.is_output_essential = True
         return super()._run(words, streams)
 
-    def _is_proved(self, words: Sequence[str]) -> bool:
+    def _computes_signature(self, words: Sequence[str]) -> bool:
         """Return True if the signature of the archive's contents is requested and several ranks can read it."""
         from pcopy.errors import PcopyError
 
@@ -85,78 +85,78 @@ exit status:
             arguments = self.parse(words)
         except PcopyError:  # ``_list`` parses again, and reports the error
             return False
-        from pcopy.tools.prove_archive import is_proved
+        from pcopy.tools.prove_archive import is_signed_in_parallel
 
-        return is_proved(arguments)
+        return is_signed_in_parallel(arguments)
 
-    def _list(self, words: Sequence[str], streams: Streams) -> int:
+    def _list(self, words: Sequence[str], streams: StandardStreams) -> int:
         """List the archive in this process, without ranks. Return the exit status."""
-        from pcopy.errors import OK, PcopyError
-        from pcopy.launch.launcher import speaks
-        from pcopy.report.streams import tell
+        from pcopy.errors import EXIT_OK, PcopyError
+        from pcopy.launch.launcher import is_reporting_rank
+        from pcopy.report.streams import print_error
 
-        if not speaks(os.environ):
-            return OK
-        streams.answers = True
+        if not is_reporting_rank(os.environ):
+            return EXIT_OK
+        streams.is_output_essential = True
         try:
             arguments = self.parse(words)
             from pcopy.tools.list_archive import list_archive
 
             return list_archive(arguments)
         except PcopyError as error:
-            tell(self.name, error)
+            print_error(self.name, error)
             return error.status
 
-    def command(self) -> Command:
+    def load_command(self) -> Command:
         from pcopy.launch.tool import Command
 
         if self._mode == "x":
-            from pcopy.tools.unpack import UNPACKING, UnpackPreparation
+            from pcopy.tools.unpack import UNPACK_TOOL, UnpackJob
 
-            return Command(UNPACKING, lambda words: self.parse(words, UnpackPreparation))
+            return Command(UNPACK_TOOL, lambda words: self.parse(words, UnpackJob))
         if self._mode == "t":
-            from pcopy.tools.prove_archive import PROVING, ProvePreparation
+            from pcopy.tools.prove_archive import SIGN_ARCHIVE_TOOL, SignArchiveJob
 
-            return Command(PROVING, lambda words: self.parse(words, ProvePreparation))
-        from pcopy.tools.archive import ARCHIVING, ArchivePreparation
+            return Command(SIGN_ARCHIVE_TOOL, lambda words: self.parse(words, SignArchiveJob))
+        from pcopy.tools.archive import ARCHIVE_TOOL, ArchiveJob
 
-        return Command(ARCHIVING, lambda words: self.parse(words, ArchivePreparation))
+        return Command(ARCHIVE_TOOL, lambda words: self.parse(words, ArchiveJob))
 
-    def read_words(self, argv: Sequence[bytes | str]) -> Any:
+    def parse_words(self, argv: Sequence[bytes | str]) -> Any:
         """Parse ``argv`` as ``Program`` does, and accept tar's old form without a dash (``tar cf``)."""
         words = list(map(os.fsdecode, argv))
-        if words and words[0][:1] in ("c", "x", "t") and not words[0].strip(_OLD_LETTERS):
+        if words and words[0][:1] in ("c", "x", "t") and not words[0].strip(_DASHLESS_LETTERS):
             words[0] = "-" + words[0]  # the old form, as in "tar cf"
-        return super().read_words(words)
+        return super().parse_words(words)
 
-    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> ArchiveArguments:
+    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> ArchiveArguments:
         from pcopy.tasks.base.job import Options
         from pcopy.tools.arguments import ArchiveArguments
 
         modes = [mode for mode in ("create", "extract", "list") if getattr(values, mode)]
         if len(modes) != 1:
-            raise Refused("write one of -c (make an archive), -x (unpack it) and -t (list it); see ptar --help")
+            raise RequestRefused("write one of -c (make an archive), -x (unpack it) and -t (list it); see ptar --help")
         mode = modes[0]
         if values.file is None:
-            raise Refused("-f ARCHIVE expected: ptar has no default; see ptar --help")
+            raise RequestRefused("-f ARCHIVE expected: ptar has no default; see ptar --help")
         if values.file in ("", "-"):
-            raise Refused(
+            raise RequestRefused(
                 "-f: name a file; ptar reads and writes at many offsets at once, which a pipe does not allow: use tar"
             )
         if b"" in paths:
-            raise Refused("a path is the empty string: name a file or a directory")
-        listing = _list_named(values, mode, paths)
+            raise RequestRefused("a path is the empty string: name a file or a directory")
+        listing = _list_path(values, mode, paths)
         if mode == "create" and not paths and not listing:
-            raise Refused("PATH expected: an empty archive is not made; see ptar --help")
-        _refuse_useless(values, mode)
-        refuse_what_names_no_file(values, "signature", directories=True)
-        refuse_what_names_no_file(values, "errors", "log", directories=False)
-        telling = telling_of(values)
+            raise RequestRefused("PATH expected: an empty archive is not made; see ptar --help")
+        _refuse_unused_options(values, mode)
+        refuse_invalid_file_names(values, "signature", refuse_directories=True)
+        refuse_invalid_file_names(values, "errors", "log", refuse_directories=False)
+        telling = output_settings(values)
         options = Options(
             sync=not values.no_sync,
             max_errors=values.max_errors,
             termination=values.termination,
-            select=select_of(values, paths if mode == "create" else ()),
+            select=requested_selection(values, paths if mode == "create" else ()),
             bwlimit=values.bwlimit,
             oplimit=values.oplimit,
             numeric_owner=values.numeric_owner,
@@ -169,11 +169,11 @@ exit status:
             paths,
             directory=os.fsencode(values.directory or ""),
             ranks=values.ranks,
-            in_flight=in_flight_of(values),
-            options=options if mode == "extract" else _of_contents(values, options),
-            telling=telling._replace(verbose=2 if telling.verbose and mode != "list" else telling.verbose),
-            listing=listing,
-            nul=values.nul,
+            in_flight=checked_in_flight(values),
+            options=options if mode == "extract" else _with_content_options(values, options),
+            output=telling._replace(verbose=2 if telling.verbose and mode != "list" else telling.verbose),
+            list_file=listing,
+            nul_separated=values.nul,
         )
 
     def add_options(self, parser: ArgumentParser) -> None:
@@ -196,9 +196,9 @@ exit status:
             "a listing that pwalk has saved; a directory with all that is in it; -x, -t: the MEMBERs")  # fmt: skip
         add("-0", "--null", dest="nul", action="store_true",
             help="the paths in -T end with a NUL, as find -print0 writes them")  # fmt: skip
-        add("--strip-components", metavar="N", type=taking(at_least_0), default=0,
+        add("--strip-components", metavar="N", type=argparse_type(parse_non_negative), default=0,
             help="-x: leave out the first N parts of each name")  # fmt: skip
-        add("--sparse-limit", metavar="N", type=taking(at_least_0), default=None,
+        add("--sparse-limit", metavar="N", type=argparse_type(parse_non_negative), default=None,
             help="-x and -t: take a sparse member with up to N stretches of data, 16 bytes of memory each (default "
             "4194304; 0: any number)")  # fmt: skip
         add("--numeric-owner", action="store_true", help="use numbers for owners and groups, not names")
@@ -219,26 +219,26 @@ exit status:
         add("--signature", metavar="FILE", default=None,
             help="-c: write the signature of PATH, which pverify compares with what was unpacked; -t: that of what the "
             "archive holds, which is read for it")  # fmt: skip
-        add_digests(add)
+        add_digest_options(add)
         add("--dry-run", action="store_true",
             help="-c and -x: list what would be archived or unpacked; change nothing")  # fmt: skip
         add("--resume", action="store_true",
             help="-c: continue the archive that an interrupted run of the same command has begun, "
             "if there is one")  # fmt: skip
-        add("--checkpoint-interval", metavar="SECONDS", type=taking(seconds), default=60.0,
+        add("--checkpoint-interval", metavar="SECONDS", type=argparse_type(parse_seconds), default=60.0,
             help="-c: time between two records of the progress, for --resume (default 60)")  # fmt: skip
-        add_filters(parser, done="archived")
+        add_filter_options(parser, done="archived")
         how = parser.add_argument_group("operation")
-        add_ranks(how, self.name, "work")
-        add_limits(how)
-        add_in_flight(how)
+        add_ranks_option(how, self.name, "work")
+        add_limit_options(how)
+        add_in_flight_option(how)
         how.add_argument("--no-sync", action="store_true", help="do not wait until all is on stable storage")
-        add_max_errors(how)
-        add_termination(how)
-        add_told(parser, items=True, each="; and the outcome of each item but directories")
+        add_max_errors_option(how)
+        add_termination_option(how)
+        add_output_options(parser, has_item_log=True, verbose_items="; and the outcome of each item but directories")
 
 
-def _of_contents(values: Namespace, options: Options) -> Options:
+def _with_content_options(values: Namespace, options: Options) -> Options:
     """Return ``options`` with the fields that only -c and -t use."""
     signature = os.fsencode(values.signature or "")
     return options._replace(
@@ -252,11 +252,11 @@ def _of_contents(values: Namespace, options: Options) -> Options:
     )
 
 
-_OLD_LETTERS = "cxtvfpSzqh"
+_DASHLESS_LETTERS = "cxtvfpSzqh"
 """Letters that may be written without a dash in the first word, as in ``tar cf``."""
 
 
-def _modes_in(words: Sequence[str]) -> str:
+def _operations_in(words: Sequence[str]) -> str:
     """Return the letters of the operations (c, x, t) in ``words``, sorted, each once."""
     found = {"--create": "c", "--extract": "x", "--get": "x", "--list": "t"}
     modes = set()
@@ -264,11 +264,11 @@ def _modes_in(words: Sequence[str]) -> str:
         if word == "--":
             break
         if word[:1] == "-":
-            bundle = re.split(f"[{Ptar.valued}]", word[1:])[0]
-            is_bundle = bool(bundle) and not bundle.strip(Ptar.letters)
+            bundle = re.split(f"[{Ptar.value_letters}]", word[1:])[0]
+            is_bundle = bool(bundle) and not bundle.strip(Ptar.flag_letters)
         else:
             bundle = word
-            is_bundle = not number and not word.strip(_OLD_LETTERS)
+            is_bundle = not number and not word.strip(_DASHLESS_LETTERS)
         if is_bundle:
             modes |= {letter for letter in "cxt" if letter in bundle}
         elif word in found:
@@ -276,43 +276,49 @@ def _modes_in(words: Sequence[str]) -> str:
     return "".join(sorted(modes))
 
 
-def _refuse_useless(values: Namespace, mode: str) -> None:
-    """Raise ``Refused`` for options that have no effect with the operation ``mode``."""
+def _refuse_unused_options(values: Namespace, mode: str) -> None:
+    """Raise ``RequestRefused`` for options that have no effect with the operation ``mode``."""
     only = {"create": ("resume",), "extract": ("strip_components",)}
     for other, names in only.items():
         for name in names if other != mode else ():
             if getattr(values, name):
                 word = "--" + name.replace("_", "-")
-                raise Refused(f"{word} goes with {'-c' if other == 'create' else '-x'}: leave it out; see ptar --help")
+                raise RequestRefused(
+                    f"{word} goes with {'-c' if other == 'create' else '-x'}: leave it out; see ptar --help"
+                )
     if values.signature and mode == "extract":
-        raise Refused(
+        raise RequestRefused(
             "--signature goes with -c and -t: leave it out; pverify checks what was unpacked; see ptar --help"
         )
     if values.sparse_limit is not None and mode == "create":
-        raise Refused("--sparse-limit goes with -x and -t: leave it out; see ptar --help")
+        raise RequestRefused("--sparse-limit goes with -x and -t: leave it out; see ptar --help")
     if values.dry_run and mode == "list":
-        raise Refused("--dry-run goes with -c and -x, for -t changes nothing: leave it out; see ptar --help")
+        raise RequestRefused("--dry-run goes with -c and -x, for -t changes nothing: leave it out; see ptar --help")
     for name in ("errors", "log") if mode == "list" else ():
         if getattr(values, name) is not None:
-            raise Refused(f"--{name} goes with -c and -x; what -t cannot read goes to standard error: leave it out")
+            raise RequestRefused(
+                f"--{name} goes with -c and -x; what -t cannot read goes to standard error: leave it out"
+            )
     if values.resume and values.no_sync:
-        raise Refused("--resume continues from what is on stable storage; leave out --no-sync")
+        raise RequestRefused("--resume continues from what is on stable storage; leave out --no-sync")
 
 
-def _list_named(values: Namespace, mode: str, paths: Sequence[bytes]) -> bytes:
-    """Return the file of ``-T``; empty if there is none. Raise ``Refused`` if it cannot be used."""
+def _list_path(values: Namespace, mode: str, paths: Sequence[bytes]) -> bytes:
+    """Return the file of ``-T``; empty if there is none. Raise ``RequestRefused`` if it cannot be used."""
     name = values.listing
     if name is None:
         if values.nul:
-            raise Refused("-0 says how the paths in -T end: give that, too; see ptar --help")
+            raise RequestRefused("-0 says how the paths in -T end: give that, too; see ptar --help")
         return b""
     if not name:
-        raise Refused("-T: the empty string names no file; write - for standard input")
+        raise RequestRefused("-T: the empty string names no file; write - for standard input")
     if paths:
         what, operand = ("archived", "PATH") if mode == "create" else ("asked for", "MEMBER")
-        raise Refused(f"-T lists what is {what}: leave out {operand}, or add it to the list; see ptar --help")
+        raise RequestRefused(f"-T lists what is {what}: leave out {operand}, or add it to the list; see ptar --help")
     if mode == "create" and values.signature:
-        raise Refused("--signature describes one PATH, and no list: ptar -t --signature computes it from the archive")
+        raise RequestRefused(
+            "--signature describes one PATH, and no list: ptar -t --signature computes it from the archive"
+        )
     return os.fsencode(name)
 
 

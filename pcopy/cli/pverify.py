@@ -11,21 +11,21 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from pcopy.cli.common_options import (
-    add_digests,
-    add_in_flight,
-    add_limits,
-    add_ranks,
-    add_told,
-    in_flight_of,
-    refuse_what_names_no_file,
-    telling_of,
+    add_digest_options,
+    add_in_flight_option,
+    add_limit_options,
+    add_output_options,
+    add_ranks_option,
+    checked_in_flight,
+    output_settings,
+    refuse_invalid_file_names,
 )
-from pcopy.cli.compare_options import add_compare_options, comparison_of
-from pcopy.cli.filter_options import add_filters, select_of
-from pcopy.cli.mistakes import OF_PVERIFY
+from pcopy.cli.compare_options import add_compare_options, requested_comparison
+from pcopy.cli.filter_options import add_filter_options, requested_selection
+from pcopy.cli.mistakes import ADVICE_OF_PVERIFY
 from pcopy.cli.program import Program
-from pcopy.errors import REFUSED, Refused
-from pcopy.text import counted
+from pcopy.errors import EXIT_REFUSED, RequestRefused
+from pcopy.text import count_with_noun
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
 class Pverify(Program):
     """The command line of ``pverify``."""
 
-    letters = "rRqvh0"
-    unknown = OF_PVERIFY
-    status_of_loss = REFUSED
-    answers = True
+    flag_letters = "rRqvh0"
+    option_advice = ADVICE_OF_PVERIFY
+    status_if_output_lost = EXIT_REFUSED
+    needs_standard_output = True
     usage = """\
 pverify [options] SIGNATURE PATH
        pverify [options] --manifest MANIFEST PATH
@@ -73,46 +73,48 @@ exit status:
   be read; 70 internal error
 """
 
-    def command(self) -> Command:
+    def load_command(self) -> Command:
         from pcopy.launch.tool import Command
-        from pcopy.tools.verify import VERIFY, prepared
+        from pcopy.tools.verify import VERIFY_TOOL, prepared_verification
 
-        return Command(VERIFY, lambda words: self.parse(words, prepared))
+        return Command(VERIFY_TOOL, lambda words: self.parse(words, prepared_verification))
 
-    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> VerifyArguments:
+    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> VerifyArguments:
         from pcopy.tasks.base.job import Options
         from pcopy.tools.arguments import VerifyArguments
 
-        refuse_what_names_no_file(values, "create", "manifest", directories=bool(values.create))
+        refuse_invalid_file_names(values, "create", "manifest", refuse_directories=bool(values.create))
         if b"" in paths:
-            raise Refused("a path is the empty string: name a file or a directory (. for the current one)")
-        comparison = comparison_of(values, words)
+            raise RequestRefused("a path is the empty string: name a file or a directory (. for the current one)")
+        comparison = requested_comparison(values, words)
         if values.force and not (values.create or values.output):
-            raise Refused(
+            raise RequestRefused(
                 "--force lets --create or --output replace a file: give one of these, too; see pverify --help"
             )
         wanted = 1 if values.create or values.manifest else 2
         if len(paths) != wanted:
             what = "PATH" if wanted == 1 else "SIGNATURE and PATH, or A and B,"
-            raise Refused(f"{what} expected, and {counted(len(paths), 'path', 'paths')} given; see pverify --help")
+            raise RequestRefused(
+                f"{what} expected, and {count_with_noun(len(paths), 'path', 'paths')} given; see pverify --help"
+            )
         return VerifyArguments(
             paths,
             create=os.fsencode(values.create or ""),
             manifest=os.fsencode(values.manifest or ""),
             ranks=values.ranks,
-            in_flight=in_flight_of(values),
+            in_flight=checked_in_flight(values),
             options=Options(
                 hash=values.hash or "",
                 block_size=values.block_size,
                 sync=False,
                 direct=values.direct,
                 drop_cache=values.drop_cache,
-                select=select_of(values, paths),
+                select=requested_selection(values, paths),
                 bwlimit=values.bwlimit,
                 oplimit=values.oplimit,
             ),
             force=values.force,
-            telling=telling_of(values),
+            output=output_settings(values),
             comparison=comparison,
         )
 
@@ -126,17 +128,19 @@ exit status:
             help="let --create replace a signature or manifest that is there, and --output a file",
         )
         add("-r", "-R", "--recursive", action="store_true", help="no effect: trees are read whole by default")
-        add_digests(add)
+        add_digest_options(add)
         add_compare_options(parser)
-        add_filters(parser, done="compared")
+        add_filter_options(parser, done="compared")
         how = parser.add_argument_group("operation")
-        add_ranks(how, self.name, "read")
-        add_limits(how)
-        add_in_flight(how)
+        add_ranks_option(how, self.name, "read")
+        add_limit_options(how)
+        add_in_flight_option(how)
         how.add_argument("--direct", action="store_true", help="read past the page cache (O_DIRECT)")
         how.add_argument("--drop-cache", action="store_true", help="leave nothing of what was read in the page cache")
         quiet = "no progress; errors and differences are shown all the same"
-        add_told(parser, quiet=quiet, json="differences and the summary as JSON, an object a line", errors=False)
+        add_output_options(
+            parser, quiet=quiet, json="differences and the summary as JSON, an object a line", has_errors_file=False
+        )
 
 
 PVERIFY = Pverify()

@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from pcopy.cli.argument_types import taking
-from pcopy.cli.common_options import add_told
-from pcopy.cli.filter_options import add_filters, select_of
-from pcopy.cli.mistakes import OF_PWALK, named_nearest
-from pcopy.cli.program import Words
+from pcopy.cli.argument_types import argparse_type
+from pcopy.cli.common_options import add_output_options
+from pcopy.cli.filter_options import add_filter_options, requested_selection
+from pcopy.cli.mistakes import ADVICE_OF_PWALK, nearest_hint
+from pcopy.cli.program import ParsedCommandLine
 from pcopy.cli.tree_program import TreeProgram
-from pcopy.errors import Refused
-from pcopy.text import shown
-from pcopy.walk.expression import ARGUMENTS, INSTEAD, arguments_of, begins, parse
+from pcopy.errors import RequestRefused
+from pcopy.text import printable_path
+from pcopy.walk.expression import ARGUMENT_COUNTS, UNSUPPORTED, argument_count, begins_expression, parse
 
 if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 class Pwalk(TreeProgram):
     """The command line of ``pwalk``."""
 
-    letters = "0qvh"
-    unknown = OF_PWALK
-    answers = True
+    flag_letters = "0qvh"
+    option_advice = ADVICE_OF_PWALK
+    needs_standard_output = True
     usage = "pwalk [options] [PATH...] [expression]\n       pwalk [options] --from FILE [PATH] [expression]"
     description = """\
 Walks trees and lists what is in them, one path per line, as find does. The
@@ -52,32 +52,32 @@ exit status:
   70 internal error; 75 stopped early
 """
 
-    def command(self) -> Command:
+    def load_command(self) -> Command:
         from pcopy.launch.tool import Command
-        from pcopy.tools.walk import WALK, WalkPreparation
+        from pcopy.tools.walk import WALK_TOOL, WalkJob
 
-        return Command(WALK, lambda words: self.parse(words, WalkPreparation))
+        return Command(WALK_TOOL, lambda words: self.parse(words, WalkJob))
 
-    def read_words(self, argv: Sequence[bytes | str]) -> Words:
+    def parse_words(self, argv: Sequence[bytes | str]) -> ParsedCommandLine:
         """Parse ``argv``.
 
         All words from the first one of an expression on belong to it, except options with two dashes.
         """
         words = list(map(os.fsdecode, argv))
         end = words.index("--") if "--" in words else len(words)
-        start = next((at for at, word in enumerate(words[:end]) if begins(word)), None)
+        start = next((at for at, word in enumerate(words[:end]) if begins_expression(word)), None)
         for option, value in pairwise(words[:end]):
             if option == "--sort" and value.startswith("-"):
-                raise Refused(f"--sort {value}: write --sort={value}, with an equals sign")
+                raise RequestRefused(f"--sort {value}: write --sort={value}, with an equals sign")
         self._refuse_unknown_tests(words[: end if start is None else start])
         if start is None:
-            return super().read_words(words)
+            return super().parse_words(words)
         before, rest, expression = words[:start], words[start:], []
         valued = {name for action in self.parser()._actions if action.nargs is None for name in action.option_strings}
         # Options with two dashes may stand anywhere, also between the words of the expression.
         while rest:
             word = rest.pop(0)
-            count = arguments_of(word)
+            count = argument_count(word)
             if word.startswith("--"):
                 before.append(word)
                 if word in valued and rest:
@@ -85,74 +85,76 @@ exit status:
             else:
                 expression += [word, *rest[:count]]
                 del rest[:count]
-        return super().read_words(before)._replace(expression=tuple(expression))
+        return super().parse_words(before)._replace(expression=tuple(expression))
 
-    def _made(self, said: Words, values: Namespace, make: Callable[[Any], Any] | None) -> Any:
+    def _converted_arguments(
+        self, parsed: ParsedCommandLine, values: Namespace, convert: Callable[[Any], Any] | None
+    ) -> Any:
         """Return the arguments as the base class does, with the expression among the values."""
-        values.expression = said.expression
-        return super()._made(said, values, make)
+        values.expression = parsed.expression
+        return super()._converted_arguments(parsed, values, convert)
 
     def _refuse_unknown_tests(self, words: Sequence[str]) -> None:
-        """Raise ``Refused`` for a word that looks like a test of an expression, but is not one."""
+        """Raise ``RequestRefused`` for a word that looks like a test of an expression, but is not one."""
         for word in words:
-            if re.fullmatch(r"-[a-z]{3,}", word) and word[1:].strip(self.letters) and word not in INSTEAD:
-                hint = named_nearest(word[1:], [test[1:] for test in ARGUMENTS], "-")
-                raise Refused(f"unknown test {word}{hint}; see {self.name} --help")
+            if re.fullmatch(r"-[a-z]{3,}", word) and word[1:].strip(self.flag_letters) and word not in UNSUPPORTED:
+                hint = nearest_hint(word[1:], [test[1:] for test in ARGUMENT_COUNTS], "-")
+                raise RequestRefused(f"unknown test {word}{hint}; see {self.name} --help")
 
-    def check_list(self, values: Namespace, listing: str, paths: Sequence[bytes]) -> None:
-        """Raise ``Refused`` for options and tests that cannot be combined with a list of paths."""
-        if select_of(values, ()).anything:
-            raise Refused("--from lists single items, to which filters do not apply: write tests, as -path")
-        super().check_list(values, listing, paths)
+    def refuse_with_list(self, values: Namespace, listing: str, paths: Sequence[bytes]) -> None:
+        """Raise ``RequestRefused`` for options and tests that cannot be combined with a list of paths."""
+        if requested_selection(values, ()).has_filters:
+            raise RequestRefused("--from lists single items, to which filters do not apply: write tests, as -path")
+        super().refuse_with_list(values, listing, paths)
         walks = {"-maxdepth", "-mindepth", "-xdev", "-mount", "-prune"}.intersection(values.expression)
         if walks:
-            raise Refused(f"{min(walks)}: with --from no directory is entered; leave it out")
+            raise RequestRefused(f"{min(walks)}: with --from no directory is entered; leave it out")
 
-    def understand(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> WalkArguments:
+    def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> WalkArguments:
         from pcopy.tools.arguments import WalkArguments
 
         now = time.time_ns()
         try:
             expression = parse(values.expression, now)
         except ValueError as error:
-            raise Refused(f"{error}; see {self.name} --help") from None
-        tree = self.tree_of(values, paths if values.listing is not None else paths or (b".",), "walked")
+            raise RequestRefused(f"{error}; see {self.name} --help") from None
+        tree = self.tree_arguments(values, paths if values.listing is not None else paths or (b".",), "walked")
         outputs = tuple(map(os.fsencode, values.output))
         values.summary = values.summary or values.page is not None
         if values.page is not None and not values.page.endswith(".html"):
-            raise Refused(f"--page {shown(os.fsencode(values.page))}: write a name that ends in .html")
+            raise RequestRefused(f"--page {printable_path(os.fsencode(values.page))}: write a name that ends in .html")
         if values.json and not (outputs or values.summary):
-            raise Refused(
+            raise RequestRefused(
                 "--json prints a summary, and a list is requested; write --json-lines, --summary, or --output"
             )
         if values.json_lines and (values.json or values.summary):
             both = "--json" if values.json else "--summary"
-            raise Refused(f"{both} and --json-lines: both would be printed; leave one out")
+            raise RequestRefused(f"{both} and --json-lines: both would be printed; leave one out")
         if expression.ls and (outputs or values.summary or values.json_lines or values.print0):
-            raise Refused(
+            raise RequestRefused(
                 "-ls prints lines for people; leave out --output, --summary, --json-lines and --print0, or -ls"
             )
         if b"" in outputs:
-            raise Refused("--output: the empty string names no file")
+            raise RequestRefused("--output: the empty string names no file")
         return WalkArguments(
             tree,
             expression,
             outputs,
             sort=values.sort or "",
-            fields=_all_fields() if values.fields is None else values.fields,
-            nul=values.print0 or expression.nul,
+            fields=_field_names() if values.fields is None else values.fields,
+            nul_separated=values.print0 or expression.nul,
             json_lines=values.json_lines,
             ls=expression.ls,
             summary=values.summary,
             page=os.fsencode(values.page or ""),
-            base=paths[0] if tree.listing and paths else b"",
+            base=paths[0] if tree.list_file and paths else b"",
             force=values.force,
-            now=now,
+            now_ns=now,
         )
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is walked").add_argument
-        self.add_from(add, "listed")
+        self.add_list_options(add, "listed")
         add = parser.add_argument_group("what is written").add_argument
         add("-o", "--output", metavar="FILE", action="append", default=[],
             help="write the list to FILE instead; its name ends in .jsonl (a saved listing), "
@@ -164,35 +166,35 @@ exit status:
             help="write the summary to FILE, too, as a page with pictures; its name ends in .html")  # fmt: skip
         add("--json-lines", action="store_true", help="print JSON lines, as in a FILE that ends in .jsonl")
         add("--print0", action="store_true", help="end each path with a NUL instead of a newline, as -print0")
-        add("--fields", metavar="LIST", type=taking(_fields), default=None,
+        add("--fields", metavar="LIST", type=argparse_type(_parse_fields), default=None,
             help="fields of JSON lines, CSV and Parquet besides path and type: some of mode, uid, gid, size, "
             "allocated, links, inode, device, atime_ns, mtime_ns, ctime_ns; or none (default: all)")  # fmt: skip
-        add("--sort", metavar="KEY", type=taking(_sort), default=None,
+        add("--sort", metavar="KEY", type=argparse_type(_parse_sort_key), default=None,
             help="in this order: path, name, type, size, allocated, links, uid, gid, inode, atime, mtime, ctime; "
             "backwards with a - before it, as in --sort=-size")  # fmt: skip
         add("--force", action="store_true", help="replace a FILE that is there, whatever it holds")
-        add_filters(parser, done="listed")
-        self.add_how(parser, "walk")
-        add_told(parser)
+        add_filter_options(parser, done="listed")
+        self.add_operation_options(parser, "walk")
+        add_output_options(parser)
 
 
-def _all_fields() -> tuple[str, ...]:
+def _field_names() -> tuple[str, ...]:
     """Return the names of all fields of a listing."""
-    from pcopy.walk.forms import FIELDS
+    from pcopy.walk.forms import FIELD_COLUMNS
 
-    return tuple(FIELDS)
+    return tuple(FIELD_COLUMNS)
 
 
-def _fields(text: str) -> tuple[str, ...]:
+def _parse_fields(text: str) -> tuple[str, ...]:
     """Return the fields in a comma-separated list, in their standard order. Raise ``ValueError`` for an unknown one."""
     wanted = [] if text == "none" else text.split(",")
     for name in wanted:
-        if name not in _all_fields():
-            raise ValueError(f"{name}: is none of {', '.join(_all_fields())}")
-    return tuple(name for name in _all_fields() if name in wanted)
+        if name not in _field_names():
+            raise ValueError(f"{name}: is none of {', '.join(_field_names())}")
+    return tuple(name for name in _field_names() if name in wanted)
 
 
-def _sort(text: str) -> str:
+def _parse_sort_key(text: str) -> str:
     """Return the value of ``--sort``. Raise ``ValueError`` if it is not the name of a key, with or without a dash."""
     from pcopy.walk.sorting import KEYS
 

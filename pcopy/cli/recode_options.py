@@ -5,16 +5,16 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from pcopy.errors import Refused
+from pcopy.errors import RequestRefused
 
 if TYPE_CHECKING:
     from argparse import Namespace
 
-_COMPARES = "pverify compares SRC with what pcopy --decompress makes of DST"
+_COMPARE_INSTEAD = "pverify compares SRC with what pcopy --decompress makes of DST"
 
-_AGAINST = {
-    "verify": _COMPARES,
-    "repair": _COMPARES,
+_CONFLICTS = {
+    "verify": _COMPARE_INSTEAD,
+    "repair": _COMPARE_INSTEAD,
     "checksum": "existing files are compared by time: write --existing changed",
     "inplace": "a file that is compressed or decompressed is always a new file",
     "direct": "contents pass through memory",
@@ -27,24 +27,30 @@ _AGAINST = {
 """Options (attributes of the namespace) that cannot be combined with these, and the reason or what to do instead."""
 
 
-def recoding_of(values: Namespace, existing: str) -> dict[str, Any]:
+def compression_fields(values: Namespace, existing: str) -> dict[str, Any]:
     """Return the values of these options as fields of ``Options``.
 
-    ``existing`` is the policy for existing files. Raise ``Refused`` for combinations that are not possible.
+    ``existing`` is the policy for existing files. Raise ``RequestRefused`` for combinations that are not possible.
     """
     if values.compress is not None and values.decompress:
-        raise Refused("--compress and --decompress are opposites: leave one out")
+        raise RequestRefused("--compress and --decompress are opposites: leave one out")
     option_name = "--decompress" if values.decompress else "--compress"
     if find_spec("zstandard") is None:
-        raise Refused(f"{option_name} needs the Python package zstandard: install that, or leave it out")
-    for name, why in _AGAINST.items():
+        raise RequestRefused(f"{option_name} needs the Python package zstandard: install that, or leave it out")
+    for name, why in _CONFLICTS.items():
         if getattr(values, name):
-            raise Refused(f"--{name.replace('_', '-')} cannot be given with {option_name}: {why}; leave one out")
+            raise RequestRefused(f"--{name.replace('_', '-')} cannot be given with {option_name}: {why}; leave one out")
     if existing not in ("replace", "changed"):
-        raise Refused(f"{option_name} goes with --existing replace or changed, not with {existing}: leave one out")
+        raise RequestRefused(
+            f"{option_name} goes with --existing replace or changed, not with {existing}: leave one out"
+        )
     if values.reflink == "always":
-        raise Refused(f"--reflink always cannot be given with {option_name}, which changes contents: leave one out")
+        raise RequestRefused(
+            f"--reflink always cannot be given with {option_name}, which changes contents: leave one out"
+        )
     for name in ("signature", "manifest"):
         if values.decompress and getattr(values, name):
-            raise Refused(f"--{name} describes SRC, and --decompress changes contents: run pverify --create on DST")
+            raise RequestRefused(
+                f"--{name} describes SRC, and --decompress changes contents: run pverify --create on DST"
+            )
     return {"compress": values.compress or "", "decompress": values.decompress}

@@ -12,68 +12,68 @@ import gc
 import os
 import sys
 
-from pcopy.launch.interrupts import leave_at_once
+from pcopy.launch.interrupts import exit_on_sigint
 
-GARBAGE = 50_000
+GARBAGE_THRESHOLD = 50_000
 """The number of new objects after which garbage is collected; importing creates fewer."""
 
-REFUSED = 2
+EXIT_REFUSED = 2
 """The exit status if the program cannot be loaded. ``pcopy.errors`` has it, too, but may be what cannot be imported."""
 
 
 def pbcast() -> None:
-    _end_with("pbcast")
+    _run_and_exit("pbcast")
 
 
 def pchmod() -> None:
-    _end_with("pchmod")
+    _run_and_exit("pchmod")
 
 
 def pcopy() -> None:
     """Run pcopy, and end the process. The other functions do the same for the other programs."""
-    _end_with("pcopy")
+    _run_and_exit("pcopy")
 
 
 def pdbench() -> None:
-    _end_with("pdbench")
+    _run_and_exit("pdbench")
 
 
 def prm() -> None:
-    _end_with("prm")
+    _run_and_exit("prm")
 
 
 def pstripe() -> None:
-    _end_with("pstripe")
+    _run_and_exit("pstripe")
 
 
 def psync() -> None:
-    _end_with("psync")
+    _run_and_exit("psync")
 
 
 def ptar() -> None:
-    _end_with("ptar")
+    _run_and_exit("ptar")
 
 
 def pverify() -> None:
-    _end_with("pverify")
+    _run_and_exit("pverify")
 
 
 def pwalk() -> None:
-    _end_with("pwalk")
+    _run_and_exit("pwalk")
 
 
-def _end_with(program: str) -> None:
+def _run_and_exit(program: str) -> None:
     """Run the module of ``pcopy.cli`` with the program's name, and end the process with its status. Never return."""
     # Before the imports, which take most of the start: until then, Ctrl-C would print a traceback.
-    leave_at_once(program)
-    gc.set_threshold(GARBAGE)
+    exit_on_sigint(program)
+    gc.set_threshold(GARBAGE_THRESHOLD)
     try:
         from importlib import import_module
 
         status = import_module(f"pcopy.cli.{program}").main()
     except (OSError, MemoryError, ImportError) as error:  # a module or a library cannot be loaded
         os.write(2, f"{program}: {str(error) or 'no memory'}\n".encode(errors="backslashreplace"))
-        status = REFUSED
+        status = EXIT_REFUSED
     if "mpi4py" in sys.modules:  # MPI libraries register exit handlers, which os._exit() would skip
         sys.exit(status)
     # Skip the interpreter's cleanup: everything is written and closed (see the rules above).

@@ -21,7 +21,7 @@ FRAME_BYTES = 1 << 20
 memory.
 """
 
-SpoolFactory = Callable[[], BinaryIO]
+OpenSpool = Callable[[], BinaryIO]
 """Function that opens an empty binary file for reading and writing. The file is deleted when it is closed."""
 
 
@@ -32,94 +32,94 @@ class Backlog(ABC):
     """
 
     def __init__(self) -> None:
-        self._filling: list[Task] = []
-        self._filling_bytes = 0
+        self._open_frame: list[Task] = []
+        self._open_frame_bytes = 0
         self.count = 0
         """Number of tasks."""
-        self.footprint = 0
+        self.memory_bytes = 0
         """Bytes of memory that all tasks would take."""
 
     @abstractmethod
-    def _put(self, frame: bytes) -> None:
+    def _store_frame(self, frame: bytes) -> None:
         """Store a packed frame. May raise ``OSError``."""
 
     @abstractmethod
-    def _take(self) -> bytes | None:
+    def _load_frame(self) -> bytes | None:
         """Remove and return the oldest stored frame; return None if there is none. May raise ``OSError``."""
 
-    def keep(self, task: Task) -> None:
+    def append_in_memory(self, task: Task) -> None:
         """Add ``task`` in memory, to the frame being filled, without writing it."""
-        self._filling.append(task)
-        self._filling_bytes += task.footprint
+        self._open_frame.append(task)
+        self._open_frame_bytes += task.memory_bytes
         self.count += 1
-        self.footprint += task.footprint
+        self.memory_bytes += task.memory_bytes
 
     def append(self, task: Task) -> None:
         """Add ``task``, and store the frame being filled once it is full.
 
         May raise ``OSError``; the task has been added to the backlog then, too.
         """
-        self.keep(task)
-        if len(self._filling) >= FRAME_TASKS or self._filling_bytes >= FRAME_BYTES:
-            self._put(dump_primitives([tuple(task) for task in self._filling]))
-            self._filling, self._filling_bytes = [], 0
+        self.append_in_memory(task)
+        if len(self._open_frame) >= FRAME_TASKS or self._open_frame_bytes >= FRAME_BYTES:
+            self._store_frame(dump_primitives([tuple(task) for task in self._open_frame]))
+            self._open_frame, self._open_frame_bytes = [], 0
 
-    def take_frame(self) -> list[Task]:
+    def pop_frame(self) -> list[Task]:
         """Remove and return the tasks of the oldest frame; return an empty list if the backlog is empty. May raise
         ``OSError``.
         """
-        frame = self._take()
+        frame = self._load_frame()
         if frame is None:
-            tasks = self._filling
-            self._filling, self._filling_bytes = [], 0
+            tasks = self._open_frame
+            self._open_frame, self._open_frame_bytes = [], 0
         else:
             tasks = [Task(*fields) for fields in load_primitives(frame)]
         self.count -= len(tasks)
-        self.footprint -= sum(task.footprint for task in tasks)
+        self.memory_bytes -= sum(task.memory_bytes for task in tasks)
         return tasks
 
-    def drained(self) -> Iterator[Task]:
+    def pop_all(self) -> Iterator[Task]:
         """Remove and yield all tasks. May raise ``OSError``."""
-        while tasks := self.take_frame():
+        while tasks := self.pop_frame():
             yield from tasks
 
     def close(self) -> None:
         """Drop all tasks and release the storage."""
-        self._filling = []
-        self._filling_bytes = self.count = self.footprint = 0
+        self._open_frame = []
+        self._open_frame_bytes = self.count = self.memory_bytes = 0
 
 
 class SpoolBacklog(Backlog):
     """Backlog that stores its frames in a spool file."""
 
-    def __init__(self, open_spool: SpoolFactory = io.BytesIO) -> None:
+    def __init__(self, open_spool: OpenSpool = io.BytesIO) -> None:
         super().__init__()
         self._open_spool = open_spool
         self._spool: BinaryIO | None = None
-        self._read_at = 0
-        self._write_at = 0
+        self._read_offset = 0
+        self._write_offset = 0
 
-    def _put(self, frame: bytes) -> None:
+    def _store_frame(self, frame: bytes) -> None:
         """Append ``frame`` to the spool, preceded by its length (8 bytes, big-endian). May raise ``OSError``."""
         if self._spool is None:
             self._spool = self._open_spool()
-        self._spool.seek(self._write_at)
+        self._spool.seek(self._write_offset)
         self._spool.write(len(frame).to_bytes(8, "big") + frame)
-        self._write_at += 8 + len(frame)
+        self._write_offset += 8 + len(frame)
 
-    def _take(self) -> bytes | None:
+    def _load_frame(self) -> bytes | None:
         """Read the oldest frame from the spool, and empty the spool after the last one. May raise ``OSError``."""
-        if self._read_at == self._write_at:
+        if self._read_offset == self._write_offset:
             return None
         assert self._spool is not None
-        self._spool.seek(self._read_at)
+        self._spool.seek(self._read_offset)
         length = int.from_bytes(self._spool.read(8), "big")
         frame = self._spool.read(length)
-        self._read_at += 8 + length
-        if self._read_at == self._write_at:
+        self._read_offset += 8 + length
+        if self._read_offset == self._write_offset:
             self._spool.seek(0)
             self._spool.truncate()
-            self._read_at = self._write_at = 0
+            self._read_offset = self._write_offset = 0
         return frame
 
     def close(self) -> None:
@@ -128,4 +128,4 @@ class SpoolBacklog(Backlog):
         if self._spool is not None:
             self._spool.close()
         self._spool = None
-        self._read_at = self._write_at = 0
+        self._read_offset = self._write_offset = 0

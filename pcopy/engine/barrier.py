@@ -9,34 +9,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from pcopy.engine.messages import Ready
+from pcopy.engine.messages import SubtreeReady
 
-LastWords = Callable[[Sequence[bytes]], bytes]
+CombineReports = Callable[[Sequence[bytes]], bytes]
 """Function that returns a rank's final report, combined with the given reports of its child ranks.
 
 It is called when all tasks of the rank's subtree are over.
 """
 
 
-class Barrier:
+class UpwardBarrier:
     """One rank's part in the upward half of the barrier."""
 
     def __init__(self, children: Iterable[int]) -> None:
-        self.awaited = set(children)
+        self.awaited_children = set(children)
         """Child ranks whose Ready message has not arrived."""
-        self.last_words: LastWords = lambda below: b""
-        self.words = b""
+        self.combine_reports: CombineReports = lambda below: b""
+        self.combined_report = b""
         """The combined final report of this rank's subtree; on rank 0, of all ranks."""
-        self._below: list[bytes] = []
+        self._child_reports: list[bytes] = []
 
-    def heard(self, child: int, ready: Ready) -> None:
+    def receive_ready(self, child: int, ready: SubtreeReady) -> None:
         """Record the Ready message of ``child``."""
-        self.awaited.discard(child)
-        if ready.words:
-            self._below.append(ready.words)
+        self.awaited_children.discard(child)
+        if ready.report:
+            self._child_reports.append(ready.report)
 
-    def ready(self) -> Ready:
+    def ready_message(self) -> SubtreeReady:
         """Combine the final reports and return the Ready message of this subtree."""
-        self.words = self.last_words(self._below)
-        self._below.clear()
-        return Ready(self.words)
+        self.combined_report = self.combine_reports(self._child_reports)
+        self._child_reports.clear()
+        return SubtreeReady(self.combined_report)

@@ -12,30 +12,30 @@ from __future__ import annotations
 
 from math import inf
 
-from pcopy.engine.journal import LOST, Epochs
+from pcopy.engine.journal import NEVER_DURABLE, RankEpoch
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import LAST_EPOCH, Answer
+from pcopy.engine.messages import LAST_EPOCH, CounterSums
 
-COMMIT_POLL = 0.02
+DURABILITY_POLL_SECONDS = 0.02
 """Seconds between two queries whether all ranks are durable."""
 
-AHEAD = 2
+MAX_PENDING_EPOCHS = 2
 """Number of epochs not yet on storage up to which rank 0 begins a new epoch at its regular time."""
 
 
-class Commit:
+class CutSchedule:
     """One rank's part in cutting facts. Only rank 0 cuts at regular times, and waits at the end of a phase.
 
     ``start`` begins to measure the time until the first cut.
     """
 
-    def __init__(self, epochs: Epochs, limits: Limits) -> None:
+    def __init__(self, epochs: RankEpoch, limits: Limits) -> None:
         self._epochs = epochs
-        self._longest = limits.cut_interval
-        self._interval = min(limits.first_cut, self._longest)  # seconds until the next cut
-        self._patience = limits.last_cut
+        self._longest_interval = limits.cut_interval
+        self._interval = min(limits.seconds_to_first_cut, self._longest_interval)  # seconds until the next cut
+        self._patience = limits.last_cut_patience
         self._next_cut = 0.0
-        self._target = 0
+        self._target_epoch = 0
         self._deadline = inf
         self.is_complete = True
         """On rank 0: False if the job ends although not everything that it has done is durable."""
@@ -46,26 +46,26 @@ class Commit:
     @property
     def waits_for_storage(self) -> bool:
         """True if so many facts are not yet on storage that no task may be begun."""
-        return self._epochs.journal is not None and self._epochs.journal.is_full
+        return self._epochs.journal is not None and self._epochs.journal.must_wait_for_storage
 
-    def is_due(self, rank: int, report: Answer | None, now: float) -> bool:
+    def is_cut_due(self, rank: int, report: CounterSums | None, now: float) -> bool:
         """Return True if this rank must begin a new epoch now.
 
         Every rank does so when its journal has gathered too many facts. Rank 0 also does so at regular times.
         ``report`` is the latest answer with the sums over all ranks.
         """
         journal = self._epochs.journal
-        if journal is None or self._epochs.given_up:
+        if journal is None or self._epochs.is_abandoned:
             return False
-        if journal.wants_cut or self._epochs.has_failed:
+        if journal.needs_cut or self._epochs.has_failed:
             return True
         if rank or now < self._next_cut:
             return False
-        self._interval = min(2 * self._interval, self._longest)
+        self._interval = min(2 * self._interval, self._longest_interval)
         self._next_cut = now + self._interval
-        return self._epochs.number - (report.durable if report else 0) <= AHEAD
+        return self._epochs.number - (report.durable_epoch if report else 0) <= MAX_PENDING_EPOCHS
 
-    def is_done(self, report: Answer, now: float, *, needed: bool, halted: bool, phase: int) -> bool:
+    def is_phase_durable(self, report: CounterSums, now: float, *, needed: bool, halted: bool, phase: int) -> bool:
         """At the end of a phase: return True if the next phase, or the end of the job, may begin.
 
         Args:
@@ -77,21 +77,21 @@ class Commit:
 
         The first call for a phase makes the cut that later calls wait for.
         """
-        if self._epochs.journal is None or not (self._epochs.begun or needed):
+        if self._epochs.journal is None or not (self._epochs.has_cut or needed):
             return True
-        if halted and report.durable == LOST:
+        if halted and report.durable_epoch == NEVER_DURABLE:
             self.is_complete = False
             return True
-        if not self._target:
-            self._target = self._epochs.number
-            self._epochs.enter(self._target + 1, phase)
+        if not self._target_epoch:
+            self._target_epoch = self._epochs.number
+            self._epochs.enter_epoch(self._target_epoch + 1, phase)
         if halted:  # from the stop on, however long the phase has waited for storage before
             self._deadline = min(self._deadline, now + self._patience)
-        durable, target = report.durable, self._target
-        if self._epochs.given_up:
-            durable, target = self._epochs.durable, LAST_EPOCH
+        durable, target = report.durable_epoch, self._target_epoch
+        if self._epochs.is_abandoned:
+            durable, target = self._epochs.durable_epoch, LAST_EPOCH
         if durable < target and now <= self._deadline:
             return False
-        self._target = 0
+        self._target_epoch = 0
         self.is_complete = durable >= target
         return True

@@ -18,13 +18,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from pcopy.engine.messages import LAST_EPOCH, Epoch, Message
-from pcopy.engine.task import Share, Task, TaskId
+from pcopy.engine.messages import LAST_EPOCH, EpochMarker, Message
+from pcopy.engine.task import LabelledCounts, Task, TaskId
 
-FIRST = 1
+FIRST_EPOCH = 1
 """Number of the epoch in which a run begins."""
 
-LOST = -1
+NEVER_DURABLE = -1
 """Value of a rank's durable epoch if no later epoch can become durable.
 
 The data that the rank wrote could not be brought to stable storage, or its facts cannot be recorded.
@@ -34,11 +34,11 @@ The data that the rank wrote could not be brought to stable storage, or its fact
 class Journal(Protocol):
     """Recorder of one rank's facts."""
 
-    durable: int
+    durable_epoch: int
     """Last epoch whose facts are all on stable storage; 0 before the first one."""
 
     @property
-    def is_lost(self) -> bool:
+    def has_lost_data(self) -> bool:
         """True if written data could not be brought to stable storage. No later epoch will be durable then."""
 
     @property
@@ -48,20 +48,22 @@ class Journal(Protocol):
         """
 
     @property
-    def wants_cut(self) -> bool:
+    def needs_cut(self) -> bool:
         """True if so many facts have been gathered that they should be cut now."""
 
     @property
-    def is_full(self) -> bool:
+    def must_wait_for_storage(self) -> bool:
         """True if so many facts are not yet on storage that no further task should be begun."""
 
-    def base(self, phase: int, tasks: Sequence[Task]) -> None:
+    def record_base(self, phase: int, tasks: Sequence[Task]) -> None:
         """On rank 0: record the tasks with which a new job begins."""
 
-    def spawned(self, task: Task) -> None:
+    def record_spawned(self, task: Task) -> None:
         """Record that ``task`` was spawned."""
 
-    def done(self, task: Task, counts: Sequence[int], settled: Sequence[TaskId], shares: Sequence[Share] = ()) -> None:
+    def record_done(
+        self, task: Task, counts: Sequence[int], settled: Sequence[TaskId], shares: Sequence[LabelledCounts] = ()
+    ) -> None:
         """Record that ``task`` is done, with its counts.
 
         Args:
@@ -71,41 +73,41 @@ class Journal(Protocol):
         The tasks that ``task`` spawned have been recorded before.
         """
 
-    def cut(self, epoch: int, phase: int) -> None:
+    def end_epoch(self, epoch: int, phase: int) -> None:
         """End ``epoch``: its record consists of all facts since the last cut. ``phase`` is the current phase of this
         rank.
         """
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Stop recording. The durable epoch becomes ``LAST_EPOCH`` once no records remain from which the job could be
         resumed.
         """
 
 
-class Epochs:
+class RankEpoch:
     """The epoch of one rank. Without a journal it never changes."""
 
     def __init__(self, journal: Journal | None) -> None:
         self.journal = journal
-        self.number = FIRST
+        self.number = FIRST_EPOCH
         self.is_ending = False
         """True if the job is being stopped. No further phase begins then, so the existing records remain valid."""
 
     @property
-    def begun(self) -> bool:
+    def has_cut(self) -> bool:
         """True if there has been a cut in this run."""
-        return self.number > FIRST
+        return self.number > FIRST_EPOCH
 
     @property
-    def durable(self) -> int:
+    def durable_epoch(self) -> int:
         """Last durable epoch of this rank; 0 without a journal, -1 if no later epoch can become durable."""
         if self.journal is None:
             return 0
-        is_over = self.journal.has_failed and self.is_ending and not self.given_up
-        return LOST if self.journal.is_lost or is_over else self.journal.durable
+        is_over = self.journal.has_failed and self.is_ending and not self.is_abandoned
+        return NEVER_DURABLE if self.journal.has_lost_data or is_over else self.journal.durable_epoch
 
     @property
-    def given_up(self) -> bool:
+    def is_abandoned(self) -> bool:
         """True if this rank has abandoned the records of the job."""
         return self.number == LAST_EPOCH
 
@@ -114,39 +116,43 @@ class Epochs:
         """True if the records of the job must be abandoned because this rank cannot record further facts."""
         return self.journal is not None and self.journal.has_failed and not self.is_ending
 
-    def done(
-        self, task: Task, counts: Sequence[int] = (), settled: Sequence[TaskId] = (), shares: Sequence[Share] = ()
+    def record_done(
+        self,
+        task: Task,
+        counts: Sequence[int] = (),
+        settled: Sequence[TaskId] = (),
+        shares: Sequence[LabelledCounts] = (),
     ) -> None:
         """Record in the journal, if there is one, that ``task`` is done (see ``Journal``)."""
         if self.journal:
-            self.journal.done(task, counts, settled, shares)
+            self.journal.record_done(task, counts, settled, shares)
 
-    def enter(self, number: int, phase: int) -> None:
+    def enter_epoch(self, number: int, phase: int) -> None:
         """Advance this rank to epoch ``number``. The journal cuts each epoch before it, even one without facts.
 
         With ``LAST_EPOCH`` the journal abandons the records instead. ``phase`` is the current phase of this rank.
         """
-        if self.given_up:
+        if self.is_abandoned:
             return
         if self.journal and number == LAST_EPOCH:
             self.number = LAST_EPOCH
-            self.journal.give_up()
+            self.journal.abandon()
         while self.journal and self.number < number:
-            self.journal.cut(self.number, phase)
+            self.journal.end_epoch(self.number, phase)
             self.number += 1
 
-    def advance(self, phase: int) -> None:
+    def enter_next_epoch(self, phase: int) -> None:
         """Enter the next epoch, or ``LAST_EPOCH`` if facts cannot be recorded any longer."""
-        self.enter(LAST_EPOCH if self.has_failed else self.number + 1, phase)
+        self.enter_epoch(LAST_EPOCH if self.has_failed else self.number + 1, phase)
 
 
 class Outbox(deque[tuple[int, Message]]):
     """Queue of the messages that one rank sends, as (destination, message)."""
 
-    def __init__(self, epochs: Epochs) -> None:
+    def __init__(self, epochs: RankEpoch) -> None:
         super().__init__()
         self._epochs = epochs
-        self._told: dict[int, int] = {}
+        self._announced_epochs: dict[int, int] = {}
         """Last epoch that was announced to each rank."""
 
     def send(self, destination: int, message: Message) -> None:
@@ -154,9 +160,9 @@ class Outbox(deque[tuple[int, Message]]):
         marker yet.
         """
         epoch = self._epochs.number
-        if self._told.get(destination, FIRST) != epoch:
-            self._told[destination] = epoch
-            self.append((destination, Epoch(epoch)))
+        if self._announced_epochs.get(destination, FIRST_EPOCH) != epoch:
+            self._announced_epochs[destination] = epoch
+            self.append((destination, EpochMarker(epoch)))
         self.append((destination, message))
 
     def send_all(self, messages: Iterable[tuple[int, Message]]) -> None:

@@ -11,10 +11,10 @@ from _pickle import Unpickler, UnpicklingError, dumps  # the module pickle re-ex
 from typing import Any, NoReturn, get_args
 
 from pcopy.engine.task import Task
-from pcopy.errors import INTERNAL, InvariantBroken
+from pcopy.errors import EXIT_INTERNAL, InvariantBroken
 from pcopy.named import NamedTuple
 
-SENDER = -1
+SENDERS_ACCOUNT = -1
 """Value of ``Stamp.account`` that means the account of the message's sender."""
 
 
@@ -22,24 +22,24 @@ class Stamp(NamedTuple):
     """Credits that each message of work carries for the termination detector (see ``pcopy.engine.termination``).
 
     Attributes:
-        account: rank whose account the credits belong to, or ``SENDER``.
+        account: rank whose account the credits belong to, or ``SENDERS_ACCOUNT``.
         credits: number of credits.
         depth: depth of the account's owner in the tree of engaged ranks.
     """
 
-    account: int = SENDER
+    account: int = SENDERS_ACCOUNT
     credits: int = 1
     depth: int = 0
 
 
-class Start(NamedTuple):
+class StartPhase(NamedTuple):
     """Message that begins a phase. Sent down the tree of ranks; counts as work of its sender."""
 
     phase: int
     stamp: Stamp = Stamp()
 
 
-class Work(NamedTuple):
+class AddressedTasks(NamedTuple):
     """Tasks that only the receiver may run. Counts as work."""
 
     phase: int
@@ -47,7 +47,7 @@ class Work(NamedTuple):
     stamp: Stamp = Stamp()
 
 
-class Request(NamedTuple):
+class TaskRequest(NamedTuple):
     """Request of an idle rank for tasks. The receiver may delay its reply for up to ``patience`` seconds until it has
     some.
     """
@@ -57,7 +57,7 @@ class Request(NamedTuple):
     patience: float = 0.0
 
 
-class Reply(NamedTuple):
+class TaskReply(NamedTuple):
     """Reply to a request for tasks. It counts as work if it contains tasks."""
 
     phase: int
@@ -66,25 +66,25 @@ class Reply(NamedTuple):
     stamp: Stamp = Stamp()
 
 
-class Signal(NamedTuple):
+class CreditReturn(NamedTuple):
     """Acknowledgement of Dijkstra and Scholten's method: returns credits to the account of the receiver."""
 
     phase: int
-    received: int
+    credits: int
     """Number of credits."""
 
 
-class Token(NamedTuple):
+class RingToken(NamedTuple):
     """Token of Safra's termination detector, which idle ranks pass around the ring of ranks."""
 
     phase: int
     surplus: int
     """Messages of work sent minus those received on the ranks that the token has passed."""
-    black: bool
+    is_black: bool
     """True if one of those ranks was black."""
 
 
-class Query(NamedTuple):
+class CounterQuery(NamedTuple):
     """Query of rank 0 for the counters of all ranks. Sent down the tree of ranks.
 
     Attributes:
@@ -97,21 +97,21 @@ class Query(NamedTuple):
     orders: tuple[Any, ...] = ()
 
 
-class Answer(NamedTuple):
-    """Answer to a ``Query``: sums over the sender's subtree. On rank 0, the sums over all ranks."""
+class CounterSums(NamedTuple):
+    """Answer to a ``CounterQuery``: sums over the sender's subtree. On rank 0, the sums over all ranks."""
 
     sequence: int
     totals: tuple[int, ...]
     """Sums of the counters."""
-    silent: tuple[int, ...]
+    silent_ranks: tuple[int, ...]
     """Ranks whose part of the sums is out of date."""
-    durable: int = 0
+    durable_epoch: int = 0
     """The least durable epoch of the ranks in the subtree."""
-    reported: tuple[float, ...] = ()
+    reported_sums: tuple[float, ...] = ()
     """Sums of the numbers that the ranks report (see ``pcopy.engine.steering``)."""
 
 
-class Epoch(NamedTuple):
+class EpochMarker(NamedTuple):
     """Marker: all later messages of the sender were sent in this epoch or a later one (``pcopy.engine.journal``)."""
 
     number: int
@@ -144,7 +144,7 @@ class Abort(NamedTuple):
 
     rank: int
     text: str
-    status: int = INTERNAL
+    status: int = EXIT_INTERNAL
 
 
 class Stop(NamedTuple):
@@ -153,10 +153,10 @@ class Stop(NamedTuple):
     status: int
 
 
-class Ready(NamedTuple):
+class SubtreeReady(NamedTuple):
     """Upward message of the final barrier: no message is in transit in the sender's subtree any longer."""
 
-    words: bytes = b""
+    report: bytes = b""
     """Packed final report of the subtree's ranks (see ``pcopy.engine.barrier``)."""
 
 
@@ -164,15 +164,30 @@ class Close(NamedTuple):
     """Downward message of the final barrier: all ranks are ready, so the transport may be closed."""
 
 
-Message = Start | Work | Request | Reply | Signal | Token | Query | Answer | Epoch | Halt | Abort | Stop | Ready | Close
+Message = (
+    StartPhase
+    | AddressedTasks
+    | TaskRequest
+    | TaskReply
+    | CreditReturn
+    | RingToken
+    | CounterQuery
+    | CounterSums
+    | EpochMarker
+    | Halt
+    | Abort
+    | Stop
+    | SubtreeReady
+    | Close
+)
 """Any message between ranks."""
 
-Outgoing = list[tuple[int, Message]]
+OutgoingMessages = list[tuple[int, Message]]
 """Messages to be sent, each with its destination."""
 
-_KINDS = dict(enumerate(get_args(Message)))
-_CODES = {kind: code for code, kind in _KINDS.items()}
-_COUNTS_AS_WORK = (Start, Work, Reply)
+_MESSAGE_TYPES = dict(enumerate(get_args(Message)))
+_MESSAGE_CODES = {kind: code for code, kind in _MESSAGE_TYPES.items()}
+_WORK_MESSAGES = (StartPhase, AddressedTasks, TaskReply)
 
 
 def dump_primitives(value: Any) -> bytes:
@@ -195,10 +210,10 @@ def load_primitives(data: bytes | bytearray | memoryview) -> Any:
     return PrimitiveUnpickler(io.BytesIO(data)).load()
 
 
-def encode(message: Message) -> bytes:
+def encode_message(message: Message) -> bytes:
     """Return the wire format of ``message``."""
-    code = _CODES[type(message)]
-    if not isinstance(message, _COUNTS_AS_WORK):
+    code = _MESSAGE_CODES[type(message)]
+    if not isinstance(message, _WORK_MESSAGES):
         return dump_primitives((code, *message))
     fields: dict[str, Any] = message._asdict()
     fields["stamp"] = tuple(message.stamp)
@@ -207,12 +222,12 @@ def encode(message: Message) -> bytes:
     return dump_primitives((code, *fields.values()))
 
 
-def decode(data: bytes | bytearray | memoryview) -> Message:
+def decode_message(data: bytes | bytearray | memoryview) -> Message:
     """Return the message whose wire format is ``data``; raise ``InvariantBroken`` if it is not a message."""
     try:
         code, *values = load_primitives(data)
-        kind = _KINDS[code]
-        if kind not in _COUNTS_AS_WORK:
+        kind = _MESSAGE_TYPES[code]
+        if kind not in _WORK_MESSAGES:
             message: Message = kind(*values)
             return message
         fields = dict(zip(kind._fields, values, strict=True))

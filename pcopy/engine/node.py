@@ -15,45 +15,45 @@ from itertools import compress
 from random import Random
 from typing import Any, ClassVar
 
-from pcopy.engine.barrier import Barrier
-from pcopy.engine.commit import Commit
-from pcopy.engine.journal import Epochs, Journal, Outbox
+from pcopy.engine.barrier import UpwardBarrier
+from pcopy.engine.commit import CutSchedule
+from pcopy.engine.journal import Journal, Outbox, RankEpoch
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import (
     Abort,
-    Answer,
+    AddressedTasks,
     Close,
-    Epoch,
+    CounterQuery,
+    CounterSums,
+    CreditReturn,
+    EpochMarker,
     Halt,
     Message,
-    Query,
-    Ready,
-    Reply,
-    Request,
-    Signal,
+    RingToken,
     Stamp,
-    Start,
+    StartPhase,
     Stop,
-    Token,
-    Work,
+    SubtreeReady,
+    TaskReply,
+    TaskRequest,
 )
 from pcopy.engine.phase_end import Director, PhaseEnd
-from pcopy.engine.progress import CounterTree, children, parent
+from pcopy.engine.progress import CounterTree, child_ranks, parent_rank
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.safra import make_detector
-from pcopy.engine.states import FINAL, TRANSITIONS, State, follow
+from pcopy.engine.states import FINAL_STATES, TRANSITIONS, State, checked_transition
 from pcopy.engine.stealing import Thief
-from pcopy.engine.steering import Steering, Unsteered
-from pcopy.engine.task import ANYBODY, UNTOLD, Spawn, Task, batches
+from pcopy.engine.steering import NoSteering, Steering
+from pcopy.engine.task import ANY_RANK, UNRECORDED, NewTask, Task, task_batches
 from pcopy.engine.ticket import Outcome
-from pcopy.engine.under_way import UnderWay
-from pcopy.engine.victim import Divide, Victim
-from pcopy.errors import INTERNAL, InvariantBroken
+from pcopy.engine.under_way import BegunTasks
+from pcopy.engine.victim import DivideTask, Victim
+from pcopy.errors import EXIT_INTERNAL, InvariantBroken
 
 NEVER = float("inf")
 
 
-class Node:
+class RankNode:
     """State machine of one rank. After every call the driver sends the messages in ``outbox``."""
 
     def __init__(
@@ -69,8 +69,8 @@ class Node:
         limits: Limits = Limits(),  # noqa: B008 (an immutable value)
         termination: str = "tree",
         journal: Journal | None = None,
-        divide: Divide = lambda task, hungry: (),
-        steering: Steering = Unsteered(),  # noqa: B008 (it has no state)
+        divide: DivideTask = lambda task, hungry: (),
+        steering: Steering = NoSteering(),  # noqa: B008 (it has no state)
     ) -> None:
         """Create the state machine.
 
@@ -90,44 +90,46 @@ class Node:
         self.phase, self.status = -1, 0
         self.counters = [0] * counters
         self.queue = queue
-        self.halted: Halt | None = None
+        self.halt_reason: Halt | None = None
         """Reason of an early stop, once the job is being stopped."""
-        self.aborted: Abort | None = None
+        self.abort_reason: Abort | None = None
         """Reason of an abort, once a rank has failed."""
-        self.dropped = 0
+        self.dropped_count = 0
         """Number of tasks that this rank has dropped because the job is being stopped."""
-        self.begun_with: tuple[int, ...] = ()
+        self.totals_at_phase_start: tuple[int, ...] = ()
         """Sums of all counters at the start of the phase."""
-        self.restored = -1
+        self.resumed_phase = -1
         """The phase with which a resumed job begins; -1 in a new job."""
-        self._halt_wished = False
+        self._has_requested_halt = False
         self._run = run
-        self._numbered = 0
+        self._last_task_number = 0
         self._director = director
         self._limits = limits
-        self.parent = parent(rank, limits.fan_out)
-        self._children = children(rank, size, limits.fan_out)
+        self.parent = parent_rank(rank, limits.fan_out)
+        self._children = child_ranks(rank, size, limits.fan_out)
         self._detector = make_detector(termination, rank, size)
         self._thief = Thief(rank, size, random, limits, steering)
-        self._epochs = Epochs(journal)
+        self._epochs = RankEpoch(journal)
         self.outbox = Outbox(self._epochs)
         self._send, self._send_all = self.outbox.send, self.outbox.send_all
-        self.progress = CounterTree(rank, size, limits.fan_out, self.counters, lambda: self._epochs.durable, steering)
-        self.commit = Commit(self._epochs, limits)
-        self.under_way = UnderWay(rank, limits.slots)
-        self._victim = Victim(queue, self.under_way, divide, self._divided, steering)
-        self._early: list[tuple[int, Work]] = []
-        self.barrier = Barrier(self._children)
-        self._phase_end = PhaseEnd(director, limits, self.progress, self.commit)
+        self.counter_tree = CounterTree(
+            rank, size, limits.fan_out, self.counters, lambda: self._epochs.durable_epoch, steering
+        )
+        self.cut_schedule = CutSchedule(self._epochs, limits)
+        self.begun_tasks = BegunTasks(rank, limits.task_slots)
+        self._victim = Victim(queue, self.begun_tasks, divide, self._replace_by_portions, steering)
+        self._early_tasks: list[tuple[int, AddressedTasks]] = []
+        self.barrier = UpwardBarrier(self._children)
+        self._phase_end = PhaseEnd(director, limits, self.counter_tree, self.cut_schedule)
 
     # Calls of the driver.
 
     @property
-    def is_ending(self) -> bool:
+    def is_job_over(self) -> bool:
         """On rank 0: True if the last phase is over."""
-        return self._phase_end.is_last or self.state not in (State.WAITING, State.WORKING)
+        return self._phase_end.is_job_over or self.state not in (State.WAITING, State.WORKING)
 
-    def restore(self, phase: int, tasks: Iterable[Task], counts: Sequence[int]) -> None:
+    def restore_tasks(self, phase: int, tasks: Iterable[Task], counts: Sequence[int]) -> None:
         """Add the tasks and counts of a resumed job; called before ``start``.
 
         Args:
@@ -137,7 +139,7 @@ class Node:
 
         Tasks of earlier phases had deferred completion (see ``Outcome``). They run again in this phase.
         """
-        self.restored = phase
+        self.resumed_phase = phase
         self.queue.begin_phase(phase)
         for task in tasks:
             self.queue.push(task._replace(phase=max(phase, task.phase)))
@@ -146,48 +148,50 @@ class Node:
 
     def start(self, now: float) -> None:
         """On rank 0: begin the first phase, or the phase in which a resumed job was interrupted."""
-        self.commit.start(now)
-        self._begin_phase(max(0, self.restored), now)
+        self.cut_schedule.start(now)
+        self._begin_phase(max(0, self.resumed_phase), now)
 
     @property
-    def may_take(self) -> bool:
+    def can_take_task(self) -> bool:
         """True if a task may be begun now."""
-        works = self.state is State.WORKING and not self.commit.waits_for_storage
-        return works and (self._victim.may_begin() or (self.under_way.only_waits and self.queue.has_note))
+        works = self.state is State.WORKING and not self.cut_schedule.waits_for_storage
+        return works and (
+            self._victim.can_begin_task() or (self.begun_tasks.is_nothing_runnable and self.queue.is_note_next)
+        )
 
-    def take(self) -> Task | None:
+    def take_task(self) -> Task | None:
         """Return the task to begin now, or None. It is under way until it is finished or dropped."""
         # If no slot is free, may_take is true only if a note is next, and notes need no slot.
-        task = self._victim.take() if self.may_take else None
+        task = self._victim.pop_task() if self.can_take_task else None
         if task is not None:
-            self.under_way.begin(task)
+            self.begun_tasks.begin(task)
         return task
 
-    def drop(self, task: Task, now: float) -> None:
+    def drop_task(self, task: Task, now: float) -> None:
         """Drop ``task``, which is under way and can run, because the job is being stopped."""
-        self.dropped += self.queue.forget(task)
-        self.finished(task, Outcome(held=True), now)
+        self.dropped_count += self.queue.drop(task)
+        self.finish_task(task, Outcome(is_deferred=True), now)
 
-    def finished(self, task: Task, outcome: Outcome, now: float) -> None:
+    def finish_task(self, task: Task, outcome: Outcome, now: float) -> None:
         """End ``task``: add its counts and the tasks that it spawned; record both unless its completion is deferred.
 
         Raise ``InvariantBroken`` if the task is not under way, or waits for a ticket.
         """
-        self.under_way.end(task)
+        self.begun_tasks.end_task(task)
         spawned, counts, settled, held, shares = outcome
         for index in compress(range(len(counts)), counts):  # nearly all are 0
             self.counters[index] += counts[index]
-        self._spawn(spawned, held=held)
+        self._add_new_tasks(spawned, held=held)
         if not held:
-            self._epochs.done(task, counts, settled, shares)
+            self._epochs.record_done(task, counts, settled, shares)
         if not len(self.queue):
-            self._thief.idle_from(now)
+            self._thief.record_busy_until(now)
         self.tick(now, answers=False)
 
-    def _divided(self, task: Task, portions: Sequence[Spawn]) -> None:
+    def _replace_by_portions(self, task: Task, portions: Sequence[NewTask]) -> None:
         """Replace ``task`` by its portions: record it as done without counts."""
-        self._spawn(portions)
-        self._epochs.done(task)
+        self._add_new_tasks(portions)
+        self._epochs.record_done(task)
 
     def tick(self, now: float, *, answers: bool = True) -> None:
         """Do everything that is due at time ``now``, or that has become possible by a change of state.
@@ -196,38 +200,38 @@ class Node:
         """
         if answers:
             self._answer_requests(now)
-        if self.state is State.WORKING and self.under_way.has_room and not len(self.queue):
-            self._seek(now)
-        if self.state is State.WORKING and self.commit.is_due(self.rank, self.progress.report, now):
-            self._epochs.advance(self.phase)
-        if self.state is State.WORKING and now >= self._phase_end.next_query:
-            self._send_all(self._phase_end.ask(now))
-            if self._phase_end.is_near:
+        if self.state is State.WORKING and self.begun_tasks.has_room and not len(self.queue):
+            self._find_end_or_request(now)
+        if self.state is State.WORKING and self.cut_schedule.is_cut_due(self.rank, self.counter_tree.latest_sums, now):
+            self._epochs.enter_next_epoch(self.phase)
+        if self.state is State.WORKING and now >= self._phase_end.next_query_time:
+            self._send_all(self._phase_end.query_counters(now))
+            if self._phase_end.is_phase_over:
                 self._end_phase(now)
-        if self.state is State.STOPPING and not self.barrier.awaited and not self._thief.waiting:
-            self._enter(State.BARRIER)
-            ready = self.barrier.ready()
+        if self.state is State.STOPPING and not self.barrier.awaited_children and not self._thief.is_request_pending:
+            self._set_state(State.BARRIER)
+            ready = self.barrier.ready_message()
             if self.rank:
                 self._send(self.parent, ready)
             else:
                 self._close()
 
-    def _seek(self, now: float) -> None:
+    def _find_end_or_request(self, now: float) -> None:
         """Check whether the phase is over, or request tasks: the queue is empty and a slot is free."""
-        if not len(self.under_way):
-            self._send_all(self._detector.idle())
-        if self._detector.terminated:
+        if not len(self.begun_tasks):
+            self._send_all(self._detector.handle_idle())
+        if self._detector.is_terminated:
             self._end_phase(now)
-        elif self.halted is None and (request := self._thief.ask(self.phase, now)):
+        elif self.halt_reason is None and (request := self._thief.next_request(self.phase, now)):
             self._send(*request)
 
-    def wake_at(self) -> float:
+    def next_tick_time(self) -> float:
         """Return the time in seconds at which ``tick`` must be called even if no message arrives."""
-        wake = self._phase_end.next_query if self.state is State.WORKING else NEVER
-        hungry = self.state is State.WORKING and self.under_way.has_room and not len(self.queue)
-        if hungry and self._thief.may_ask and self.halted is None and not self._phase_end.is_near:
-            wake = min(wake, self._thief.ask_at)
-        return min(wake, self._victim.wake_at)
+        wake = self._phase_end.next_query_time if self.state is State.WORKING else NEVER
+        hungry = self.state is State.WORKING and self.begun_tasks.has_room and not len(self.queue)
+        if hungry and self._thief.can_request and self.halt_reason is None and not self._phase_end.is_phase_over:
+            wake = min(wake, self._thief.next_request_time)
+        return min(wake, self._victim.next_deadline)
 
     def halt(self, reason: Halt, now: float) -> None:
         """Stop the job in order: every rank drops its queue, and the phase ends as usual.
@@ -238,7 +242,7 @@ class Node:
         self._receive_halt(self.rank, reason)
         self.tick(now)
 
-    def abort(self, text: str, status: int = INTERNAL) -> None:
+    def abort(self, text: str, status: int = EXIT_INTERNAL) -> None:
         """Abort the job because this rank has failed.
 
         Args:
@@ -254,7 +258,9 @@ class Node:
         handler = self._HANDLERS.get(type(message))
         if handler is None:
             raise InvariantBroken(f"rank {self.rank}: unknown message from rank {source}: {message!r}")
-        if self.state not in FINAL or isinstance(message, Abort | Epoch):  # a rank in a final state ignores the others
+        if self.state not in FINAL_STATES or isinstance(
+            message, Abort | EpochMarker
+        ):  # a rank in a final state ignores the others
             handler(self, source, message, now)
         self.tick(now)
 
@@ -267,65 +273,65 @@ class Node:
         if phase <= self.phase:
             raise InvariantBroken(f"phase {phase} begins after phase {self.phase} on rank {self.rank}")
         if self.state is not State.WORKING:
-            self._enter(State.WORKING)
+            self._set_state(State.WORKING)
         self.phase = phase
         self.queue.begin_phase(phase)
-        self._thief.start_afresh(now)
-        self._victim.start_afresh()
+        self._thief.reset_patience(now)
+        self._victim.forget_requests()
         self._detector.begin_phase(phase)
         if source >= 0:
-            self._send_all(self._detector.received(source, stamp))
+            self._send_all(self._detector.count_received(source, stamp))
         if self.rank == 0:
-            self._send_all(self._phase_end.ask(now))  # which brings the sums to all ranks first
-        self.begun_with = self.progress.totals
+            self._send_all(self._phase_end.query_counters(now))  # which brings the sums to all ranks first
+        self.totals_at_phase_start = self.counter_tree.totals
         for child in self._children:
-            self._send(child, Start(phase, self._detector.sent(starting=True)))
-        early, self._early = self._early, []
+            self._send(child, StartPhase(phase, self._detector.count_sent(starting=True)))
+        early, self._early_tasks = self._early_tasks, []
         for sender, work in early:
             self._receive_work(sender, work)
-        if self.rank == 0 and phase != self.restored:
-            self._spawn(self._director.first_tasks(phase), begins=phase == 0)
+        if self.rank == 0 and phase != self.resumed_phase:
+            self._add_new_tasks(self._director.first_tasks(phase), begins=phase == 0)
 
-    def _receive_work(self, source: int, work: Work) -> None:
+    def _receive_work(self, source: int, work: AddressedTasks) -> None:
         """Queue addressed tasks, or store them until their phase has begun on this rank."""
         if work.phase > self.phase and self.state in (State.WAITING, State.WORKING):
-            self._early.append((source, work))  # the detector is informed once the phase has begun on this rank
+            self._early_tasks.append((source, work))  # the detector is informed once the phase has begun on this rank
         else:
-            self._check_current(source, work.phase)
-            self._send_all(self._detector.received(source, work.stamp))
-            self._accept(work.tasks)
+            self._check_phase(source, work.phase)
+            self._send_all(self._detector.count_received(source, work.stamp))
+            self._queue_tasks(work.tasks)
 
-    def _check_current(self, source: int, phase: int) -> None:
+    def _check_phase(self, source: int, phase: int) -> None:
         """Raise ``InvariantBroken`` unless this rank is working in ``phase``."""
         if phase != self.phase or self.state is not State.WORKING:
             where = f"in phase {self.phase}, {self.state.value}"
             raise InvariantBroken(f"work of phase {phase} from rank {source} at rank {self.rank} {where}")
 
-    def _accept(self, tasks: Iterable[Task]) -> None:
+    def _queue_tasks(self, tasks: Iterable[Task]) -> None:
         """Queue ``tasks``; drop those that a stopping job does not run."""
         for task in tasks:
-            if self.halted is not None and (self.queue.may_drop(task) or task.phase != self.phase):
-                self.dropped += self.queue.forget(task)
+            if self.halt_reason is not None and (self.queue.is_droppable(task) or task.phase != self.phase):
+                self.dropped_count += self.queue.drop(task)
             else:
                 self.queue.push(task)
 
     def _answer_requests(self, now: float) -> None:
         """Send the replies that are due to requests of other ranks."""
-        gives_in = self.phase if self.state is State.WORKING and self.halted is None else -1
-        for source, (phase, sequence, _), tasks in self._victim.answers(gives_in, now):
-            self._send(source, Reply(phase, sequence, tasks, self._detector.sent() if tasks else Stamp()))
+        gives_in = self.phase if self.state is State.WORKING and self.halt_reason is None else -1
+        for source, (phase, sequence, _), tasks in self._victim.due_replies(gives_in, now):
+            self._send(source, TaskReply(phase, sequence, tasks, self._detector.count_sent() if tasks else Stamp()))
 
-    def _receive_reply(self, source: int, reply: Reply, now: float) -> None:
-        is_asked_for = self._thief.answered(reply, now)
+    def _receive_reply(self, source: int, reply: TaskReply, now: float) -> None:
+        is_asked_for = self._thief.receive_reply(reply, now)
         if reply.tasks and not is_asked_for:
             raise InvariantBroken(f"rank {source} sent tasks that rank {self.rank} had not asked for")
         if reply.tasks:
-            self._check_current(source, reply.phase)
-            self._send_all(self._detector.received(source, reply.stamp))
-            self._accept(reply.tasks)
-            self.under_way.received(len(reply.tasks))
+            self._check_phase(source, reply.phase)
+            self._send_all(self._detector.count_received(source, reply.stamp))
+            self._queue_tasks(reply.tasks)
+            self.begun_tasks.record_received(len(reply.tasks))
 
-    def _spawn(self, spawned: Iterable[Spawn], *, begins: bool = False, held: bool = False) -> None:
+    def _add_new_tasks(self, spawned: Iterable[NewTask], *, begins: bool = False, held: bool = False) -> None:
         """Give ids to new tasks, record them, and queue them or send them to the ranks they are addressed to.
 
         Args:
@@ -338,100 +344,100 @@ class Node:
         for spawn in spawned:
             if spawn.phase < self.phase:
                 raise InvariantBroken(f"a task of phase {self.phase} spawned one of phase {spawn.phase}")
-            self._numbered += 1
-            task = Task((self._run, self.rank, UNTOLD if held else self._numbered), *spawn)
+            self._last_task_number += 1
+            task = Task((self._run, self.rank, UNRECORDED if held else self._last_task_number), *spawn)
             if begins:
                 base.append(task)
             elif journal:
-                journal.spawned(task)
-            if task.owner in (ANYBODY, self.rank):
-                self._accept((task,))
+                journal.record_spawned(task)
+            if task.owner in (ANY_RANK, self.rank):
+                self._queue_tasks((task,))
             else:
                 addressed.setdefault(task.owner, []).append(task)
         if begins and journal:
-            journal.base(self.phase, base)
+            journal.record_base(self.phase, base)
         for owner, tasks in addressed.items():
-            for batch in batches(tasks, self._limits.message_bytes):
-                self._send(owner, Work(self.phase, batch, self._detector.sent()))
+            for batch in task_batches(tasks, self._limits.message_bytes):
+                self._send(owner, AddressedTasks(self.phase, batch, self._detector.count_sent()))
 
     # The end of a phase, and of the job.
 
-    def _receive_answer(self, source: int, answer: Answer, now: float) -> None:
-        self._send_all(self.progress.receive_answer(source, answer))
-        if self._phase_end.is_near:
+    def _receive_answer(self, source: int, answer: CounterSums, now: float) -> None:
+        self._send_all(self.counter_tree.receive_answer(source, answer))
+        if self._phase_end.is_phase_over:
             self._end_phase(now)
 
     def _end_phase(self, now: float) -> None:
         """On rank 0, when a phase is over: begin the next phase or stop the job, as soon as the decision is made."""
-        self._send_all(self._phase_end.begin(now))
-        following = self._phase_end.decide(now, self.phase, self.halted, resumed=self.restored >= 0)
+        self._send_all(self._phase_end.query_final_sums(now))
+        following = self._phase_end.next_phase(now, self.phase, self.halt_reason, resumed=self.resumed_phase >= 0)
         if following is None:
             return
         if following.phase is None:
-            self._stop(following.status)
+            self._begin_stop(following.status)
         else:
             self._begin_phase(following.phase, now)
             self.tick(now)
 
     def _receive_halt(self, source: int, message: Halt) -> None:
         """Stop this rank and its subtree if the order comes from the parent; otherwise forward the request there."""
-        if self.halted is not None or self.state not in (State.WAITING, State.WORKING):
+        if self.halt_reason is not None or self.state not in (State.WAITING, State.WORKING):
             return
         if self.rank and source != self.parent:
-            if not self._halt_wished:
-                self._halt_wished = True
+            if not self._has_requested_halt:
+                self._has_requested_halt = True
                 self._send(self.parent, message)
             return
-        self.halted = message
+        self.halt_reason = message
         self._epochs.is_ending = True
-        self.dropped += self.queue.drop_work()
+        self.dropped_count += self.queue.drop_all_work()
         for child in self._children:
             self._send(child, message)
 
-    def _stop(self, status: int) -> None:
-        if len(self.under_way) or len(self.queue) or self._early:
+    def _begin_stop(self, status: int) -> None:
+        if len(self.begun_tasks) or len(self.queue) or self._early_tasks:
             raise InvariantBroken(f"the job stops while rank {self.rank} has work")
-        self._enter(State.STOPPING)
+        self._set_state(State.STOPPING)
         self.status = status
         for child in self._children:
             self._send(child, Stop(status))
 
-    def _receive_ready(self, source: int, ready: Ready) -> None:
-        if source not in self.barrier.awaited or self.state is not State.STOPPING:
+    def _receive_ready(self, source: int, ready: SubtreeReady) -> None:
+        if source not in self.barrier.awaited_children or self.state is not State.STOPPING:
             raise InvariantBroken(f"rank {source} is ready while rank {self.rank} is {self.state.value}")
-        self.barrier.heard(source, ready)
+        self.barrier.receive_ready(source, ready)
 
     def _close(self) -> None:
-        self._enter(State.CLOSED)
+        self._set_state(State.CLOSED)
         for child in self._children:
             self._send(child, Close())
 
     def _receive_abort(self, source: int, message: Abort) -> None:
-        if self.state in FINAL:
+        if self.state in FINAL_STATES:
             return
-        self._enter(State.ABORTED)
-        self.aborted = message
+        self._set_state(State.ABORTED)
+        self.abort_reason = message
         for neighbour in (self.parent, *self._children):
             if neighbour not in (source, -1):
                 self._send(neighbour, message)
 
-    def _enter(self, state: State) -> None:
-        self.state = follow(TRANSITIONS, self.state, state, self.rank)
+    def _set_state(self, state: State) -> None:
+        self.state = checked_transition(TRANSITIONS, self.state, state, self.rank)
 
-    _HANDLERS: ClassVar[Mapping[type, Callable[[Node, int, Any, float], None]]] = {
-        Start: lambda node, source, start, now: node._begin_phase(start.phase, now, source, start.stamp),
-        Work: lambda node, source, work, _: node._receive_work(source, work),
-        Request: lambda node, source, request, now: node._victim.asked(source, request, now),
-        Reply: lambda node, source, reply, now: node._receive_reply(source, reply, now),
-        Signal: lambda node, source, signal, _: node._send_all(node._detector.receive(source, signal)),
-        Token: lambda node, source, token, _: node._send_all(node._detector.receive(source, token)),
-        Query: lambda node, _, query, __: node._send_all(node.progress.receive_query(query)),
-        Answer: lambda node, source, answer, now: node._receive_answer(source, answer, now),
-        Epoch: lambda node, _, epoch, __: node._epochs.enter(epoch.number, node.phase),
+    _HANDLERS: ClassVar[Mapping[type, Callable[[RankNode, int, Any, float], None]]] = {
+        StartPhase: lambda node, source, start, now: node._begin_phase(start.phase, now, source, start.stamp),
+        AddressedTasks: lambda node, source, work, _: node._receive_work(source, work),
+        TaskRequest: lambda node, source, request, now: node._victim.receive_request(source, request, now),
+        TaskReply: lambda node, source, reply, now: node._receive_reply(source, reply, now),
+        CreditReturn: lambda node, source, signal, _: node._send_all(node._detector.handle_message(source, signal)),
+        RingToken: lambda node, source, token, _: node._send_all(node._detector.handle_message(source, token)),
+        CounterQuery: lambda node, _, query, __: node._send_all(node.counter_tree.receive_query(query)),
+        CounterSums: lambda node, source, answer, now: node._receive_answer(source, answer, now),
+        EpochMarker: lambda node, _, epoch, __: node._epochs.enter_epoch(epoch.number, node.phase),
         Halt: lambda node, source, halt, _: node._receive_halt(source, halt),
         Abort: lambda node, source, abort, _: node._receive_abort(source, abort),
-        Stop: lambda node, _, stop, __: node._stop(stop.status),
-        Ready: lambda node, source, ready, _: node._receive_ready(source, ready),
+        Stop: lambda node, _, stop, __: node._begin_stop(stop.status),
+        SubtreeReady: lambda node, source, ready, _: node._receive_ready(source, ready),
         Close: lambda node, _, __, ___: node._close(),
     }
     """Function that processes each type of message, called with (node, sender, message, time)."""

@@ -9,12 +9,12 @@ from collections.abc import Iterable
 from math import inf
 from typing import Protocol
 
-from pcopy.engine.commit import COMMIT_POLL, Commit
-from pcopy.engine.journal import LOST
+from pcopy.engine.commit import DURABILITY_POLL_SECONDS, CutSchedule
+from pcopy.engine.journal import NEVER_DURABLE
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Halt, Outgoing
+from pcopy.engine.messages import Halt, OutgoingMessages
 from pcopy.engine.progress import CounterTree
-from pcopy.engine.task import Spawn
+from pcopy.engine.task import NewTask
 from pcopy.named import NamedTuple
 
 
@@ -27,14 +27,14 @@ class Director(Protocol):
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         """Return the phase that follows ``phase``, which is a higher number, or None if the job is over."""
 
-    def first_tasks(self, phase: int) -> Iterable[Spawn]:
+    def first_tasks(self, phase: int) -> Iterable[NewTask]:
         """Return the tasks that rank 0 adds to its queue when ``phase`` begins."""
 
     def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
         """Return the exit status of all ranks. ``halted`` is the reason of an early stop, or None."""
 
 
-class Next(NamedTuple):
+class NextPhase(NamedTuple):
     """The next phase; or None and the exit ``status`` of the job, which is over."""
 
     phase: int | None
@@ -44,44 +44,46 @@ class Next(NamedTuple):
 class PhaseEnd:
     """End of a phase, as rank 0 performs it. On other ranks it does nothing."""
 
-    def __init__(self, director: Director, limits: Limits, progress: CounterTree, commit: Commit) -> None:
+    def __init__(self, director: Director, limits: Limits, progress: CounterTree, commit: CutSchedule) -> None:
         self._director = director
         self._limits = limits
-        self._progress = progress
-        self._commit = commit
-        self._next: Next | None = None
-        self._complete = 0
-        self.next_query = inf
+        self._counter_tree = progress
+        self._cut_schedule = commit
+        self._next: NextPhase | None = None
+        self._final_query = 0
+        self.next_query_time = inf
         """Time in seconds of the next query."""
 
     @property
-    def is_near(self) -> bool:
+    def is_phase_over(self) -> bool:
         """True if a phase is over and its exact sums have been queried."""
-        return self._complete > 0
+        return self._final_query > 0
 
     @property
-    def is_last(self) -> bool:
+    def is_job_over(self) -> bool:
         """True if no phase follows the one that is over."""
         return self._next is not None and self._next.phase is None
 
-    def ask(self, now: float) -> Outgoing:
+    def query_counters(self, now: float) -> OutgoingMessages:
         """Return the query for the counters of all ranks, and schedule the next query."""
-        asked = self._progress.ask()
-        interval = min(self._limits.progress_interval, self._progress.steering.interval)
-        if self._complete:  # all ranks must answer, which may take longer than an interval: double it with each query
-            interval *= 2 ** (self._progress.sequence - self._complete)
-        self.next_query = now + interval
+        asked = self._counter_tree.start_query()
+        interval = min(self._limits.progress_interval, self._counter_tree.steering.query_interval)
+        if (
+            self._final_query
+        ):  # all ranks must answer, which may take longer than an interval: double it with each query
+            interval *= 2 ** (self._counter_tree.sequence - self._final_query)
+        self.next_query_time = now + interval
         return asked
 
-    def begin(self, now: float) -> Outgoing:
+    def query_final_sums(self, now: float) -> OutgoingMessages:
         """Query the exact sums, since the phase is over; return nothing if they have been queried already."""
-        if self._complete:
+        if self._final_query:
             return []
-        asked = self.ask(now)
-        self._complete = self._progress.sequence
+        asked = self.query_counters(now)
+        self._final_query = self._counter_tree.sequence
         return asked
 
-    def decide(self, now: float, phase: int, halted: Halt | None, *, resumed: bool) -> Next | None:
+    def next_phase(self, now: float, phase: int, halted: Halt | None, *, resumed: bool) -> NextPhase | None:
         """Return what follows ``phase``, or None as long as that is not decided.
 
         It is decided once the sums of the phase are complete and its facts are on storage.
@@ -91,20 +93,20 @@ class PhaseEnd:
             halted: reason of an early stop, or None.
             resumed: True if the job was resumed.
         """
-        report = self._progress.report
-        if report is None or report.sequence < self._complete or report.silent:
+        report = self._counter_tree.latest_sums
+        if report is None or report.sequence < self._final_query or report.silent_ranks:
             return None
         if self._next is None or (halted is not None and self._next.phase is not None):
             following = None if halted is not None else self._director.next_phase(phase, report.totals)
             status = self._director.status(report.totals, halted) if following is None else 0
-            self._next = Next(following, status)
+            self._next = NextPhase(following, status)
         following, status = self._next
-        needed = status != 0 or resumed or following in self._limits.durable_before
-        if not self._commit.is_done(report, now, needed=needed, halted=halted is not None, phase=phase):
-            self._complete, self.next_query = report.sequence + 1, now + COMMIT_POLL
+        needed = status != 0 or resumed or following in self._limits.phases_after_cut
+        if not self._cut_schedule.is_phase_durable(report, now, needed=needed, halted=halted is not None, phase=phase):
+            self._final_query, self.next_query_time = report.sequence + 1, now + DURABILITY_POLL_SECONDS
             return None
-        self._complete, self._next = 0, None
-        if following is None and not status and halted is not None and report.durable == LOST:
+        self._final_query, self._next = 0, None
+        if following is None and not status and halted is not None and report.durable_epoch == NEVER_DURABLE:
             # All work is done, but its data are not on storage: the exit status must say so.
-            return Next(None, self._director.status(report.totals, halted))
-        return Next(following, status)
+            return NextPhase(None, self._director.status(report.totals, halted))
+        return NextPhase(following, status)

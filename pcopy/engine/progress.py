@@ -8,22 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from pcopy.engine.messages import Answer, Outgoing, Query
-from pcopy.engine.steering import Reported, Steering, Unsteered
+from pcopy.engine.messages import CounterQuery, CounterSums, OutgoingMessages
+from pcopy.engine.steering import NoSteering, ReportedNumbers, Steering
 
 
-def parent(rank: int, fan_out: int) -> int:
+def parent_rank(rank: int, fan_out: int) -> int:
     """Return the rank above ``rank`` in the tree of ranks; -1 for rank 0."""
     return (rank - 1) // fan_out if rank else -1
 
 
-def children(rank: int, size: int, fan_out: int) -> range:
+def child_ranks(rank: int, size: int, fan_out: int) -> range:
     """Return the ranks directly below ``rank`` in the tree of ``size`` ranks."""
     first = fan_out * rank + 1
     return range(min(first, size), min(first + fan_out, size))
 
 
-SILENT_SHOWN = 16
+MAX_SILENT_RANKS = 16
 """Maximum number of silent ranks that one answer names."""
 
 
@@ -37,61 +37,61 @@ class CounterTree:
         fan_out: int,
         counters: list[int],
         durable: Callable[[], int] = lambda: 0,
-        steering: Steering = Unsteered(),  # noqa: B008 (it has no state)
+        steering: Steering = NoSteering(),  # noqa: B008 (it has no state)
     ) -> None:
         """Create one rank's part. ``durable`` is a function that returns this rank's durable epoch."""
-        self._durable = durable
+        self._durable_epoch = durable
         self.steering = steering
         self._rank = rank
-        self._parent = parent(rank, fan_out)
-        self._children = children(rank, size, fan_out)
+        self._parent = parent_rank(rank, fan_out)
+        self._children = child_ranks(rank, size, fan_out)
         self._counters = counters
-        self._answers: dict[int, Answer] = {}  # the last answer of each child
-        self._missing: set[int] = set()
+        self._answers: dict[int, CounterSums] = {}  # the last answer of each child
+        self._missing_children: set[int] = set()
         self.sequence = 0
         """Number of the last query that was received; on rank 0, that was sent."""
-        self._open = False
-        self._own_report: Reported = ()
+        self._is_answer_pending = False
+        self._own_report: ReportedNumbers = ()
         self.totals = tuple(counters)
         """Sums over all ranks as rank 0 last sent them."""
-        self.report: Answer | None = None
+        self.latest_sums: CounterSums | None = None
         """On rank 0: the latest answer, with the sums over all ranks."""
 
-    def ask(self) -> Outgoing:
+    def start_query(self) -> OutgoingMessages:
         """On rank 0: start the next query; return the messages to send."""
-        totals = self.report.totals if self.report else tuple(self._counters)
-        return self._begin(Query(self.sequence + 1, totals, self.steering.orders()))
+        totals = self.latest_sums.totals if self.latest_sums else tuple(self._counters)
+        return self._begin_answer(CounterQuery(self.sequence + 1, totals, self.steering.orders()))
 
-    def receive_query(self, query: Query) -> Outgoing:
+    def receive_query(self, query: CounterQuery) -> OutgoingMessages:
         """Process a query of the parent; return the messages to send. A query that is not newer than the last one is
         ignored.
         """
-        return self._begin(query) if query.sequence > self.sequence else []
+        return self._begin_answer(query) if query.sequence > self.sequence else []
 
-    def _begin(self, query: Query) -> Outgoing:
+    def _begin_answer(self, query: CounterQuery) -> OutgoingMessages:
         """Start to answer ``query``: forward it to the children, and first answer an unfinished older query as far as
         possible.
         """
-        out = self._finish() if self._open else []
+        out = self._finish_answer() if self._is_answer_pending else []
         self.sequence, self.totals = query.sequence, query.totals
-        self.steering.obey(query.orders)
-        self._own_report = self.steering.report()
-        self._missing = set(self._children)
-        self._open = True
+        self.steering.apply_orders(query.orders)
+        self._own_report = self.steering.numbers_to_report()
+        self._missing_children = set(self._children)
+        self._is_answer_pending = True
         out.extend((child, query) for child in self._children)
-        if not self._missing:
-            out += self._finish()
+        if not self._missing_children:
+            out += self._finish_answer()
         return out
 
-    def receive_answer(self, source: int, answer: Answer) -> Outgoing:
+    def receive_answer(self, source: int, answer: CounterSums) -> OutgoingMessages:
         """Process the answer of the child ``source``; return the messages to send."""
         self._answers[source] = answer
-        if answer.sequence != self.sequence or source not in self._missing:
+        if answer.sequence != self.sequence or source not in self._missing_children:
             return []
-        self._missing.discard(source)
-        return [] if self._missing else self._finish()
+        self._missing_children.discard(source)
+        return [] if self._missing_children else self._finish_answer()
 
-    def _find_silent(self) -> set[int]:
+    def _silent_ranks(self) -> set[int]:
         """Return the ranks of this subtree whose part of the sums is out of date.
 
         A child that waits for a silent rank below it answers one query late. It is not silent itself, and has named
@@ -100,25 +100,25 @@ class CounterTree:
         silent: set[int] = set()
         for child in self._children:
             answer = self._answers.get(child)
-            late = child in self._missing
-            if late and (answer is None or answer.sequence < self.sequence - 1 or not answer.silent):
+            late = child in self._missing_children
+            if late and (answer is None or answer.sequence < self.sequence - 1 or not answer.silent_ranks):
                 silent.add(child)
             elif answer is not None:
-                silent.update(answer.silent)
+                silent.update(answer.silent_ranks)
         return silent
 
-    def _finish(self) -> Outgoing:
+    def _finish_answer(self) -> OutgoingMessages:
         """Add up the known answers and return the answer to the parent; on rank 0, store it as the latest report."""
-        self._open = False
+        self._is_answer_pending = False
         rows = [self._counters, *(answer.totals for answer in self._answers.values())]
         totals = tuple(map(sum, zip(*rows, strict=True)))
-        silent = tuple(sorted(self._find_silent()))[:SILENT_SHOWN]
-        heard = [self._answers[child].durable if child in self._answers else 0 for child in self._children]
-        durable = min([self._durable(), *heard])
-        reports = [self._own_report, *(answer.reported for answer in self._answers.values())]
-        answer = Answer(self.sequence, totals, silent, durable, tuple(map(sum, zip(*reports, strict=True))))
+        silent = tuple(sorted(self._silent_ranks()))[:MAX_SILENT_RANKS]
+        heard = [self._answers[child].durable_epoch if child in self._answers else 0 for child in self._children]
+        durable = min([self._durable_epoch(), *heard])
+        reports = [self._own_report, *(answer.reported_sums for answer in self._answers.values())]
+        answer = CounterSums(self.sequence, totals, silent, durable, tuple(map(sum, zip(*reports, strict=True))))
         if self._rank:
             return [(self._parent, answer)]
-        self.totals, self.report = totals, answer
-        self.steering.heard(answer.reported)
+        self.totals, self.latest_sums = totals, answer
+        self.steering.receive_sums(answer.reported_sums)
         return []

@@ -13,19 +13,19 @@ import io
 from collections import deque
 from collections.abc import Callable, Iterator
 
-from pcopy.engine.backlog import Backlog, SpoolBacklog, SpoolFactory
+from pcopy.engine.backlog import Backlog, OpenSpool, SpoolBacklog
 from pcopy.engine.limits import Limits
-from pcopy.engine.task import ANYBODY, Task
+from pcopy.engine.task import ANY_RANK, Task
 
-_OVERFLOW = -2
+_OVERFLOW_KEY = -2
 """Key used in place of a phase for tasks of the current phase that do not fit in memory."""
 
 
-PLENTY = 2
+ENOUGH_TO_SHARE = 2
 """Number of stealable tasks from which on an idle rank finds one here and this rank still keeps one."""
 
 
-class _Stack:
+class _TaskStack:
     """Tasks in the order of their arrival, with the sum of their costs."""
 
     def __init__(self) -> None:
@@ -36,13 +36,13 @@ class _Stack:
         self.tasks.append(task)
         self.cost += task.cost
 
-    def newest(self) -> Task:
+    def pop_newest(self) -> Task:
         """Remove and return the task that arrived last."""
         task = self.tasks.pop()
         self.cost -= task.cost
         return task
 
-    def oldest(self) -> Task:
+    def pop_oldest(self) -> Task:
         """Remove and return the task that arrived first."""
         task = self.tasks.popleft()
         self.cost -= task.cost
@@ -55,9 +55,9 @@ class TaskQueue:
     def __init__(
         self,
         limits: Limits,
-        open_spool: SpoolFactory = io.BytesIO,
+        open_spool: OpenSpool = io.BytesIO,
         open_overflow: Callable[[], Backlog] | None = None,
-        is_work: Callable[[Task], bool] = lambda task: task.owner == ANYBODY,
+        is_work: Callable[[Task], bool] = lambda task: task.owner == ANY_RANK,
         is_slow_note: Callable[[Task], bool] = lambda task: False,
     ) -> None:
         """Create an empty queue.
@@ -74,49 +74,49 @@ class TaskQueue:
         self._open_spool = open_spool
         self._open_overflow = open_overflow or (lambda: SpoolBacklog(open_spool))
         self._phase = -1
-        self._notes: deque[Task] = deque()
-        self._scans = _Stack()
-        self._works = _Stack()
-        self._in_core = 0
+        self._addressed_tasks: deque[Task] = deque()
+        self._scans = _TaskStack()
+        self._other_work = _TaskStack()
+        self._bytes_in_memory = 0
         self._backlogs: dict[int, Backlog] = {}
-        self.trouble: OSError | None = None
+        self.spill_error: OSError | None = None
         """Error of the backlogs, or None. After an error nothing is read from a backlog any longer, and the job has to
         stop.
         """
-        self.peak = 0
+        self.peak_bytes = 0
         """Maximum size in bytes of the tasks that were in memory at the same time."""
-        self.remembers = False
-        """True if dropped tasks are kept, so that the caller can clean up after them (see ``forgotten``)."""
-        self._forgotten: list[Task] = []
-        self._forgotten_outside: list[Backlog] = []
+        self.keeps_dropped = False
+        """True if dropped tasks are kept, so that the caller can clean up after them (see ``pop_dropped``)."""
+        self._dropped: list[Task] = []
+        self._dropped_backlogs: list[Backlog] = []
 
     def __len__(self) -> int:
         """Return the number of queued tasks of the current phase."""
-        count = len(self._notes) + len(self._scans.tasks) + len(self._works.tasks)
-        if _OVERFLOW in self._backlogs:
-            count += self._backlogs[_OVERFLOW].count
+        count = len(self._addressed_tasks) + len(self._scans.tasks) + len(self._other_work.tasks)
+        if _OVERFLOW_KEY in self._backlogs:
+            count += self._backlogs[_OVERFLOW_KEY].count
         if self._phase in self._backlogs:
             count += self._backlogs[self._phase].count
         return count
 
     @property
-    def notes(self) -> int:
+    def addressed(self) -> int:
         """Number of tasks in memory that are addressed to this rank."""
-        return len(self._notes)
+        return len(self._addressed_tasks)
 
     @property
-    def open(self) -> int:
+    def stealable(self) -> int:
         """Number of queued tasks that any rank may run."""
-        return len(self) - len(self._notes)
+        return len(self) - len(self._addressed_tasks)
 
     @property
-    def has_plenty(self) -> bool:
+    def has_enough_to_share(self) -> bool:
         """True if an idle rank would find a task here and this rank would still have another."""
-        return self.open >= PLENTY
+        return self.stealable >= ENOUGH_TO_SHARE
 
-    def _outside(self) -> list[Backlog]:
+    def _current_backlogs(self) -> list[Backlog]:
         """Return the backlogs that hold tasks of the current phase."""
-        return [self._backlogs[key] for key in (_OVERFLOW, self._phase) if key in self._backlogs]
+        return [self._backlogs[key] for key in (_OVERFLOW_KEY, self._phase) if key in self._backlogs]
 
     def begin_phase(self, phase: int) -> None:
         """Make ``phase`` the current one, so that the tasks stored for it may run."""
@@ -127,158 +127,161 @@ class TaskQueue:
         if task.phase != self._phase:
             if task.phase not in self._backlogs:
                 self._backlogs[task.phase] = SpoolBacklog(self._open_spool)
-            self._put_aside(self._backlogs[task.phase], task)
-        elif self._in_core > self._limits.in_core and task.owner == ANYBODY:
-            if _OVERFLOW not in self._backlogs:
-                self._backlogs[_OVERFLOW] = self._open_overflow()
-            self._put_aside(self._backlogs[_OVERFLOW], task)
+            self._spill(self._backlogs[task.phase], task)
+        elif self._bytes_in_memory > self._limits.queue_memory_bytes and task.owner == ANY_RANK:
+            if _OVERFLOW_KEY not in self._backlogs:
+                self._backlogs[_OVERFLOW_KEY] = self._open_overflow()
+            self._spill(self._backlogs[_OVERFLOW_KEY], task)
         else:
-            self._hold(task)
+            self._push_in_memory(task)
 
-    def _put_aside(self, backlog: Backlog, task: Task) -> None:
+    def _spill(self, backlog: Backlog, task: Task) -> None:
         """Add ``task`` to ``backlog``, or only to its part in memory after an error of any backlog. Record the first
         error.
         """
-        if self.trouble is not None:
-            backlog.keep(task)
+        if self.spill_error is not None:
+            backlog.append_in_memory(task)
             return
         try:
             backlog.append(task)
         except OSError as error:
-            self.trouble = error
+            self.spill_error = error
 
-    def _hold(self, task: Task) -> None:
+    def _push_in_memory(self, task: Task) -> None:
         """Add ``task`` to the tasks in memory."""
-        if task.owner != ANYBODY:
-            self._notes.append(task)
-        elif task.expands:
+        if task.owner != ANY_RANK:
+            self._addressed_tasks.append(task)
+        elif task.may_find_work:
             self._scans.push(task)
         else:
-            self._works.push(task)
-        self._in_core += task.footprint
-        self.peak = max(self.peak, self._in_core)
+            self._other_work.push(task)
+        self._bytes_in_memory += task.memory_bytes
+        self.peak_bytes = max(self.peak_bytes, self._bytes_in_memory)
 
     def _refill(self) -> bool:
         """Load a frame of tasks of the current phase from a backlog into memory; return False if there is none."""
-        key = _OVERFLOW if _OVERFLOW in self._backlogs else self._phase
-        if self.trouble is not None or key not in self._backlogs:
+        key = _OVERFLOW_KEY if _OVERFLOW_KEY in self._backlogs else self._phase
+        if self.spill_error is not None or key not in self._backlogs:
             return False
-        for task in self._backlogs[key].take_frame():
-            self._hold(task)
+        for task in self._backlogs[key].pop_frame():
+            self._push_in_memory(task)
         if not self._backlogs[key].count:
             self._backlogs.pop(key).close()
         return True
 
     def pop(self) -> Task | None:
         """Remove and return the task to run next, or None if there is none."""
-        if not (self._notes or self._scans.tasks or self._works.tasks) and not self._refill():
+        if not (self._addressed_tasks or self._scans.tasks or self._other_work.tasks) and not self._refill():
             return None
-        if self._notes:
-            task = self._notes.popleft()
-        elif self._scans.tasks and (not self._works.tasks or self._waiting() <= self._limits.scan_ahead):
-            task = self._scans.newest()
+        if self._addressed_tasks:
+            task = self._addressed_tasks.popleft()
+        elif self._scans.tasks and (
+            not self._other_work.tasks or self._queued_bytes() <= self._limits.scan_ahead_bytes
+        ):
+            task = self._scans.pop_newest()
         else:
-            task = self._works.newest()
-        self._in_core -= task.footprint
+            task = self._other_work.pop_newest()
+        self._bytes_in_memory -= task.memory_bytes
         return task
 
     @property
-    def has_note(self) -> bool:
+    def is_note_next(self) -> bool:
         """True if the next task is a note.
 
         A task that is addressed to this rank and is work keeps its place in the order, and so do the notes behind it.
         """
-        return bool(self._notes) and not self.is_work(self._notes[0])
+        return bool(self._addressed_tasks) and not self.is_work(self._addressed_tasks[0])
 
     @property
-    def has_addressed(self) -> bool:
+    def is_addressed_next(self) -> bool:
         """True if the next task is one that only this rank may run. Loads tasks from a backlog if memory has none."""
-        if not (self._notes or self._scans.tasks or self._works.tasks):
+        if not (self._addressed_tasks or self._scans.tasks or self._other_work.tasks):
             self._refill()
-        return bool(self._notes)
+        return bool(self._addressed_tasks)
 
-    def _waiting(self) -> int:
+    def _queued_bytes(self) -> int:
         """Return the size in bytes of the queued tasks of the current phase."""
-        return self._in_core + sum(backlog.footprint for backlog in self._outside())
+        return self._bytes_in_memory + sum(backlog.memory_bytes for backlog in self._current_backlogs())
 
-    def give(self, running: bool) -> tuple[Task, ...]:
+    def pop_half(self, running: bool) -> tuple[Task, ...]:
         """Remove and return half of the tasks that other ranks may run: half by cost, the oldest first, within one
         message.
 
         The last task is kept unless this rank has another one under way (``running``).
         """
-        if not self._scans.tasks and not self._works.tasks:
+        if not self._scans.tasks and not self._other_work.tasks:
             self._refill()
         room = self._limits.message_bytes
         given: list[Task] = []
-        for stack in (self._scans, self._works):
+        for stack in (self._scans, self._other_work):
             half = stack.cost / 2
             while len(stack.tasks) > 1 and (stack.cost > half or not half):
                 task = stack.tasks[0]
-                if given and task.footprint > room:
+                if given and task.memory_bytes > room:
                     break
-                room -= task.footprint
-                given.append(stack.oldest())
-        left = len(self._scans.tasks) + len(self._works.tasks)
+                room -= task.memory_bytes
+                given.append(stack.pop_oldest())
+        left = len(self._scans.tasks) + len(self._other_work.tasks)
         if not given and left > (0 if running else 1):
-            given.append((self._works if self._works.tasks else self._scans).oldest())
-        self._in_core -= sum(task.footprint for task in given)
+            given.append((self._other_work if self._other_work.tasks else self._scans).pop_oldest())
+        self._bytes_in_memory -= sum(task.memory_bytes for task in given)
         return tuple(given)
 
-    def take_lone(self) -> Task | None:
+    def pop_only_stealable(self) -> Task | None:
         """Remove and return the only queued task that other ranks may run; return None if there is none or more than
         one.
         """
-        if not self._scans.tasks and not self._works.tasks:
+        if not self._scans.tasks and not self._other_work.tasks:
             self._refill()
-        if len(self._scans.tasks) + len(self._works.tasks) != 1 or self._outside():
+        if len(self._scans.tasks) + len(self._other_work.tasks) != 1 or self._current_backlogs():
             return None
-        task = (self._scans if self._scans.tasks else self._works).newest()
-        self._in_core -= task.footprint
+        task = (self._scans if self._scans.tasks else self._other_work).pop_newest()
+        self._bytes_in_memory -= task.memory_bytes
         return task
 
-    def may_drop(self, task: Task) -> bool:
+    def is_droppable(self, task: Task) -> bool:
         """Return True if a job that is being stopped drops ``task`` instead of running it."""
         return self.is_work(task) or self._is_slow_note(task)
 
     def put_back(self, task: Task) -> None:
-        """Add ``task``, which ``take_lone`` had returned, again."""
-        self._hold(task)
+        """Add ``task``, which ``pop_only_stealable`` had returned, again."""
+        self._push_in_memory(task)
 
-    def forget(self, task: Task) -> int:
+    def drop(self, task: Task) -> int:
         """Drop ``task``, and return the number of tasks dropped, which is 1."""
-        if self.remembers or task.owner != ANYBODY:
-            self._forgotten.append(task)
+        if self.keeps_dropped or task.owner != ANY_RANK:
+            self._dropped.append(task)
         return 1
 
-    def forgotten(self) -> Iterator[Task]:
-        """Remove and yield the dropped tasks: those addressed to a rank and, if the queue ``remembers``, all others.
+    def pop_dropped(self) -> Iterator[Task]:
+        """Remove and yield the dropped tasks: those addressed to a rank and, if the queue ``keeps_dropped``, all
+        others.
 
         May raise ``OSError``.
         """
-        while self._forgotten:
-            yield self._forgotten.pop()
-        while self._forgotten_outside:
-            backlog = self._forgotten_outside.pop()
-            yield from backlog.drained()
+        while self._dropped:
+            yield self._dropped.pop()
+        while self._dropped_backlogs:
+            backlog = self._dropped_backlogs.pop()
+            yield from backlog.pop_all()
             backlog.close()
 
-    def drop_work(self) -> int:
+    def drop_all_work(self) -> int:
         """Drop all tasks except the notes in memory that belong to the current phase; return the number of dropped
         tasks.
         """
-        addressed = [task for task in self._notes if self.may_drop(task)]
-        self._notes = deque(task for task in self._notes if not self.may_drop(task))
-        self._forgotten += addressed
-        dropped: int = len(self._scans.tasks) + len(self._works.tasks) + len(addressed)
+        addressed = [task for task in self._addressed_tasks if self.is_droppable(task)]
+        self._addressed_tasks = deque(task for task in self._addressed_tasks if not self.is_droppable(task))
+        self._dropped += addressed
+        dropped: int = len(self._scans.tasks) + len(self._other_work.tasks) + len(addressed)
         dropped += sum(backlog.count for backlog in self._backlogs.values())
-        if self.remembers:
-            self._forgotten += (*self._scans.tasks, *self._works.tasks)
-            self._forgotten_outside += self._backlogs.values()
+        if self.keeps_dropped:
+            self._dropped += (*self._scans.tasks, *self._other_work.tasks)
+            self._dropped_backlogs += self._backlogs.values()
         else:
             for backlog in self._backlogs.values():
                 backlog.close()
         self._backlogs.clear()
-        self._scans, self._works = _Stack(), _Stack()
-        self._in_core = sum(task.footprint for task in self._notes)
+        self._scans, self._other_work = _TaskStack(), _TaskStack()
+        self._bytes_in_memory = sum(task.memory_bytes for task in self._addressed_tasks)
         return dropped

@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from enum import Enum
 
-from pcopy.engine.messages import Message, Outgoing, Stamp, Token
-from pcopy.engine.states import Table, follow
-from pcopy.engine.termination import DijkstraScholten
+from pcopy.engine.messages import Message, OutgoingMessages, RingToken, Stamp
+from pcopy.engine.states import TransitionTable, checked_transition
+from pcopy.engine.termination import DijkstraScholtenDetector
 from pcopy.errors import InvariantBroken
 
 
-class Probe(Enum):
+class TokenState(Enum):
     """State of the token as seen from one rank.
 
     States:
@@ -32,103 +32,103 @@ class Probe(Enum):
     TERMINATED = "terminated"
 
 
-TRANSITIONS: Table[Probe] = {
-    Probe.AWAY: frozenset({Probe.HELD}),
-    Probe.HELD: frozenset({Probe.AWAY, Probe.TERMINATED}),
-    Probe.TERMINATED: frozenset({Probe.HELD}),
+TRANSITIONS: TransitionTable[TokenState] = {
+    TokenState.AWAY: frozenset({TokenState.HELD}),
+    TokenState.HELD: frozenset({TokenState.AWAY, TokenState.TERMINATED}),
+    TokenState.TERMINATED: frozenset({TokenState.HELD}),
 }
 """Allowed transitions of the token's state."""
 
 
-class Safra:
-    """Termination detector of one rank of ``size`` ranks, with the same interface as ``DijkstraScholten``.
+class SafraDetector:
+    """Termination detector of one rank of ``size`` ranks, with the same interface as ``DijkstraScholtenDetector``.
 
     Rank 0 has the token when a phase begins.
     """
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank = rank
-        self._next = (rank - 1) % size
+        self._next_rank = (rank - 1) % size
         self._phase = -1
-        self._count = 0
-        self._black = False
-        self._token: Token | None = None
-        self.probe = Probe.AWAY
+        self._surplus = 0
+        self._is_black = False
+        self._token: RingToken | None = None
+        self.token_state = TokenState.AWAY
 
     @property
-    def terminated(self) -> bool:
+    def is_terminated(self) -> bool:
         """On rank 0: True if the phase is over on all ranks."""
-        return self.probe is Probe.TERMINATED
+        return self.token_state is TokenState.TERMINATED
 
     def begin_phase(self, phase: int) -> None:
         """Begin a new phase. Raise ``InvariantBroken`` on rank 0 if the token of the last phase is in transit or was
         not used.
         """
         if not self._rank:
-            if self.probe is Probe.HELD or (self.probe is Probe.AWAY and self._phase >= 0):
+            if self.token_state is TokenState.HELD or (self.token_state is TokenState.AWAY and self._phase >= 0):
                 raise InvariantBroken(f"phase {phase} begins while the token of phase {self._phase} is under way")
-            self._enter(Probe.HELD)
+            self._set_state(TokenState.HELD)
             self._token = None
         self._phase = phase
 
-    def sent(self, *, starting: bool = False) -> Stamp:
+    def count_sent(self, *, starting: bool = False) -> Stamp:
         """Count a message of work that this rank sends; return the stamp that it must carry."""
-        self._count += 1
+        self._surplus += 1
         return Stamp()
 
-    def received(self, source: int, stamp: Stamp) -> Outgoing:
+    def count_received(self, source: int, stamp: Stamp) -> OutgoingMessages:
         """Count a message of work that this rank has received. Raise ``InvariantBroken`` if the phase is over."""
-        if self.terminated:
+        if self.is_terminated:
             raise InvariantBroken(f"work from rank {source} after the end of phase {self._phase}")
-        self._count -= 1
-        self._black = True
+        self._surplus -= 1
+        self._is_black = True
         return []
 
-    def idle(self) -> Outgoing:
+    def handle_idle(self) -> OutgoingMessages:
         """Handle idleness of this rank: pass the token on if this rank has it; on rank 0, find the end of the phase."""
-        if self.probe is not Probe.HELD or (self._token is not None and self._token.phase > self._phase):
+        if self.token_state is not TokenState.HELD or (self._token is not None and self._token.phase > self._phase):
             return []
         if self._rank:
             assert self._token is not None
-            token = Token(self._phase, self._token.surplus + self._count, self._token.black or self._black)
-        elif self._silent_round():
-            self._enter(Probe.TERMINATED)
+            token = RingToken(self._phase, self._token.surplus + self._surplus, self._token.is_black or self._is_black)
+        elif self._found_no_work():
+            self._set_state(TokenState.TERMINATED)
             return []
         else:
-            token = Token(self._phase, 0, False)
-        self._black = False
+            token = RingToken(self._phase, 0, False)
+        self._is_black = False
         self._token = None
-        self._enter(Probe.AWAY)
-        return [(self._next, token)]
+        self._set_state(TokenState.AWAY)
+        return [(self._next_rank, token)]
 
-    def _silent_round(self) -> bool:
+    def _found_no_work(self) -> bool:
         """On rank 0: return True if the token met only idle ranks on its way and no message of work is in transit."""
-        if self._next == self._rank:
-            return self._count == 0
+        if self._next_rank == self._rank:
+            return self._surplus == 0
         token = self._token
-        return token is not None and not token.black and not self._black and token.surplus + self._count == 0
+        return token is not None and not token.is_black and not self._is_black and token.surplus + self._surplus == 0
 
-    def receive(self, source: int, message: Message) -> Outgoing:
+    def handle_message(self, source: int, message: Message) -> OutgoingMessages:
         """Receive the token. Raise ``InvariantBroken`` if this rank has it already, or for any other message."""
-        if not isinstance(message, Token) or message.phase < self._phase or self.probe is Probe.HELD:
+        if not isinstance(message, RingToken) or message.phase < self._phase or self.token_state is TokenState.HELD:
             raise InvariantBroken(f"{message} unexpectedly received from rank {source} in phase {self._phase}")
-        self._enter(Probe.HELD)
+        self._set_state(TokenState.HELD)
         self._token = message
         return []
 
-    def _enter(self, probe: Probe) -> None:
-        self.probe = follow(TRANSITIONS, self.probe, probe, self._rank)
+    def _set_state(self, probe: TokenState) -> None:
+        self.token_state = checked_transition(TRANSITIONS, self.token_state, probe, self._rank)
 
 
 DETECTORS = ("tree", "ring")
 """Names of the termination detectors on the command line."""
 
 
-def make_detector(name: str, rank: int, size: int) -> DijkstraScholten | Safra:
+def make_detector(name: str, rank: int, size: int) -> DijkstraScholtenDetector | SafraDetector:
     """Return the termination detector ``name`` for one rank of ``size`` ranks.
 
     ``tree`` is Dijkstra and Scholten's, ``ring`` is Safra's. Raise ``ValueError`` for another name.
     """
     if name not in DETECTORS:
         raise ValueError(f"no termination detector is called {name}")
-    return Safra(rank, size) if name == "ring" else DijkstraScholten(rank)
+    return SafraDetector(rank, size) if name == "ring" else DijkstraScholtenDetector(rank)

@@ -10,11 +10,11 @@ from pcopy.errors import InvariantBroken
 
 S = TypeVar("S", bound=Enum)
 
-Table = Mapping[S, frozenset[S]]
+TransitionTable = Mapping[S, frozenset[S]]
 """Transition table: maps each state to the states that may follow it."""
 
 
-def follow(table: Table[S], state: S, following: S, rank: int) -> S:
+def checked_transition(table: TransitionTable[S], state: S, following: S, rank: int) -> S:
     """Return ``following`` if it may follow ``state`` according to ``table``; raise ``InvariantBroken`` otherwise."""
     if following not in table[state]:
         raise InvariantBroken(f"rank {rank} can't go from {state.value} to {following.value}")
@@ -41,7 +41,7 @@ class State(Enum):
     ABORTED = "aborted"
 
 
-TRANSITIONS: Table[State] = {
+TRANSITIONS: TransitionTable[State] = {
     State.WAITING: frozenset({State.WORKING, State.ABORTED}),
     State.WORKING: frozenset({State.STOPPING, State.ABORTED}),
     State.STOPPING: frozenset({State.BARRIER, State.ABORTED}),
@@ -51,5 +51,5 @@ TRANSITIONS: Table[State] = {
 }
 """Allowed transitions of a rank's state."""
 
-FINAL = (State.CLOSED, State.ABORTED)
+FINAL_STATES = (State.CLOSED, State.ABORTED)
 """States in which a rank no longer takes part in the job."""

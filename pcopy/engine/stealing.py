@@ -14,13 +14,13 @@ from __future__ import annotations
 from random import Random
 
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Reply, Request
+from pcopy.engine.messages import TaskReply, TaskRequest
 from pcopy.engine.steering import Duty, Steering
 
-_IDLE_SHARE = 1 / 8
-"""Maximum patience as a share of the rank's idle time, if that is more than ``Limits.steal_backoff_cap``."""
+_PATIENCE_SHARE = 1 / 8
+"""Maximum patience as a share of the rank's idle time, if that is more than ``Limits.longest_steal_wait``."""
 
-LONGEST_PAUSE = 0.25
+LONGEST_PATIENCE = 0.25
 """Upper bound of the patience in seconds."""
 
 
@@ -34,53 +34,53 @@ class Thief:
         self._limits = limits
         self._steering = steering
         self._sequence = 0
-        self._delay = limits.steal_backoff
+        self._patience = limits.first_steal_wait
         self._idle_since = 0.0
-        self._patient_until = 0.0
-        self.waiting = False
+        self._request_deadline = 0.0
+        self.is_request_pending = False
         """True while a request is unanswered."""
-        self.ask_at = 0.0
+        self.next_request_time = 0.0
         """Earliest time in seconds for the next request."""
 
-    def start_afresh(self, now: float) -> None:
+    def reset_patience(self, now: float) -> None:
         """Reset patience and idle time, because a phase has begun or tasks have arrived."""
-        self._delay = self._limits.steal_backoff
-        self._idle_since = self.ask_at = now
+        self._patience = self._limits.first_steal_wait
+        self._idle_since = self.next_request_time = now
 
-    def idle_from(self, now: float) -> None:
+    def record_busy_until(self, now: float) -> None:
         """Record that this rank had work until ``now``, whatever the origin of the work."""
         self._idle_since = now
-        self._delay = min(self._delay, self._limits.steal_backoff_cap)
+        self._patience = min(self._patience, self._limits.longest_steal_wait)
 
     @property
-    def may_ask(self) -> bool:
+    def can_request(self) -> bool:
         """True if this rank could send a request, now or later.
 
         That is so if no request is unanswered, there are other ranks, and this rank may begin any task.
         """
-        return not (self.waiting or self._size == 1 or self._steering.duty is not Duty.ALL)
+        return not (self.is_request_pending or self._size == 1 or self._steering.duty is not Duty.ALL)
 
-    def ask(self, phase: int, now: float) -> tuple[int, Request] | None:
+    def next_request(self, phase: int, now: float) -> tuple[int, TaskRequest] | None:
         """Return the victim and the request to send to it now; None if no request is due or allowed."""
-        if now < self.ask_at or not self.may_ask:
+        if now < self.next_request_time or not self.can_request:
             return None
         victim = self._random.randrange(self._size - 1)
         victim += victim >= self._rank
         self._sequence += 1
-        self.waiting = True
-        patience = self._delay * (0.5 + self._random.random() / 2)
-        self._patient_until = now + patience
-        return victim, Request(phase, self._sequence, patience)
+        self.is_request_pending = True
+        patience = self._patience * (0.5 + self._random.random() / 2)
+        self._request_deadline = now + patience
+        return victim, TaskRequest(phase, self._sequence, patience)
 
-    def answered(self, reply: Reply, now: float) -> bool:
+    def receive_reply(self, reply: TaskReply, now: float) -> bool:
         """Process a reply; return False if it is out of date, that is, it does not answer the latest request."""
-        if not self.waiting or reply.sequence != self._sequence:
+        if not self.is_request_pending or reply.sequence != self._sequence:
             return False
-        self.waiting = False
+        self.is_request_pending = False
         if reply.tasks:
-            self.start_afresh(now)
+            self.reset_patience(now)
         else:
-            self.ask_at = max(now, self._patient_until)
-            share = min((now - self._idle_since) * _IDLE_SHARE, LONGEST_PAUSE)
-            self._delay = min(2 * self._delay, max(self._limits.steal_backoff_cap, share))
+            self.next_request_time = max(now, self._request_deadline)
+            share = min((now - self._idle_since) * _PATIENCE_SHARE, LONGEST_PATIENCE)
+            self._patience = min(2 * self._patience, max(self._limits.longest_steal_wait, share))
         return True

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 Orders = tuple[Any, ...]
 """Instructions for all ranks alike: a tuple of primitives."""
 
-Reported = tuple[float, ...]
+ReportedNumbers = tuple[float, ...]
 """Numbers that are added over the ranks. Each rank reports the same number of them."""
 
 
@@ -34,7 +34,7 @@ class Steering(Protocol):
 
     duty: Duty
     """The tasks that this rank may begin now."""
-    interval: float
+    query_interval: float
     """Maximum time in seconds between two queries of rank 0. If it is longer than ``Limits.progress_interval``, that
     one holds.
     """
@@ -42,30 +42,30 @@ class Steering(Protocol):
     def orders(self) -> Orders:
         """On rank 0: return the orders that are to be sent to all ranks now."""
 
-    def obey(self, orders: Orders) -> None:
+    def apply_orders(self, orders: Orders) -> None:
         """Apply ``orders`` to this rank. They replace the previous ones."""
 
-    def report(self) -> Reported:
+    def numbers_to_report(self) -> ReportedNumbers:
         """Return the numbers that this rank reports, counted since the start of the job. Called once per query."""
 
-    def heard(self, reported: Sequence[float]) -> None:
+    def receive_sums(self, reported: Sequence[float]) -> None:
         """On rank 0: process the sums of the reported numbers over all ranks that have answered."""
 
 
-class Unsteered:
+class NoSteering:
     """Control that changes nothing: every rank may begin all tasks."""
 
     duty = Duty.ALL
-    interval = inf
+    query_interval = inf
 
     def orders(self) -> Orders:
         return ()
 
-    def obey(self, orders: Orders) -> None:
+    def apply_orders(self, orders: Orders) -> None:
         pass
 
-    def report(self) -> Reported:
+    def numbers_to_report(self) -> ReportedNumbers:
         return ()
 
-    def heard(self, reported: Sequence[float]) -> None:
+    def receive_sums(self, reported: Sequence[float]) -> None:
         pass

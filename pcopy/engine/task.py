@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 
 from pcopy.named import NamedTuple
 
-ANYBODY = -1
+ANY_RANK = -1
 """Value of ``owner`` for a task that any rank may run, and that other ranks may steal."""
 
-HEADER_BYTES = 160
+TASK_OVERHEAD_BYTES = 160
 """Estimated bytes of memory that a queued task takes in addition to its payload."""
 
 TaskId = tuple[int, int, int]
@@ -22,46 +22,46 @@ Ids are never reused and never derived from a path. The type is a plain tuple be
 pickles of primitives only; a NamedTuple would be pickled with a reference to its class.
 """
 
-UNTOLD = 0
+UNRECORDED = 0
 """Counter in the id of a task that was spawned by a task with deferred completion (``pcopy.engine.ticket.Outcome``).
 
 The journal records neither such a task nor its end: a resumed job runs the spawning task again, which spawns it anew.
 """
 
-Share = tuple[bytes, tuple[tuple[int, int], ...]]
+LabelledCounts = tuple[bytes, tuple[tuple[int, int], ...]]
 """Part of a task's counts, as (label, ((counter, number), ...)). The engine does not interpret the label."""
 
 
-class Spawn(NamedTuple):
+class NewTask(NamedTuple):
     """Description of a new task to which the engine has not assigned an id yet."""
 
     phase: int
     payload: bytes
     cost: int
     """Estimate in bytes: the bytes that the task moves, plus the equivalent in bytes of its system calls."""
-    expands: bool = False
+    may_find_work: bool = False
     """True if the task may find more work, as a directory scan does."""
-    owner: int = ANYBODY
-    """The only rank that may run the task, or ``ANYBODY``."""
+    owner: int = ANY_RANK
+    """The only rank that may run the task, or ``ANY_RANK``."""
 
 
 class Task(NamedTuple):
-    """A task with an id. The engine does not interpret ``payload``; the other fields are those of ``Spawn``."""
+    """A task with an id. The engine does not interpret ``payload``; the other fields are those of ``NewTask``."""
 
     id: TaskId
     phase: int
     payload: bytes
     cost: int
-    expands: bool = False
-    owner: int = ANYBODY
+    may_find_work: bool = False
+    owner: int = ANY_RANK
 
     @property
-    def footprint(self) -> int:
+    def memory_bytes(self) -> int:
         """Bytes of memory that the task takes while it is queued."""
-        return HEADER_BYTES + len(self.payload)
+        return TASK_OVERHEAD_BYTES + len(self.payload)
 
 
-def batches(tasks: Iterable[Task], limit: int) -> Iterator[tuple[Task, ...]]:
+def task_batches(tasks: Iterable[Task], limit: int) -> Iterator[tuple[Task, ...]]:
     """Yield ``tasks`` in their order, in batches of up to ``limit`` bytes each.
 
     The size of a task is the memory that it takes. A larger task makes a batch alone. Without tasks one empty batch is
@@ -70,9 +70,9 @@ def batches(tasks: Iterable[Task], limit: int) -> Iterator[tuple[Task, ...]]:
     batch: list[Task] = []
     size = 0
     for task in tasks:
-        if batch and size + task.footprint > limit:
+        if batch and size + task.memory_bytes > limit:
             yield tuple(batch)
             batch, size = [], 0
         batch.append(task)
-        size += task.footprint
+        size += task.memory_bytes
     yield tuple(batch)

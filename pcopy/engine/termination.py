@@ -28,8 +28,8 @@ from __future__ import annotations
 
 from enum import Enum
 
-from pcopy.engine.messages import SENDER, Message, Outgoing, Signal, Stamp
-from pcopy.engine.states import Table, follow
+from pcopy.engine.messages import SENDERS_ACCOUNT, CreditReturn, Message, OutgoingMessages, Stamp
+from pcopy.engine.states import TransitionTable, checked_transition
 from pcopy.errors import InvariantBroken
 
 
@@ -47,24 +47,24 @@ class Engagement(Enum):
     TERMINATED = "terminated"
 
 
-TRANSITIONS: Table[Engagement] = {
+TRANSITIONS: TransitionTable[Engagement] = {
     Engagement.DETACHED: frozenset({Engagement.ENGAGED}),
     Engagement.ENGAGED: frozenset({Engagement.DETACHED, Engagement.TERMINATED}),
     Engagement.TERMINATED: frozenset({Engagement.ENGAGED}),
 }
 """Allowed transitions of a rank's engagement."""
 
-ISSUED = 1 << 256
+CREDITS_PER_MESSAGE = 1 << 256
 """Number of credits issued with one message: enough to be divided thousands of times."""
 
-DEEPEST = 10
+MAX_DEPTH = 10
 """Depth from which on the tree grows no deeper, unless the rank has no credits to divide."""
 
-_PART = 4
+_SHARE_BITS = 4
 """Number of bits by which held credits are shifted: a message of work gets a sixteenth of its sender's credits."""
 
 
-class DijkstraScholten:
+class DijkstraScholtenDetector:
     """Termination detector of one rank. The node informs it of all messages of work; rank 0 is the root.
 
     Methods return the detector's own messages as (destination, message).
@@ -80,7 +80,7 @@ class DijkstraScholten:
         self.engagement = Engagement.DETACHED
 
     @property
-    def terminated(self) -> bool:
+    def is_terminated(self) -> bool:
         """On rank 0: True if the phase is over on all ranks."""
         return self.engagement is Engagement.TERMINATED
 
@@ -94,41 +94,41 @@ class DijkstraScholten:
         self._parent = -1
         self._held = self._depth = 0
         if not self._rank:
-            self._enter(Engagement.ENGAGED)
+            self._set_state(Engagement.ENGAGED)
 
-    def sent(self, *, starting: bool = False) -> Stamp:
+    def count_sent(self, *, starting: bool = False) -> Stamp:
         """Record that this rank sends a message of work; return the stamp that the message must carry.
 
         ``starting``: the message begins a phase. Raise ``InvariantBroken`` if this rank is not engaged.
         """
         if self.engagement is not Engagement.ENGAGED:
             raise InvariantBroken(f"rank {self._rank} sends work while it is {self.engagement.value}")
-        part = self._held >> _PART
-        if part and self._depth >= DEEPEST and not starting:
+        part = self._held >> _SHARE_BITS
+        if part and self._depth >= MAX_DEPTH and not starting:
             self._held -= part
             return Stamp(self._parent, part, self._depth - 1)
-        self._issued += ISSUED
-        return Stamp(self._rank, ISSUED, self._depth)
+        self._issued += CREDITS_PER_MESSAGE
+        return Stamp(self._rank, CREDITS_PER_MESSAGE, self._depth)
 
-    def received(self, source: int, stamp: Stamp) -> Outgoing:
+    def count_received(self, source: int, stamp: Stamp) -> OutgoingMessages:
         """Record that this rank has received a message of work of the current phase from ``source``, with its stamp.
 
         Raise ``InvariantBroken`` if the phase is over.
         """
-        account = source if stamp.account == SENDER else stamp.account
+        account = source if stamp.account == SENDERS_ACCOUNT else stamp.account
         if self.engagement is Engagement.TERMINATED:
             raise InvariantBroken(f"work from rank {source} after the end of phase {self._phase}")
         if self.engagement is Engagement.DETACHED:
-            self._enter(Engagement.ENGAGED)
+            self._set_state(Engagement.ENGAGED)
             self._parent, self._held, self._depth = account, stamp.credits, stamp.depth + 1
             return []
         if account == self._parent:
             self._held += stamp.credits
             return []
-        home = Signal(self._phase, stamp.credits)
-        return self.receive(source, home) if account == self._rank else [(account, home)]
+        home = CreditReturn(self._phase, stamp.credits)
+        return self.handle_message(source, home) if account == self._rank else [(account, home)]
 
-    def idle(self) -> Outgoing:
+    def handle_idle(self) -> OutgoingMessages:
         """Handle idleness of this rank: leave the tree if possible; on rank 0, find the end of the phase.
 
         Must be called again after each event while the rank remains idle.
@@ -136,17 +136,17 @@ class DijkstraScholten:
         if self.engagement is not Engagement.ENGAGED or self._issued:
             return []
         if not self._rank:
-            self._enter(Engagement.TERMINATED)
+            self._set_state(Engagement.TERMINATED)
             return []
-        self._enter(Engagement.DETACHED)
-        return [(self._parent, Signal(self._phase, self._held))]
+        self._set_state(Engagement.DETACHED)
+        return [(self._parent, CreditReturn(self._phase, self._held))]
 
-    def receive(self, source: int, message: Message) -> Outgoing:
+    def handle_message(self, source: int, message: Message) -> OutgoingMessages:
         """Process a message of the detector. Raise ``InvariantBroken`` if it is not valid now."""
-        if not isinstance(message, Signal) or message.phase != self._phase or message.received > self._issued:
+        if not isinstance(message, CreditReturn) or message.phase != self._phase or message.credits > self._issued:
             raise InvariantBroken(f"{message} unexpectedly received from rank {source} in phase {self._phase}")
-        self._issued -= message.received
+        self._issued -= message.credits
         return []
 
-    def _enter(self, engagement: Engagement) -> None:
-        self.engagement = follow(TRANSITIONS, self.engagement, engagement, self._rank)
+    def _set_state(self, engagement: Engagement) -> None:
+        self.engagement = checked_transition(TRANSITIONS, self.engagement, engagement, self._rank)

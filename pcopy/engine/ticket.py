@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from typing import Protocol, TypeVar
 
-from pcopy.engine.task import Share, Spawn, TaskId
+from pcopy.engine.task import LabelledCounts, NewTask, TaskId
 from pcopy.named import NamedTuple
 
 Result = TypeVar("Result")
@@ -30,7 +30,7 @@ class Ticket(Protocol):
         """
 
 
-class Wake(Protocol):
+class WakeDescriptor(Protocol):
     """File descriptor that wakes a sleeping rank when one of its tickets becomes done."""
 
     def fileno(self) -> int:
@@ -48,22 +48,22 @@ class Outcome(NamedTuple):
     job runs the first task again. A task with deferred completion may spawn tasks for its own rank only.
     """
 
-    spawned: Iterable[Spawn] = ()
+    spawned: Iterable[NewTask] = ()
     """Descriptions of the new tasks."""
     counts: Sequence[int] = ()
     """Number to add to each counter, by the counter's index."""
-    settled: Sequence[TaskId] = ()
+    also_done: Sequence[TaskId] = ()
     """Ids of tasks with deferred completion that are recorded as done together with this task."""
-    held: bool = False
+    is_deferred: bool = False
     """True if the completion of this task is deferred."""
-    shares: Sequence[Share] = ()
+    shares: Sequence[LabelledCounts] = ()
     """Parts of ``counts`` by label, so that a resumed job can subtract the counts of a label."""
 
 
-Stepwise = Generator[Ticket | None, None, Result]
+TicketGenerator = Generator[Ticket | None, None, Result]
 """Generator that yields None at the end of a slice of work, or a ticket; it is resumed once that ticket is done."""
 
-Slices = Stepwise[Outcome]
+TaskGenerator = TicketGenerator[Outcome]
 """Generator that runs one task and returns its outcome.
 
 Closing the generator between two slices must not leave an operation half done.

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from pcopy.engine.messages import Message
-from pcopy.engine.ticket import Wake
+from pcopy.engine.ticket import WakeDescriptor
 
 
 class Transport(Protocol):
@@ -25,7 +25,7 @@ class Transport(Protocol):
     def size(self) -> int: ...
 
     @property
-    def unsent(self) -> bool:
+    def has_unsent(self) -> bool:
         """True if a message has not been passed to the network completely."""
 
     def send(self, destination: int, message: Message) -> None:
@@ -33,7 +33,7 @@ class Transport(Protocol):
         known to be lost.
         """
 
-    def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
+    def poll(self, timeout: float, calm: float = 0.0, wake: WakeDescriptor | None = None) -> list[tuple[int, Message]]:
         """Return the messages that have arrived, as (sender, message); continue sending queued messages.
 
         Args:
@@ -44,10 +44,10 @@ class Transport(Protocol):
             wake: its descriptor ends the wait when it becomes readable.
 
         Raise ``PeerLost`` when the connection of another rank was closed and all messages that it sent before were
-        returned. This is not raised for ranks passed to ``forgive``.
+        returned. This is not raised for ranks passed to ``expect_close``.
         """
 
-    def forgive(self, rank: int) -> None:
+    def expect_close(self, rank: int) -> None:
         """Treat the end of the connection to ``rank`` as expected from now on, not as a loss."""
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 Dividing a task replaces it by its *portions*: these are recorded as spawned, and the divided task as done without
 counts. Only a task that any rank may run, and that has not begun, is divided. The function ``divide`` decides whether
 that is worthwhile, since it knows how long a task takes. It divides sooner if another rank is *hungry*, that is, has
-requested tasks within the last ``HUNGRY`` seconds.
+requested tasks within the last ``HUNGRY_SECONDS`` seconds.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
-from pcopy.engine.messages import Request
+from pcopy.engine.messages import TaskRequest
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.steering import Duty, Steering
-from pcopy.engine.task import ANYBODY, Spawn, Task, TaskId
-from pcopy.engine.under_way import UnderWay
+from pcopy.engine.task import ANY_RANK, NewTask, Task, TaskId
+from pcopy.engine.under_way import BegunTasks
 from pcopy.named import NamedTuple
 
-HUNGRY = 0.5
+HUNGRY_SECONDS = 0.5
 """Seconds after a request for which other ranks are assumed to have no work. A thief asks the same rank only rarely."""
 
-Divide = Callable[[Task, bool], Sequence[Spawn]]
+DivideTask = Callable[[Task, bool], Sequence[NewTask]]
 """Function (task, hungry) that returns the portions of a task, or nothing if the task is not to be divided.
 
 Each portion belongs to the phase of the task and may run on any rank. ``hungry`` is True if another rank has requested
@@ -29,12 +29,12 @@ tasks lately.
 """
 
 
-class _Asking(NamedTuple):
+class _PendingRequest(NamedTuple):
     """A request that has not been answered."""
 
     source: int
-    request: Request
-    until: float
+    request: TaskRequest
+    deadline: float
     """Time in seconds at which the request must be answered."""
 
 
@@ -44,9 +44,9 @@ class Victim:
     def __init__(
         self,
         queue: TaskQueue,
-        under_way: UnderWay,
-        divide: Divide,
-        over: Callable[[Task, Sequence[Spawn]], None],
+        under_way: BegunTasks,
+        divide: DivideTask,
+        over: Callable[[Task, Sequence[NewTask]], None],
         steering: Steering,
     ) -> None:
         """Create the victim's side of one rank.
@@ -61,34 +61,34 @@ class Victim:
         self._queue = queue
         self._under_way = under_way
         self._divide = divide
-        self._over = over
+        self._replace_by_portions = over
         self._steering = steering
-        self._asking: list[_Asking] = []
+        self._pending: list[_PendingRequest] = []
         self._hungry_until = -inf
-        self._whole: TaskId | None = None  # the last task that ``divide`` left undivided
+        self._last_undivided: TaskId | None = None  # the last task that ``divide`` left undivided
         self.now = 0.0
         """Current time in seconds. The node updates it."""
 
     @property
-    def is_hungry(self) -> bool:
-        """True if another rank has requested tasks within the last ``HUNGRY`` seconds."""
+    def has_thieves(self) -> bool:
+        """True if another rank has requested tasks within the last ``HUNGRY_SECONDS`` seconds."""
         return self.now < self._hungry_until
 
-    def start_afresh(self) -> None:
+    def forget_requests(self) -> None:
         """Discard the knowledge of hungry ranks, since a new phase begins."""
         self._hungry_until = -inf
 
-    def asked(self, source: int, request: Request, now: float) -> None:
+    def receive_request(self, source: int, request: TaskRequest, now: float) -> None:
         """Record a request from rank ``source``. It is answered later, when there are tasks or its time is over."""
-        self._hungry_until = now + HUNGRY
-        self._asking.append(_Asking(source, request, now + request.patience))
+        self._hungry_until = now + HUNGRY_SECONDS
+        self._pending.append(_PendingRequest(source, request, now + request.patience))
 
     @property
-    def wake_at(self) -> float:
+    def next_deadline(self) -> float:
         """Time in seconds at which the first pending request must be answered; infinity if there is none."""
-        return min((each.until for each in self._asking), default=inf)
+        return min((each.deadline for each in self._pending), default=inf)
 
-    def answers(self, phase: int, now: float) -> list[tuple[int, Request, tuple[Task, ...]]]:
+    def due_replies(self, phase: int, now: float) -> list[tuple[int, TaskRequest, tuple[Task, ...]]]:
         """Return the requests to be answered now, in order of arrival, as (source, request, tasks).
 
         Args:
@@ -99,61 +99,61 @@ class Victim:
         time is over.
         """
         self.now = now
-        if not self._asking:
+        if not self._pending:
             return []
-        answers, asking, self._asking = [], self._asking, []
-        has_some = not self._under_way.is_untouched or self._rests  # tasks that can't begin here
+        answers, asking, self._pending = [], self._pending, []
+        has_some = not self._under_way.has_untried or self._is_restricted  # tasks that can't begin here
         for each in asking:
             is_current = each.request.phase == phase
-            tasks = self._give() if is_current and has_some else ()
+            tasks = self._tasks_to_give() if is_current and has_some else ()
             has_some = has_some and (not is_current or bool(tasks))
-            self._under_way.given += len(tasks)
-            if tasks or not is_current or now >= each.until:
+            self._under_way.given_count += len(tasks)
+            if tasks or not is_current or now >= each.deadline:
                 answers.append((each.source, each.request, tasks))
             else:
-                self._asking.append(each)
+                self._pending.append(each)
         return answers
 
-    def _give(self) -> tuple[Task, ...]:
+    def _tasks_to_give(self) -> tuple[Task, ...]:
         """Remove and return half of the tasks that other ranks may run. A single such task is divided first if
         possible.
         """
-        task = self._queue.take_lone()
-        if task is not None and (task.id == self._whole or not self._is_divided(task, hungry=True)):
-            self._whole = task.id
+        task = self._queue.pop_only_stealable()
+        if task is not None and (task.id == self._last_undivided or not self._try_divide(task, hungry=True)):
+            self._last_undivided = task.id
             self._queue.put_back(task)
-        return self._queue.give(len(self._under_way) > 0 or self._rests)
+        return self._queue.pop_half(len(self._under_way) > 0 or self._is_restricted)
 
     @property
-    def _rests(self) -> bool:
+    def _is_restricted(self) -> bool:
         """True if other ranks may have all tasks of this rank, since this rank may not begin them."""
         return self._steering.duty is not Duty.ALL
 
-    def may_begin(self) -> bool:
+    def can_begin_task(self) -> bool:
         """Return True if this rank may begin a task now.
 
         While another rank is hungry, this rank has no more tasks under way than it keeps queued for other ranks.
         """
         if not (self._under_way.has_room and len(self._queue)):
             return False
-        if self._rests:
-            return self._queue.has_addressed and (self._steering.duty is Duty.ADDRESSED or self._queue.has_note)
-        return not self.is_hungry or self._queue.notes > 0 or self._queue.open > len(self._under_way)
+        if self._is_restricted:
+            return self._queue.is_addressed_next and (self._steering.duty is Duty.ADDRESSED or self._queue.is_note_next)
+        return not self.has_thieves or self._queue.addressed > 0 or self._queue.stealable > len(self._under_way)
 
-    def take(self) -> Task | None:
+    def pop_task(self) -> Task | None:
         """Remove and return the task to begin, or None if there is none.
 
         A task that takes long is divided first, and one of its portions is returned: other ranks cannot help with a
         task that has begun.
         """
         task = self._queue.pop()
-        if task is not None and self._is_divided(task, hungry=self.is_hungry):
+        if task is not None and self._try_divide(task, hungry=self.has_thieves):
             task = self._queue.pop()
         return task
 
-    def _is_divided(self, task: Task, *, hungry: bool) -> bool:
+    def _try_divide(self, task: Task, *, hungry: bool) -> bool:
         """Divide ``task`` if that is allowed and worthwhile; return True if it was divided."""
-        portions = self._divide(task, hungry) if task.owner == ANYBODY else ()
+        portions = self._divide(task, hungry) if task.owner == ANY_RANK else ()
         if portions:
-            self._over(task, portions)
+            self._replace_by_portions(task, portions)
         return bool(portions)

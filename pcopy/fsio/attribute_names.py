@@ -14,22 +14,22 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 
-from pcopy.fsio.patience import open_patiently
+from pcopy.fsio.patience import open_with_retries
 
 ACCESS_ACL = "system.posix_acl_access"
 DEFAULT_ACL = "system.posix_acl_default"
 POSIX_ACLS = (ACCESS_ACL, DEFAULT_ACL)
-SELINUX = "security.selinux"
+SELINUX_XATTR = "security.selinux"
 
 _NAMESPACES = ("user.", "trusted.", "security.", "system.")
 
-CONFIGURATION = "/etc/xattr.conf"
+XATTR_CONF = "/etc/xattr.conf"
 """Path of libattr's list of attribute names."""
-_LARGEST = 64 << 10
-"""Number of bytes of ``CONFIGURATION`` that are read."""
+_MAX_CONF_BYTES = 64 << 10
+"""Number of bytes of ``XATTR_CONF`` that are read."""
 
 
-class Kind(Enum):
+class XattrKind(Enum):
     """How extended attributes of one name are treated.
 
     - ``NEVER``: never copied, since the attribute belongs to its file system or to this host.
@@ -41,16 +41,18 @@ class Kind(Enum):
     NEVER = "never"
     ACL = "acl"
     HINT = "hint"
-    OWN = "own"
+    ORDINARY = "own"
 
 
-_ACLS = frozenset({*POSIX_ACLS, "system.richacl", "system.nfs4acl"})
-_ACL_FAMILIES = ("system.nfs4_", "system.cifs_", "system.smb3_")
-_LUSTRE = frozenset({"lov", "lma", "link", "som", "fid", "version", "hsm", "dmv", "lmv"})
-EACH_FILE_ON_LUSTRE = (b"lustre.lov", b"trusted.lov", b"trusted.lma", b"trusted.link")
+_ACL_NAMES = frozenset({*POSIX_ACLS, "system.richacl", "system.nfs4acl"})
+_ACL_PREFIXES = ("system.nfs4_", "system.cifs_", "system.smb3_")
+_LUSTRE_NAMES = frozenset({"lov", "lma", "link", "som", "fid", "version", "hsm", "dmv", "lmv"})
+XATTRS_OF_LUSTRE_FILES = (b"lustre.lov", b"trusted.lov", b"trusted.lma", b"trusted.link")
 """Extended attributes that every file on Lustre has, as root sees them."""
-_NEVER = frozenset({"security.ima", "security.evm", "trusted.gfid", *(f"trusted.{name}" for name in _LUSTRE)})
-_NEVER_FAMILIES = (
+_NEVER_COPIED = frozenset(
+    {"security.ima", "security.evm", "trusted.gfid", *(f"trusted.{name}" for name in _LUSTRE_NAMES)}
+)
+_NEVER_COPIED_PREFIXES = (
     "trusted.pcopy.",  # set by pcopy itself (pcopy.fsio.half_written)
     "user.pcopy.",
     "lustre.",
@@ -68,19 +70,19 @@ _NEVER_FAMILIES = (
 
 
 @lru_cache(1024)
-def kind_of(name: str) -> Kind:
+def xattr_kind(name: str) -> XattrKind:
     """Return the ``Kind`` of the extended attribute ``name``."""
-    if name in _ACLS or name.startswith(_ACL_FAMILIES):
-        return Kind.ACL
-    if name in _NEVER or name.startswith(_NEVER_FAMILIES):
-        return Kind.NEVER
-    for pattern, action in _configured():
+    if name in _ACL_NAMES or name.startswith(_ACL_PREFIXES):
+        return XattrKind.ACL
+    if name in _NEVER_COPIED or name.startswith(_NEVER_COPIED_PREFIXES):
+        return XattrKind.NEVER
+    for pattern, action in _configured_kinds():
         if fnmatchcase(name, pattern):
             return action
-    return Kind.HINT if name.startswith("btrfs.") else Kind.OWN
+    return XattrKind.HINT if name.startswith("btrfs.") else XattrKind.ORDINARY
 
 
-def is_foreign(name: str) -> bool:
+def is_outside_namespaces(name: str) -> bool:
     """Return True if the attribute is in none of the namespaces that Linux has for all file systems (xattr(7)).
 
     Such names are those of one file system or of another operating system (``gpfs.``, ``ceph.``, ``com.apple.``).
@@ -89,28 +91,28 @@ def is_foreign(name: str) -> bool:
 
 
 @cache
-def _configured() -> tuple[tuple[str, Kind], ...]:
-    """Return the patterns of ``CONFIGURATION`` with their kinds.
+def _configured_kinds() -> tuple[tuple[str, XattrKind], ...]:
+    """Return the patterns of ``XATTR_CONF`` with their kinds.
 
     The result is empty if the file cannot be read, or cannot be trusted: it must be a regular file that belongs to root
     and that no other user may write.
     """
     with suppress(OSError):
-        descriptor = open_patiently(CONFIGURATION, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        descriptor = open_with_retries(XATTR_CONF, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
         try:
             status = os.fstat(descriptor)
             if stat.S_ISREG(status.st_mode) and not status.st_uid and not status.st_mode & 0o022:
-                return parsed(os.read(descriptor, _LARGEST))
+                return parse_xattr_conf(os.read(descriptor, _MAX_CONF_BYTES))
         finally:
             os.close(descriptor)
     return ()
 
 
-def parsed(text: bytes) -> tuple[tuple[str, Kind], ...]:
+def parse_xattr_conf(text: bytes) -> tuple[tuple[str, XattrKind], ...]:
     """Return the patterns in ``text`` with their kinds; ignore lines that are not understood.
 
     ``text`` has the format of attr's xattr.conf: a pattern and ``skip`` or ``permissions`` on each line.
     """
-    actions = {"skip": Kind.NEVER, "permissions": Kind.ACL}
+    actions = {"skip": XattrKind.NEVER, "permissions": XattrKind.ACL}
     lines = (line.partition("#")[0].split() for line in os.fsdecode(text).splitlines())
     return tuple((words[0], actions[words[1]]) for words in lines if len(words) == 2 and words[1] in actions)

@@ -18,39 +18,47 @@ from collections.abc import Callable
 from functools import partial
 
 from pcopy.fsio import half_written
-from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL, POSIX_ACLS, SELINUX, Kind, is_foreign, kind_of
-from pcopy.fsio.patience import INTERRUPTED, patiently
-from pcopy.fsio.preserve import CAP_CHOWN, CAP_FSETID, CAP_SETFCAP, CAP_SYS_ADMIN, Preserve, are_mapped, capable
+from pcopy.fsio.attribute_names import (
+    ACCESS_ACL,
+    DEFAULT_ACL,
+    POSIX_ACLS,
+    SELINUX_XATTR,
+    XattrKind,
+    is_outside_namespaces,
+    xattr_kind,
+)
+from pcopy.fsio.patience import NOTHING_DONE_ERRNOS, with_retries
+from pcopy.fsio.preserve import CAP_CHOWN, CAP_FSETID, CAP_SETFCAP, CAP_SYS_ADMIN, Preserve, are_mapped, has_capability
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.named import NamedTuple
 
-SET_ID = stat.S_ISUID | stat.S_ISGID
+SET_ID_BITS = stat.S_ISUID | stat.S_ISGID
 """The set-user-ID and set-group-ID bits."""
 
-NO_ATTRIBUTES = (errno.ENOTSUP, errno.ENOSYS)
+XATTR_UNSUPPORTED_ERRNOS = (errno.ENOTSUP, errno.ENOSYS)
 """Errors of a file system that has no extended attributes."""
 
-_NO_MODES = (errno.EPERM, *NO_ATTRIBUTES)
+_CHMOD_REFUSED_ERRNOS = (errno.EPERM, *XATTR_UNSUPPORTED_ERRNOS)
 """Errors of servers that refuse to set the mode of a file, even for its owner."""
 
-_SECOND = 10**9
+_SECOND_NS = 10**9
 """One second, in nanoseconds."""
-_FIRST, _END = 315_532_800 * _SECOND, 2**31 * _SECOND
+_COMMON_TIMES_START, _COMMON_TIMES_END = 315_532_800 * _SECOND_NS, 2**31 * _SECOND_NS
 """Start and end of the times that all file systems can store, in nanoseconds since 1970.
 
 FAT stores times from 1980 on; file systems with 32 bits store times before 2038.
 """
-_DAY = 86_400 * _SECOND
+_DAY_NS = 86_400 * _SECOND_NS
 """One day, in nanoseconds: the resolution of access times on FAT."""
 
-_ALL_RIGHTS, _OWNERS_RIGHTS = 0o777, 0o700
+_ALL_PERMISSIONS, _OWNER_PERMISSIONS = 0o777, 0o700
 """Permission bits of all classes, and of the owner alone (inode(7))."""
 
 Handle = int | bytes
 """A descriptor; or the path ``/proc/self/fd/N`` of an O_PATH descriptor, for items that cannot be opened otherwise."""
 
 
-Unread = tuple[tuple[str, int], ...]
+UnreadXattrs = tuple[tuple[str, int], ...]
 """The failed operation and the errno of each extended attribute that could not be read."""
 
 
@@ -59,8 +67,8 @@ class Attributes(NamedTuple):
 
     Fields:
     - ``mode``: grants no permission that an ACL of the source denies, if the copy does not get that ACL.
-    - ``unread``: attributes that could not be read (see ``Unread``). The copy gets all other metadata, and the item
-      counts as failed.
+    - ``unread``: attributes that could not be read (see ``UnreadXattrs``). The copy gets all other metadata, and the
+      item counts as failed.
     """
 
     mode: int
@@ -72,20 +80,20 @@ class Attributes(NamedTuple):
     unread: tuple[tuple[str, int], ...] = ()
 
 
-class Xattrs(NamedTuple):
+class CopiedXattrs(NamedTuple):
     """The extended attributes of a source that its copy keeps, including ACLs.
 
-    ``rights``: the permission bits that the copy may have at most. They are fewer than all if the copy does not get the
-    source's access ACL. If that ACL cannot be read, only the owner keeps permissions.
+    ``max_permissions``: the permission bits that the copy may have at most. They are fewer than all if the copy does
+    not get the source's access ACL. If that ACL cannot be read, only the owner keeps permissions.
     """
 
     found: tuple[tuple[str, bytes], ...] = ()
-    unread: Unread = ()
-    rights: int = _ALL_RIGHTS
+    unread: UnreadXattrs = ()
+    max_permissions: int = _ALL_PERMISSIONS
 
-    def mode(self, mode: int) -> int:
+    def limited_mode(self, mode: int) -> int:
         """Return ``mode``, the mode of the source, without the permission bits that the copy must not have."""
-        return mode & ~(_ALL_RIGHTS & ~self.rights)
+        return mode & ~(_ALL_PERMISSIONS & ~self.max_permissions)
 
     @property
     def problem(self) -> MetadataProblem | None:
@@ -93,7 +101,7 @@ class Xattrs(NamedTuple):
         return unread_problem(self.unread)
 
 
-class Applied(NamedTuple):
+class MetadataOutcome(NamedTuple):
     """Outcome of applying metadata, as far as it is no error.
 
     Fields:
@@ -108,39 +116,41 @@ class Applied(NamedTuple):
 
     excused: int = 0
     notices: tuple[str, ...] = ()
-    unknown: frozenset[str] = frozenset()
-    layout: str = ""
-    fewer: bytes = b""
+    unsupported: frozenset[str] = frozenset()
+    layout_reason: str = ""
+    reduced_layout: bytes = b""
 
 
-NO_XATTRS = Xattrs()
+NO_XATTRS = CopiedXattrs()
 """The value for an item without extended attributes."""
 
 
-def is_copied(name: str, preserve: Preserve) -> bool:
+def is_xattr_copied(name: str, preserve: Preserve) -> bool:
     """Return True if ``preserve`` says that the extended attribute ``name`` is copied.
 
     Attributes that belong to a file system or to this host are not.
     """
-    kind = kind_of(name)
-    if kind is Kind.ACL:
+    kind = xattr_kind(name)
+    if kind is XattrKind.ACL:
         return preserve.acl
-    return preserve.xattr and kind is not Kind.NEVER
+    return preserve.xattr and kind is not XattrKind.NEVER
 
 
-def is_dropped(name: str, preserve: Preserve) -> bool:
+def is_xattr_removed(name: str, preserve: Preserve) -> bool:
     """Return True if the extended attribute ``name`` is removed from an existing target whose source lacks it.
 
     Only attributes that any item may have or lack are removed. ACLs of other models than POSIX are another view of
     owner and mode, which every item has. Attributes by which a file system organises its files are left unchanged.
     """
-    kind = kind_of(name)
+    kind = xattr_kind(name)
     if name in POSIX_ACLS:
         return preserve.acl
-    return preserve.xattr and kind is Kind.OWN and name != SELINUX
+    return preserve.xattr and kind is XattrKind.ORDINARY and name != SELINUX_XATTR
 
 
-def read_xattrs(handle: Handle, preserve: Preserve, names: list[str] | None = None, *, follow: bool = True) -> Xattrs:
+def read_xattrs(
+    handle: Handle, preserve: Preserve, names: list[str] | None = None, *, follow: bool = True
+) -> CopiedXattrs:
     """Return the extended attributes of a source that its copy keeps.
 
     Args:
@@ -153,65 +163,65 @@ def read_xattrs(handle: Handle, preserve: Preserve, names: list[str] | None = No
     at = partial if follow else partial(partial, follow_symlinks=False)
     if names is None:
         try:
-            names = patiently(at(os.listxattr, handle))
+            names = with_retries(at(os.listxattr, handle))
         except OSError as error:
-            return _unlisted(handle, error, preserve, follow=follow)
+            return _xattrs_without_listing(handle, error, preserve, follow=follow)
     if not names:
         return NO_XATTRS
-    half_written.refuse(names)
+    half_written.raise_if_mark_listed(names)
     found: list[tuple[str, bytes]] = []
     unread: list[tuple[str, int]] = []
-    rights = _ALL_RIGHTS
+    rights = _ALL_PERMISSIONS
     for name in names:
-        is_kept = is_copied(name, preserve)
+        is_kept = is_xattr_copied(name, preserve)
         if not is_kept and name != ACCESS_ACL:
             continue
         try:
-            value = patiently(at(os.getxattr, handle, name))
+            value = with_retries(at(os.getxattr, handle, name))
         except OSError as error:
             if error.errno == errno.ENODATA:  # another process has removed it
                 continue
-            rights = _OWNERS_RIGHTS if name == ACCESS_ACL else rights
+            rights = _OWNER_PERMISSIONS if name == ACCESS_ACL else rights
             if is_kept:
-                unread.append(_unread(f"getxattr {name}", error, by_name=not follow))
+                unread.append(_unread_entry(f"getxattr {name}", error, by_name=not follow))
             continue
         if is_kept:
             found.append((name, value))
         else:
-            rights = rights_without(value)
-    return Xattrs(tuple(found), tuple(unread), rights)
+            rights = mode_without_acl(value)
+    return CopiedXattrs(tuple(found), tuple(unread), rights)
 
 
-def _unlisted(handle: Handle, error: OSError, preserve: Preserve, *, follow: bool) -> Xattrs:
+def _xattrs_without_listing(handle: Handle, error: OSError, preserve: Preserve, *, follow: bool) -> CopiedXattrs:
     """Return the result of ``read_xattrs`` if listxattr failed with ``error``.
 
     Without a list of names, only two attributes are read: the mark of a half-written file, which makes this raise
     ``Problem``, and the access ACL, which may restrict the permissions of the copy.
     """
-    if error.errno in NO_ATTRIBUTES:
+    if error.errno in XATTR_UNSUPPORTED_ERRNOS:
         return NO_XATTRS
-    unread = (_unread("listxattr", error, by_name=not follow),) if preserve.xattr or preserve.acl else ()
+    unread = (_unread_entry("listxattr", error, by_name=not follow),) if preserve.xattr or preserve.acl else ()
     if isinstance(handle, int):
-        half_written.refuse_marked(handle)
+        half_written.raise_if_marked(handle)
     try:
         acl = os.getxattr(handle, ACCESS_ACL, follow_symlinks=follow)
     except OSError as refused:
-        is_absent = refused.errno in (errno.ENODATA, *NO_ATTRIBUTES)
-        return Xattrs(unread=unread, rights=_ALL_RIGHTS if is_absent else _OWNERS_RIGHTS)
+        is_absent = refused.errno in (errno.ENODATA, *XATTR_UNSUPPORTED_ERRNOS)
+        return CopiedXattrs(unread=unread, max_permissions=_ALL_PERMISSIONS if is_absent else _OWNER_PERMISSIONS)
     if preserve.acl:
-        return Xattrs(((ACCESS_ACL, acl),), unread)
-    return Xattrs(unread=unread, rights=rights_without(acl))
+        return CopiedXattrs(((ACCESS_ACL, acl),), unread)
+    return CopiedXattrs(unread=unread, max_permissions=mode_without_acl(acl))
 
 
-def rights_without(acl: bytes) -> int:
+def mode_without_acl(acl: bytes) -> int:
     """Return the permission bits that an item may have without its access ACL ``acl``."""
     from pcopy.fsio import posix_acl  # imported here, since few copies need it
 
-    return posix_acl.rights_without(acl)
+    return posix_acl.mode_without_acl(acl)
 
 
-def _unread(operation: str, error: OSError, *, by_name: bool) -> tuple[str, int]:
-    """Return the entry of ``Unread`` for ``error``.
+def _unread_entry(operation: str, error: OSError, *, by_name: bool) -> tuple[str, int]:
+    """Return the entry of ``UnreadXattrs`` for ``error``.
 
     Raise ``Problem`` if the item was accessed by its name (``by_name``) and that name no longer exists.
     """
@@ -224,11 +234,11 @@ def _unread(operation: str, error: OSError, *, by_name: bool) -> tuple[str, int]
 def list_xattrs(handle: Handle) -> list[str]:
     """Return the names of a target's extended attributes; raise ``Problem``."""
     try:
-        return patiently(lambda: os.listxattr(handle))
+        return with_retries(lambda: os.listxattr(handle))
     except OSError as error:
-        if error.errno in NO_ATTRIBUTES:
+        if error.errno in XATTR_UNSUPPORTED_ERRNOS:
             return []
-        raise Problem.of("listxattr", error) from error
+        raise Problem.from_error("listxattr", error) from error
 
 
 def read_attributes(handle: Handle, status: os.stat_result, preserve: Preserve) -> Attributes:
@@ -237,15 +247,15 @@ def read_attributes(handle: Handle, status: os.stat_result, preserve: Preserve) 
     return attributes_of(status, NO_XATTRS if is_bare else read_xattrs(handle, preserve))
 
 
-def attributes_of(status: os.stat_result, xattrs: Xattrs) -> Attributes:
+def attributes_of(status: os.stat_result, xattrs: CopiedXattrs) -> Attributes:
     """Return the metadata of a source, from its status and its extended attributes."""
     return Attributes(
-        xattrs.mode(status.st_mode), status.st_uid, status.st_gid, status.st_atime_ns, status.st_mtime_ns,
+        xattrs.limited_mode(status.st_mode), status.st_uid, status.st_gid, status.st_atime_ns, status.st_mtime_ns,
         xattrs.found, xattrs.unread,
     )  # fmt: skip
 
 
-def unread_problem(unread: Unread) -> MetadataProblem | None:
+def unread_problem(unread: UnreadXattrs) -> MetadataProblem | None:
     """Return the problem of an item with ``unread`` attributes; None if there are none."""
     return MetadataProblem(*unread[0], on_source=True) if unread else None
 
@@ -256,22 +266,22 @@ def change_owner(handle: Handle, uid: int, gid: int) -> bool:
     Raise ``Problem`` if a failure is not excused (``_is_excused``).
     """
     try:
-        patiently(partial(_set_owner, handle, uid, gid), INTERRUPTED)
+        with_retries(partial(_chown, handle, uid, gid), NOTHING_DONE_ERRNOS)
         return True
     except OSError as error:
         if not _is_excused(error, uid, gid):
-            raise Problem.of("chown", error) from error
+            raise Problem.from_error("chown", error) from error
         alone = ((-1, gid),) if error.errno == errno.EPERM else ((uid, -1), (-1, gid))
     for one, other in alone:
         try:
             os.chown(handle, one, other)
         except OSError as error:
             if error.errno != errno.EPERM and not _is_excused(error, one, other):
-                raise Problem.of("chown", error) from error
+                raise Problem.from_error("chown", error) from error
     return False
 
 
-def _set_owner(handle: Handle, uid: int, gid: int) -> None:
+def _chown(handle: Handle, uid: int, gid: int) -> None:
     """Call chown(2); raise ``OSError``. A refusal is ignored if the item has this owner and group already.
 
     Some servers refuse every change of an owner, and show all files with one owner.
@@ -279,11 +289,11 @@ def _set_owner(handle: Handle, uid: int, gid: int) -> None:
     try:
         os.chown(handle, uid, gid)
     except OSError as error:
-        if error.errno not in _NEVER_SET or not _has_owner(handle, uid, gid):
+        if error.errno not in _CHOWN_UNSUPPORTED_ERRNOS or not _has_owner(handle, uid, gid):
             raise
 
 
-_NEVER_SET = (errno.EPERM, errno.EINVAL, *NO_ATTRIBUTES)
+_CHOWN_UNSUPPORTED_ERRNOS = (errno.EPERM, errno.EINVAL, *XATTR_UNSUPPORTED_ERRNOS)
 """Errors of servers that do not support changing the owner."""
 
 
@@ -303,10 +313,10 @@ def _is_excused(error: OSError, uid: int, gid: int) -> bool:
     """
     if error.errno == errno.EINVAL:
         return not are_mapped(uid, gid)
-    return error.errno == errno.EOVERFLOW or (error.errno == errno.EPERM and not capable(CAP_CHOWN))
+    return error.errno == errno.EOVERFLOW or (error.errno == errno.EPERM and not has_capability(CAP_CHOWN))
 
 
-def wanted_mode(attributes: Attributes, preserve: Preserve, owned: bool, umask: int) -> int:
+def mode_of_copy(attributes: Attributes, preserve: Preserve, owned: bool, umask: int) -> int:
     """Return the permission bits of the copy.
 
     Args:
@@ -315,8 +325,8 @@ def wanted_mode(attributes: Attributes, preserve: Preserve, owned: bool, umask: 
     """
     mode = stat.S_IMODE(attributes.mode)
     if not preserve.mode:
-        return mode & ~umask & ~SET_ID
-    return mode if owned else mode & ~SET_ID
+        return mode & ~umask & ~SET_ID_BITS
+    return mode if owned else mode & ~SET_ID_BITS
 
 
 def apply_attributes(
@@ -325,9 +335,9 @@ def apply_attributes(
     preserve: Preserve,
     umask: int,
     *,
-    kept: os.stat_result | None = None,
-    inherits: bool = False,
-) -> Applied:
+    existing: os.stat_result | None = None,
+    inherits_acl: bool = False,
+) -> MetadataOutcome:
     """Apply ``attributes`` to the item behind ``handle``, as far as possible; raise ``MetadataProblem``.
 
     Args:
@@ -335,38 +345,40 @@ def apply_attributes(
             Metadata that are not preserved from the source are taken from it.
         inherits: True if the item was created in a directory with a default ACL and inherited an ACL from it.
     """
-    writer = Dressing(handle, is_link=stat.S_ISLNK(attributes.mode))
+    writer = MetadataWriter(handle, is_link=stat.S_ISLNK(attributes.mode))
     # The module's docstring explains the order.
-    owned = writer.own(attributes, preserve, kept)
-    acls = [(name, value) for name, value in attributes.xattrs if kind_of(name) is Kind.ACL]
+    owned = writer.set_owner(attributes, preserve, existing)
+    acls = [(name, value) for name, value in attributes.xattrs if xattr_kind(name) is XattrKind.ACL]
     for name, value in attributes.xattrs:
-        if kind_of(name) is not Kind.ACL:
+        if xattr_kind(name) is not XattrKind.ACL:
             writer.set_xattr(name, value)
     if not stat.S_ISLNK(attributes.mode):
-        mode = wanted_mode(attributes, preserve, owned, umask)
-        if kept is not None and not preserve.mode and stat.S_IFMT(kept.st_mode) == stat.S_IFMT(attributes.mode):
-            mode = stat.S_IMODE(kept.st_mode)
-            if stat.S_ISREG(kept.st_mode) and not writer.belongs_to(kept.st_uid, kept.st_gid):
-                mode &= ~SET_ID  # the contents are new, and the owner may be: the bits were granted to the old ones
-        if inherits and not any(name == ACCESS_ACL for name, _ in acls):
-            writer.attempt(f"removexattr {ACCESS_ACL}", lambda: drop_xattr(handle, ACCESS_ACL))
-        writer.give_mode(mode, acls, keeps=kept is not None and stat.S_ISDIR(kept.st_mode))
+        mode = mode_of_copy(attributes, preserve, owned, umask)
+        if existing is not None and not preserve.mode and stat.S_IFMT(existing.st_mode) == stat.S_IFMT(attributes.mode):
+            mode = stat.S_IMODE(existing.st_mode)
+            if stat.S_ISREG(existing.st_mode) and not writer.is_owned_by(existing.st_uid, existing.st_gid):
+                mode &= (
+                    ~SET_ID_BITS
+                )  # the contents are new, and the owner may be: the bits were granted to the old ones
+        if inherits_acl and not any(name == ACCESS_ACL for name, _ in acls):
+            writer.attempt_call(f"removexattr {ACCESS_ACL}", lambda: remove_xattr(handle, ACCESS_ACL))
+        writer.set_mode_and_acls(mode, acls, skip_if_equal=existing is not None and stat.S_ISDIR(existing.st_mode))
     if preserve.timestamps:
-        writer.attempt("utimensat", lambda: os.utime(handle, ns=(attributes.atime, attributes.mtime)))
-        if not has_common_times(attributes.atime, attributes.mtime):
-            writer.compare_times(attributes.atime, attributes.mtime)
-    return writer.applied(attributes)
+        writer.attempt_call("utimensat", lambda: os.utime(handle, ns=(attributes.atime, attributes.mtime)))
+        if not are_times_portable(attributes.atime, attributes.mtime):
+            writer.report_altered_times(attributes.atime, attributes.mtime)
+    return writer.outcome(attributes)
 
 
-def has_common_times(atime: int, mtime: int) -> bool:
+def are_times_portable(atime: int, mtime: int) -> bool:
     """Return True if all file systems can store these times, in nanoseconds since 1970.
 
     The operating system changes other times to the nearest ones that the file system can store, and reports success.
     """
-    return _FIRST <= atime < _END and _FIRST <= mtime < _END
+    return _COMMON_TIMES_START <= atime < _COMMON_TIMES_END and _COMMON_TIMES_START <= mtime < _COMMON_TIMES_END
 
 
-class Dressing:
+class MetadataWriter:
     """Sets the metadata of one item, step by step, and records the first problem.
 
     Every step is tried, even if an earlier one failed. ``applied`` returns the outcome or raises the problem.
@@ -378,36 +390,36 @@ class Dressing:
         self.problem: MetadataProblem | None = None
         self.excused = False
         self.notices: list[str] = []
-        self.unknown: set[str] = set()
+        self.unsupported: set[str] = set()
 
-    def attempt(self, operation: str, call: Callable[[], object]) -> None:
+    def attempt_call(self, operation: str, call: Callable[[], object]) -> None:
         """Run ``call``, again if it was interrupted; record its error as one of ``operation``."""
         try:
             try:
                 call()
             except OSError as error:
-                if error.errno not in INTERRUPTED:
+                if error.errno not in NOTHING_DONE_ERRNOS:
                     raise
-                patiently(call, INTERRUPTED)
+                with_retries(call, NOTHING_DONE_ERRNOS)
         except OSError as error:
-            self._remember(operation, error)
+            self._record_error(operation, error)
 
-    def _remember(self, operation: str, error: OSError) -> None:
+    def _record_error(self, operation: str, error: OSError) -> None:
         """Record ``error`` as the problem, unless there is one already.
 
         An operation that the file system does not support for symbolic links is excused instead.
         """
-        if self._is_link and error.errno in NO_ATTRIBUTES and operation in ("chown", "utimensat"):
-            self._unsupported(f"{operation} of symbolic links")
+        if self._is_link and error.errno in XATTR_UNSUPPORTED_ERRNOS and operation in ("chown", "utimensat"):
+            self._record_unsupported(f"{operation} of symbolic links")
         elif self.problem is None:
             self.problem = MetadataProblem(operation, error.errno or errno.EIO)
 
-    def _unsupported(self, feature: str) -> None:
+    def _record_unsupported(self, feature: str) -> None:
         """Record that the file system does not support ``feature``: an attribute or a call. The item is excused."""
         self.excused = True
-        self.unknown.add(feature)
+        self.unsupported.add(feature)
 
-    def applied(self, attributes: Attributes) -> Applied:
+    def outcome(self, attributes: Attributes) -> MetadataOutcome:
         """Return the outcome of applying ``attributes``.
 
         Raise ``MetadataProblem`` if some could not be set, or could not be read from the source.
@@ -415,9 +427,9 @@ class Dressing:
         problem = self.problem or unread_problem(attributes.unread)
         if problem is not None:
             raise problem
-        return Applied(int(self.excused), tuple(self.notices), frozenset(self.unknown))
+        return MetadataOutcome(int(self.excused), tuple(self.notices), frozenset(self.unsupported))
 
-    def give_mode(self, mode: int, acls: list[tuple[str, bytes]], *, keeps: bool) -> None:
+    def set_mode_and_acls(self, mode: int, acls: list[tuple[str, bytes]], *, skip_if_equal: bool) -> None:
         """Set the mode and the ACLs of an item that is not a symbolic link.
 
         Until the access ACL is set, only the owner has permissions. If the ACL cannot be set, the mode grants no more
@@ -427,26 +439,26 @@ class Dressing:
             keeps: True if a mode that is right already is not set again, which would change the item's ctime.
         """
         access = next((value for name, value in acls if name == ACCESS_ACL), None)
-        without = mode if access is None else mode & (~_ALL_RIGHTS | rights_without(access))
+        without = mode if access is None else mode & (~_ALL_PERMISSIONS | mode_without_acl(access))
         # True if an earlier attempt could not set the ACL: then the mode changes only if the ACL can be set now.
-        has_been_without = access is not None and keeps and self.has_mode(without)
-        first = mode if access is None else mode & ~_ALL_RIGHTS | mode & _OWNERS_RIGHTS
+        has_been_without = access is not None and skip_if_equal and self.has_mode(without)
+        first = mode if access is None else mode & ~_ALL_PERMISSIONS | mode & _OWNER_PERMISSIONS
         if not has_been_without:
-            self._chmod(first, keeps=keeps)
+            self._chmod(first, skip_if_equal=skip_if_equal)
         for name, value in acls:
             is_set = self.set_xattr(name, value)
             if name == ACCESS_ACL and not is_set and not has_been_without:
-                self._chmod(without, keeps=keeps)
+                self._chmod(without, skip_if_equal=skip_if_equal)
 
-    def _chmod(self, mode: int, *, keeps: bool) -> None:
+    def _chmod(self, mode: int, *, skip_if_equal: bool) -> None:
         """Set the mode, unless ``keeps`` is True and the item has it already."""
-        if keeps and self.has_mode(mode):
+        if skip_if_equal and self.has_mode(mode):
             return
-        self.attempt("chmod", lambda: os.chmod(self._handle, mode))
-        if mode & stat.S_ISGID and not capable(CAP_FSETID):
+        self.attempt_call("chmod", lambda: os.chmod(self._handle, mode))
+        if mode & stat.S_ISGID and not has_capability(CAP_FSETID):
             self.excused |= not self.has_mode(mode)  # without CAP_FSETID chmod(2) may clear the bit and still succeed
 
-    def own(self, attributes: Attributes, preserve: Preserve, kept: os.stat_result | None) -> bool:
+    def set_owner(self, attributes: Attributes, preserve: Preserve, kept: os.stat_result | None) -> bool:
         """Set owner and group as ``preserve`` says. Return True if the copy may have set-id bits.
 
         It may if owner and group are those of the source. Where ownership is not preserved, the result is also True if
@@ -463,7 +475,7 @@ class Dressing:
             uid, gid = kept.st_uid, kept.st_gid
         named_owner = preserve.chown
         if named_owner != (-1, -1):
-            self.attempt("chown", lambda: _set_owner(self._handle, *named_owner))
+            self.attempt_call("chown", lambda: _chown(self._handle, *named_owner))
             uid, gid = (-1 if named >= 0 else other for named, other in zip(named_owner, (uid, gid), strict=True))
         owned = False
         if (uid, gid) != (-1, -1):
@@ -471,12 +483,12 @@ class Dressing:
                 owned = change_owner(self._handle, uid, gid)
                 self.excused |= preserve.ownership and not owned
             except Problem as problem:
-                self._remember("chown", problem)
+                self._record_error("chown", problem)
         if preserve.ownership and named_owner == (-1, -1):
             return owned
-        return not attributes.mode & SET_ID or self.belongs_to(attributes.uid, attributes.gid)
+        return not attributes.mode & SET_ID_BITS or self.is_owned_by(attributes.uid, attributes.gid)
 
-    def belongs_to(self, uid: int, gid: int) -> bool:
+    def is_owned_by(self, uid: int, gid: int) -> bool:
         """Return True if the item has this owner and group now.
 
         The file system must be asked: a set-gid directory gives its group to items created in it, and chown may be
@@ -485,7 +497,7 @@ class Dressing:
         try:
             status = os.stat(self._handle)
         except OSError as error:
-            self._remember("stat", error)
+            self._record_error("stat", error)
             return False
         return (status.st_uid, status.st_gid) == (uid, gid)
 
@@ -500,7 +512,7 @@ class Dressing:
         except OSError:
             return False
 
-    def compare_times(self, atime: int, mtime: int) -> None:
+    def report_altered_times(self, atime: int, mtime: int) -> None:
         """Add a notice if the file system stored other times than the given ones, in nanoseconds since 1970.
 
         Setting the times updates the ctime. An access time at or after that ctime comes from a process that has read
@@ -509,11 +521,11 @@ class Dressing:
         try:
             status = os.stat(self._handle)
         except OSError as error:
-            self._remember("stat", error)
+            self._record_error("stat", error)
             return
         was_read = atime < status.st_ctime_ns <= status.st_atime_ns
         for what, wanted, got in (("mtime", mtime, status.st_mtime_ns), ("atime", atime, status.st_atime_ns)):
-            if abs(wanted - got) >= _DAY and not (what == "atime" and was_read):
+            if abs(wanted - got) >= _DAY_NS and not (what == "atime" and was_read):
                 text = f"the file system cannot hold its {what} {_date(wanted)}: it has become {_date(got)}"
                 self.notices.append(text)
                 return  # one line for each item
@@ -524,19 +536,19 @@ class Dressing:
             os.setxattr(self._handle, name, value)
             return True
         except OSError as error:
-            if name == SELINUX:
+            if name == SELINUX_XATTR:
                 self.notices.append(f"setxattr {name}: {error.strerror}")
-            elif error.errno in NO_ATTRIBUTES and _is_of_its_file_system(name):
-                self.excused |= kind_of(name) is not Kind.HINT
-                self.unknown.add(name)
-            elif _is_refused_to_us(name, value, error):
+            elif error.errno in XATTR_UNSUPPORTED_ERRNOS and _is_file_system_specific(name):
+                self.excused |= xattr_kind(name) is not XattrKind.HINT
+                self.unsupported.add(name)
+            elif _is_privilege_missing(name, value, error):
                 self.excused = True
             else:
-                self._remember(f"setxattr {name}", error)
+                self._record_error(f"setxattr {name}", error)
             return False
 
 
-def _is_refused_to_us(name: str, value: bytes, error: OSError) -> bool:
+def _is_privilege_missing(name: str, value: bytes, error: OSError) -> bool:
     """Return True if this process lacks a privilege, or if its user namespace does not map an id that the ACL names."""
     if error.errno == errno.EINVAL and name in POSIX_ACLS:
         from pcopy.fsio.posix_acl import has_unmapped_id  # imported here, since few copies need it
@@ -545,18 +557,22 @@ def _is_refused_to_us(name: str, value: bytes, error: OSError) -> bool:
     return error.errno == errno.EPERM and needs_privilege(name)
 
 
-def _is_of_its_file_system(name: str) -> bool:
+def _is_file_system_specific(name: str) -> bool:
     """Return True if only some file systems support the attribute, whatever privileges the process has.
 
     POSIX ACLs do not count as such: an item that lacks its POSIX ACL has failed.
     """
-    kind = kind_of(name)
-    return kind is Kind.HINT or (kind is Kind.ACL and name not in POSIX_ACLS) or (kind is Kind.OWN and is_foreign(name))
+    kind = xattr_kind(name)
+    return (
+        kind is XattrKind.HINT
+        or (kind is XattrKind.ACL and name not in POSIX_ACLS)
+        or (kind is XattrKind.ORDINARY and is_outside_namespaces(name))
+    )
 
 
 def _date(moment: int) -> str:
     """Return the date of a time, which is given in nanoseconds since 1970."""
-    seconds = moment // _SECOND
+    seconds = moment // _SECOND_NS
     try:
         return time.strftime("%Y-%m-%d", time.gmtime(seconds))
     except (OverflowError, ValueError, OSError):  # the year does not fit into a C int
@@ -566,31 +582,31 @@ def _date(moment: int) -> str:
 def needs_privilege(name: str) -> bool:
     """Return True if this process lacks the capability to set ``name``, so that setting it fails with EPERM."""
     if name == "security.capability":
-        return not capable(CAP_SETFCAP)
-    return name.startswith(("trusted.", "security.")) and not capable(CAP_SYS_ADMIN)
+        return not has_capability(CAP_SETFCAP)
+    return name.startswith(("trusted.", "security.")) and not has_capability(CAP_SYS_ADMIN)
 
 
-def drop_other_xattrs(handle: Handle, attributes: Attributes, preserve: Preserve) -> None:
+def remove_extra_xattrs(handle: Handle, attributes: Attributes, preserve: Preserve) -> None:
     """Remove the extended attributes of an existing item that are not in ``attributes``; raise ``Problem``."""
     if attributes.unread:  # the source may have any attribute that is not listed
         return
     wanted = {name for name, _ in attributes.xattrs}
     for name in list_xattrs(handle) if preserve.xattr or preserve.acl else []:
-        if name not in wanted and is_dropped(name, preserve):
+        if name not in wanted and is_xattr_removed(name, preserve):
             try:
-                drop_xattr(handle, name)
+                remove_xattr(handle, name)
             except Problem as error:
                 if not (error.errno == errno.EPERM and needs_privilege(name)):
                     raise
 
 
-def drop_xattr(handle: Handle, name: str) -> None:
+def remove_xattr(handle: Handle, name: str) -> None:
     """Remove the extended attribute ``name`` if the item has it; raise ``Problem``."""
     try:
         os.removexattr(handle, name)
     except OSError as error:
-        if error.errno not in (errno.ENODATA, *NO_ATTRIBUTES):
-            raise Problem.of(f"removexattr {name}", error) from error
+        if error.errno not in (errno.ENODATA, *XATTR_UNSUPPORTED_ERRNOS):
+            raise Problem.from_error(f"removexattr {name}", error) from error
 
 
 def has_default_acl(directory: int) -> bool:
@@ -603,12 +619,12 @@ def has_default_acl(directory: int) -> bool:
                 raise
             return bool(os.getxattr(b"/proc/self/fd/%d" % directory, DEFAULT_ACL))  # O_PATH descriptor
     except OSError as error:
-        if error.errno in (errno.ENODATA, *NO_ATTRIBUTES):
+        if error.errno in (errno.ENODATA, *XATTR_UNSUPPORTED_ERRNOS):
             return False
-        raise Problem.of(f"getxattr {DEFAULT_ACL}", error) from error
+        raise Problem.from_error(f"getxattr {DEFAULT_ACL}", error) from error
 
 
-def may_inherit_acl(directory: int, owner: int) -> bool:
+def can_inherit_acl(directory: int, owner: int) -> bool:
     """Return True if items created in ``directory`` may inherit an ACL; raise ``Problem``.
 
     ``owner`` is the user id of the directory's owner. Another user may give it a default ACL at any time, also between
@@ -617,26 +633,26 @@ def may_inherit_acl(directory: int, owner: int) -> bool:
     return owner != os.geteuid() or has_default_acl(directory)
 
 
-def free_from_acl(temporary: int) -> None:
+def remove_inherited_file_acl(temporary: int) -> None:
     """Remove the ACL that a new file inherited, which was created for this process alone; raise ``Problem``.
 
     The mode that results may give the owner fewer permissions than were asked for, so that the file cannot be opened
     again. So the mode is set once more. A server that refuses to set modes is not reported here: opening the file again
     reports it.
     """
-    drop_xattr(temporary, ACCESS_ACL)
+    remove_xattr(temporary, ACCESS_ACL)
     try:
         os.fchmod(temporary, 0o600)
     except OSError as error:
-        if error.errno not in _NO_MODES:
-            raise Problem.of("chmod", error) from error
+        if error.errno not in _CHMOD_REFUSED_ERRNOS:
+            raise Problem.from_error("chmod", error) from error
 
 
-def drop_inherited_acls(directory: int) -> None:
+def remove_inherited_directory_acls(directory: int) -> None:
     """Remove the ACLs that a new directory inherited; raise ``Problem``.
 
     They could make the directory unwritable while it is filled, and every item created in it would inherit them. The
     default ACL is removed last: while it is there, a second attempt can see that something was inherited.
     """
-    drop_xattr(directory, ACCESS_ACL)
-    drop_xattr(directory, DEFAULT_ACL)
+    remove_xattr(directory, ACCESS_ACL)
+    remove_xattr(directory, DEFAULT_ACL)

@@ -12,17 +12,17 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from pcopy.fsio.patience import open_patiently
-from pcopy.fsio.problem import Problem, failing
-from pcopy.fsio.syncer import NO_SYNC, note_unsyncable, sync_file, sync_written
+from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.syncer import SYNC_UNSUPPORTED_ERRNOS, record_unsyncable, sync_file, sync_if_supported
 
-late_times: dict[int, bool] = {}
+is_mtime_set_on_close: dict[int, bool] = {}
 """By st_dev: True if the server sets the modification time of a file when the file is closed after writing.
 
-``pcopy.fsio.server.learn_times`` finds that out, once for each file system that this process writes to.
+``pcopy.fsio.server.determine_close_times`` finds that out, once for each file system that this process writes to.
 """
 
-_syncs: dict[object, tuple[float, str, int]] = {}
+_syncs_under_way: dict[object, tuple[float, str, int]] = {}
 """Syncs of single files that are under way in this process.
 
 Each value is the start (time.monotonic()), the operation and the descriptor.
@@ -30,7 +30,7 @@ Each value is the start (time.monotonic()), the operation and the descriptor.
 
 
 @contextmanager
-def entries_of(directory: int) -> Iterator[Iterator[os.DirEntry[str]]]:
+def open_directory_entries(directory: int) -> Iterator[Iterator[os.DirEntry[str]]]:
     """Yield an iterator over the current entries of an open directory; raise ``OSError``.
 
     The directory is rewound first, since a descriptor continues where the last listing ended. On btrfs, a listing also
@@ -41,24 +41,24 @@ def entries_of(directory: int) -> Iterator[Iterator[os.DirEntry[str]]]:
         yield entries
 
 
-def names_in(directory: int) -> list[bytes]:
+def names_in_directory(directory: int) -> list[bytes]:
     """Return all names in an open directory; raise ``OSError``."""
-    with entries_of(directory) as entries:
+    with open_directory_entries(directory) as entries:
         return [os.fsencode(entry.name) for entry in entries]
 
 
 @contextmanager
-def noted(operation: str, descriptor: int) -> Iterator[None]:
+def recorded_sync(operation: str, descriptor: int) -> Iterator[None]:
     """Record that a sync is under way while the block runs.
 
     The report about a rank that does not answer names the sync.
     """
     key = object()
-    _syncs[key] = time.monotonic(), operation, descriptor
+    _syncs_under_way[key] = time.monotonic(), operation, descriptor
     try:
         yield
     finally:
-        del _syncs[key]
+        del _syncs_under_way[key]
 
 
 def oldest_sync() -> tuple[float, str, bytes] | None:
@@ -66,56 +66,57 @@ def oldest_sync() -> tuple[float, str, bytes] | None:
 
     The start is a value of time.monotonic(). Any thread may call this.
     """
-    if not _syncs:
+    if not _syncs_under_way:
         return None
-    since, operation, descriptor = min(tuple(_syncs.values()), default=(0.0, "", -1))
+    since, operation, descriptor = min(tuple(_syncs_under_way.values()), default=(0.0, "", -1))
     try:
         return (since, operation, os.readlink(b"/proc/self/fd/%d" % descriptor)) if operation else None
     except OSError:  # the sync has ended and the descriptor is closed
         return None
 
 
-def close_written(descriptor: int, *, sync: bool = False, store: bool = False) -> None:
+def close_after_write(descriptor: int, *, sync: bool = False, store: bool = False) -> None:
     """Close a file that was written; raise ``Problem``.
 
     Quota and network file systems report lost writes at close(2).
 
     Args:
         sync: call fsync(2) first.
-        store: otherwise, call ``store_data`` first.
+        store: otherwise, call ``sync_data`` first.
     """
     try:
         if sync:
-            with failing("fsync"), noted("fsync", descriptor):
-                sync_written(descriptor)
+            with as_problem("fsync"), recorded_sync("fsync", descriptor):
+                sync_if_supported(descriptor)
         elif store:
-            store_data(descriptor)
+            sync_data(descriptor)
     except Problem:
-        abandon(descriptor)
+        close_after_failure(descriptor)
         raise
-    with failing("close"):
+    with as_problem("close"):
         os.close(descriptor)
 
 
-def has_late_times(descriptor: int) -> bool:
+def must_set_times_after_close(descriptor: int) -> bool:
     """Return True if the times of new files on this file system must be set after the files are closed."""
-    return True in late_times.values() and late_times.get(os.fstat(descriptor).st_dev, False)
+    return True in is_mtime_set_on_close.values() and is_mtime_set_on_close.get(os.fstat(descriptor).st_dev, False)
 
 
-def close_timed(descriptor: int, atime: int, mtime: int, *, sync: bool, store: bool) -> OSError | None:
-    """Close as ``close_written`` does, then set the file's times. Return the error if they cannot be set, else None.
+def close_and_set_times(descriptor: int, atime: int, mtime: int, *, sync: bool, store: bool) -> OSError | None:
+    """Close as ``close_after_write`` does, then set the file's times. Return the error if they cannot be set, else
+    None.
 
     The times are in nanoseconds since 1970. They are set through an O_PATH descriptor that was opened before the close,
     since the name may belong to another file by then. Raise ``Problem`` if the file cannot be synced or closed.
     """
     try:
-        with failing("open"):
-            path_only = open_patiently(b"/proc/self/fd/%d" % descriptor, os.O_PATH | os.O_CLOEXEC)
+        with as_problem("open"):
+            path_only = open_with_retries(b"/proc/self/fd/%d" % descriptor, os.O_PATH | os.O_CLOEXEC)
     except Problem:
-        abandon(descriptor)
+        close_after_failure(descriptor)
         raise
-    with held_open(path_only):
-        close_written(descriptor, sync=sync, store=store)
+    with closed_at_end(path_only):
+        close_after_write(descriptor, sync=sync, store=store)
         try:
             os.utime(b"/proc/self/fd/%d" % path_only, ns=(atime, mtime))
         except OSError as error:
@@ -123,36 +124,36 @@ def close_timed(descriptor: int, atime: int, mtime: int, *, sync: bool, store: b
     return None
 
 
-def store_data(descriptor: int) -> None:
+def sync_data(descriptor: int) -> None:
     """Bring the contents of an open file to stable storage (fdatasync(2)); raise ``Problem`` if they are lost."""
     number = 0
     try:
-        with noted("fdatasync", descriptor):
+        with recorded_sync("fdatasync", descriptor):
             sync_file(descriptor, data=True)
     except OSError as error:
         number = error.errno or errno.EIO
-    raise_unless_stored(descriptor, number)
+    raise_if_data_lost(descriptor, number)
 
 
-def raise_unless_stored(descriptor: int, number: int) -> None:
+def raise_if_data_lost(descriptor: int, number: int) -> None:
     """Raise ``Problem`` if an errno of ``sync_file`` means that contents are lost; 0 means success.
 
-    For an errno of ``NO_SYNC``, the device is added to ``unsyncable`` instead.
+    For an errno of ``SYNC_UNSUPPORTED_ERRNOS``, the device is added to ``unsyncable`` instead.
     """
-    if number in NO_SYNC:
-        with failing("stat"):
-            note_unsyncable(descriptor, number)
+    if number in SYNC_UNSUPPORTED_ERRNOS:
+        with as_problem("stat"):
+            record_unsyncable(descriptor, number)
     elif number:
         raise Problem("fdatasync", number)
 
 
-def close_read(descriptor: int) -> None:
+def close_after_read(descriptor: int) -> None:
     """Close a source's descriptor; raise ``Problem``, since a FUSE file system may return any error here."""
-    with failing("close", on_source=True):
+    with as_problem("close", on_source=True):
         os.close(descriptor)
 
 
-def abandon(descriptor: int) -> None:
+def close_after_failure(descriptor: int) -> None:
     """Close a descriptor after a failure, and ignore errors of close(2).
 
     Only the first failure is to be reported: after a write that exceeded a quota, NFS returns the same error again when
@@ -162,7 +163,7 @@ def abandon(descriptor: int) -> None:
         os.close(descriptor)
 
 
-def let_go(descriptor: int) -> None:
+def close_ignoring_errors(descriptor: int) -> None:
     """Close a descriptor through which nothing was read or written, and ignore errors of close(2).
 
     Such descriptors are directories, O_PATH descriptors, and files that are opened again later. An error here does not
@@ -173,9 +174,9 @@ def let_go(descriptor: int) -> None:
 
 
 @contextmanager
-def held_open(descriptor: int) -> Iterator[int]:
+def closed_at_end(descriptor: int) -> Iterator[int]:
     """Yield ``descriptor``, and close it with ``let_go`` at the end of the block."""
     try:
         yield descriptor
     finally:
-        let_go(descriptor)
+        close_ignoring_errors(descriptor)

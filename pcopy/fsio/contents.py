@@ -15,40 +15,40 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from pcopy.fsio.patience import PASSING, PAUSES, naps
-from pcopy.fsio.problem import Problem, changed, failing
-from pcopy.fsio.throttle import Unmoved
+from pcopy.fsio.patience import RETRY_PAUSES, TRANSIENT_ERRNOS, sleep_in_steps
+from pcopy.fsio.problem import Problem, as_problem, source_changed
+from pcopy.fsio.throttle import UntransferredBytes
 from pcopy.libc import type_of_file_system
 
-SIZE = 1 << 20
+BUFFER_BYTES = 1 << 20
 """Bytes of each buffer, and of one read of contents that are only digested.
 
 Those reads are larger than ``PIECE``, since nothing is written that takes up the processor's cache too.
 """
 
-_spare: defaultdict[int, list[memoryview]] = defaultdict(list)
+_free_buffers: defaultdict[int, list[memoryview]] = defaultdict(list)
 """Buffers that are not in use, by their size."""
 
 
 @contextmanager
-def lent_buffer(size: int = SIZE) -> Iterator[memoryview]:
+def borrowed_buffer(size: int = BUFFER_BYTES) -> Iterator[memoryview]:
     """Yield a buffer of ``size`` bytes with arbitrary contents, for the duration of the block; raise ``Problem``.
 
     The buffer is aligned to a page. O_DIRECT requires that, and on some processors the operating system copies into
     other buffers at half the speed.
     """
-    with failing("mmap"):
-        buffer = _spare[size].pop() if _spare[size] else memoryview(mmap.mmap(-1, size))
+    with as_problem("mmap"):
+        buffer = _free_buffers[size].pop() if _free_buffers[size] else memoryview(mmap.mmap(-1, size))
     try:
         yield buffer
     finally:
-        _spare[size].append(buffer)
+        _free_buffers[size].append(buffer)
 
 
-PIECE = 512 << 10
+PIECE_BYTES = 512 << 10
 """Bytes of one read: large enough that system calls cost little, small enough to stay in the processor's cache."""
 
-SECTOR = 4096
+DIRECT_IO_ALIGNMENT = 4096
 """Bytes of which lengths and offsets of direct reads and writes are multiples (open(2), O_DIRECT)."""
 
 
@@ -60,7 +60,7 @@ class Digest(Protocol):
     def zeros(self, count: int) -> None: ...
 
 
-def has_holes(status: os.stat_result) -> bool:
+def may_have_holes(status: os.stat_result) -> bool:
     """Return True if the file may have holes: it occupies fewer blocks than its size needs.
 
     So do compressed files. Searching them for holes does no harm.
@@ -80,37 +80,44 @@ def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = Tru
             first = os.lseek(descriptor, at, os.SEEK_DATA)
         except OSError as error:
             if error.errno == errno.ENXIO:  # only a hole up to the end of the file, or the file has become shorter
-                with failing("lseek", on_source=on_source):
+                with as_problem("lseek", on_source=on_source):
                     size = os.lseek(descriptor, 0, os.SEEK_END)
                 if size < end:
-                    raise cut_short("lseek", size, on_source) from error
+                    raise early_end_problem("lseek", size, on_source) from error
                 return
             if error.errno == errno.EINVAL:  # the file system does not support SEEK_DATA
                 yield at, end
                 return
-            raise Problem.of("lseek", error, on_source=on_source) from error
+            raise Problem.from_error("lseek", error, on_source=on_source) from error
         if first >= end:
             return
         try:
             after = os.lseek(descriptor, first, os.SEEK_HOLE)
         except OSError as error:
             if error.errno == errno.ENXIO:  # the file has become shorter since the call before
-                raise cut_short("lseek", first, on_source) from error
-            raise Problem.of("lseek", error, on_source=on_source) from error
+                raise early_end_problem("lseek", first, on_source) from error
+            raise Problem.from_error("lseek", error, on_source=on_source) from error
         yield first, min(after, end)
         at = after
 
 
-def skip_hole(start: int, end: int, digest: Digest | None) -> Iterator[int]:
+def digest_hole(start: int, end: int, digest: Digest | None) -> Iterator[int]:
     """Digest the bytes from ``start`` to ``end`` as a hole, without reading them, and yield their number as moved."""
     if end > start:
         if digest is not None:
             digest.zeros(end - start)
-        yield Unmoved(end - start)
+        yield UntransferredBytes(end - start)
 
 
 def digest_contents(
-    descriptor: int, start: int, end: int, digest: Digest, *, holes: bool, on_source: bool = True, direct: bool = False
+    descriptor: int,
+    start: int,
+    end: int,
+    digest: Digest,
+    *,
+    may_have_holes: bool,
+    on_source: bool = True,
+    direct: bool = False,
 ) -> Generator[int, None, None]:
     """Digest the bytes from ``start`` to ``end``; yield the number of bytes of each step; raise ``Problem``.
 
@@ -119,18 +126,18 @@ def digest_contents(
         direct: True if the file is open with O_DIRECT, and ``start`` is a multiple of ``SECTOR``.
     """
     at = start
-    extents = data_extents(descriptor, start, end, on_source=on_source) if holes else iter([(start, end)])
+    extents = data_extents(descriptor, start, end, on_source=on_source) if may_have_holes else iter([(start, end)])
     for first, after in extents:
-        yield from skip_hole(at, first, digest)
-        for _, piece in pieces(descriptor, first, after, size=SIZE, on_source=on_source, direct=direct):
+        yield from digest_hole(at, first, digest)
+        for _, piece in read_pieces(descriptor, first, after, size=BUFFER_BYTES, on_source=on_source, direct=direct):
             digest.update(piece)
             yield len(piece)
         at = after
-    yield from skip_hole(at, end, digest)
+    yield from digest_hole(at, end, digest)
 
 
-def pieces(
-    descriptor: int, start: int, end: int, *, size: int = PIECE, on_source: bool = True, direct: bool = False
+def read_pieces(
+    descriptor: int, start: int, end: int, *, size: int = PIECE_BYTES, on_source: bool = True, direct: bool = False
 ) -> Iterator[tuple[int, memoryview]]:
     """Read the bytes from ``start`` to ``end``; yield pieces with their offsets.
 
@@ -143,32 +150,32 @@ def pieces(
     """
     if start == end:
         return
-    with lent_buffer() as buffer:
+    with borrowed_buffer() as buffer:
         at = start
         while at < end:
             wanted = min(size, end - at)
-            length = -(-wanted // SECTOR) * SECTOR if direct else wanted
-            reading = read_some(descriptor, buffer[:length], at, on_source)
+            length = -(-wanted // DIRECT_IO_ALIGNMENT) * DIRECT_IO_ALIGNMENT if direct else wanted
+            reading = read_with_retries(descriptor, buffer[:length], at, on_source)
             try:
                 while True:
                     yield at, buffer[: next(reading)]
             except StopIteration as read:
                 got = min(read.value, wanted)
             if not got:
-                raise cut_short("read", at, on_source)
+                raise early_end_problem("read", at, on_source)
             yield at, buffer[:got]
             at += got
 
 
-def pieces_to_end(descriptor: int) -> Iterator[tuple[int, bytes]]:
+def read_pieces_to_end(descriptor: int) -> Iterator[tuple[int, bytes]]:
     """Read a file up to its end, whatever its size says; yield pieces with their offsets; raise ``Problem``.
 
     Files in /proc have the size 0, and contents nevertheless.
     """
     at = 0
     while True:
-        with failing("read", on_source=True):
-            data = os.read(descriptor, PIECE)
+        with as_problem("read", on_source=True):
+            data = os.read(descriptor, PIECE_BYTES)
         if not data:
             return
         yield at, data
@@ -177,7 +184,7 @@ def pieces_to_end(descriptor: int) -> Iterator[tuple[int, bytes]]:
 
 def digest_to_end(descriptor: int, digest: Digest) -> Iterator[int]:
     """Digest a file up to its end, whatever its size says; yield the bytes of each step; raise ``Problem``."""
-    return digest_pieces(pieces_to_end(descriptor), digest)
+    return digest_pieces(read_pieces_to_end(descriptor), digest)
 
 
 def digest_pieces(pieces_read: Iterator[tuple[int, bytes]], digest: Digest) -> Iterator[int]:
@@ -187,7 +194,7 @@ def digest_pieces(pieces_read: Iterator[tuple[int, bytes]], digest: Digest) -> I
         yield len(data)
 
 
-def bypass_cache(descriptor: int) -> bool:
+def enable_direct_io(descriptor: int) -> bool:
     """Set O_DIRECT: reads and writes bypass the page cache from now on. Return False if that is not supported."""
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETFL, fcntl.fcntl(descriptor, fcntl.F_GETFL) | os.O_DIRECT)
@@ -196,7 +203,7 @@ def bypass_cache(descriptor: int) -> bool:
     return True
 
 
-def use_cache(descriptor: int) -> bool:
+def disable_direct_io(descriptor: int) -> bool:
     """Clear O_DIRECT: reads and writes use the page cache again. Return False if O_DIRECT was not set."""
     flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
     if not flags & os.O_DIRECT:
@@ -205,7 +212,7 @@ def use_cache(descriptor: int) -> bool:
     return True
 
 
-def drop_pages(descriptor: int, start: int = 0, length: int = 0) -> None:
+def drop_cached_pages(descriptor: int, start: int = 0, length: int = 0) -> None:
     """Drop the file's clean pages from the page cache (posix_fadvise(2)).
 
     Errors are ignored: this is advice, and a file system without a page cache does not need it.
@@ -220,30 +227,30 @@ def drop_pages(descriptor: int, start: int = 0, length: int = 0) -> None:
         os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_DONTNEED)
 
 
-def read_some(descriptor: int, piece: memoryview, at: int, on_source: bool) -> Generator[int, None, int]:
+def read_with_retries(descriptor: int, piece: memoryview, at: int, on_source: bool) -> Generator[int, None, int]:
     """Read into ``piece`` from offset ``at``; return the number of bytes, 0 at the end of the file.
 
     A read that fails with a transient error is tried again after a pause, during which 0 is yielded several times so
     that the caller can do other work. Raise ``Problem`` after the last attempt.
     """
-    for pause in (*PAUSES, None):
+    for pause in (*RETRY_PAUSES, None):
         try:
             return os.preadv(descriptor, [piece], at)
         except OSError as error:
-            if pause is None or error.errno not in PASSING:
-                raise Problem.of("read", error, on_source=on_source) from error
-        for _ in naps(pause):
+            if pause is None or error.errno not in TRANSIENT_ERRNOS:
+                raise Problem.from_error("read", error, on_source=on_source) from error
+        for _ in sleep_in_steps(pause):
             yield 0
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def cut_short(operation: str, at: int, on_source: bool) -> Problem:
+def early_end_problem(operation: str, at: int, on_source: bool) -> Problem:
     """Return the problem of a read that met the end of the file at byte ``at``, before the file's size."""
     text = f"the file ended at byte {at}, before its size"
-    return changed(operation, text) if on_source else Problem(operation, errno.EIO, text=text)
+    return source_changed(operation, text) if on_source else Problem(operation, errno.EIO, text=text)
 
 
-GENERATED = frozenset((
+GENERATED_FILE_SYSTEM_TYPES = frozenset((
     0x9FA0,  # proc
     0x62656572,  # sysfs
     0x27E0EB, 0x63677270,  # cgroup, cgroup2
@@ -260,22 +267,24 @@ GENERATED = frozenset((
 ))  # fmt: skip
 """File system types (f_type of statfs(2)) whose files the operating system generates while they are read."""
 
-LARGEST = 64 << 20
+MAX_GENERATED_BYTES = 64 << 20
 """Bytes of the largest generated file that is read: reading /proc/kcore or trace_pipe never ends."""
 
 
-class Generated:
+class GeneratedFileSystems:
     """Cache of the answer, by st_dev, whether a file system generates its files; statfs(2) is called once for each."""
 
     def __init__(self) -> None:
-        self._known: dict[int, bool] = {}
+        self._is_generated: dict[int, bool] = {}
 
-    def is_on(self, descriptor: int, device: int) -> bool:
+    def is_generated(self, descriptor: int, device: int) -> bool:
         """Return True if the open item, whose st_dev is ``device``, lies on such a file system; raise ``Problem``."""
-        is_generated = self._known.get(device)
+        is_generated = self._is_generated.get(device)
         if is_generated is None:
-            with failing("statfs", on_source=True):
-                is_generated = self._known[device] = type_of_file_system(descriptor) in GENERATED
+            with as_problem("statfs", on_source=True):
+                is_generated = self._is_generated[device] = (
+                    type_of_file_system(descriptor) in GENERATED_FILE_SYSTEM_TYPES
+                )
         return is_generated
 
 
@@ -286,13 +295,13 @@ def generated_pieces(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
     """
     at = 0
     while not size or at < size:
-        with failing("read", on_source=True):
-            data = os.read(descriptor, min(PIECE, size - at) if size else PIECE)
+        with as_problem("read", on_source=True):
+            data = os.read(descriptor, min(PIECE_BYTES, size - at) if size else PIECE_BYTES)
         if not data:
             return
         at += len(data)
-        if at > LARGEST:
-            text = f"no end within {LARGEST >> 20} MiB, though the kernel generates this file: it is not copied"
+        if at > MAX_GENERATED_BYTES:
+            text = f"no end within {MAX_GENERATED_BYTES >> 20} MiB, though the kernel generates this file: it is not copied"
             raise Problem("read", 0, on_source=True, text=text)
         yield at - len(data), data
 

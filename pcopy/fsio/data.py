@@ -19,52 +19,54 @@ from collections.abc import Callable, Generator, Iterator
 
 from pcopy.fsio.contents import (
     Digest,
-    Generated,
+    GeneratedFileSystems,
     data_extents,
     digest_contents,
+    digest_hole,
     generated_pieces,
-    has_holes,
-    pieces_to_end,
-    skip_hole,
+    may_have_holes,
+    read_pieces_to_end,
 )
-from pcopy.fsio.passage import AS_EVER, Manner, Passage, write_all
-from pcopy.fsio.problem import Problem, failing
-from pcopy.fsio.throttle import Throttle, Unmoved, throttled
-from pcopy.fsio.ways import KnownWays
+from pcopy.fsio.passage import DEFAULT_CACHE_POLICY, CachePolicy, ContentCopy, write_all
+from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.throttle import Throttle, UntransferredBytes, throttled
+from pcopy.fsio.ways import TransferTraitsCache
 
-KERNEL_PIECE = 8 << 20
+COPY_FILE_RANGE_BYTES = 8 << 20
 """Bytes moved by one call of copy_file_range(2)."""
 
 FICLONE = 0x40049409
 """The request number of ioctl_ficlone(2)."""
 
-_NEVER_CLONES = (errno.EOPNOTSUPP, errno.EXDEV, errno.ENOTTY, errno.ENOSYS, errno.EPERM)
+_CLONE_UNSUPPORTED_ERRNOS = (errno.EOPNOTSUPP, errno.EXDEV, errno.ENOTTY, errno.ENOSYS, errno.EPERM)
 """Errors of FICLONE which mean that it is not tried again between these two file systems."""
-_NO_CLONE = (*_NEVER_CLONES, errno.EINVAL, errno.EBADF, errno.ETXTBSY)
+_CLONE_REFUSED_ERRNOS = (*_CLONE_UNSUPPORTED_ERRNOS, errno.EINVAL, errno.EBADF, errno.ETXTBSY)
 """Errors of FICLONE after which the contents are copied by other means."""
-_NEVER_KERNEL_COPIES = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM)
+_COPY_FILE_RANGE_UNSUPPORTED_ERRNOS = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM)
 """Errors of copy_file_range(2) which mean that it is not tried again between these two file systems."""
 
 
-REFLINKS = ("auto", "never", "always")
+REFLINK_CHOICES = ("auto", "never", "always")
 """Values of ``--reflink``: whether contents may be shared with the source.
 
 ``never`` also excludes copy_file_range(2), by which the file system might share them.
 """
 
 
-class Mover:
+class ContentsCopier:
     """Copies contents between files, and records between which file systems the fast methods do not work."""
 
-    def __init__(self, *, sparse: bool, reflink: str = "auto", manner: Manner = AS_EVER) -> None:
+    def __init__(
+        self, *, sparse: bool, reflink: str = "auto", cache_policy: CachePolicy = DEFAULT_CACHE_POLICY
+    ) -> None:
         self._sparse = sparse
         self._reflink = reflink
-        self._manner = manner
-        self._no_clone: dict[tuple[int, int], int] = {}
-        self._no_kernel_copy: set[tuple[int, int]] = set()
-        self.ways = KnownWays()
+        self._cache_policy = cache_policy
+        self._clone_errno: dict[tuple[int, int], int] = {}
+        self._without_copy_file_range: set[tuple[int, int]] = set()
+        self.transfer_traits = TransferTraitsCache()
         self.throttle = Throttle()
-        self.generated = Generated()
+        self.generated_file_systems = GeneratedFileSystems()
 
     def clone(self, source: int, target: int, devices: tuple[int, int]) -> bool:
         """Make ``target`` share all extents of ``source``. Return False if that is impossible or not wanted.
@@ -74,22 +76,22 @@ class Mover:
         """
         if self._reflink == "never":
             return False
-        refused = self._no_clone.get(devices, 0)
+        refused = self._clone_errno.get(devices, 0)
         if not refused:
             try:
                 fcntl.ioctl(target, FICLONE, source)
                 return True
             except OSError as error:
-                if error.errno not in _NO_CLONE:
-                    raise Problem.of("clone", error) from error
+                if error.errno not in _CLONE_REFUSED_ERRNOS:
+                    raise Problem.from_error("clone", error) from error
                 refused = error.errno
-            if refused in _NEVER_CLONES:
-                self._no_clone[devices] = refused
+            if refused in _CLONE_UNSUPPORTED_ERRNOS:
+                self._clone_errno[devices] = refused
         if self._reflink == "always":
             raise Problem("clone", refused, text="it cannot be cloned, which --reflink always requires")
         return False
 
-    def fill(
+    def copy_all(
         self,
         source: int,
         target: int,
@@ -109,21 +111,25 @@ class Mover:
                 holes are skipped.
         """
         size = status.st_size
-        if self.generated.is_on(source, devices[0]):
+        if self.generated_file_systems.is_generated(source, devices[0]):
             yield from _copy_pieces(generated_pieces(source, size), target, digest)
         elif not size:
-            yield from _copy_pieces(pieces_to_end(source), target, digest)
+            yield from _copy_pieces(read_pieces_to_end(source), target, digest)
         elif self.clone(source, target, devices):
             if digest is None:
-                yield Unmoved(size)
+                yield UntransferredBytes(size)
             else:
-                yield from throttled(digest_contents(source, 0, size, digest, holes=has_holes(status)), self.throttle)
+                yield from throttled(
+                    digest_contents(source, 0, size, digest, may_have_holes=may_have_holes(status)), self.throttle
+                )
         else:
-            if self._sparse and has_holes(status):
+            if self._sparse and may_have_holes(status):
                 extend(size)
-            yield from self.copy(source, target, 0, size, devices, holes=has_holes(status), digest=digest)
+            yield from self.copy_range(
+                source, target, 0, size, devices, may_have_holes=may_have_holes(status), digest=digest
+            )
 
-    def copy(
+    def copy_range(
         self,
         source: int,
         target: int,
@@ -131,7 +137,7 @@ class Mover:
         end: int,
         devices: tuple[int, int],
         *,
-        holes: bool,
+        may_have_holes: bool,
         digest: Digest | None = None,
     ) -> Generator[int, None, None]:
         """Copy the bytes from ``start`` to ``end``. Yield the number of bytes that each step moved; raise ``Problem``.
@@ -140,32 +146,38 @@ class Mover:
             devices: st_dev of source and target.
             holes: True if the source may have holes. They are skipped, and count as moved.
         """
-        extents = data_extents(source, start, end) if holes and self._sparse else iter([(start, end)])
-        in_kernel = digest is None and devices not in self._no_kernel_copy and self._copies_in_kernel(target, devices)
+        extents = data_extents(source, start, end) if may_have_holes and self._sparse else iter([(start, end)])
+        in_kernel = (
+            digest is None
+            and devices not in self._without_copy_file_range
+            and self._can_use_copy_file_range(target, devices)
+        )
         at = start
-        with Passage(source, target, end - start, digest, self.ways, devices[1], self._manner) as passage:
+        with ContentCopy(
+            source, target, end - start, digest, self.transfer_traits, devices[1], self._cache_policy
+        ) as passage:
             passage.throttle = self.throttle
             for first, after in extents:
-                yield from skip_hole(at, first, passage.digest)
+                yield from digest_hole(at, first, passage.digest)
                 at = first
                 if in_kernel:
-                    at = yield from self._copy_in_kernel(source, target, first, after, devices)
+                    at = yield from self._copy_file_range(source, target, first, after, devices)
                 if at < after:
-                    yield from passage.move(at, after)
+                    yield from passage.copy(at, after)
                 at = after
-            yield from skip_hole(at, end, passage.digest)
+            yield from digest_hole(at, end, passage.digest)
             passage.finish(start, end)
 
-    def _copies_in_kernel(self, target: int, devices: tuple[int, int]) -> bool:
+    def _can_use_copy_file_range(self, target: int, devices: tuple[int, int]) -> bool:
         """Return True if copy_file_range(2) is worth a try.
 
-        It is not with ``--reflink never``, nor if the user wants direct I/O or an empty page cache (``Manner``).
+        It is not with ``--reflink never``, nor if the user wants direct I/O or an empty page cache (``CachePolicy``).
         """
-        if self._reflink == "never" or any(self._manner):
+        if self._reflink == "never" or any(self._cache_policy):
             return False
-        return self.ways.of(devices[1], target).copies_itself
+        return self.transfer_traits.traits_of(devices[1], target).has_server_copy
 
-    def _copy_in_kernel(
+    def _copy_file_range(
         self, source: int, target: int, start: int, end: int, devices: tuple[int, int]
     ) -> Generator[int, None, int]:
         """Copy with copy_file_range(2) as far as possible; yield the bytes of each step; return the offset reached.
@@ -175,15 +187,15 @@ class Mover:
         """
         at = start
         while at < end:
-            piece = min(KERNEL_PIECE, end - at)
+            piece = min(COPY_FILE_RANGE_BYTES, end - at)
             if self.throttle.is_on:
-                piece = self.throttle.piece(piece)
-                yield from self.throttle.moves(piece)
+                piece = self.throttle.piece_size(piece)
+                yield from self.throttle.charge_bytes(piece)
             try:
                 moved = os.copy_file_range(source, target, piece, at, at)
             except OSError as error:
-                if error.errno in _NEVER_KERNEL_COPIES:
-                    self._no_kernel_copy.add(devices)
+                if error.errno in _COPY_FILE_RANGE_UNSUPPORTED_ERRNOS:
+                    self._without_copy_file_range.add(devices)
                 return at
             if not moved:
                 return at
@@ -203,5 +215,5 @@ def _copy_pieces(pieces: Iterator[tuple[int, memoryview | bytes]], target: int, 
 
 def set_size(target: int, size: int) -> None:
     """Set the size of the file ``target``, with a hole where nothing was written; raise ``Problem``."""
-    with failing("truncate"):
+    with as_problem("truncate"):
         os.ftruncate(target, size)

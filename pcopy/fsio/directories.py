@@ -16,51 +16,51 @@ import sys
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 
-from pcopy.fsio.close import entries_of, held_open, let_go
-from pcopy.fsio.identity import FUSE, OVERLAY, Identity, Likeness, lies_on, mark_of
-from pcopy.fsio.mounted import Mounted, MountRoot, mount_number
-from pcopy.fsio.mounts import Followed, Mounts
-from pcopy.fsio.patience import PASSING, STALE, patiently
-from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.close import close_ignoring_errors, closed_at_end, open_directory_entries
+from pcopy.fsio.identity import FUSE_TYPE, OVERLAY_TYPE, Identity, IdentityComparison, mark_of, may_be_on_file_system
+from pcopy.fsio.mounted import ExpectedMounts, MountRoot, mount_id_of
+from pcopy.fsio.mounts import FollowedLinks, MountCodes
+from pcopy.fsio.patience import TRANSIENT_ERRNOS, TRANSIENT_OPEN_ERRNOS, with_retries
+from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.source import open_to_read, status_of
 
-_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 """Flags of open(2) for directories that are read."""
 
 _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
-CAPACITY = 128
+MAX_CAPACITY = 128
 """Number of descriptors cached per side (source and target), if the limit of open files allows it."""
 
-LEAST = 4
+MIN_CAPACITY = 4
 """Number of descriptors cached per side at least, whatever the limit of open files."""
 
-_SPARE = 20
+_RESERVED_DESCRIPTORS = 20
 """Descriptors reserved for everything else: the files of a task, of a journal, of a manifest, and pipes."""
 
-_OF_TASKS = 48
+_TASK_DESCRIPTORS = 48
 """Descriptors reserved for the tasks that are under way if threads are used.
 
 There are four such tasks, each with ``HELD`` directories and the two files of an item.
 """
 
-_OF_THREAD = 10
+_DESCRIPTORS_PER_THREAD = 10
 """Descriptors reserved for each thread: two directories and two files of the row it works on, and half of a task's."""
 
-_Entry = tuple[int, Identity]
+_CacheEntry = tuple[int, Identity]
 """The descriptor of an open directory, and the directory's identity."""
 
-HELD = 2 * LEAST
+DIRECTORIES_PER_TASK = 2 * MIN_CAPACITY
 """Number of directories that stay open for a task while other tasks run: those that it opened last.
 
 Directories of both sides count together.
 """
 
-Held = OrderedDict[int, None]
+TaskDescriptors = OrderedDict[int, None]
 """The descriptors that stay open for one task, in the order of their last use."""
 
 
-class Pins:
+class PinnedDescriptors:
     """Counts the users of descriptors; one that is in use (pinned) is not closed.
 
     Users are tasks, and threads that cannot be interrupted. If a descriptor were closed while it is in use, its number
@@ -69,9 +69,9 @@ class Pins:
 
     def __init__(self) -> None:
         self._users: Counter[int] = Counter()
-        self.held: Held | None = None
+        self.task_descriptors: TaskDescriptors | None = None
         """The descriptors that stay open for the running task; None if no task runs."""
-        self._left: set[int] = set()
+        self._to_close: set[int] = set()
         """Pinned descriptors that no cache contains any longer. They are closed when they are unpinned."""
 
     def __len__(self) -> int:
@@ -86,75 +86,75 @@ class Pins:
         self._users[descriptor] -= 1
         if not self._users[descriptor]:
             del self._users[descriptor]
-            if descriptor in self._left:
-                self._left.remove(descriptor)
-                let_go(descriptor)
+            if descriptor in self._to_close:
+                self._to_close.remove(descriptor)
+                close_ignoring_errors(descriptor)
 
-    def hold(self, descriptor: int) -> None:
+    def keep_for_task(self, descriptor: int) -> None:
         """Keep ``descriptor`` open for the running task. Of more than ``HELD``, release the least recently used one."""
-        if self.held is None:
+        if self.task_descriptors is None:
             return
-        if descriptor not in self.held:
+        if descriptor not in self.task_descriptors:
             self.pin(descriptor)
-            self.held[descriptor] = None
-        self.held.move_to_end(descriptor)
-        if len(self.held) > HELD:
-            self.unpin(self.held.popitem(last=False)[0])
+            self.task_descriptors[descriptor] = None
+        self.task_descriptors.move_to_end(descriptor)
+        if len(self.task_descriptors) > DIRECTORIES_PER_TASK:
+            self.unpin(self.task_descriptors.popitem(last=False)[0])
 
-    def drop(self, descriptor: int) -> None:
+    def release_from_task(self, descriptor: int) -> None:
         """Release ``descriptor`` if it is kept open for the running task."""
-        if self.held is not None and descriptor in self.held:
-            del self.held[descriptor]
+        if self.task_descriptors is not None and descriptor in self.task_descriptors:
+            del self.task_descriptors[descriptor]
             self.unpin(descriptor)
 
-    def release(self, descriptors: Held) -> None:
+    def release_task(self, descriptors: TaskDescriptors) -> None:
         """Release all descriptors that are kept open for a task, which has ended."""
         while descriptors:
             self.unpin(descriptors.popitem()[0])
 
-    def let_go(self, descriptor: int) -> None:
+    def close_when_unpinned(self, descriptor: int) -> None:
         """Close ``descriptor``, immediately or as soon as it is not pinned."""
         if descriptor in self._users:
-            self._left.add(descriptor)
+            self._to_close.add(descriptor)
         else:
-            let_go(descriptor)
+            close_ignoring_errors(descriptor)
 
 
-def affordable() -> int:
+def affordable_cache_capacity() -> int:
     """Return the number of descriptors that may be cached for each of two sides, within the limit of open files."""
-    available = _left()
-    return max(LEAST, min(CAPACITY, available // 4 if _threads_of(available) > 1 else available // 2))
+    available = _available_descriptors()
+    return max(MIN_CAPACITY, min(MAX_CAPACITY, available // 4 if _thread_count(available) > 1 else available // 2))
 
 
-def affordable_threads() -> int:
+def affordable_thread_count() -> int:
     """Return how many threads of the C backend may work at a time within the limit of open files."""
-    return _threads_of(_left())
+    return _thread_count(_available_descriptors())
 
 
-def _threads_of(available: int) -> int:
+def _thread_count(available: int) -> int:
     """Return the number of threads if this process may open ``available`` more files."""
-    return max(0, available - 2 * min(CAPACITY, available // 4) - _OF_TASKS) // _OF_THREAD
+    return max(0, available - 2 * min(MAX_CAPACITY, available // 4) - _TASK_DESCRIPTORS) // _DESCRIPTORS_PER_THREAD
 
 
-def _left() -> int:
-    """Return how many more files this process may open, less those reserved (``_SPARE``)."""
+def _available_descriptors() -> int:
+    """Return how many more files this process may open, less those reserved (``_RESERVED_DESCRIPTORS``)."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         limit = 1 << 20
     try:
         used = len(os.listdir("/proc/self/fd"))
     except OSError:  # /proc is not mounted, or no descriptor is left to open it
-        used = _SPARE
-    return max(0, limit - used - _SPARE)
+        used = _RESERVED_DESCRIPTORS
+    return max(0, limit - used - _RESERVED_DESCRIPTORS)
 
 
-Opened = tuple[int, int, int, bytes]
+OpenedDirectory = tuple[int, int, int, bytes]
 """An open directory: its descriptor, st_dev, inode number and identity mark.
 
 The mark (``pcopy.fsio.identity``) is that of an item that this job created.
 """
 
-Opener = Callable[[int, bytes, int, bool], Opened | None]
+FastOpener = Callable[[int, bytes, int, bool], OpenedDirectory | None]
 """A function that opens a directory on the fast path.
 
 It takes the descriptor of the parent directory, a name, flags of open(2), and True if the mark is needed. It returns
@@ -162,18 +162,20 @@ None if it did not open the directory, for whatever reason; then the slow path o
 """
 
 
-def nothing(parent: int, name: bytes, flags: int, wants_mark: bool) -> Opened | None:
-    """Return None: an ``Opener`` that leaves every directory to the slow path."""
+def open_nothing(parent: int, name: bytes, flags: int, wants_mark: bool) -> OpenedDirectory | None:
+    """Return None: an ``FastOpener`` that leaves every directory to the slow path."""
     return None
 
 
-class OpenDirectories:
+class DirectoryCache:
     """A cache of open directories, by the number of their base and their path.
 
     The next look-up may close any descriptor that is not pinned.
     """
 
-    def __init__(self, capacity: int = CAPACITY, pins: Pins | None = None, open_plain: Opener = nothing) -> None:
+    def __init__(
+        self, capacity: int = MAX_CAPACITY, pins: PinnedDescriptors | None = None, open_plain: FastOpener = open_nothing
+    ) -> None:
         """Create an empty cache.
 
         Args:
@@ -181,38 +183,38 @@ class OpenDirectories:
             pins: the users of descriptors, which several caches may share.
             open_plain: opens directories on the fast path.
         """
-        self.open_plain = open_plain
+        self.open_fast = open_plain
         self._capacity = capacity
-        self.pins = pins if pins is not None else Pins()
-        self._entries: OrderedDict[tuple[int, bytes], _Entry] = OrderedDict()
+        self.pins = pins if pins is not None else PinnedDescriptors()
+        self._entries: OrderedDict[tuple[int, bytes], _CacheEntry] = OrderedDict()
 
-    def get(self, base: int, path: bytes) -> _Entry | None:
+    def get(self, base: int, path: bytes) -> _CacheEntry | None:
         """Return the cached directory ``path`` and mark it as recently used; None if it is not cached."""
         entry = self._entries.get((base, path))
         if entry is not None:
             self._entries.move_to_end((base, path))
         return entry
 
-    def keep(self, base: int, path: bytes, entry: _Entry) -> None:
+    def add(self, base: int, path: bytes, entry: _CacheEntry) -> None:
         """Add a directory to the cache, and drop the least recently used one if the cache is full."""
         self._entries[base, path] = entry
         while len(self._entries) > self._capacity:
-            self.pins.let_go(self._entries.popitem(last=False)[1][0])
+            self.pins.close_when_unpinned(self._entries.popitem(last=False)[1][0])
 
-    def forget(self, base: int, path: bytes) -> None:
+    def discard(self, base: int, path: bytes) -> None:
         """Drop ``path`` from the cache and close it, unless another task or a thread uses it."""
         entry = self._entries.pop((base, path), None)
         if entry is not None:
-            self.pins.drop(entry[0])
-            self.pins.let_go(entry[0])
+            self.pins.release_from_task(entry[0])
+            self.pins.close_when_unpinned(entry[0])
 
     def close(self) -> None:
         """Drop all directories from the cache."""
         while self._entries:
-            self.pins.let_go(self._entries.popitem()[1][0])
+            self.pins.close_when_unpinned(self._entries.popitem()[1][0])
 
 
-class Directories:
+class RootDirectories:
     """The directories below ``base`` (a descriptor), by paths relative to it; the path ``b""`` is ``base`` itself."""
 
     def __init__(
@@ -221,10 +223,10 @@ class Directories:
         code: int,
         *,
         on_source: bool,
-        kept: OpenDirectories | None = None,
-        number: int = 0,
-        followed: Followed | None = None,
-        mounted: Mapping[bytes, MountRoot] | None = None,
+        cache: DirectoryCache | None = None,
+        root_number: int = 0,
+        followed_links: FollowedLinks | None = None,
+        expected_mounts: Mapping[bytes, MountRoot] | None = None,
         one_host: bool = True,
     ) -> None:
         """Open nothing yet.
@@ -241,16 +243,16 @@ class Directories:
             one_host: True if no other host works with this root.
         """
         self._base = base
-        self._number = number
-        self.mounts = Mounts(code, os.fstat(base).st_dev, followed)
-        self._checks = mounted is not None
-        self.mounted = Mounted(base, mounted or {}, on_source=on_source, one_host=one_host)
+        self._root_number = root_number
+        self.mount_codes = MountCodes(code, os.fstat(base).st_dev, followed_links)
+        self._checks_mounts = expected_mounts is not None
+        self.expected_mounts = ExpectedMounts(base, expected_mounts or {}, on_source=on_source, one_host=one_host)
         self._on_source = on_source
-        self._flags = _FLAGS if followed is None else _FLAGS & ~os.O_NOFOLLOW
-        self._kept = kept if kept is not None else OpenDirectories()
-        self._inodes_differ: set[int | None] = set()
+        self._flags = _OPEN_FLAGS if followed_links is None else _OPEN_FLAGS & ~os.O_NOFOLLOW
+        self._cache = cache if cache is not None else DirectoryCache()
+        self._devices_with_other_inodes: set[int | None] = set()
         """The st_dev of file systems whose listings show other inode numbers than stat(2)."""
-        self.keeps_atime = on_source
+        self.preserves_atime = on_source
         """True if directories are opened with O_NOATIME where that is permitted, so that listing does not change access
         times.
         """
@@ -262,83 +264,85 @@ class Directories:
         directories. Raise ``Problem`` if ``path`` is no directory, or not the one with ``identity``, as far as that can
         be determined.
         """
-        entry = self._entry(path)
-        if identity is not None and identity.compare(entry[1]) is Likeness.OTHER:
-            self.forget(path)
+        entry = self._cached_or_opened(path)
+        if identity is not None and identity.compare(entry[1]) is IdentityComparison.OTHER:
+            self.discard(path)
             raise Problem("open", errno.ESTALE, on_source=self._on_source, text="the directory was replaced meanwhile")
-        self._kept.pins.hold(entry[0])
+        self._cache.pins.keep_for_task(entry[0])
         return entry[0]
 
-    def _entry(self, path: bytes) -> _Entry:
+    def _cached_or_opened(self, path: bytes) -> _CacheEntry:
         """Return the entry of ``path`` from the cache; open the directory if it is not cached."""
-        return self._kept.get(self._number, path) or self._walk(path)
+        return self._cache.get(self._root_number, path) or self._open_path(path)
 
-    def _walk(self, path: bytes) -> _Entry:
+    def _open_path(self, path: bytes) -> _CacheEntry:
         """Open ``path``, starting from the nearest cached directory above it."""
         prefix, above = path, None
         while prefix and above is None:
             prefix = prefix.rpartition(b"/")[0]
-            above = self._kept.get(self._number, prefix) if prefix else None
-        at, code = (above[0], above[1].mount) if above else (self._base, self.mounts.base)
+            above = self._cache.get(self._root_number, prefix) if prefix else None
+        at, code = (above[0], above[1].mount_code) if above else (self._base, self.mount_codes.root_code)
         if not path:
-            return self._keep(path, self._open_again(at), code)
+            return self._add_to_cache(path, self._reopen_base(at), code)
         for name in path[len(prefix) :].strip(b"/").split(b"/"):
             child = prefix + b"/" + name if prefix else name
-            if (opened := self._open_plain(child, at, name, code)) is not None:
+            if (opened := self._open_fast(child, at, name, code)) is not None:
                 prefix, entry = child, opened
                 at = entry[0]
                 continue
             try:
-                entered = self._enter_patiently(at, name)
+                entered = self._open_child_with_retries(at, name)
             except OSError as error:
                 is_missing = self._on_source and error.errno == errno.ENOENT
                 number = error.errno or errno.EIO
                 raise Problem("open", number, on_source=self._on_source, changed=is_missing) from error
             prefix = child
-            entry = self._keep(prefix, entered, code)
-            at, code = entered, entry[1].mount
+            entry = self._add_to_cache(prefix, entered, code)
+            at, code = entered, entry[1].mount_code
         return entry
 
-    def _open_plain(self, path: bytes, at: int, name: bytes, parent_code: int) -> _Entry | None:
+    def _open_fast(self, path: bytes, at: int, name: bytes, parent_code: int) -> _CacheEntry | None:
         """Open a directory on the fast path; return None if that is not possible, and leave nothing open.
 
         The fast path is for a directory at which no file system is mounted. ``parent_code`` is the mount code of its
         parent.
         """
-        if path in self.mounted:
+        if path in self.expected_mounts:
             return None
-        flags = self._flags | os.O_NOATIME if self.keeps_atime else self._flags
-        opened = self._kept.open_plain(at, name, flags, not self._on_source)
+        flags = self._flags | os.O_NOATIME if self.preserves_atime else self._flags
+        opened = self._cache.open_fast(at, name, flags, not self._on_source)
         if opened is None:
             return None
         descriptor, device, inode, mark = opened
-        if device != self.mounts.device(parent_code):  # a mount point: the slow path checks it
-            let_go(descriptor)
+        if device != self.mount_codes.device_of_code(parent_code):  # a mount point: the slow path checks it
+            close_ignoring_errors(descriptor)
             return None
         entry = descriptor, Identity(parent_code, inode, mark)
-        self._kept.keep(self._number, path, entry)
+        self._cache.add(self._root_number, path, entry)
         return entry
 
-    def _open_again(self, base: int) -> int:
+    def _reopen_base(self, base: int) -> int:
         """Open the base once more, so that it gets a file offset of its own.
 
         Other roots and ranks share the offset of the base, and reading its names would move it.
         """
         try:
-            return self._enter_patiently(base, b".")
+            return self._open_child_with_retries(base, b".")
         except OSError as error:
             if error.errno != errno.EACCES:
-                raise Problem.of("open", error, on_source=self._on_source) from error
-        with failing("dup", on_source=self._on_source):
+                raise Problem.from_error("open", error, on_source=self._on_source) from error
+        with as_problem("dup", on_source=self._on_source):
             return os.dup(base)  # readable but not searchable: the names of its entries can still be read
 
-    def _enter_patiently(self, at: int, name: bytes) -> int:
+    def _open_child_with_retries(self, at: int, name: bytes) -> int:
         """Open ``name`` in an open directory; try again after errors that may be transient."""
-        return patiently(lambda: self._enter(at, name), PASSING if self._on_source else STALE)
+        return with_retries(
+            lambda: self._open_child(at, name), TRANSIENT_ERRNOS if self._on_source else TRANSIENT_OPEN_ERRNOS
+        )
 
-    def _enter(self, at: int, name: bytes) -> int:
+    def _open_child(self, at: int, name: bytes) -> int:
         """Open ``name`` in an open directory; raise ``OSError``."""
-        extra = os.O_NOATIME if self.keeps_atime else 0
+        extra = os.O_NOATIME if self.preserves_atime else 0
         try:
             return os.open(name, self._flags | extra, dir_fd=at)
         except PermissionError as error:
@@ -347,35 +351,38 @@ class Directories:
             # A directory that is searchable but not readable still leads to the directories below it.
             return os.open(name, self._flags | os.O_PATH, dir_fd=at)
 
-    def _keep(self, path: bytes, descriptor: int, parent_code: int) -> _Entry:
+    def _add_to_cache(self, path: bytes, descriptor: int, parent_code: int) -> _CacheEntry:
         """Add a newly opened directory to the cache; close it and raise ``Problem`` if its status cannot be read.
 
         Only directories of the target get a mark: of a source, nobody but its owner could forge an identity.
         """
         try:
             status = status_of(descriptor, on_source=self._on_source)
-            outside = self.mounts.device(parent_code)
-            if self._checks:
-                self.mounted.check(path, descriptor, status, outside)
+            outside = self.mount_codes.device_of_code(parent_code)
+            if self._checks_mounts:
+                self.expected_mounts.check_item(path, descriptor, status, outside)
             is_within = status.st_dev == outside
-            label = b"" if is_within else self.mounted.label(path, descriptor, status.st_dev)
+            label = b"" if is_within else self.expected_mounts.label(path, descriptor, status.st_dev)
         except Problem:
-            let_go(descriptor)
+            close_ignoring_errors(descriptor)
             raise
-        mark = b"" if self._on_source else mark_of(descriptor, made=True)
-        entry = descriptor, Identity(self.mounts.code(path, status.st_dev, parent_code, label), status.st_ino, mark)
-        self._kept.keep(self._number, path, entry)
+        mark = b"" if self._on_source else mark_of(descriptor, created_by_job=True)
+        entry = (
+            descriptor,
+            Identity(self.mount_codes.directory_code(path, status.st_dev, parent_code, label), status.st_ino, mark),
+        )
+        self._cache.add(self._root_number, path, entry)
         return entry
 
-    def identity(self, path: bytes, *, made: bool = True) -> Identity:
+    def identity(self, path: bytes, *, created_by_job: bool = True) -> Identity:
         """Return the identity of the directory ``path``; raise ``Problem``. On the source's side it has no mark.
 
         ``made`` as in ``pcopy.fsio.identity.mark_of``: False if the directory may be older than this job.
         """
-        descriptor, identity = self._entry(path)
-        return identity if made else identity._replace(mark=mark_of(descriptor, made=False))
+        descriptor, identity = self._cached_or_opened(path)
+        return identity if created_by_job else identity._replace(mark=mark_of(descriptor, created_by_job=False))
 
-    def listed_identity(self, path: bytes, inode: int, parent_code: int, *, mounts: bool = False) -> Identity:
+    def listed_identity(self, path: bytes, inode: int, parent_code: int, *, accepts_mounts: bool = False) -> Identity:
         """Return the identity of the directory ``path``, which was listed in its parent with the number ``inode``.
 
         If its inode number is another one now, it is accepted in these cases only:
@@ -391,16 +398,18 @@ class Directories:
             mounts: accept other mounts of the parent's file system.
         """
         identity = self.identity(path)
-        is_expected = identity.inode == inode or identity.mount != parent_code or path in self.mounted
-        if not (is_expected or (mounts if self._is_mount(path) else self._lists_other_inodes(path, inode))):
-            self.forget(path)
+        is_expected = identity.inode == inode or identity.mount_code != parent_code or path in self.expected_mounts
+        if not (is_expected or (accepts_mounts if self._is_mount(path) else self._lists_other_inodes(path, inode))):
+            self.discard(path)
             raise Problem("open", errno.ESTALE, on_source=self._on_source, text="the directory was replaced meanwhile")
         return identity
 
     def _is_mount(self, path: bytes) -> bool:
         """Return True if ``path`` lies on another mount than its parent, perhaps a mount of the same file system."""
-        with failing("statx", on_source=self._on_source):
-            return mount_number(self._entry(path)[0]) != mount_number(self._entry(path.rpartition(b"/")[0])[0])
+        with as_problem("statx", on_source=self._on_source):
+            return mount_id_of(self._cached_or_opened(path)[0]) != mount_id_of(
+                self._cached_or_opened(path.rpartition(b"/")[0])[0]
+            )
 
     def _lists_other_inodes(self, path: bytes, inode: int) -> bool:
         """Return True if listings show other inode numbers than stat(2) on the file system of ``path``.
@@ -410,36 +419,36 @@ class Directories:
         answer is kept per file system. File systems on which no number differs are never examined.
         """
         above, _, name = path.rpartition(b"/")
-        parent, identity = self._entry(above)
-        device = self.mounts.device(identity.mount)
-        if device in self._inodes_differ:
+        parent, identity = self._cached_or_opened(above)
+        device = self.mount_codes.device_of_code(identity.mount_code)
+        if device in self._devices_with_other_inodes:
             return True
-        differ = lies_on(FUSE, parent) or lies_on(OVERLAY, parent)
+        differ = may_be_on_file_system(FUSE_TYPE, parent) or may_be_on_file_system(OVERLAY_TYPE, parent)
         if not differ:
             with (
-                failing("readdir", on_source=self._on_source),
-                held_open(self._enter_patiently(parent, b".")) as listed,
-                entries_of(listed) as entries,
+                as_problem("readdir", on_source=self._on_source),
+                closed_at_end(self._open_child_with_retries(parent, b".")) as listed,
+                open_directory_entries(listed) as entries,
             ):
                 differ = any(os.fsencode(each.name) == name and each.inode() == inode for each in entries)
         if differ:
-            self._inodes_differ.add(device)
+            self._devices_with_other_inodes.add(device)
         return differ
 
-    def above(self, path: bytes) -> Iterator[tuple[bytes, Identity]]:
+    def ancestors(self, path: bytes) -> Iterator[tuple[bytes, Identity]]:
         """Yield all directories above ``path``, from the base on, with their identities; raise ``Problem``."""
         names = path.split(b"/")
         for depth in range(len(names)):
             above = b"/".join(names[:depth])
             yield above, self.identity(above)
 
-    def forget(self, path: bytes) -> None:
+    def discard(self, path: bytes) -> None:
         """Drop ``path`` from the cache and close it."""
-        self._kept.forget(self._number, path)
+        self._cache.discard(self._root_number, path)
 
     def close(self) -> None:
         """Close all cached directories, including those of other roots that share the cache, but not the bases."""
-        self._kept.close()
+        self._cache.close()
 
 
 def list_names(source: int) -> Iterator[bytes]:
@@ -451,7 +460,7 @@ def list_names(source: int) -> Iterator[bytes]:
 def list_entries(directory: int) -> Iterator[os.DirEntry[str]]:
     """Yield the entries of an open directory of the source; raise ``Problem``, at the first entry or later."""
     try:
-        with entries_of(directory) as entries:
+        with open_directory_entries(directory) as entries:
             yield from entries
     except OSError as error:
         raise listing_problem(error.errno or errno.EIO) from error
@@ -467,20 +476,20 @@ def listing_problem(number: int) -> Problem:
     return Problem("readdir", number, on_source=True)
 
 
-def is_empty(parent: int | None, name: bytes) -> bool:
+def is_directory_empty(parent: int | None, name: bytes) -> bool:
     """Return True if the directory ``name`` of either side is empty; raise ``Problem``."""
-    with failing("open"), held_open(open_to_read(parent, name)) as directory, os.scandir(directory) as entries:
+    with as_problem("open"), closed_at_end(open_to_read(parent, name)) as directory, os.scandir(directory) as entries:
         return next(entries, None) is None
 
 
-def count_entries(directory: int, *, sockets: bool) -> int:
+def entry_count(directory: int, *, counts_sockets: bool) -> int:
     """Return the number of entries of an open directory; raise ``OSError``.
 
     Args:
         sockets: False if sockets are not counted, since they are no part of a dataset.
     """
-    with entries_of(directory) as entries:
-        if not sockets:
+    with open_directory_entries(directory) as entries:
+        if not counts_sockets:
             return sum(not _is_socket(entry) for entry in entries)
         last = deque(enumerate(entries, 1), maxlen=1)
         return last[0][0] if last else 0

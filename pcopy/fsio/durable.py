@@ -14,18 +14,18 @@ from contextlib import contextmanager, suppress
 from enum import Enum
 from typing import BinaryIO
 
-from pcopy.fsio.close import held_open
-from pcopy.fsio.patience import open_patiently
-from pcopy.fsio.problem import Problem, failing
-from pcopy.fsio.syncer import NO_SYNC, open_for_sync, sync_file, sync_file_system, sync_written
-from pcopy.fsio.temporary import NEW
+from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.syncer import SYNC_UNSUPPORTED_ERRNOS, open_for_sync, sync_file, sync_file_system, sync_if_supported
+from pcopy.fsio.temporary import CREATE_FLAGS
 
-_PATH = b"/proc/self/fd/%d"
-_BUFFER = 1 << 18
+_PROC_FD_PATH = b"/proc/self/fd/%d"
+_BUFFER_BYTES = 1 << 18
 """Bytes that are buffered for one write."""
 
 
-class Synced(Enum):
+class Durability(Enum):
     """Durability of the file at the end of ``replacing``.
 
     - ``NOTHING``: nothing is synced.
@@ -40,14 +40,14 @@ class Synced(Enum):
 
 
 @contextmanager
-def replacing(
+def replaced_file(
     directory: int,
     name: bytes,
     temporary: bytes,
     *,
     mode: int = 0o600,
-    synced: Synced = Synced.NAME,
-    unnamed: bool = False,
+    durability: Durability = Durability.NAME,
+    uses_unnamed_file: bool = False,
 ) -> Iterator[BinaryIO]:
     """Yield a stream for the new contents of the file ``name`` in an open directory; replace the file at the end.
 
@@ -60,29 +60,29 @@ def replacing(
         unnamed: create the file with O_TMPFILE where that is supported, and give it the name ``temporary`` only when it
             is complete. Then nothing is left behind if the process is killed.
     """
-    descriptor = _unnamed(directory, mode) if unnamed else -1
+    descriptor = _create_unnamed(directory, mode) if uses_unnamed_file else -1
     is_named = descriptor < 0
-    with explained("create", "cannot create files with a leading dot"):
+    with explained_errors("create", "cannot create files with a leading dot"):
         if is_named:
-            descriptor = open_patiently(temporary, NEW, mode, dir_fd=directory)
-    with failing("create"):
-        stream = open(descriptor, "wb", buffering=_BUFFER)  # noqa: SIM115
+            descriptor = open_with_retries(temporary, CREATE_FLAGS, mode, dir_fd=directory)
+    with as_problem("create"):
+        stream = open(descriptor, "wb", buffering=_BUFFER_BYTES)  # noqa: SIM115
     try:
         try:
             yield stream
-            with failing("write"):
+            with as_problem("write"):
                 stream.flush()
-            if synced is not Synced.NOTHING:
-                with failing("fsync"):
-                    sync_written(stream.fileno())
+            if durability is not Durability.NOTHING:
+                with as_problem("fsync"):
+                    sync_if_supported(stream.fileno())
             if not is_named:
                 # Only a link to /proc/self/fd/N gives a name to an O_TMPFILE file without privileges (open(2)).
-                with failing("link"):
-                    os.link(_PATH % descriptor, temporary, dst_dir_fd=directory, follow_symlinks=True)
+                with as_problem("link"):
+                    os.link(_PROC_FD_PATH % descriptor, temporary, dst_dir_fd=directory, follow_symlinks=True)
                 is_named = True
-            with failing("close"):
+            with as_problem("close"):
                 stream.close()
-            with explained("rename", "cannot rename files"):
+            with explained_errors("rename", "cannot rename files"):
                 os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
         finally:
             with suppress(OSError):  # closing flushes the buffer; a second failure must not hide the first
@@ -92,18 +92,18 @@ def replacing(
             with suppress(OSError):
                 os.unlink(temporary, dir_fd=directory)
         raise
-    if synced is Synced.NAME:
+    if durability is Durability.NAME:
         sync_directory(directory)
 
 
 @contextmanager
-def explained(operation: str, lacking: str) -> Iterator[None]:
+def explained_errors(operation: str, lacking: str) -> Iterator[None]:
     """Raise ``Problem`` for an ``OSError`` of the block.
 
     If the error means that the file system does not support ``operation``, the text says so: "the file system" and
     ``lacking``.
     """
-    with failing(operation):
+    with as_problem(operation):
         try:
             yield
         except OSError as error:
@@ -112,17 +112,17 @@ def explained(operation: str, lacking: str) -> Iterator[None]:
             raise Problem(operation, error.errno, text=f"the file system {lacking} ({error.strerror})") from error
 
 
-def _unnamed(directory: int, mode: int) -> int:
+def _create_unnamed(directory: int, mode: int) -> int:
     """Return the descriptor of a new file without a name (O_TMPFILE).
 
     Return -1 if the file system does not support that, or if the file could not be linked later because /proc is
     missing.
     """
     try:
-        descriptor = open_patiently(b".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, mode, dir_fd=directory)
+        descriptor = open_with_retries(b".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, mode, dir_fd=directory)
     except OSError:
         return -1
-    if os.path.exists(_PATH % descriptor):
+    if os.path.exists(_PROC_FD_PATH % descriptor):
         return descriptor
     os.close(descriptor)
     return -1
@@ -137,19 +137,19 @@ def sync_directory(directory: int) -> None:
         sync_file(directory)
     except OSError as error:
         if error.errno == errno.EBADF:
-            with failing("open"), held_open(open_for_sync(directory)) as opened:
+            with as_problem("open"), closed_at_end(open_for_sync(directory)) as opened:
                 sync_file_system(opened)
-        elif error.errno not in NO_SYNC:
-            raise Problem.of("fsync", error) from error
+        elif error.errno not in SYNC_UNSUPPORTED_ERRNOS:
+            raise Problem.from_error("fsync", error) from error
 
 
 def sync_directory_at(path: bytes) -> None:
     """Make the names in the directory ``path`` durable, as ``sync_directory`` does; raise ``OSError``."""
-    with held_open(open_patiently(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
+    with closed_at_end(open_with_retries(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         sync_directory(descriptor)
 
 
-boots_of_job: set[str] = set()
+boot_ids_of_job: set[str] = set()
 """Boot ids of all hosts on which ranks of this job run. Filled on rank 0 only."""
 
 

@@ -14,17 +14,17 @@ from enum import Enum
 from functools import partial
 from typing import Protocol
 
-from pcopy.fsio.close import abandon, close_read
-from pcopy.fsio.contents import PIECE, lent_buffer
-from pcopy.fsio.patience import patiently
-from pcopy.fsio.problem import Problem, TargetChanged, changed, failing
-from pcopy.fsio.source import Version, check_unchanged, open_to_read, status_of
+from pcopy.fsio.close import close_after_failure, close_after_read
+from pcopy.fsio.contents import PIECE_BYTES, borrowed_buffer
+from pcopy.fsio.patience import with_retries
+from pcopy.fsio.problem import Problem, TargetChanged, as_problem, source_changed
+from pcopy.fsio.source import FileVersion, check_unchanged, open_to_read, status_of
 from pcopy.fsio.throttle import Throttle
 
-FAR = 2**63 - 1
+MAX_TIME_NS = 2**63 - 1
 """The largest number of nanoseconds since 1970 that 64 bits can hold."""
 
-TIME_STEPS = (100, 1_000, 10_000_000, 1_000_000_000, 2_000_000_000)
+TIME_RESOLUTIONS = (100, 1_000, 10_000_000, 1_000_000_000, 2_000_000_000)
 """Resolutions of modification times in nanoseconds, to which file systems or tools cut times (round them down).
 
 They are those of SMB and NTFS, of network file systems, of exFAT, of ext3 and HFS+, and of FAT. ``native/internal.h``
@@ -32,7 +32,7 @@ has the same list.
 """
 
 
-class Status(Protocol):
+class ComparedStatus(Protocol):
     """The fields of an item's status on which the decision rests."""
 
     @property
@@ -45,7 +45,7 @@ class Status(Protocol):
     def st_mtime_ns(self) -> int: ...
 
 
-class Decision(Enum):
+class ExistingDecision(Enum):
     """Decision about an item whose name exists in the target."""
 
     REPLACE = "replace"
@@ -53,40 +53,48 @@ class Decision(Enum):
     FAIL = "fail"
 
 
-def decide(policy: str, modify_window: int, source: Status, target: Status, *, contents: bool = False) -> Decision:
+def decision_for_existing(
+    policy: str, modify_window: int, source: ComparedStatus, target: ComparedStatus, *, contents: bool = False
+) -> ExistingDecision:
     """Return what the policy of ``--existing`` does with ``target``.
 
     ``changed`` and ``newer`` replace an item of another type. ``newer`` skips a target with a later modification time,
     and decides as ``changed`` does if the times are equal (``are_times_equal``).
 
     Args:
-        policy: one of ``pcopy.tasks.base.job.EXISTING``.
+        policy: one of ``pcopy.tasks.base.job.EXISTING_CHOICES``.
         modify_window: difference of times that is ignored, in seconds.
         contents: True if contents decide and not times. Then the contents of an item that is to be skipped must still
             be compared (``same_contents``).
     """
     if policy not in ("changed", "newer"):
-        return Decision(policy)
+        return ExistingDecision(policy)
     if stat.S_IFMT(source.st_mode) != stat.S_IFMT(target.st_mode):
-        return Decision.REPLACE
+        return ExistingDecision.REPLACE
     if policy == "newer" and not are_times_equal(source.st_mtime_ns, target.st_mtime_ns, modify_window):
-        return Decision.REPLACE if source.st_mtime_ns > target.st_mtime_ns else Decision.SKIP
-    return Decision.SKIP if alike(source, target, modify_window, contents=contents) else Decision.REPLACE
+        return ExistingDecision.REPLACE if source.st_mtime_ns > target.st_mtime_ns else ExistingDecision.SKIP
+    return (
+        ExistingDecision.SKIP
+        if looks_like_copy(source, target, modify_window, contents=contents)
+        else ExistingDecision.REPLACE
+    )
 
 
 def are_times_equal(source: int, target: int, modify_window: int) -> bool:
     """Return True if ``target`` is the modification time of an unchanged copy of an item that has the time ``source``.
 
     Both are in nanoseconds since 1970. They are equal if they are the same, if ``target`` is ``source`` cut (rounded
-    down, as Linux cuts times, those before 1970, too) to one of ``TIME_STEPS``, or if they differ by ``modify_window``
-    seconds at most and that is not 0.
+    down, as Linux cuts times, those before 1970, too) to one of ``TIME_RESOLUTIONS``, or if they differ by
+    ``modify_window`` seconds at most and that is not 0.
     """
     if source == target or abs(source - target) <= modify_window * 10**9:
         return True
-    return any(source // step * step == target for step in TIME_STEPS)
+    return any(source // step * step == target for step in TIME_RESOLUTIONS)
 
 
-def alike(source: Status, target: Status, modify_window: int, *, contents: bool = False) -> bool:
+def looks_like_copy(
+    source: ComparedStatus, target: ComparedStatus, modify_window: int, *, contents: bool = False
+) -> bool:
     """Return True if ``target`` looks like a copy of ``source``, by their status alone.
 
     Type, size or device number must be the same, and the modification times must be equal. With ``contents`` the times
@@ -101,7 +109,7 @@ def alike(source: Status, target: Status, modify_window: int, *, contents: bool 
     return contents or are_times_equal(source.st_mtime_ns, target.st_mtime_ns, modify_window)
 
 
-def may_be_compared(source: Status, target: Status) -> bool:
+def can_compare_contents(source: ComparedStatus, target: ComparedStatus) -> bool:
     """Return True if both are regular files of one size, so that their contents may be equal whatever their times are.
 
     Return False if a time is ``FAR`` from 1970 or further: few file systems can store it, so the files would differ in
@@ -109,10 +117,10 @@ def may_be_compared(source: Status, target: Status) -> bool:
     """
     if not (stat.S_ISREG(source.st_mode) and stat.S_ISREG(target.st_mode)) or source.st_size != target.st_size:
         return False
-    return max(abs(source.st_mtime_ns), abs(target.st_mtime_ns)) < FAR
+    return max(abs(source.st_mtime_ns), abs(target.st_mtime_ns)) < MAX_TIME_NS
 
 
-def same_contents(
+def has_same_contents(
     reading: int, source: os.stat_result, directory: int, name: bytes, present: os.stat_result, throttle: Throttle
 ) -> Generator[None, None, bool]:
     """Return True if the regular file ``name`` has the same contents as the open file ``reading``.
@@ -128,42 +136,44 @@ def same_contents(
         return False
     existing = open_existing(directory, name, present)
     try:
-        same = yield from _same(reading, source.st_size, existing, throttle)
+        same = yield from _are_contents_equal(reading, source.st_size, existing, throttle)
     except BaseException:
-        abandon(existing)
+        close_after_failure(existing)
         raise
-    close_read(existing)
-    check_unchanged(reading, Version.of(source))
+    close_after_read(existing)
+    check_unchanged(reading, FileVersion.from_status(source))
     return same
 
 
-def _same(reading: int, size: int, existing: int, throttle: Throttle) -> Generator[None, None, bool]:
+def _are_contents_equal(reading: int, size: int, existing: int, throttle: Throttle) -> Generator[None, None, bool]:
     """Return True if two open files have the same contents.
 
     ``size`` is that of the source; yield and raise as ``same_contents`` does.
     """
-    piece = min(PIECE, size + 1)  # 1 more than the size, since files in /proc have the size 0 and contents nevertheless
-    with lent_buffer() as expected, lent_buffer() as actual:
+    piece = min(
+        PIECE_BYTES, size + 1
+    )  # 1 more than the size, since files in /proc have the size 0 and contents nevertheless
+    with borrowed_buffer() as expected, borrowed_buffer() as actual:
         at = 0
         while True:
-            got = _fill(reading, expected[:piece], at, on_source=True)
+            got = _read_fully(reading, expected[:piece], at, on_source=True)
             if got < piece and at + got < size:
-                raise changed("read", f"the file ended at byte {at + got}, before its size")
-            if _fill(existing, actual[:piece], at, on_source=False) != got or expected[:got] != actual[:got]:
+                raise source_changed("read", f"the file ended at byte {at + got}, before its size")
+            if _read_fully(existing, actual[:piece], at, on_source=False) != got or expected[:got] != actual[:got]:
                 return False
             if got < piece:
                 return True
             at += got
             yield
-            yield from throttle.spend(got)
+            yield from throttle.charge_and_wait(got)
 
 
-def _fill(descriptor: int, piece: memoryview, at: int, *, on_source: bool) -> int:
+def _read_fully(descriptor: int, piece: memoryview, at: int, *, on_source: bool) -> int:
     """Read from offset ``at`` until ``piece`` is full or the file ends; return the number of bytes."""
     got = 0
     while got < len(piece):
-        with failing("read", on_source=on_source):
-            more = patiently(partial(os.preadv, descriptor, [piece[got:]], at + got))
+        with as_problem("read", on_source=on_source):
+            more = with_retries(partial(os.preadv, descriptor, [piece[got:]], at + got))
         if not more:
             break
         got += more
@@ -175,7 +185,7 @@ def open_existing(directory: int, name: bytes, present: os.stat_result) -> int:
 
     Raise ``Problem``; raise ``TargetChanged`` if it is not the file that had the status ``present``.
     """
-    with failing("open"):
+    with as_problem("open"):
         descriptor = open_to_read(directory, name)
     try:
         status = status_of(descriptor)
@@ -183,20 +193,22 @@ def open_existing(directory: int, name: bytes, present: os.stat_result) -> int:
         if (status.st_dev, status.st_ino) != (present.st_dev, present.st_ino) or not stat.S_ISREG(status.st_mode):
             raise TargetChanged
     except Problem:
-        abandon(descriptor)
+        close_after_failure(descriptor)
         raise
     return descriptor
 
 
-def same_link(source: int, source_name: bytes, target: int, target_name: bytes, *, on_source: bool = True) -> bool:
+def has_same_link_text(
+    source: int, source_name: bytes, target: int, target_name: bytes, *, on_source: bool = True
+) -> bool:
     """Return True if two symbolic links, in two open directories, have the same text; raise ``Problem``.
 
     ``on_source``: True if the first one is in the source; False if it is a copy that has no final name yet.
     """
-    return _text(source, source_name, on_source=on_source) == _text(target, target_name, on_source=False)
+    return _link_text(source, source_name, on_source=on_source) == _link_text(target, target_name, on_source=False)
 
 
-def _text(directory: int, name: bytes, *, on_source: bool) -> bytes:
+def _link_text(directory: int, name: bytes, *, on_source: bool) -> bytes:
     """Return the text of a symbolic link; raise ``Problem``."""
     try:
         return os.readlink(name, dir_fd=directory)

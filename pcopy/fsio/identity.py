@@ -30,24 +30,24 @@ from enum import Enum
 from pcopy import libc
 from pcopy.named import NamedTuple
 
-FUSE = libc.FUSE
+FUSE_TYPE = libc.FUSE_TYPE
 """File system type of FUSE (f_type of statfs(2))."""
-OVERLAY = 0x794C7630
+OVERLAY_TYPE = 0x794C7630
 """File system type of overlays (f_type of statfs(2))."""
-XFS = 0x58465342
+XFS_TYPE = 0x58465342
 """File system type of XFS (f_type of statfs(2))."""
 
 _XFS_IOC_FSGEOMETRY_V1 = 0x80705864  # supported by all Linux versions
-_GEOMETRY_BYTES = 112
+_XFS_GEOMETRY_BYTES = 112
 """Size of struct xfs_fsop_geom_v1."""
-_UUID = slice(64, 80)  # in struct xfs_fsop_geom_v1
+_XFS_UUID_SLICE = slice(64, 80)  # in struct xfs_fsop_geom_v1
 
-_TYPE = struct.Struct("=i")
-_MAYBE_FUSE = _TYPE.pack(0x81)  # FILEID_INO64_GEN, used by FUSE and XFS
-_OF_OVERLAYS = (_TYPE.pack(0xF8), _TYPE.pack(0xFB))  # OVL_FILEID_V1 and V0
+_HANDLE_TYPE = struct.Struct("=i")
+_FUSE_OR_XFS_HANDLE = _HANDLE_TYPE.pack(0x81)  # FILEID_INO64_GEN, used by FUSE and XFS
+_OVERLAY_HANDLES = (_HANDLE_TYPE.pack(0xF8), _HANDLE_TYPE.pack(0xFB))  # OVL_FILEID_V1 and V0
 
 
-class Likeness(Enum):
+class IdentityComparison(Enum):
     """Result of comparing two identities.
 
     - ``SAME``: they are those of one item.
@@ -57,7 +57,7 @@ class Likeness(Enum):
 
     SAME = "same"
     OTHER = "other"
-    UNTOLD = "untold"
+    UNKNOWN = "untold"
 
 
 class Identity(NamedTuple):
@@ -66,20 +66,20 @@ class Identity(NamedTuple):
     It is made of primitives, since it is sent in tasks, and means the same on all hosts.
     """
 
-    mount: int
+    mount_code: int
     inode: int
     mark: bytes = b""
 
-    def compare(self, other: Identity) -> Likeness:
+    def compare(self, other: Identity) -> IdentityComparison:
         """Compare with the identity ``other``, which was read at another time or by another host."""
         if self[:2] != other[:2]:
-            return Likeness.OTHER
-        if not self.mark or _kind(self.mark) != _kind(other.mark):
-            return Likeness.UNTOLD
-        return Likeness.SAME if self.mark == other.mark else Likeness.OTHER
+            return IdentityComparison.OTHER
+        if not self.mark or _mark_kind(self.mark) != _mark_kind(other.mark):
+            return IdentityComparison.UNKNOWN
+        return IdentityComparison.SAME if self.mark == other.mark else IdentityComparison.OTHER
 
 
-def identity_of(descriptor: int, status: os.stat_result, mount: int, *, made: bool) -> Identity:
+def identity_of(descriptor: int, status: os.stat_result, mount: int, *, created_by_job: bool) -> Identity:
     """Return the identity of an open item.
 
     Args:
@@ -87,10 +87,10 @@ def identity_of(descriptor: int, status: os.stat_result, mount: int, *, made: bo
         mount: mount code of the item, or of the directory that contains it.
         made: True if this job created the item; other items have no mark on an overlay.
     """
-    return Identity(mount, status.st_ino, mark_of(descriptor, made=made))
+    return Identity(mount, status.st_ino, mark_of(descriptor, created_by_job=created_by_job))
 
 
-def mark_of(descriptor: int, *, made: bool) -> bytes:
+def mark_of(descriptor: int, *, created_by_job: bool) -> bytes:
     """Return the identity mark of an open item, made from its file handle or time of birth. Raises nothing.
 
     It is empty if neither is available. ``made``: True if this job created the item.
@@ -101,15 +101,15 @@ def mark_of(descriptor: int, *, made: bool) -> bytes:
         handle = b""
     kind = handle[:4]  # the handle's type
     # A handle of FUSE contains the inode number, which changes: the time of birth is used there.
-    if handle and not (kind == _MAYBE_FUSE and lies_on(FUSE, descriptor)):
-        return b"" if kind in _OF_OVERLAYS and not made else b"H" + handle
-    if not made and lies_on(OVERLAY, descriptor):
+    if handle and not (kind == _FUSE_OR_XFS_HANDLE and may_be_on_file_system(FUSE_TYPE, descriptor)):
+        return b"" if kind in _OVERLAY_HANDLES and not created_by_job else b"H" + handle
+    if not created_by_job and may_be_on_file_system(OVERLAY_TYPE, descriptor):
         return b""
-    born = birth_of(descriptor)
+    born = birth_time(descriptor)
     return b"B%d" % born if born else b""
 
 
-def _kind(mark: bytes) -> bytes:
+def _mark_kind(mark: bytes) -> bytes:
     """Return the kind of a mark; marks of different kinds cannot be compared.
 
     Hosts differ in kind if one of them cannot read handles, or has mounted the file system in another way.
@@ -117,19 +117,19 @@ def _kind(mark: bytes) -> bytes:
     return b"%b%d" % (mark[:5], len(mark)) if mark[:1] == b"H" else mark[:1]
 
 
-def birth_of(directory: int, name: bytes = b"") -> int:
+def birth_time(directory: int, name: bytes = b"") -> int:
     """Return the time of birth of ``name`` in ``directory`` (a descriptor), or of ``directory`` if no name is given.
 
     It is in nanoseconds since 1970, and nothing that is done to the item later changes it. It is 0 if it is not
     available.
     """
     try:
-        return libc.birth_of(directory, name)
+        return libc.birth_time(directory, name)
     except OSError:
         return 0
 
 
-def lies_on(kind: int, descriptor: int) -> bool:
+def may_be_on_file_system(kind: int, descriptor: int) -> bool:
     """Return True if the open item is on a file system of type ``kind`` (f_type), or if the type cannot be read."""
     try:
         return libc.type_of_file_system(descriptor) == kind
@@ -137,7 +137,7 @@ def lies_on(kind: int, descriptor: int) -> bool:
         return True
 
 
-def place_of(descriptor: int) -> tuple[int, int]:
+def file_system_id(descriptor: int) -> tuple[int, int]:
     """Return type and id of the file system of an open item, which can be compared later and on another host.
 
     A device number is not suitable, since a file system may get another one when it is mounted again. The id is the
@@ -148,18 +148,18 @@ def place_of(descriptor: int) -> tuple[int, int]:
     The id is 0 if it cannot be read: XFS requires ``descriptor`` to be open for reading, not O_PATH. Raise ``OSError``.
     """
     kind = libc.type_of_file_system(descriptor)
-    if kind != XFS:
-        return kind, _id_of(descriptor)
+    if kind != XFS_TYPE:
+        return kind, _fsid(descriptor)
     try:
-        geometry = fcntl.ioctl(descriptor, _XFS_IOC_FSGEOMETRY_V1, bytes(_GEOMETRY_BYTES))
+        geometry = fcntl.ioctl(descriptor, _XFS_IOC_FSGEOMETRY_V1, bytes(_XFS_GEOMETRY_BYTES))
     except OSError as error:
         if error.errno != errno.EBADF:  # O_PATH descriptor
             raise
         return kind, 0
-    return kind, int.from_bytes(geometry[_UUID], "big")
+    return kind, int.from_bytes(geometry[_XFS_UUID_SLICE], "big")
 
 
-def _id_of(descriptor: int) -> int:
+def _fsid(descriptor: int) -> int:
     """Return the fsid of statfs(2), or 0 where that is not implemented."""
     try:
         return os.fstatvfs(descriptor).f_fsid

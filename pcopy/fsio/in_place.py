@@ -13,32 +13,37 @@ import os
 import stat
 
 from pcopy.fsio import half_written
-from pcopy.fsio.attributes import Attributes, drop_other_xattrs
-from pcopy.fsio.close import abandon, held_open
+from pcopy.fsio.attributes import Attributes, remove_extra_xattrs
+from pcopy.fsio.close import close_after_failure, closed_at_end
 from pcopy.fsio.data import set_size
-from pcopy.fsio.nodes import handle_of, open_node
-from pcopy.fsio.patience import open_patiently
-from pcopy.fsio.preserve import CAP_CHOWN, Preserve, capable
-from pcopy.fsio.problem import MetadataProblem, Problem, failing
+from pcopy.fsio.nodes import open_without_access, path_of_descriptor
+from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.preserve import CAP_CHOWN, Preserve, has_capability
+from pcopy.fsio.problem import MetadataProblem, Problem, as_problem
 from pcopy.fsio.source import status_of
-from pcopy.fsio.syncer import sync_written
+from pcopy.fsio.syncer import sync_if_supported
 from pcopy.named import NamedTuple
 
-_FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_NOT_OURS = (errno.EACCES, errno.EPERM, errno.ETXTBSY, errno.EAGAIN)  # EAGAIN: another process has a lease (fcntl(2))
+_OPEN_FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_NOT_WRITABLE_ERRNOS = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.ETXTBSY,
+    errno.EAGAIN,
+)  # EAGAIN: another process has a lease (fcntl(2))
 """Errors of open(2) which mean that the file may not be written, and must be replaced."""
-_NOT_THE_SAME = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EISDIR)
+_REPLACED_ERRNOS = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EISDIR)
 """Errors of open(2) which mean that another item has taken the name."""
 
 
-class Over(NamedTuple):
+class OverwrittenFile(NamedTuple):
     """A file that is open for writing and empty, with the mode, owner and group that it had before."""
 
     descriptor: int
-    before: tuple[int, int, int]
+    original_mode_and_owner: tuple[int, int, int]
 
 
-def open_over(
+def open_for_overwrite(
     directory: int,
     name: bytes,
     present: os.stat_result,
@@ -46,7 +51,7 @@ def open_over(
     preserve: Preserve,
     job: str,
     temporary: bytes,
-) -> Over | None:
+) -> OverwrittenFile | None:
     """Open the existing file ``name`` for writing over; mark it as one that ``job`` writes, and truncate it.
 
     Return None if the file must be replaced instead, because it:
@@ -68,39 +73,39 @@ def open_over(
     if identity == (source.st_dev, source.st_ino):
         return None
     try:
-        descriptor = open_patiently(name, _FLAGS, dir_fd=directory)
+        descriptor = open_with_retries(name, _OPEN_FLAGS, dir_fd=directory)
     except OSError as error:
-        if error.errno in _NOT_OURS or error.errno in _NOT_THE_SAME:
+        if error.errno in _NOT_WRITABLE_ERRNOS or error.errno in _REPLACED_ERRNOS:
             return None
-        raise Problem.of("open", error) from error
+        raise Problem.from_error("open", error) from error
     try:
         status = status_of(descriptor)
         # Another item may have taken the name, or the file may have got another link, since it was examined.
         is_same = (status.st_dev, status.st_ino) == identity and stat.S_ISREG(status.st_mode) and status.st_nlink == 1
-        if not is_same or (status.st_uid != os.geteuid() and not capable(CAP_CHOWN)):
-            abandon(descriptor)
+        if not is_same or (status.st_uid != os.geteuid() and not has_capability(CAP_CHOWN)):
+            close_after_failure(descriptor)
             return None
         # The mark comes first: after a crash no truncated file may be without one.
-        mark = half_written.before(directory, name, descriptor, status, job)
-        half_written.leave(directory, name, descriptor, status, mark, temporary)
-        if not _take(descriptor, status, preserve):
-            half_written.clear(directory, name, descriptor)
-            abandon(descriptor)
+        mark = half_written.mark_to_set(directory, name, descriptor, status, job)
+        half_written.set_mark(directory, name, descriptor, status, mark, temporary)
+        if not _take_ownership(descriptor, status, preserve):
+            half_written.remove_mark(directory, name, descriptor)
+            close_after_failure(descriptor)
             return None
         set_size(descriptor, 0)
     except Problem:
-        abandon(descriptor)
+        close_after_failure(descriptor)
         raise
-    return Over(descriptor, mark.before)
+    return OverwrittenFile(descriptor, mark.original_mode_and_owner)
 
 
-def _take(descriptor: int, status: os.stat_result, preserve: Preserve) -> bool:
+def _take_ownership(descriptor: int, status: os.stat_result, preserve: Preserve) -> bool:
     """Make this process's user the owner, with mode 0600; return False if that is not permitted; raise ``Problem``.
 
     The group is not changed if the file is to keep it and this process could not restore it later. With mode 0600 the
     group has no access meanwhile.
     """
-    keeps_group = not (preserve.ownership or preserve.chown[1] >= 0 or capable(CAP_CHOWN))
+    keeps_group = not (preserve.ownership or preserve.chown[1] >= 0 or has_capability(CAP_CHOWN))
     wanted = os.geteuid(), status.st_gid if keeps_group else os.getegid()
     try:
         if (status.st_uid, status.st_gid) != wanted:
@@ -109,11 +114,11 @@ def _take(descriptor: int, status: os.stat_result, preserve: Preserve) -> bool:
     except OSError as error:
         if error.errno == errno.EPERM:
             return False
-        raise Problem.of("chown", error) from error
+        raise Problem.from_error("chown", error) from error
     return True
 
 
-def unmark(directory: int, name: bytes, inode: int, job: str, *, sync: bool) -> None:
+def mark_complete(directory: int, name: bytes, inode: int, job: str, *, sync: bool) -> None:
     """Remove the mark of ``--inplace`` from the file ``name``, whose new contents are complete; raise ``Problem``.
 
     If ``name`` leads to another item by now, only a sidecar of the former file is removed.
@@ -124,64 +129,66 @@ def unmark(directory: int, name: bytes, inode: int, job: str, *, sync: bool) -> 
         sync: True if the contents must be brought to stable storage first.
     """
     try:
-        path_only = open_node(directory, name, on_source=False)
+        path_only = open_without_access(directory, name, on_source=False)
     except Problem as problem:
         if problem.errno == errno.ENOENT:
-            half_written.drop_stale(directory, half_written.beside(name), job, is_filled=True)
+            half_written.remove_stale_sidecar(directory, half_written.sidecar_name(name), job, is_complete=True)
             return
         raise
-    with held_open(path_only), failing("chmod"):
+    with closed_at_end(path_only), as_problem("chmod"):
         status = status_of(path_only)
         if status.st_ino != inode or not stat.S_ISREG(status.st_mode):
-            half_written.drop_stale(directory, half_written.beside(name), job, is_filled=True)
+            half_written.remove_stale_sidecar(directory, half_written.sidecar_name(name), job, is_complete=True)
             return
         try:
-            _unmark(directory, name, path_only, sync)
+            _sync_and_remove_mark(directory, name, path_only, sync)
         except Problem as problem:
             if problem.errno != errno.EACCES or status.st_uid != os.geteuid():
                 raise
-            handle, mode = handle_of(path_only), stat.S_IMODE(status.st_mode)
+            handle, mode = path_of_descriptor(path_only), stat.S_IMODE(status.st_mode)
             os.chmod(handle, mode | 0o600)  # an ordinary user needs write permission to remove the attribute
             try:
-                _unmark(directory, name, path_only, sync)
+                _sync_and_remove_mark(directory, name, path_only, sync)
             finally:
                 os.chmod(handle, mode)
 
 
-def _unmark(directory: int, name: bytes, path_only: int, sync: bool) -> None:
+def _sync_and_remove_mark(directory: int, name: bytes, path_only: int, sync: bool) -> None:
     """Sync the file behind the O_PATH descriptor ``path_only`` if ``sync``, and remove its mark; raise ``Problem``."""
-    with failing("open"):
-        descriptor = open_patiently(handle_of(path_only), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with held_open(descriptor):
+    with as_problem("open"):
+        descriptor = open_with_retries(
+            path_of_descriptor(path_only), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        )
+    with closed_at_end(descriptor):
         if sync:
-            with failing("fsync"):
-                sync_written(descriptor)
-        half_written.clear(directory, name, descriptor)
+            with as_problem("fsync"):
+                sync_if_supported(descriptor)
+        half_written.remove_mark(directory, name, descriptor)
 
 
-def status_before(over: tuple[int, ...]) -> os.stat_result:
+def original_status(over: tuple[int, ...]) -> os.stat_result:
     """Return a status with the mode, owner and group of ``over``; its other fields have no meaning."""
     mode, uid, gid = over
     return os.stat_result((mode, 0, 0, 1, uid, gid, 0, 0, 0, 0))
 
 
-def drop_old_xattrs(descriptor: int, attributes: Attributes, preserve: Preserve) -> None:
+def remove_old_xattrs(descriptor: int, attributes: Attributes, preserve: Preserve) -> None:
     """Remove the extended attributes that the file had and the source lacks.
 
     Raise ``MetadataProblem`` if that fails, since the contents are complete.
     """
     try:
-        drop_other_xattrs(descriptor, attributes, preserve)
+        remove_extra_xattrs(descriptor, attributes, preserve)
     except Problem as problem:
         raise MetadataProblem(problem.operation, problem.errno or errno.EIO) from problem
 
 
-def incomplete(problem: Problem) -> Problem:
+def incomplete_file_problem(problem: Problem) -> Problem:
     """Return ``problem`` with a note that the file in the destination is incomplete, since it was partly written."""
     if isinstance(problem, MetadataProblem):
         return problem
     text = "the file in the destination is incomplete"
     if problem.strerror != os.strerror(problem.errno or 0):
         text = f"{problem.strerror}; {text}"
-    fields = problem.plain
-    return Problem.from_plain((*fields[:2], text, *fields[3:]))
+    fields = problem.packed
+    return Problem.from_packed((*fields[:2], text, *fields[3:]))

@@ -1,7 +1,7 @@
 """Layouts of new files: on which servers their data lie.
 
 On a file system with many servers (Lustre), each file has a layout, which it gets before its first byte and keeps. A
-``Recipe`` describes how a file with a certain layout is created; files with the same layout share one. ``Layout``
+``Recipe`` describes how a file with a certain layout is created; files with the same layout share one. ``LayoutPolicy``
 answers for file systems without layouts; its subclass in ``pcopy.lustre.layouts`` answers for Lustre.
 """
 
@@ -14,16 +14,16 @@ from contextlib import AbstractContextManager, nullcontext
 from pcopy.fsio.attributes import Handle
 from pcopy.named import NamedTuple
 
-LUSTRE = 0x0BD00BD0
+LUSTRE_TYPE = 0x0BD00BD0
 """The f_type of Lustre (statfs(2))."""
 
 
-def _as_wanted(back: bytes) -> str:
+def _no_deviation(back: bytes) -> str:
     """Return an empty text: any layout is as wanted."""
     return ""
 
 
-def _never(back: bytes) -> bool:
+def _accepts_nothing(back: bytes) -> bool:
     """Return False: no other layout is accepted."""
     return False
 
@@ -36,24 +36,24 @@ class Recipe(NamedTuple):
     - ``attribute``: name and value of an extended attribute that is set while the file is empty; None: no attribute.
     - ``amiss``: takes the value that is read back, and returns how it differs from the wanted one; empty if it does
       not.
-    - ``impossible``: why the file is created with the default layout although another one is wanted; empty if it is
-      not.
-    - ``serves``: takes the value that is read back, and returns True if the file keeps this layout although it differs:
-      it is of the same kind, with fewer stripes.
+    - ``fallback_reason``: why the file is created with the default layout although another one is wanted; empty if it
+      is not.
+    - ``is_acceptable``: takes the value that is read back, and returns True if the file keeps this layout although it
+      differs: it is of the same kind, with fewer stripes.
     """
 
     flags: int = 0
     attribute: tuple[str, bytes] | None = None
-    amiss: Callable[[bytes], str] = _as_wanted
-    impossible: str = ""
-    serves: Callable[[bytes], bool] = _never
+    deviation: Callable[[bytes], str] = _no_deviation
+    fallback_reason: str = ""
+    is_acceptable: Callable[[bytes], bool] = _accepts_nothing
 
 
-PLAIN = Recipe()
+DEFAULT_RECIPE = Recipe()
 """The recipe of the default layout, which the directory and the file system determine."""
 
 
-class Stripes(NamedTuple):
+class FileStripes(NamedTuple):
     """How the data of an open file are spread over its servers.
 
     Fields:
@@ -63,12 +63,12 @@ class Stripes(NamedTuple):
       last.
     """
 
-    unit: int = 0
-    size: int = 0
+    max_stripe_size: int = 0
+    stripe_size: int = 0
     osts: tuple[int, ...] = ()
 
 
-class Target(NamedTuple):
+class TargetDirectory(NamedTuple):
     """An open directory in which files are created, and its inode number.
 
     The number is kept, since reading it may cost a request to the file server.
@@ -78,25 +78,31 @@ class Target(NamedTuple):
     inode: int
 
 
-_UNKNOWN = Stripes()
+_UNKNOWN_STRIPES = FileStripes()
 _ONE_SERVER = (0,)
 
 
-class Layout:
+class LayoutPolicy:
     """Decides the layouts of new files on one file system that is copied to; each rank has its own.
 
     This class is for file systems without layouts. ``pcopy.lustre.layouts`` overrides it.
     """
 
-    is_plain = True
+    uses_only_default = True
     """True if every recipe is ``PLAIN``, so that no file needs a call."""
 
-    def of_file(self, source: int, status: os.stat_result, target: Target) -> Recipe:
+    def recipe_for_file(self, source: int, status: os.stat_result, target: TargetDirectory) -> Recipe:
         """Return the recipe for the copy of an open regular file with the given ``status``; raise ``Problem``."""
-        return PLAIN
+        return DEFAULT_RECIPE
 
-    def of_small_files(
-        self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: Target, *, follow: bool = False
+    def recipes_for_small_files(
+        self,
+        source: int,
+        names: Sequence[bytes],
+        sizes: Sequence[int],
+        target: TargetDirectory,
+        *,
+        follow: bool = False,
     ) -> list[tuple[Recipe, list[int]]]:
         """Return recipes for the copies of small files; raise ``Problem``.
 
@@ -107,39 +113,39 @@ class Layout:
             sizes: their sizes in bytes.
             follow: True if symbolic links are followed.
         """
-        return [(PLAIN, [*range(len(names))])]
+        return [(DEFAULT_RECIPE, [*range(len(names))])]
 
-    def directory_made(self, source: Handle, target: int) -> str:
+    def set_directory_default(self, source: Handle, target: int) -> str:
         """Give the new, empty directory ``target`` the default layout of ``source``, which files created in it inherit.
 
         Return an error text; empty on success.
         """
         return ""
 
-    def text_of(self, recipe: Recipe, target: Target) -> str:
+    def recipe_description(self, recipe: Recipe, target: TargetDirectory) -> str:
         """Return a description, for the user, of the layout that files in ``target`` got by ``recipe``."""
         return ""
 
-    def text_of_file(self, descriptor: int, recipe: Recipe, target: Target) -> str:
+    def file_description(self, descriptor: int, recipe: Recipe, target: TargetDirectory) -> str:
         """Return a description, for the user, of the layout of an open file.
 
         It may differ from that of ``recipe``, which Lustre may have refused.
         """
         return ""
 
-    def lacks(self, directory: int, name: bytes) -> bool:
+    def lacks_layout(self, directory: int, name: bytes) -> bool:
         """Return True if the file ``name`` in an open directory has no layout yet; raise ``Problem``.
 
         Such a file inherits a layout when it is opened for writing.
         """
         return False
 
-    def stripes_of(self, descriptor: int) -> Stripes:
+    def stripes_of_file(self, descriptor: int) -> FileStripes:
         """Return how the data of a file that was just created are spread over its servers."""
-        return _UNKNOWN
+        return _UNKNOWN_STRIPES
 
-    def shared(
-        self, descriptor: int, group: int, *, insists: bool
+    def group_lock(
+        self, descriptor: int, group: int, *, is_required: bool
     ) -> Generator[None, None, AbstractContextManager[None]]:
         """Return a context in which an open file is locked for the processes of one group; raise ``Problem``.
 
@@ -152,7 +158,7 @@ class Layout:
         yield from ()
         return nullcontext()
 
-    def anchor(self, directory: int, server: int) -> int:
+    def create_anchor(self, directory: int, server: int) -> int:
         """Return the descriptor of an anchor, or -1 if none is needed; raise ``OSError``.
 
         An anchor is a file without a name (O_TMPFILE) that the metadata server ``server`` keeps and that lies on all
@@ -160,40 +166,40 @@ class Layout:
         """
         return -1
 
-    def servers_of(self, directory: Target) -> tuple[int, ...]:
+    def metadata_servers(self, directory: TargetDirectory) -> tuple[int, ...]:
         """Return the metadata servers that keep the names in a directory."""
         return _ONE_SERVER
 
 
-class LaidOut(NamedTuple):
+class LayoutResult(NamedTuple):
     """The layout that a file has got.
 
     Fields:
     - ``value``: the value of the extended attribute.
     - ``why``: how it differs from the wanted one; empty if it does not.
-    - ``serves``: True if the file keeps this layout.
+    - ``is_acceptable``: True if the file keeps this layout.
     """
 
     value: bytes
-    why: str
-    serves: bool
+    deviation: str
+    is_acceptable: bool
 
 
-def lay_out(descriptor: int, recipe: Recipe) -> LaidOut:
+def set_layout(descriptor: int, recipe: Recipe) -> LayoutResult:
     """Set the layout of a new, empty file; return the layout that it has got; raise ``OSError``."""
     assert recipe.attribute is not None
     name, value = recipe.attribute
     os.setxattr(descriptor, name, value)
     back = os.getxattr(descriptor, name)
-    why = recipe.amiss(back)
-    return LaidOut(back, why, not why or recipe.serves(back))
+    why = recipe.deviation(back)
+    return LayoutResult(back, why, not why or recipe.is_acceptable(back))
 
 
-def inherited(why: str) -> str:
+def inherited_layout_message(why: str) -> str:
     """Return the message that an item gets the layout of its directory instead of its own, because of ``why``."""
     return f"it gets the layout of its directory instead of its own: {why}"
 
 
-def fewer_stripes(why: str) -> str:
+def fewer_stripes_message(why: str) -> str:
     """Return the message that a file has a layout with fewer stripes than wanted, because of ``why``."""
     return f"fewer servers (OSTs) take new files: {why}"

@@ -12,20 +12,20 @@ import stat
 
 from pcopy.named import NamedTuple
 
-ALL = 0o7777
+ALL_MODE_BITS = 0o7777
 """Permission bits, set-id bits and the sticky bit."""
 _SET_ID = stat.S_ISUID | stat.S_ISGID
-_ANY = {"r": 0o444, "w": 0o222, "x": 0o111}
+_PERMISSION_BITS = {"r": 0o444, "w": 0o222, "x": 0o111}
 """The bits of each permission letter for all three classes."""
-_WHO = {"u": 0o4700, "g": 0o2070, "o": 0o1007, "a": ALL}
+_CLASS_BITS = {"u": 0o4700, "g": 0o2070, "o": 0o1007, "a": ALL_MODE_BITS}
 """The bits that each class letter affects."""
-_OF = {"u": 0o700, "g": 0o070, "o": 0o007}
+_CLASS_PERMISSIONS = {"u": 0o700, "g": 0o070, "o": 0o007}
 """The permission bits of each class."""
-_VALUES = {**_ANY, "X": 0, "s": _SET_ID, "t": stat.S_ISVTX}
+_LETTER_BITS = {**_PERMISSION_BITS, "X": 0, "s": _SET_ID, "t": stat.S_ISVTX}
 """The bits that each letter after an operator stands for. ``X`` is decided when the mode is applied."""
-_CLAUSE = re.compile(r"([ugoa]*)((?:[-+=](?:[ugo]|[rwxXst]*))+|[-+=][0-7]+)")
+_CLAUSE_PATTERN = re.compile(r"([ugoa]*)((?:[-+=](?:[ugo]|[rwxXst]*))+|[-+=][0-7]+)")
 """One clause of a symbolic mode: class letters and one or more actions; or an operator and an octal number."""
-_ACTION = re.compile(r"([-+=])([ugo](?![rwxXst])|[rwxXst]*|[0-7]+)")
+_ACTION_PATTERN = re.compile(r"([-+=])([ugo](?![rwxXst])|[rwxXst]*|[0-7]+)")
 """One action of a clause: an operator, and the letters or class that it applies."""
 
 
@@ -36,73 +36,81 @@ class ModeChange(NamedTuple):
     - ``operator``: ``+``, ``-`` or ``=``.
     - ``affected``: bits of the classes that are named; 0 if none is.
     - ``value``: bits to add, remove or set.
-    - ``mentioned``: bits that the action changes on directories too.
+    - ``affected_on_directories``: bits that the action changes on directories too.
     """
 
     operator: str
     affected: int
     value: int
-    mentioned: int
-    copied: int = 0
+    affected_on_directories: int
+    copied_permissions: int = 0
     """Permission bits of the class whose permissions are copied (as in ``g=u``); else 0."""
-    if_any: bool = False
+    has_conditional_x: bool = False
     """True if ``X`` is among the letters (execute permission for directories and executable files only)."""
 
 
 def parse_mode(text: str) -> tuple[ModeChange, ...]:
     """Return the actions of the mode ``text``; raise ``ValueError`` if it is malformed."""
     if re.fullmatch("[0-7]+", text):
-        return (_octal("=", text, explicit=len(text) > 4),)
+        return (_octal_change("=", text, explicit=len(text) > 4),)
     actions: list[ModeChange] = []
     for clause in text.split(","):
-        found = _CLAUSE.fullmatch(clause)
+        found = _CLAUSE_PATTERN.fullmatch(clause)
         if found is None:
             raise ValueError(text)
         classes, rest = found.groups()
         if rest[-1].isdigit():
             if classes:
                 raise ValueError(text)
-            actions.append(_octal(rest[0], rest[1:], explicit=True))
+            actions.append(_octal_change(rest[0], rest[1:], explicit=True))
             continue
         affected = 0
         for letter in classes:
-            affected |= _WHO[letter]
-        actions += [_action(one[1], one[2], affected) for one in _ACTION.finditer(rest)]
+            affected |= _CLASS_BITS[letter]
+        actions += [_symbolic_change(one[1], one[2], affected) for one in _ACTION_PATTERN.finditer(rest)]
     return tuple(actions)
 
 
-def _octal(operator: str, digits: str, *, explicit: bool) -> ModeChange:
+def _octal_change(operator: str, digits: str, *, explicit: bool) -> ModeChange:
     """Return the action of an octal number; raise ``ValueError`` if it is too large.
 
     ``explicit``: True if the number decides about all set-id bits of directories, not only about those that it
     contains.
     """
     value = int(digits, 8)
-    if value > ALL:
+    if value > ALL_MODE_BITS:
         raise ValueError(digits)
-    return ModeChange(operator, ALL, value, ALL if explicit else (value & _SET_ID) | 0o1777)
+    return ModeChange(operator, ALL_MODE_BITS, value, ALL_MODE_BITS if explicit else (value & _SET_ID) | 0o1777)
 
 
-def _action(operator: str, letters: str, affected: int) -> ModeChange:
+def _symbolic_change(operator: str, letters: str, affected: int) -> ModeChange:
     """Return the action of an operator and its letters."""
-    if letters in _OF:
-        return ModeChange(operator, affected, 0, affected & _OF[letters] or _OF[letters], _OF[letters])
+    if letters in _CLASS_PERMISSIONS:
+        return ModeChange(
+            operator,
+            affected,
+            0,
+            affected & _CLASS_PERMISSIONS[letters] or _CLASS_PERMISSIONS[letters],
+            _CLASS_PERMISSIONS[letters],
+        )
     value = 0
     for letter in letters:
-        value |= _VALUES[letter]
-    return ModeChange(operator, affected, value, affected & value if affected else value, if_any="X" in letters)
+        value |= _LETTER_BITS[letter]
+    return ModeChange(
+        operator, affected, value, affected & value if affected else value, has_conditional_x="X" in letters
+    )
 
 
-def changed(mode: int, actions: tuple[ModeChange, ...], umask: int) -> int:
+def changed_mode(mode: int, actions: tuple[ModeChange, ...], umask: int) -> int:
     """Return the permission bits that an item with the given ``mode`` (st_mode) has after ``actions``."""
     is_directory, bits = stat.S_ISDIR(mode), stat.S_IMODE(mode)
     for action in actions:
-        kept = _SET_ID & ~action.mentioned if is_directory else 0
+        kept = _SET_ID & ~action.affected_on_directories if is_directory else 0
         value = action.value
-        if action.copied:
-            permissions = bits & action.copied
-            value = sum(each for each in _ANY.values() if permissions & each)
-        if action.if_any and (is_directory or bits & 0o111):
+        if action.copied_permissions:
+            permissions = bits & action.copied_permissions
+            value = sum(each for each in _PERMISSION_BITS.values() if permissions & each)
+        if action.has_conditional_x and (is_directory or bits & 0o111):
             value |= 0o111
         value &= (action.affected or ~umask) & ~kept
         if action.operator == "+":
@@ -111,4 +119,4 @@ def changed(mode: int, actions: tuple[ModeChange, ...], umask: int) -> int:
             bits &= ~value
         else:
             bits = bits & ((~action.affected if action.affected else 0) | kept) | value
-    return bits & ALL
+    return bits & ALL_MODE_BITS

@@ -27,85 +27,87 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from pcopy import libc
-from pcopy.fsio.close import held_open
-from pcopy.fsio.identity import OVERLAY, Identity, Likeness, mark_of, place_of
-from pcopy.fsio.patience import NO_DESCRIPTORS, open_patiently, patiently
-from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.identity import OVERLAY_TYPE, Identity, IdentityComparison, file_system_id, mark_of
+from pcopy.fsio.patience import TOO_MANY_OPEN_FILES_ERRNOS, open_with_retries, with_retries
+from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.source import status_of
 from pcopy.named import NamedTuple
 
-AUTOFS = 0x187
+AUTOFS_TYPE = 0x187
 """File system type of the mount point of an automounter (f_type of statfs(2))."""
-_CLUSTERS = (0x01161970, 0x7461636F, 0x47504653)  # GFS2, OCFS2, GPFS
+_CLUSTER_TYPES = (0x01161970, 0x7461636F, 0x47504653)  # GFS2, OCFS2, GPFS
 """Types of cluster file systems, on block devices that several machines share."""
-_OWN = (0x01021994, 0x858458F6, 0x9123683E, 0x2FC12FC1, OVERLAY)  # tmpfs, ramfs, btrfs, ZFS
+_LOCAL_TYPES = (0x01021994, 0x858458F6, 0x9123683E, 0x2FC12FC1, OVERLAY_TYPE)  # tmpfs, ramfs, btrfs, ZFS
 """Types of file systems that belong to one machine although their st_dev is not that of a block device."""
-_NESTING = (b"nfs", b"nfs4", b"cifs", b"smb3", b"afs", b"zfs", b"autofs")
+_AUTOMOUNTING_TYPES = (b"nfs", b"nfs4", b"cifs", b"smb3", b"afs", b"zfs", b"autofs")
 """Types of file systems below which the operating system mounts others when a directory is entered.
 
 Below autofs it mounts any type, below the rest only the same type.
 """
-_ESCAPED = rb"\\([0-7]{3})"
+_OCTAL_ESCAPE = rb"\\([0-7]{3})"
 """An octal escape in /proc/self/mountinfo."""
 
-PlainRoot = tuple[int, int, int, bytes]
+MountRootTuple = tuple[int, int, int, bytes]
 """The fields of a ``MountRoot`` as a tuple of primitives."""
 
 
 class MountRoot(NamedTuple):
     """The root of a mount: type and id of the file system, inode number and mark of the root directory.
 
-    ``kind`` is the f_type, ``number`` the id; 0: unknown. The special value ``LEFT_OUT`` has zeros only.
+    ``kind`` is the f_type, ``number`` the id; 0: unknown. The special value ``ANY_OTHER_FILE_SYSTEM`` has zeros only.
     """
 
-    kind: int
-    number: int
+    file_system_type: int
+    file_system_id: int
     inode: int
     mark: bytes
 
-    def is_same(self, other: MountRoot) -> bool:
+    def may_be_same(self, other: MountRoot) -> bool:
         """Return True if ``other`` may be the same root in another run, as far as both sides are known."""
-        return self.is_alike(other) and (self.number == other.number or 0 in (self.number, other.number))
+        return self.may_be_same_on_other_host(other) and (
+            self.file_system_id == other.file_system_id or 0 in (self.file_system_id, other.file_system_id)
+        )
 
-    def is_alike(self, other: MountRoot) -> bool:
+    def may_be_same_on_other_host(self, other: MountRoot) -> bool:
         """Return True if ``other`` may be the same root on another host, as far as both sides are known."""
-        if self.kind != other.kind:
+        if self.file_system_type != other.file_system_type:
             return False
         this_root, other_root = Identity(0, self.inode, self.mark), Identity(0, other.inode, other.mark)
-        return this_root.compare(other_root) is not Likeness.OTHER
+        return this_root.compare(other_root) is not IdentityComparison.OTHER
 
     def label(self, device: int) -> bytes:
         """Return bytes that distinguish this file system from others, the same on all hosts and in all runs.
 
         ``device`` is its st_dev on this host.
         """
-        number = self.number if is_of_one_machine(self.kind, device) else 0
-        return b"%d %d %d %b" % (self.kind, number, self.inode, self.mark)
+        number = self.file_system_id if is_local_to_machine(self.file_system_type, device) else 0
+        return b"%d %d %d %b" % (self.file_system_type, number, self.inode, self.mark)
 
     def __str__(self) -> str:
-        if self == LEFT_OUT:
+        if self == ANY_OTHER_FILE_SYSTEM:
             return "another file system than that of the parent directory"
-        return f"type {self.kind:#x}, id {self.number:#x}, inode {self.inode}"
+        return f"type {self.file_system_type:#x}, id {self.file_system_id:#x}, inode {self.inode}"
 
 
-LEFT_OUT = MountRoot(0, 0, 0, b"")
+ANY_OTHER_FILE_SYSTEM = MountRoot(0, 0, 0, b"")
 """Stands for any file system other than that of the parent directory.
 
 It is expected at a mount point whose contents the job leaves out.
 """
 
 
-def root_of(descriptor: int) -> MountRoot:
+def mount_root_of(descriptor: int) -> MountRoot:
     """Return the ``MountRoot`` of the open root directory of a mount; raise ``OSError``."""
-    kind, number = place_of(descriptor)
-    if kind == AUTOFS:  # each host creates and numbers its own
+    kind, number = file_system_id(descriptor)
+    if kind == AUTOFS_TYPE:  # each host creates and numbers its own
         return MountRoot(kind, 0, 0, b"")
-    return MountRoot(kind, number, os.fstat(descriptor).st_ino, mark_of(descriptor, made=False))
+    return MountRoot(kind, number, os.fstat(descriptor).st_ino, mark_of(descriptor, created_by_job=False))
 
 
-def is_of_one_machine(kind: int, device: int) -> bool:
+def is_local_to_machine(kind: int, device: int) -> bool:
     """Return True if a file system of type ``kind`` (f_type) on the st_dev ``device`` belongs to one machine."""
-    return kind in _OWN or (os.major(device) != 0 and kind not in _CLUSTERS)
+    return kind in _LOCAL_TYPES or (os.major(device) != 0 and kind not in _CLUSTER_TYPES)
 
 
 class MountPoint(NamedTuple):
@@ -113,12 +115,12 @@ class MountPoint(NamedTuple):
 
     Fields:
     - ``number``: the id of the mount (mnt_id).
-    - ``automatic``: True if the operating system mounts the file system when the directory is entered.
+    - ``is_automount``: True if the operating system mounts the file system when the directory is entered.
     """
 
-    number: int
+    mount_id: int
     path: bytes
-    automatic: bool
+    is_automount: bool
 
 
 def mount_points() -> Iterator[MountPoint]:
@@ -126,22 +128,24 @@ def mount_points() -> Iterator[MountPoint]:
 
     Some may be hidden by other mounts.
     """
-    with patiently(lambda: open("/proc/self/mountinfo", "rb"), NO_DESCRIPTORS) as file:
+    with with_retries(lambda: open("/proc/self/mountinfo", "rb"), TOO_MANY_OPEN_FILES_ERRNOS) as file:
         lines = [line.split(b" ") for line in file]
-    kinds = {fields[0]: _kind(fields) for fields in lines}
+    kinds = {fields[0]: _type_of_line(fields) for fields in lines}
     for fields in lines:
         parent_type = kinds.get(fields[1], b"")
-        automatic = parent_type in _NESTING and (parent_type == b"autofs" or parent_type == _kind(fields))
-        path = re.sub(_ESCAPED, lambda found: bytes((int(found[1], 8),)), fields[4])
+        automatic = parent_type in _AUTOMOUNTING_TYPES and (
+            parent_type == b"autofs" or parent_type == _type_of_line(fields)
+        )
+        path = re.sub(_OCTAL_ESCAPE, lambda found: bytes((int(found[1], 8),)), fields[4])
         yield MountPoint(int(fields[0]), path, automatic)
 
 
-def mount_number(descriptor: int) -> int:
+def mount_id_of(descriptor: int) -> int:
     """Return the id (mnt_id) of the mount on which an open item lies, -1 if it is not available; raise ``OSError``."""
     with suppress(OSError):
-        if (number := libc.mount_of(descriptor)) >= 0:
+        if (number := libc.mount_id(descriptor)) >= 0:
             return number
-    with patiently(lambda: open(f"/proc/self/fdinfo/{descriptor}", "rb"), NO_DESCRIPTORS) as file:
+    with with_retries(lambda: open(f"/proc/self/fdinfo/{descriptor}", "rb"), TOO_MANY_OPEN_FILES_ERRNOS) as file:
         return next((int(line.split()[1]) for line in file if line.startswith(b"mnt_id:")), -1)
 
 
@@ -150,16 +154,16 @@ def mount_point_of(descriptor: int) -> MountPoint | None:
 
     Return None if this process cannot see the mount point.
     """
-    number = mount_number(descriptor)
-    return next((point for point in mount_points() if point.number == number), None)
+    number = mount_id_of(descriptor)
+    return next((point for point in mount_points() if point.mount_id == number), None)
 
 
-def _kind(fields: list[bytes]) -> bytes:
+def _type_of_line(fields: list[bytes]) -> bytes:
     """Return the file system type of a line of /proc/self/mountinfo, which is split into ``fields``."""
     return fields[fields.index(b"-", 6) + 1]
 
 
-class Mounted:
+class ExpectedMounts:
     """The mounts that must exist below one root, by path, and checks of open items against them.
 
     A mount point may be a directory or a file.
@@ -178,21 +182,21 @@ class Mounted:
         self._roots = roots
         self._one_host = one_host
         self._on_source = on_source
-        self._found: dict[bytes, tuple[int, int]] = {}
+        self._accepted_items: dict[bytes, tuple[int, int]] = {}
         """St_dev and inode number of paths that ``check`` has accepted."""
-        self._accepted: set[int] = set()
+        self._accepted_mount_ids: set[int] = set()
         """Mounts (mnt_id) that ``check_mount`` has accepted as part of the job."""
-        self._names: dict[bytes, set[bytes]] = {}
+        self._mount_names: dict[bytes, set[bytes]] = {}
         """Names of mount points, by the path of the directory that contains them."""
         for path in roots:
             directory, _, name = path.rpartition(b"/")
-            self._names.setdefault(directory, set()).add(name)
+            self._mount_names.setdefault(directory, set()).add(name)
 
     def __contains__(self, path: bytes) -> bool:
         return path in self._roots
 
     @property
-    def any(self) -> bool:
+    def has_any(self) -> bool:
         """True if a mount must exist below the root."""
         return bool(self._roots)
 
@@ -201,9 +205,9 @@ class Mounted:
         """The paths below the root at which a mount must exist."""
         return self._roots.keys()
 
-    def points(self) -> list[bytes]:
+    def mounted_paths(self) -> list[bytes]:
         """Return the paths below the root at which something is mounted now, perhaps hidden; raise ``Problem``."""
-        with failing("open /proc/self/mountinfo", on_source=self._on_source):
+        with as_problem("open /proc/self/mountinfo", on_source=self._on_source):
             base = self._base_path()
             return [point.path[len(base) :] for point in mount_points() if point.path.startswith(base)]
 
@@ -212,22 +216,24 @@ class Mounted:
 
         The mount may be of the root's own file system (a bind mount), so that ``check`` sees no other device.
         """
-        with failing("statx", on_source=self._on_source):
-            number = mount_number(descriptor)
-            text = "" if number in self._accepted else self._refuse_new(descriptor, os.fstat(descriptor))
+        with as_problem("statx", on_source=self._on_source):
+            number = mount_id_of(descriptor)
+            text = (
+                "" if number in self._accepted_mount_ids else self._new_mount_refusal(descriptor, os.fstat(descriptor))
+            )
         if text:
             raise Problem("open", errno.ESTALE, on_source=self._on_source, text=text)
-        self._accepted.add(number)
+        self._accepted_mount_ids.add(number)
 
-    def concerns(self, directory: bytes) -> bool:
+    def has_mount_at_or_in(self, directory: bytes) -> bool:
         """Return True if a mount must exist at the path ``directory``, or directly below it."""
-        return directory in self._roots or directory in self._names
+        return directory in self._roots or directory in self._mount_names
 
-    def names_in(self, directory: bytes) -> set[bytes]:
+    def mount_names_in(self, directory: bytes) -> set[bytes]:
         """Return the names in ``directory`` at which a mount must exist."""
-        return self._names.get(directory, set())
+        return self._mount_names.get(directory, set())
 
-    def check(self, path: bytes, descriptor: int, status: os.stat_result, parent: int | None) -> None:
+    def check_item(self, path: bytes, descriptor: int, status: os.stat_result, parent: int | None) -> None:
         """Raise ``Problem`` if ``path`` is not on the expected mount, or is on one that was added after the job began.
 
         Args:
@@ -236,17 +242,22 @@ class Mounted:
             parent: st_dev of the directory that contains it; None if unknown.
         """
         wanted = self._roots.get(path)
-        if (wanted is None and status.st_dev == parent) or self._found.get(path) == (status.st_dev, status.st_ino):
+        if (wanted is None and status.st_dev == parent) or self._accepted_items.get(path) == (
+            status.st_dev,
+            status.st_ino,
+        ):
             return
-        with failing("statfs", on_source=self._on_source):
+        with as_problem("statfs", on_source=self._on_source):
             text = (
-                self._refuse_new(descriptor, status) if wanted is None else _differs(wanted, descriptor, status, parent)
+                self._new_mount_refusal(descriptor, status)
+                if wanted is None
+                else _mount_difference(wanted, descriptor, status, parent)
             )
         if text:
             raise Problem("open", errno.ESTALE, on_source=self._on_source, text=text)
-        self._found[path] = status.st_dev, status.st_ino
+        self._accepted_items[path] = status.st_dev, status.st_ino
 
-    def _refuse_new(self, descriptor: int, status: os.stat_result) -> str:
+    def _new_mount_refusal(self, descriptor: int, status: os.stat_result) -> str:
         """Return why the open item, at which no mount is expected, is refused; an empty text if it is accepted.
 
         It is accepted in these cases:
@@ -257,9 +268,9 @@ class Mounted:
         base = self._base_path()
         if point is None or not point.path.startswith(base) or point.path[len(base) :] in self._roots:
             return ""
-        if not point.automatic:
+        if not point.is_automount:
             return "this was mounted after the job began: unmount it and resume the job, or start a new job"
-        if not self._one_host and is_of_one_machine(root_of(descriptor).kind, status.st_dev):
+        if not self._one_host and is_local_to_machine(mount_root_of(descriptor).file_system_type, status.st_dev):
             return "after the job began, each host mounted a file system of its own here: not the same on all hosts"
         return ""
 
@@ -272,24 +283,24 @@ class Mounted:
 
         ``path`` is open, and its st_dev is ``device``.
         """
-        with failing("statfs", on_source=self._on_source):
-            return (self._roots.get(path) or root_of(descriptor)).label(device)
+        with as_problem("statfs", on_source=self._on_source):
+            return (self._roots.get(path) or mount_root_of(descriptor)).label(device)
 
     def check_file(self, path: bytes, directory: int, name: bytes) -> None:
         """Do the same as ``check`` for the file ``name`` in a directory (a descriptor); ``path`` is its path."""
-        with failing("open", on_source=self._on_source):
-            path_only = open_patiently(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
-        with held_open(path_only):
+        with as_problem("open", on_source=self._on_source):
+            path_only = open_with_retries(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+        with closed_at_end(path_only):
             status, parent_status = (status_of(opened, on_source=self._on_source) for opened in (path_only, directory))
-            self.check(path, path_only, status, parent_status.st_dev)
+            self.check_item(path, path_only, status, parent_status.st_dev)
 
 
-def _differs(wanted: MountRoot, descriptor: int, status: os.stat_result, parent: int | None) -> str:
+def _mount_difference(wanted: MountRoot, descriptor: int, status: os.stat_result, parent: int | None) -> str:
     """Return how the open item differs from ``wanted``, the expected root of a mount; an empty text if it does not.
 
     ``parent`` is the st_dev of the directory that contains it; None if unknown.
     """
-    found = root_of(descriptor)
-    if status.st_dev == parent if wanted == LEFT_OUT else not found.is_same(wanted):
+    found = mount_root_of(descriptor)
+    if status.st_dev == parent if wanted == ANY_OTHER_FILE_SYSTEM else not found.may_be_same(wanted):
         return f"not the file system that was mounted here when the job began: that was {wanted}, this is {found}"
     return ""

@@ -21,11 +21,11 @@ import zlib
 
 from pcopy.named import NamedTuple
 
-_FIRST_BELOW = 1 << 32  # codes below are those of roots
-_FIRST_OF_FILES = 1 << 62  # codes from here on are those of files; no root has such a large one
+_FIRST_CODE_BELOW_ROOTS = 1 << 32  # codes below are those of roots
+_FIRST_CODE_OF_FILES = 1 << 62  # codes from here on are those of files; no root has such a large one
 
 
-class Followed(NamedTuple):
+class FollowedLinks(NamedTuple):
     """Data that ``Mounts`` needs if symbolic links are followed.
 
     Fields:
@@ -33,17 +33,17 @@ class Followed(NamedTuple):
     - ``one_host``: True if no other host takes part in the job.
     """
 
-    bases: dict[int, int]
+    root_codes: dict[int, int]
     one_host: bool
 
 
-class Mounts:
+class MountCodes:
     """The mount codes on one side (source or target) of a root.
 
     ``base`` is the code of the root itself. The object learns the codes of other file systems as the tree is walked.
     """
 
-    def __init__(self, base: int, device: int, followed: Followed | None = None) -> None:
+    def __init__(self, base: int, device: int, followed: FollowedLinks | None = None) -> None:
         """Start with the code of the root.
 
         Args:
@@ -51,15 +51,15 @@ class Mounts:
             device: st_dev of the root on this host.
             followed: given if symbolic links are followed.
         """
-        self.base = base
+        self.root_code = base
         self._followed = followed
-        root_codes = {} if followed is None else followed.bases
+        root_codes = {} if followed is None else followed.root_codes
         self._devices = {**{code: root_device for root_device, code in root_codes.items()}, base: device}
         """St_dev on this host, by mount code."""
-        self._around: dict[int, int] = {}
+        self._parent_codes: dict[int, int] = {}
         """Mount code of the directory that contains a mount point, by the code of the mount point."""
 
-    def code(self, path: bytes, device: int, parent_code: int, label: bytes = b"") -> int:
+    def directory_code(self, path: bytes, device: int, parent_code: int, label: bytes = b"") -> int:
         """Return the mount code of the directory ``path``.
 
         Args:
@@ -69,15 +69,15 @@ class Mounts:
         """
         if self._devices.get(parent_code) == device:
             return parent_code
-        if self._followed is not None and (known := self._entered_before(device, parent_code)) is not None:
+        if self._followed is not None and (known := self._code_above(device, parent_code)) is not None:
             return known
-        code = (self.base + 1) * _FIRST_BELOW + zlib.crc32(label, zlib.crc32(path))
+        code = (self.root_code + 1) * _FIRST_CODE_BELOW_ROOTS + zlib.crc32(label, zlib.crc32(path))
         self._devices[code] = device
         if self._followed is not None:
-            self._around[code] = parent_code
+            self._parent_codes[code] = parent_code
         return code
 
-    def _entered_before(self, device: int, start: int | None) -> int | None:
+    def _code_above(self, device: int, start: int | None) -> int | None:
         """Return the code of the nearest directory above that is on ``device``, or of a root there; else None.
 
         ``start`` is the code of the directory where the search begins. The result is the same on all hosts.
@@ -85,9 +85,9 @@ class Mounts:
         while start is not None:
             if self._devices.get(start) == device:
                 return start
-            start = self._around.get(start)
+            start = self._parent_codes.get(start)
         assert self._followed is not None
-        return self._followed.bases.get(device)
+        return self._followed.root_codes.get(device)
 
     def file_code(self, device: int, parent_code: int, path: bytes = b"") -> int:
         """Return the mount code of a file.
@@ -98,15 +98,15 @@ class Mounts:
             path: its path, used only if symbolic links are followed.
         """
         if self._followed is not None:
-            if (code := self._followed.bases.get(device)) is not None:
+            if (code := self._followed.root_codes.get(device)) is not None:
                 return code
             if not self._followed.one_host:
-                return self.code(path, device, parent_code)
-            return _FIRST_OF_FILES + device
-        return parent_code if self._devices.get(parent_code) == device else _FIRST_OF_FILES + device
+                return self.directory_code(path, device, parent_code)
+            return _FIRST_CODE_OF_FILES + device
+        return parent_code if self._devices.get(parent_code) == device else _FIRST_CODE_OF_FILES + device
 
-    def device(self, code: int) -> int | None:
+    def device_of_code(self, code: int) -> int | None:
         """Return this host's st_dev for a mount code, None if this rank has not been on that file system."""
-        if code >= _FIRST_OF_FILES and self._followed is not None:
-            return code - _FIRST_OF_FILES
+        if code >= _FIRST_CODE_OF_FILES and self._followed is not None:
+            return code - _FIRST_CODE_OF_FILES
         return self._devices.get(code)

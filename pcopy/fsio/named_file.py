@@ -7,7 +7,7 @@ project's directory. Three rules hold for every user:
   ``trust_all_links`` lifts this rule (``--insecure-links``).
 - A regular file or a FIFO that is written to must belong to the caller or to root, and other users must not have write
   permission for it.
-- Opening does not block. A FIFO without a reader is refused after ``READER_PATIENCE`` seconds. Reading a FIFO waits
+- Opening does not block. A FIFO without a reader is refused after ``FIFO_READER_TIMEOUT`` seconds. Reading a FIFO waits
   until a writer has opened it, so that it is never mistaken for an empty file; a longer wait is announced.
 
 The components are opened one by one, each relative to the descriptor of the directory before it, and symbolic links are
@@ -33,50 +33,50 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
-from pcopy.fsio.close import let_go
-from pcopy.fsio.patience import LONG_WAIT, announce_wait, open_patiently, patiently
+from pcopy.fsio.close import close_ignoring_errors
+from pcopy.fsio.patience import ANNOUNCED_WAIT, announce_wait, open_with_retries, with_retries
 from pcopy.named import NamedTuple
-from pcopy.text import shown
+from pcopy.text import printable_path
 
-READER_PATIENCE = 5.0
+FIFO_READER_TIMEOUT = 5.0
 """Seconds to wait for a reader of a FIFO, which may be started at the same time as this program."""
-_READER_PAUSE = 0.05
+_FIFO_RETRY_PAUSE = 0.05
 """Seconds between two attempts to open a FIFO for writing."""
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 """Maximum number of symbolic links followed in one path; the kernel has the same limit (path_resolution(7))."""
-_MOST_ATTEMPTS = 100
+_MAX_ATTEMPTS = 100
 """Maximum number of attempts to open a name whose item is replaced between its check and its opening.
 
 One attempt takes some microseconds.
 """
 
-_LOOK = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
-_OPEN = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
-_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-_STANDARD = {b"/dev/stdin": 0, b"/dev/stdout": 1, b"/dev/stderr": 2}
-_DESCRIPTOR = re.compile(rb"/+(?:dev|proc/+(?:self|thread-self))/+fd/+([0-9]{1,9})")
-_REFUSED_KINDS = (
+_PATH_FLAGS = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FLAGS = os.O_NONBLOCK | os.O_NOFOLLOW | os.O_NOCTTY | os.O_CLOEXEC
+_CREATE_FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+_STANDARD_STREAMS = {b"/dev/stdin": 0, b"/dev/stdout": 1, b"/dev/stderr": 2}
+_DESCRIPTOR_PATH = re.compile(rb"/+(?:dev|proc/+(?:self|thread-self))/+fd/+([0-9]{1,9})")
+_REFUSED_FILE_TYPES = (
     (stat.S_ISDIR, errno.EISDIR, os.strerror(errno.EISDIR)),
     (stat.S_ISSOCK, errno.ENXIO, "it is a socket; name a file"),
     (stat.S_ISBLK, errno.ENOTSUP, "it is a block device; name a file"),
 )
 
 
-class NotTrusted(OSError):
+class UntrustedFile(OSError):
     """A rule of this module forbids to open the file. ``strerror`` says which rule, and what the user can do."""
 
 
-class WrongKind(NotTrusted):
+class WrongFileType(UntrustedFile):
     """The item has a file type that is neither read nor written, such as a directory."""
 
 
-class _Trust:
+class _LinkTrust:
     """The setting of ``trust_all_links``, one for the process."""
 
-    all_links = False
+    trusts_all_links = False
 
 
-_starts: dict[tuple[int, int, int], int] = {}
+_initial_offsets: dict[tuple[int, int, int], int] = {}
 """Offset of each inherited regular file when it was first opened for reading, by (descriptor, device, inode).
 
 A list is read more than once (first to check it, later to use it), and duplicates of a descriptor share one offset.
@@ -85,7 +85,7 @@ A list is read more than once (first to check it, later to use it), and duplicat
 
 def trust_all_links(trusted: bool) -> None:
     """Set whether symbolic links that other users own are followed, for this process and those that it forks."""
-    _Trust.all_links = trusted
+    _LinkTrust.trusts_all_links = trusted
 
 
 class OpenedFile(NamedTuple):
@@ -100,11 +100,11 @@ class OpenedFile(NamedTuple):
 
     descriptor: int
     path: bytes
-    inherited: bool = False
-    created: bool = False
+    is_inherited: bool = False
+    is_new: bool = False
 
 
-class LookedAt(NamedTuple):
+class ExaminedItem(NamedTuple):
     """An item that was examined without being opened.
 
     ``path`` is its absolute path without symbolic links. ``status`` is None if no item has that name. ``is_inherited``
@@ -113,16 +113,16 @@ class LookedAt(NamedTuple):
 
     path: bytes
     status: os.stat_result | None
-    inherited: bool = False
+    is_inherited: bool = False
 
     @property
     def is_stream(self) -> bool:
         """True if the item is an inherited descriptor, a FIFO or a character device."""
         mode = self.status.st_mode if self.status else 0
-        return self.inherited or stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
+        return self.is_inherited or stat.S_ISFIFO(mode) or stat.S_ISCHR(mode)
 
 
-class _Place(NamedTuple):
+class _ResolvedPath(NamedTuple):
     """The end of a resolved path: the entry ``name`` of the open directory ``parent``.
 
     Fields:
@@ -135,50 +135,54 @@ class _Place(NamedTuple):
     """
 
     parent: int
-    above: bytes
+    parent_path: bytes
     name: bytes
     item: int
-    inherited: int = -1
+    inherited_number: int = -1
 
     @property
     def path(self) -> bytes:
         """Absolute path of the entry, without symbolic links."""
-        return self.above if self.name == b"." else os.path.join(self.above, self.name)
+        return self.parent_path if self.name == b"." else os.path.join(self.parent_path, self.name)
 
 
 def inherited_descriptor(path: bytes) -> int:
     """Return the number of the descriptor that ``path`` stands for by its text (such as ``/dev/fd/3``), or -1 if it
     names none.
     """
-    if (number := _STANDARD.get(path)) is not None:
+    if (number := _STANDARD_STREAMS.get(path)) is not None:
         return number
-    found = _DESCRIPTOR.fullmatch(path)
+    found = _DESCRIPTOR_PATH.fullmatch(path)
     return int(found[1]) if found else -1
 
 
-def look(path: bytes) -> LookedAt:
+def examine_path(path: bytes) -> ExaminedItem:
     """Return the path and the status of the item that ``path`` leads to, without opening it. Raise ``OSError``."""
-    with _place(path) as place:
-        if place.inherited >= 0:
-            return LookedAt(_path_of(place.inherited, path), os.fstat(place.inherited), inherited=True)
-        return LookedAt(place.path, None if place.item < 0 else os.fstat(place.item))
+    with _resolved_path(path) as place:
+        if place.inherited_number >= 0:
+            return ExaminedItem(
+                _path_of_descriptor(place.inherited_number, path), os.fstat(place.inherited_number), is_inherited=True
+            )
+        return ExaminedItem(place.path, None if place.item < 0 else os.fstat(place.item))
 
 
-def look_at_directory_of(path: bytes) -> LookedAt:
+def examine_parent_directory(path: bytes) -> ExaminedItem:
     """Return path and status of the directory that contains the file ``path``.
 
     Raise ``OSError``.
     """
-    return look(os.path.join(os.path.dirname(path) or b".", b"."))
+    return examine_path(os.path.join(os.path.dirname(path) or b".", b"."))
 
 
 @contextmanager
-def path_descriptor(path: bytes) -> Iterator[int]:
-    """Yield an O_PATH descriptor of an item of any type, only for ``os.fstat`` and ``handle_of``. Raise ``OSError``."""
-    with _place(path) as place:
-        if place.inherited < 0 and place.item < 0:
-            raise _error(errno.ENOENT)
-        yield place.inherited if place.inherited >= 0 else place.item
+def opened_for_status(path: bytes) -> Iterator[int]:
+    """Yield an O_PATH descriptor of an item of any type, only for ``os.fstat`` and ``path_of_descriptor``. Raise
+    ``OSError``.
+    """
+    with _resolved_path(path) as place:
+        if place.inherited_number < 0 and place.item < 0:
+            raise _system_error(errno.ENOENT)
+        yield place.inherited_number if place.inherited_number >= 0 else place.item
 
 
 def open_to_read(
@@ -191,30 +195,30 @@ def open_to_read(
         trust_links: follow all symbolic links; the caller itself checks who owns them.
         keep_atime: leave the access time unchanged (O_NOATIME), where the system allows that.
     """
-    for _ in range(_MOST_ATTEMPTS):
-        with _place(path, trust_links=trust_links) as place:
-            if place.inherited >= 0:
-                return _duplicated(place.inherited, path, os.O_WRONLY, regular=regular)
+    for _ in range(_MAX_ATTEMPTS):
+        with _resolved_path(path, trust_links=trust_links) as place:
+            if place.inherited_number >= 0:
+                return _duplicate_inherited(place.inherited_number, path, os.O_WRONLY, regular=regular)
             if place.item < 0:
-                raise _error(errno.ENOENT)
-            _check_kind(os.fstat(place.item), regular=regular)
+                raise _system_error(errno.ENOENT)
+            _check_file_type(os.fstat(place.item), regular=regular)
             try:
-                descriptor = patiently(partial(_open_to_read, place, keep_atime))
+                descriptor = with_retries(partial(_open_to_read, place, keep_atime))
             except OSError as error:
                 if error.errno in (errno.ELOOP, errno.ENOENT):  # the item was replaced after it was examined
                     continue
                 raise
             try:
                 status = os.fstat(descriptor)
-                _check_kind(status, regular=regular)
+                _check_file_type(status, regular=regular)
                 if stat.S_ISFIFO(status.st_mode):
                     _wait_for_writer(descriptor, path)
                 os.set_blocking(descriptor, True)
             except BaseException:
-                let_go(descriptor)
+                close_ignoring_errors(descriptor)
                 raise
             return OpenedFile(descriptor, place.path)
-    raise _replaced()
+    raise _replaced_error()
 
 
 def open_to_write(path: bytes) -> OpenedFile:
@@ -222,14 +226,14 @@ def open_to_write(path: bytes) -> OpenedFile:
 
     A regular file can also be read through the descriptor. Its contents remain unchanged.
     """
-    deadline = time.monotonic() + READER_PATIENCE
+    deadline = time.monotonic() + FIFO_READER_TIMEOUT
     attempts = 0
-    while attempts < _MOST_ATTEMPTS:
-        with _place(path) as place:
-            if place.inherited >= 0:
-                return _duplicated(place.inherited, path, os.O_RDONLY)
+    while attempts < _MAX_ATTEMPTS:
+        with _resolved_path(path) as place:
+            if place.inherited_number >= 0:
+                return _duplicate_inherited(place.inherited_number, path, os.O_RDONLY)
             try:
-                return OpenedFile(_open_or_create(place), place.path, created=place.item < 0)
+                return OpenedFile(_open_or_create(place), place.path, is_new=place.item < 0)
             except OSError as error:
                 if error.errno == errno.ENOENT and place.item < 0:  # in /proc, for example, no file can be created
                     raise
@@ -239,13 +243,13 @@ def open_to_write(path: bytes) -> OpenedFile:
         attempts += not is_without_reader
         if is_without_reader:
             if time.monotonic() > deadline:
-                text = f"no program has opened this FIFO for reading in {READER_PATIENCE:.0f} seconds"
-                raise NotTrusted(errno.ENXIO, f"{text}; start its reader first")
-            time.sleep(_READER_PAUSE)
-    raise _replaced()
+                text = f"no program has opened this FIFO for reading in {FIFO_READER_TIMEOUT:.0f} seconds"
+                raise UntrustedFile(errno.ENXIO, f"{text}; start its reader first")
+            time.sleep(_FIFO_RETRY_PAUSE)
+    raise _replaced_error()
 
 
-class Directory(NamedTuple):
+class ParentDirectory(NamedTuple):
     """The open directory that contains a file.
 
     Fields:
@@ -262,25 +266,25 @@ class Directory(NamedTuple):
     can_sync: bool
 
 
-def open_directory_of(path: bytes) -> Directory:
+def open_directory_of(path: bytes) -> ParentDirectory:
     """Open the directory that contains the file ``path``, without following a link that the file itself may be.
 
     Raise ``OSError``.
     """
     directory, name = os.path.split(path)
-    with _place(os.path.join(directory or b".", b".")) as place:
-        if place.inherited >= 0:
-            raise _error(errno.ENOTDIR)
-        real = os.path.join(place.above, name)
+    with _resolved_path(os.path.join(directory or b".", b".")) as place:
+        if place.inherited_number >= 0:
+            raise _system_error(errno.ENOTDIR)
+        real = os.path.join(place.parent_path, name)
         try:
-            descriptor = open_patiently(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.parent)
+            descriptor = open_with_retries(b".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=place.parent)
         except PermissionError:
-            return Directory(os.dup(place.parent), name, real, can_sync=False)
-        return Directory(descriptor, name, real, can_sync=True)
+            return ParentDirectory(os.dup(place.parent), name, real, can_sync=False)
+        return ParentDirectory(descriptor, name, real, can_sync=True)
 
 
 @contextmanager
-def held_directory(path: bytes) -> Iterator[bytes]:
+def stable_directory_path(path: bytes) -> Iterator[bytes]:
     """Open the directory ``path``, and yield a path that leads to it even if it is renamed in the meantime.
 
     Where /proc is not mounted, the yielded path is its absolute path without symbolic links. Raise ``OSError``.
@@ -290,7 +294,7 @@ def held_directory(path: bytes) -> Iterator[bytes]:
         fixed = b"/proc/self/fd/%d" % found.descriptor
         yield fixed if os.path.exists(fixed) else found.path
     finally:
-        let_go(found.descriptor)
+        close_ignoring_errors(found.descriptor)
 
 
 def real_path(path: bytes) -> bytes:
@@ -299,13 +303,13 @@ def real_path(path: bytes) -> bytes:
     Raise ``OSError``.
     """
     try:
-        return look(path).path
+        return examine_path(path).path
     except FileNotFoundError:
         directory, name = os.path.split(path.rstrip(b"/"))
         return os.path.normpath(os.path.join(real_path(directory or b"."), name))
 
 
-def obstacle(path: bytes, mode: int, kind: str) -> str:
+def replacement_obstacle(path: bytes, mode: int, kind: str) -> str:
     """Return the reason why a new file cannot replace the existing item ``path``, or an empty text if it can.
 
     Args:
@@ -321,16 +325,16 @@ def obstacle(path: bytes, mode: int, kind: str) -> str:
     return ""
 
 
-def refuse_to_replace(directory: int, name: bytes) -> None:
-    """Raise ``NotTrusted`` if ``name`` exists and is not a regular file; only a regular file may be replaced."""
+def check_replaceable(directory: int, name: bytes) -> None:
+    """Raise ``UntrustedFile`` if ``name`` exists and is not a regular file; only a regular file may be replaced."""
     try:
         mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
     except FileNotFoundError:
         return
     if stat.S_ISLNK(mode):
-        raise NotTrusted(errno.ELOOP, "it is a symbolic link, which is not replaced")
+        raise UntrustedFile(errno.ELOOP, "it is a symbolic link, which is not replaced")
     if not stat.S_ISREG(mode):
-        raise NotTrusted(errno.EEXIST, "it is no regular file, and only a regular file can be replaced")
+        raise UntrustedFile(errno.EEXIST, "it is no regular file, and only a regular file can be replaced")
 
 
 def _is_fifo(item: int) -> bool:
@@ -338,64 +342,65 @@ def _is_fifo(item: int) -> bool:
     return item >= 0 and stat.S_ISFIFO(os.fstat(item).st_mode)
 
 
-def _open_to_read(place: _Place, keep_atime: bool) -> int:
+def _open_to_read(place: _ResolvedPath, keep_atime: bool) -> int:
     """Open the entry for reading, with O_NOATIME if ``keep_atime`` and the system permits it. Raise ``OSError``."""
     if keep_atime:
         with suppress(PermissionError):
-            return open_patiently(place.name, os.O_RDONLY | os.O_NOATIME | _OPEN, dir_fd=place.parent)
-    return open_patiently(place.name, os.O_RDONLY | _OPEN, dir_fd=place.parent)
+            return open_with_retries(place.name, os.O_RDONLY | os.O_NOATIME | _OPEN_FLAGS, dir_fd=place.parent)
+    return open_with_retries(place.name, os.O_RDONLY | _OPEN_FLAGS, dir_fd=place.parent)
 
 
-def _open_or_create(place: _Place) -> int:
+def _open_or_create(place: _ResolvedPath) -> int:
     """Open the entry for writing, or create it. Raise ``OSError``.
 
     The errors are ENXIO for a FIFO without a reader, and ELOOP, ENOENT or EEXIST if the item was replaced since it was
     examined.
     """
     if place.item < 0:
-        return open_patiently(place.name, _NEW, 0o666, dir_fd=place.parent)
+        return open_with_retries(place.name, _CREATE_FLAGS, 0o666, dir_fd=place.parent)
     status = os.fstat(place.item)
-    check_to_write(status)
+    check_writable(status)
     access = os.O_RDWR if stat.S_ISREG(status.st_mode) else os.O_WRONLY
-    descriptor = patiently(partial(os.open, place.name, access | os.O_APPEND | _OPEN, dir_fd=place.parent))
+    descriptor = with_retries(partial(os.open, place.name, access | os.O_APPEND | _OPEN_FLAGS, dir_fd=place.parent))
     try:
-        check_to_write(os.fstat(descriptor))
+        check_writable(os.fstat(descriptor))
         os.set_blocking(descriptor, True)
     except BaseException:
-        let_go(descriptor)
+        close_ignoring_errors(descriptor)
         raise
     return descriptor
 
 
-def check_to_write(status: os.stat_result) -> None:
-    """Raise ``NotTrusted`` if the type, owner or mode in ``status`` forbids to write to the file."""
-    _check_kind(status)
+def check_writable(status: os.stat_result) -> None:
+    """Raise ``UntrustedFile`` if the type, owner or mode in ``status`` forbids to write to the file."""
+    _check_file_type(status)
     if not (stat.S_ISREG(status.st_mode) or stat.S_ISFIFO(status.st_mode)):
         return
     if status.st_uid not in (0, os.geteuid()):
         text = f"it belongs to user {status.st_uid}; name a file of your own, or one that is not there yet"
-        raise NotTrusted(errno.EPERM, text)
+        raise UntrustedFile(errno.EPERM, text)
     if status.st_mode & stat.S_IWOTH:
         mode = f"{stat.S_IMODE(status.st_mode):04o}"
-        raise NotTrusted(errno.EPERM, f"other users may write to it (mode {mode}): chmod o-w, or name another file")
+        raise UntrustedFile(errno.EPERM, f"other users may write to it (mode {mode}): chmod o-w, or name another file")
 
 
-def _check_kind(status: os.stat_result, *, regular: bool = False) -> None:
-    """Raise ``WrongKind`` for a directory, a socket or a block device, and with ``regular`` for everything but a
+def _check_file_type(status: os.stat_result, *, regular: bool = False) -> None:
+    """Raise ``WrongFileType`` for a directory, a socket or a block device, and with ``regular`` for everything but a
     regular file.
     """
-    for is_kind, number, text in _REFUSED_KINDS:
+    for is_kind, number, text in _REFUSED_FILE_TYPES:
         if is_kind(status.st_mode):
-            raise WrongKind(number, text)
+            raise WrongFileType(number, text)
     if regular and not stat.S_ISREG(status.st_mode):
-        raise WrongKind(errno.EINVAL, "it is no regular file")
+        raise WrongFileType(errno.EINVAL, "it is no regular file")
 
 
-def _duplicated(number: int, path: bytes, wrong: int, *, regular: bool = False) -> OpenedFile:
-    """Return a duplicate of the inherited descriptor ``number``. Raise ``NotTrusted`` if its access mode is ``wrong``.
+def _duplicate_inherited(number: int, path: bytes, wrong: int, *, regular: bool = False) -> OpenedFile:
+    """Return a duplicate of the inherited descriptor ``number``. Raise ``UntrustedFile`` if its access mode is
+    ``wrong``.
 
-    A regular file is read from the offset that it had when it was first opened (``_starts``). Sockets and devices are
-    accepted, because services and some shells start programs with a socket as a standard stream.
+    A regular file is read from the offset that it had when it was first opened (``_initial_offsets``). Sockets and
+    devices are accepted, because services and some shells start programs with a socket as a standard stream.
 
     Args:
         path: path by which the user named the descriptor.
@@ -406,17 +411,17 @@ def _duplicated(number: int, path: bytes, wrong: int, *, regular: bool = False) 
 
     if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE == wrong:
         text = "not open for reading" if wrong == os.O_WRONLY else "not open for writing"
-        raise NotTrusted(errno.EBADF, f"descriptor {number} is {text}")
+        raise UntrustedFile(errno.EBADF, f"descriptor {number} is {text}")
     status = os.fstat(number)
     if regular or stat.S_ISDIR(status.st_mode):
-        _check_kind(status, regular=regular)
+        _check_file_type(status, regular=regular)
     if wrong == os.O_WRONLY and stat.S_ISREG(status.st_mode):
         key = number, status.st_dev, status.st_ino
-        os.lseek(number, _starts.setdefault(key, os.lseek(number, 0, os.SEEK_CUR)), os.SEEK_SET)
-    return OpenedFile(os.dup(number), _path_of(number, path), inherited=True)
+        os.lseek(number, _initial_offsets.setdefault(key, os.lseek(number, 0, os.SEEK_CUR)), os.SEEK_SET)
+    return OpenedFile(os.dup(number), _path_of_descriptor(number, path), is_inherited=True)
 
 
-def _path_of(number: int, path: bytes) -> bytes:
+def _path_of_descriptor(number: int, path: bytes) -> bytes:
     """Return the path of the open descriptor ``number``; ``path``, the text by which the user named it, if it has none
     (a pipe).
     """
@@ -433,22 +438,22 @@ def _wait_for_writer(descriptor: int, path: bytes) -> None:
 
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)
-    if not waiting.poll(round(1000 * LONG_WAIT)):
-        announce_wait(f"waiting for a program to write to the FIFO {shown(path)} (Ctrl-C ends this)")
+    if not waiting.poll(round(1000 * ANNOUNCED_WAIT)):
+        announce_wait(f"waiting for a program to write to the FIFO {printable_path(path)} (Ctrl-C ends this)")
         waiting.poll()
 
 
 @contextmanager
-def _place(path: bytes, *, trust_links: bool = False) -> Iterator[_Place]:
+def _resolved_path(path: bytes, *, trust_links: bool = False) -> Iterator[_ResolvedPath]:
     """Resolve ``path``, following all symbolic links. The descriptors are open within the block. Raise ``OSError``."""
-    walk = _Walk(path, trust_links=trust_links or _Trust.all_links)
+    walk = _PathResolver(path, trust_links=trust_links or _LinkTrust.trusts_all_links)
     try:
-        yield walk.resolved()
+        yield walk.resolve()
     finally:
         walk.close()
 
 
-class _Walk:
+class _PathResolver:
     """The resolution of one path, component by component.
 
     State: ``_directory`` is the open directory that was reached, ``_directory_path`` its path, ``_remaining`` the
@@ -457,69 +462,70 @@ class _Walk:
 
     def __init__(self, path: bytes, *, trust_links: bool) -> None:
         if not path:
-            raise _error(errno.ENOENT)
+            raise _system_error(errno.ENOENT)
         self._trust_links = trust_links
-        self._ahead: list[bytes] = []
-        self._links = 0
+        self._remaining: list[bytes] = []
+        self._link_count = 0
         self._item = -1
-        self._inherited = inherited_descriptor(path)
-        self._directory, self._above = -1, b""
-        if self._inherited < 0:
-            self._begin(path)
+        self._inherited_number = inherited_descriptor(path)
+        self._directory, self._directory_path = -1, b""
+        if self._inherited_number < 0:
+            self._open_start(path)
 
     def close(self) -> None:
         """Close all descriptors."""
         for descriptor in (self._directory, self._item):
             if descriptor >= 0:
-                let_go(descriptor)
+                close_ignoring_errors(descriptor)
         self._directory = self._item = -1
 
-    def resolved(self) -> _Place:
+    def resolve(self) -> _ResolvedPath:
         """Resolve the path to its end, and return the entry. Raise ``OSError``."""
-        while self._inherited < 0 and self._ahead:
-            part, is_last = self._ahead.pop(), not self._ahead
+        while self._inherited_number < 0 and self._remaining:
+            part, is_last = self._remaining.pop(), not self._remaining
             if part == b"..":
-                self._enter(
-                    open_patiently(part, _LOOK | os.O_DIRECTORY, dir_fd=self._directory), os.path.dirname(self._above)
+                self._change_directory(
+                    open_with_retries(part, _PATH_FLAGS | os.O_DIRECTORY, dir_fd=self._directory),
+                    os.path.dirname(self._directory_path),
                 )
             elif part not in (b"", b"."):
-                below = self._look(part, is_last=is_last)
+                below = self._open_component(part, is_last=is_last)
                 if below is None:
                     continue
                 self._item = below
                 if is_last:
-                    return _Place(self._directory, self._above, part, below)
+                    return _ResolvedPath(self._directory, self._directory_path, part, below)
                 self._item = -1
-                self._enter(below, os.path.join(self._above, part))
-        if self._inherited >= 0:
-            return _Place(-1, b"", b"", -1, self._inherited)
+                self._change_directory(below, os.path.join(self._directory_path, part))
+        if self._inherited_number >= 0:
+            return _ResolvedPath(-1, b"", b"", -1, self._inherited_number)
         self._item = os.dup(self._directory)
-        return _Place(self._directory, self._above, b".", self._item)
+        return _ResolvedPath(self._directory, self._directory_path, b".", self._item)
 
-    def _begin(self, path: bytes) -> None:
+    def _open_start(self, path: bytes) -> None:
         """Open the directory in which ``path`` begins: the root or the working directory."""
         start, above = (b"/", b"/") if path.startswith(b"/") else (b".", os.getcwdb())
-        self._enter(open_patiently(start, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), above)
-        self._ahead = path.split(b"/")[::-1]
+        self._change_directory(open_with_retries(start, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), above)
+        self._remaining = path.split(b"/")[::-1]
 
-    def _enter(self, directory: int, path: bytes) -> None:
+    def _change_directory(self, directory: int, path: bytes) -> None:
         """Make ``directory`` the current directory of the resolution, and close the one before."""
         if self._directory >= 0:
-            let_go(self._directory)
-        self._directory, self._above = directory, path
+            close_ignoring_errors(self._directory)
+        self._directory, self._directory_path = directory, path
 
-    def _look(self, part: bytes, *, is_last: bool) -> int | None:
+    def _open_component(self, part: bytes, *, is_last: bool) -> int | None:
         """Return an O_PATH descriptor of the component ``part``, or -1 if it is the last one and does not exist.
 
         Return None for a symbolic link; the components of its target come next.
         """
         if not is_last:  # O_DIRECTORY triggers automounts, which O_PATH alone does not
             try:
-                return open_patiently(part, _LOOK | os.O_DIRECTORY, dir_fd=self._directory)
+                return open_with_retries(part, _PATH_FLAGS | os.O_DIRECTORY, dir_fd=self._directory)
             except NotADirectoryError:
                 pass
         try:
-            item = open_patiently(part, _LOOK, dir_fd=self._directory)
+            item = open_with_retries(part, _PATH_FLAGS, dir_fd=self._directory)
         except FileNotFoundError:
             if is_last:
                 return -1
@@ -528,44 +534,44 @@ class _Walk:
             status = os.fstat(item)
             is_link = stat.S_ISLNK(status.st_mode)
             if is_link:
-                self._follow(part, status, os.readlink(b"", dir_fd=item))
+                self._follow_link(part, status, os.readlink(b"", dir_fd=item))
             elif not is_last:
-                raise _error(errno.ENOTDIR)
+                raise _system_error(errno.ENOTDIR)
         except BaseException:
-            let_go(item)
+            close_ignoring_errors(item)
             raise
         if is_link:
-            let_go(item)
+            close_ignoring_errors(item)
             return None
         return item
 
-    def _follow(self, part: bytes, status: os.stat_result, target: bytes) -> None:
+    def _follow_link(self, part: bytes, status: os.stat_result, target: bytes) -> None:
         """Put the components of the symbolic link ``part`` to ``target`` ahead of those that remain. Raise ``OSError``.
 
-        ``NotTrusted`` is raised if neither root nor the effective user owns the link, unless all links are trusted.
+        ``UntrustedFile`` is raised if neither root nor the effective user owns the link, unless all links are trusted.
         """
         if status.st_uid not in (0, os.geteuid()) and not self._trust_links:
-            link = shown(os.path.join(self._above, part))
-            text = f"the symbolic link {link} to {shown(target)} belongs to user {status.st_uid} and is not followed"
+            link = printable_path(os.path.join(self._directory_path, part))
+            text = f"the symbolic link {link} to {printable_path(target)} belongs to user {status.st_uid} and is not followed"
             why = "only links of root and of the user who runs the program are followed"
-            raise NotTrusted(errno.EPERM, f"{text}: {why}; name what it leads to, or write --insecure-links")
-        self._links += 1
-        if self._links > _MOST_LINKS:
-            raise _error(errno.ELOOP)
+            raise UntrustedFile(errno.EPERM, f"{text}: {why}; name what it leads to, or write --insecure-links")
+        self._link_count += 1
+        if self._link_count > _MAX_LINKS:
+            raise _system_error(errno.ELOOP)
         if not target.startswith(b"/"):
-            self._ahead += target.split(b"/")[::-1]
+            self._remaining += target.split(b"/")[::-1]
             return
-        path = b"/".join([target, *self._ahead[::-1]])
-        self._inherited = inherited_descriptor(path)
-        if self._inherited < 0:
-            self._begin(path)
+        path = b"/".join([target, *self._remaining[::-1]])
+        self._inherited_number = inherited_descriptor(path)
+        if self._inherited_number < 0:
+            self._open_start(path)
 
 
-def _error(number: int) -> OSError:
+def _system_error(number: int) -> OSError:
     """Return the ``OSError`` of the errno ``number``, with the system's text."""
     return OSError(number, os.strerror(number))
 
 
-def _replaced() -> OSError:
+def _replaced_error() -> OSError:
     """Return the error of an item that was replaced at each of many attempts to open it."""
-    return NotTrusted(errno.ESTALE, "it is replaced again and again while it is opened; name another file")
+    return UntrustedFile(errno.ESTALE, "it is replaced again and again while it is opened; name another file")

@@ -31,35 +31,55 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from pcopy.fsio.attributes import Applied, Attributes, Handle, apply_attributes, free_from_acl
-from pcopy.fsio.close import abandon, close_timed, close_written, has_late_times, let_go
+from pcopy.fsio.attributes import Attributes, Handle, MetadataOutcome, apply_attributes, remove_inherited_file_acl
+from pcopy.fsio.close import (
+    close_after_failure,
+    close_after_write,
+    close_and_set_times,
+    close_ignoring_errors,
+    must_set_times_after_close,
+)
 from pcopy.fsio.data import set_size
-from pcopy.fsio.half_written import beside
+from pcopy.fsio.half_written import sidecar_name
 from pcopy.fsio.identity import Identity, identity_of
-from pcopy.fsio.in_place import Over, drop_old_xattrs, incomplete, status_before
-from pcopy.fsio.layout import PLAIN, LaidOut, Recipe, fewer_stripes, inherited, lay_out
-from pcopy.fsio.nodes import Node, handle_of, make_node
+from pcopy.fsio.in_place import OverwrittenFile, incomplete_file_problem, original_status, remove_old_xattrs
+from pcopy.fsio.layout import (
+    DEFAULT_RECIPE,
+    LayoutResult,
+    Recipe,
+    fewer_stripes_message,
+    inherited_layout_message,
+    set_layout,
+)
+from pcopy.fsio.nodes import Node, create_node, path_of_descriptor
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.problem import MetadataProblem, Problem, failing, full_directory
+from pcopy.fsio.problem import MetadataProblem, Problem, as_problem, directory_not_empty
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import create, is_undressed, put_in_place, remove, reopen, shown_by_server
+from pcopy.fsio.temporary import (
+    create_private_file,
+    differing_status,
+    is_private_file,
+    remove_if_present,
+    rename_and_verify,
+    reopen_temporary,
+)
 
 
 class NewFile:
     """A new regular file. ``descriptor`` is open for writing until ``commit`` or ``close_and_keep``."""
 
     # Defaults are class attributes: setting them for each of many small files takes time.
-    shortcoming: MetadataProblem | None = None
+    metadata_problem: MetadataProblem | None = None
     """Error of metadata that could not be set; None if there was none."""
-    other_layout = ""
+    layout_reason = ""
     """Reason why the file does not have the wanted Lustre layout: it has fewer stripes, or the directory's default
     layout.
     """
-    recipe: Recipe = PLAIN
+    recipe: Recipe = DEFAULT_RECIPE
     """Recipe of the layout that the file has."""
-    _before: tuple[int, ...] = ()
+    _original_mode_and_owner: tuple[int, ...] = ()
     """Mode, owner and group of an existing file that is overwritten; empty for a new file."""
-    _made: Identity | None = None
+    _kept_identity: Identity | None = None
     _status: os.stat_result | None = None
     _is_done = False
     _is_extended = False
@@ -67,7 +87,7 @@ class NewFile:
     """Access and modification time in nanoseconds, to be set after the file is closed where closing changes them."""
 
     def __init__(self, directory: int, made_as: bytes, descriptor: int = -1, before: tuple[int, ...] = ()) -> None:
-        """Wrap a file in the open ``directory`` that is called ``made_as``.
+        """Wrap a file in the open ``directory`` that is called ``original_name``.
 
         Args:
             original_name: name with which the file was created; empty if it must never be removed.
@@ -76,69 +96,75 @@ class NewFile:
         """
         self.descriptor = descriptor
         self._directory = directory
-        self._made_as = made_as
+        self._original_name = made_as
         if before:
-            self._before = before
+            self._original_mode_and_owner = before
 
     @classmethod
-    def at(cls, directory: int, name: bytes, layout: Recipe = PLAIN) -> Self:
+    def create(cls, directory: int, name: bytes, layout: Recipe = DEFAULT_RECIPE) -> Self:
         """Create an empty file with mode 0600 as ``name``, which must be free. Raise ``Problem``."""
-        new = cls(directory, name, create(directory, name, layout.flags))
-        if layout is not PLAIN:
-            new.other_layout = inherited(layout.impossible) if layout.impossible else new._lay_out(layout)
+        new = cls(directory, name, create_private_file(directory, name, layout.flags))
+        if layout is not DEFAULT_RECIPE:
+            new.layout_reason = (
+                inherited_layout_message(layout.fallback_reason)
+                if layout.fallback_reason
+                else new._apply_layout(layout)
+            )
         return new
 
-    def _lay_out(self, layout: Recipe) -> str:
+    def _apply_layout(self, layout: Recipe) -> str:
         """Give the new file its ``layout``; return the reason if it is another one than wanted.
 
         If the server gives no layout of the wanted kind, the file is removed and created again with the default layout,
         because it may have none at all.
         """
         try:
-            result = lay_out(self.descriptor, layout)
+            result = set_layout(self.descriptor, layout)
         except OSError as error:
-            result = LaidOut(b"", error.strerror or "", serves=False)
+            result = LayoutResult(b"", error.strerror or "", is_acceptable=False)
         except BaseException:
-            self._give_up()
+            self._discard()
             raise
-        if not result.serves:
-            self._give_up()
-            self.descriptor = create(self._directory, self._made_as)
-            return inherited(result.why)
+        if not result.is_acceptable:
+            self._discard()
+            self.descriptor = create_private_file(self._directory, self._original_name)
+            return inherited_layout_message(result.deviation)
         assert layout.attribute is not None
-        self.recipe = layout._replace(attribute=(layout.attribute[0], result.value)) if result.why else layout
-        return result.why and fewer_stripes(result.why)
+        self.recipe = layout._replace(attribute=(layout.attribute[0], result.value)) if result.deviation else layout
+        return result.deviation and fewer_stripes_message(result.deviation)
 
     @classmethod
-    def beside(cls, directory: int, temporary: bytes, *, layout: Recipe = PLAIN, over: Over | None = None) -> Self:
+    def create_temporary(
+        cls, directory: int, temporary: bytes, *, layout: Recipe = DEFAULT_RECIPE, over: OverwrittenFile | None = None
+    ) -> Self:
         """Create a file as ``create`` does, under a ``temporary`` name; with ``over``, wrap the existing file that it
         holds open instead.
         """
         if over is None:
-            return cls.at(directory, temporary, layout)
-        return cls(directory, b"", over.descriptor, over.before)
+            return cls.create(directory, temporary, layout)
+        return cls(directory, b"", over.descriptor, over.original_mode_and_owner)
 
     @classmethod
-    def again(cls, directory: int, made_as: bytes, made: Identity, before: tuple[int, ...] = ()) -> Self:
+    def continue_kept(cls, directory: int, made_as: bytes, made: Identity, before: tuple[int, ...] = ()) -> Self:
         """Return a file that another task created and kept (``made``); ``reopen`` opens it.
 
         Other tasks and later runs rely on the file. So it is removed only after a ``Problem``, not after another
         exception.
         """
         new = cls(directory, made_as, before=before)
-        new._made = made
+        new._kept_identity = made
         return new
 
-    def open_to_others(self, *, inherits: bool) -> tuple[int, ...]:
+    def allow_reopening(self, *, inherits_acl: bool) -> tuple[int, ...]:
         """Make sure that other ranks can open the new file by its name; return the value for the parameter ``shown`` of
         ``reopen``.
 
         ``inherits_acl`` is True if the file may have inherited an ACL from its directory. Raise ``Problem``.
         """
-        if inherits or not is_undressed(self.status):
-            free_from_acl(self.descriptor)
+        if inherits_acl or not is_private_file(self.status):
+            remove_inherited_file_acl(self.descriptor)
             self._status = status_of(self.descriptor)
-        return shown_by_server(self.status)
+        return differing_status(self.status)
 
     def reopen(self, size: int, shown: tuple[int, ...] = (), *, extended: bool = True) -> None:
         """Open the file that another task created (``continue_kept``).
@@ -146,11 +172,11 @@ class NewFile:
         Raise ``Problem`` unless it is that file and has this ``size`` in bytes.
 
         Args:
-            shown: the value that ``open_to_others`` returned.
+            shown: the value that ``allow_reopening`` returned.
             extended: True if another task may have set the size before the contents were durable, as ``extend`` does.
         """
-        assert self._made is not None
-        self.descriptor = reopen(self._directory, self._made_as, self._made, size, shown)
+        assert self._kept_identity is not None
+        self.descriptor = reopen_temporary(self._directory, self._original_name, self._kept_identity, size, shown)
         self._is_extended = extended
 
     def extend(self, size: int) -> None:
@@ -162,23 +188,23 @@ class NewFile:
         self._is_extended = True
 
     @property
-    def awaits_storage(self) -> bool:
+    def needs_sync(self) -> bool:
         """True if the contents must be brought to stable storage before the file gets its final name."""
         return self._is_extended
 
-    def note_stored(self) -> None:
+    def mark_synced(self) -> None:
         """Record that the contents are on stable storage, so that ``commit`` does not sync them again."""
         self._is_extended = False
 
     @property
-    def made_as(self) -> bytes:
+    def original_name(self) -> bytes:
         """Name with which the file was created."""
-        return self._made_as
+        return self._original_name
 
     @property
-    def is_over(self) -> bool:
+    def is_overwriting(self) -> bool:
         """True if an existing file is overwritten."""
-        return bool(self._before)
+        return bool(self._original_mode_and_owner)
 
     @property
     def status(self) -> os.stat_result:
@@ -189,17 +215,17 @@ class NewFile:
 
     def identity(self, mount: int) -> Identity:
         """Return the identity of the file. ``mount`` is the mount code of its directory. Raise ``Problem``."""
-        return identity_of(self.descriptor, self.status, mount, made=True)
+        return identity_of(self.descriptor, self.status, mount, created_by_job=True)
 
-    def dress(
+    def apply_metadata(
         self,
         attributes: Attributes,
         preserve: Preserve,
         umask: int,
         *,
-        kept: os.stat_result | None = None,
-        inherits: bool = False,
-    ) -> Applied:
+        existing: os.stat_result | None = None,
+        inherits_acl: bool = False,
+    ) -> MetadataOutcome:
         """Apply metadata as ``pcopy.fsio.attributes.apply_attributes`` does; errors become the ``metadata_problem`` of
         the file.
 
@@ -211,19 +237,21 @@ class NewFile:
             inherits_acl: True if the file may have inherited an ACL from its directory.
         """
         try:
-            if self._before:
-                kept, inherits = status_before(self._before), True
-                drop_old_xattrs(self.descriptor, attributes, preserve)
-            applied = apply_attributes(self._handle(), attributes, preserve, umask, kept=kept, inherits=inherits)
+            if self._original_mode_and_owner:
+                existing, inherits_acl = original_status(self._original_mode_and_owner), True
+                remove_old_xattrs(self.descriptor, attributes, preserve)
+            applied = apply_attributes(
+                self._metadata_handle(), attributes, preserve, umask, existing=existing, inherits_acl=inherits_acl
+            )
         except MetadataProblem as problem:
-            self.shortcoming = problem
-            applied = Applied()
+            self.metadata_problem = problem
+            applied = MetadataOutcome()
         if preserve.timestamps:
             self._times = attributes.atime, attributes.mtime
-        if not self.other_layout:
+        if not self.layout_reason:
             return applied
         return applied._replace(
-            layout=self.other_layout, fewer=self.recipe.attribute[1] if self.recipe.attribute else b""
+            layout_reason=self.layout_reason, reduced_layout=self.recipe.attribute[1] if self.recipe.attribute else b""
         )
 
     def commit(
@@ -245,13 +273,13 @@ class NewFile:
             store: bring them there if the size was set before they were durable; False only with ``--no-sync``.
             marked: a mark file next to ``name`` may say that the existing file is half written; remove it.
         """
-        inode = self.status.st_ino if self._made is None else self._made.inode
+        inode = self.status.st_ino if self._kept_identity is None else self._kept_identity.inode
         self._close(sync, store=store and self._is_extended)
-        if name != self._made_as:
-            give_name(self._directory, self._made_as, name, inode, present, marked=marked)
+        if name != self._original_name:
+            move_into_place(self._directory, self._original_name, name, inode, present, marked=marked)
         self._is_done = True
 
-    def keep(self, *, sync: bool = False) -> None:
+    def close_and_keep(self, *, sync: bool = False) -> None:
         """Close the file and leave it under the name that it has. Raise ``Problem``."""
         self._close(sync)
         self._is_done = True
@@ -265,23 +293,23 @@ class NewFile:
         if self._is_done:
             return
         try:
-            self._give_up(removes=self._made is None or error is None or isinstance(error, Problem))
+            self._discard(removes=self._kept_identity is None or error is None or isinstance(error, Problem))
         except Problem as problem:
             if not isinstance(error, Problem):
                 raise
-            raise left_over(error, self._made_as, problem) from error
-        if self._before and isinstance(error, Problem):
-            raise incomplete(error) from error
+            raise with_leftover_notice(error, self._original_name, problem) from error
+        if self._original_mode_and_owner and isinstance(error, Problem):
+            raise incomplete_file_problem(error) from error
 
-    def _give_up(self, *, removes: bool = True) -> None:
+    def _discard(self, *, removes: bool = True) -> None:
         """Close the file, ignoring errors, and remove it unless ``removes`` is False or an existing file is
         overwritten.
         """
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
-            abandon(descriptor)
-        if removes and self._made_as and not self._before:
-            remove(self._directory, self._made_as)
+            close_after_failure(descriptor)
+        if removes and self._original_name and not self._original_mode_and_owner:
+            remove_if_present(self._directory, self._original_name)
 
     def _close(self, sync: bool, *, store: bool = False) -> None:
         """Close the descriptor, and set the times afterwards where closing changes them. Raise ``Problem``.
@@ -289,12 +317,14 @@ class NewFile:
         ``sync`` and ``store`` are described at ``commit``.
         """
         descriptor, self.descriptor = self.descriptor, -1
-        if self._times is None or not has_late_times(descriptor):
-            close_written(descriptor, sync=sync, store=store)
-        elif (error := close_timed(descriptor, *self._times, sync=sync, store=store)) and self.shortcoming is None:
-            self.shortcoming = MetadataProblem("utimensat", error.errno or errno.EIO)
+        if self._times is None or not must_set_times_after_close(descriptor):
+            close_after_write(descriptor, sync=sync, store=store)
+        elif (
+            error := close_and_set_times(descriptor, *self._times, sync=sync, store=store)
+        ) and self.metadata_problem is None:
+            self.metadata_problem = MetadataProblem("utimensat", error.errno or errno.EIO)
 
-    def _handle(self) -> Handle:
+    def _metadata_handle(self) -> Handle:
         """Return the descriptor or path through which metadata is set."""
         return self.descriptor
 
@@ -303,7 +333,7 @@ class NewNode(NewFile):
     """A new symbolic link, FIFO, socket or device. ``descriptor`` is an O_PATH one."""
 
     @classmethod
-    def made(cls, directory: int, name: bytes, node: Node, *, is_temporary: bool) -> Self:
+    def create_node(cls, directory: int, name: bytes, node: Node, *, is_temporary: bool) -> Self:
         """Create ``name``, which must be free, with the type and contents of ``node``. Raise ``Problem``.
 
         The item is removed after an error only if the name ``is_temporary``: under any other name it may by then be an
@@ -311,32 +341,32 @@ class NewNode(NewFile):
         """
         new = cls(directory, name if is_temporary else b"")
         try:
-            new.descriptor, new._status = make_node(directory, name, node)
+            new.descriptor, new._status = create_node(directory, name, node)
         except BaseException:
-            new._give_up()
+            new._discard()
             raise
         return new
 
     def _close(self, sync: bool, *, store: bool = False) -> None:
         descriptor, self.descriptor = self.descriptor, -1
-        let_go(descriptor)
+        close_ignoring_errors(descriptor)
 
-    def _handle(self) -> Handle:
-        return handle_of(self.descriptor)
+    def _metadata_handle(self) -> Handle:
+        return path_of_descriptor(self.descriptor)
 
 
-def left_over(problem: Problem, name: bytes, removal: Problem) -> Problem:
+def with_leftover_notice(problem: Problem, name: bytes, removal: Problem) -> Problem:
     """Return ``problem`` with a note that the new item ``name`` remains in the destination, because of
     ``removal``.
     """
-    fields = problem.plain
+    fields = problem.packed
     text = (
         f"{fields[2]}; the incomplete file {os.fsdecode(name)} is left, since it cannot be removed ({removal.strerror})"
     )
-    return Problem.from_plain((*fields[:2], text, *fields[3:]))
+    return Problem.from_packed((*fields[:2], text, *fields[3:]))
 
 
-def give_name(
+def move_into_place(
     directory: int, temporary: bytes, name: bytes, inode: int, present: os.stat_result | None, *, marked: bool
 ) -> None:
     """Rename ``temporary`` to ``name`` in place of the item that is ``present`` there, and verify the result.
@@ -348,22 +378,22 @@ def give_name(
         present: status of the existing item, None if there is none.
         marked: remove the mark file of ``name``, as for ``NewFile.commit``.
     """
-    clear_way(directory, name, present)
-    put_in_place(directory, temporary, name, inode)
+    make_way_for_rename(directory, name, present)
+    rename_and_verify(directory, temporary, name, inode)
     if marked:
-        remove(directory, beside(name))
+        remove_if_present(directory, sidecar_name(name))
 
 
-def clear_way(directory: int, name: bytes, present: os.stat_result | None) -> None:
+def make_way_for_rename(directory: int, name: bytes, present: os.stat_result | None) -> None:
     """Remove an empty directory ``name``, so that an item of another type can be renamed to it. Raise ``Problem``.
 
     Other items need not be removed, because rename(2) replaces them. A directory that is not empty is an error.
     """
     if present is not None and stat.S_ISDIR(present.st_mode):
         try:
-            with failing("rmdir"), suppress(FileNotFoundError):
+            with as_problem("rmdir"), suppress(FileNotFoundError):
                 os.rmdir(name, dir_fd=directory)
         except Problem as problem:
-            if problem.is_full:
-                raise full_directory() from None
+            if problem.is_directory_not_empty:
+                raise directory_not_empty() from None
             raise

@@ -16,12 +16,18 @@ from contextlib import suppress
 from typing import TypeVar
 
 from pcopy.fsio.attributes import Attributes, Handle, read_attributes
-from pcopy.fsio.close import held_open, let_go
-from pcopy.fsio.patience import NO_DESCRIPTORS, PASSING, STALE, open_patiently, patiently
+from pcopy.fsio.close import close_ignoring_errors, closed_at_end
+from pcopy.fsio.patience import (
+    TOO_MANY_OPEN_FILES_ERRNOS,
+    TRANSIENT_ERRNOS,
+    TRANSIENT_OPEN_ERRNOS,
+    open_with_retries,
+    with_retries,
+)
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.problem import REPLACED, MetadataProblem, Problem, changed, failing
+from pcopy.fsio.problem import REPLACED_TEXT, MetadataProblem, Problem, as_problem, source_changed
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import PREFIX
+from pcopy.fsio.temporary import TEMPORARY_PREFIX
 from pcopy.named import NamedTuple
 
 T = TypeVar("T")
@@ -32,15 +38,15 @@ class Node(NamedTuple):
 
     status: os.stat_result
     attributes: Attributes
-    link: bytes
+    link_target: bytes
 
 
-def handle_of(descriptor: int) -> bytes:
+def path_of_descriptor(descriptor: int) -> bytes:
     """Return the path in /proc that stands for an O_PATH descriptor."""
     return b"/proc/self/fd/%d" % descriptor
 
 
-def with_handle(directory: int, call: Callable[[Handle], T]) -> T:
+def call_with_handle(directory: int, call: Callable[[Handle], T]) -> T:
     """Return ``call(directory)`` for an open directory. Raise ``Problem``.
 
     System calls that set metadata refuse an O_PATH descriptor with EBADF. Then ``call`` gets its path in /proc instead.
@@ -50,10 +56,10 @@ def with_handle(directory: int, call: Callable[[Handle], T]) -> T:
     except Problem as problem:
         if problem.errno != errno.EBADF:
             raise
-        return call(handle_of(directory))
+        return call(path_of_descriptor(directory))
 
 
-def open_node(directory: int, name: bytes, *, on_source: bool, follow: bool = False) -> int:
+def open_without_access(directory: int, name: bytes, *, on_source: bool, follow: bool = False) -> int:
     """Return an O_PATH descriptor of ``name`` itself, or with ``follow`` of the target of the symbolic link.
 
     Raise ``Problem``. ``on_source``: the directory is one of the source; a missing item then counts as changed during
@@ -61,7 +67,9 @@ def open_node(directory: int, name: bytes, *, on_source: bool, follow: bool = Fa
     """
     try:
         flags = os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
-        return open_patiently(name, flags, dir_fd=directory, passing=PASSING if on_source else STALE)
+        return open_with_retries(
+            name, flags, dir_fd=directory, transient=TRANSIENT_ERRNOS if on_source else TRANSIENT_OPEN_ERRNOS
+        )
     except OSError as error:
         is_missing = on_source and error.errno in (errno.ENOENT, errno.ESTALE)
         raise Problem("open", error.errno or errno.EIO, on_source=on_source, changed=is_missing) from error
@@ -70,18 +78,18 @@ def open_node(directory: int, name: bytes, *, on_source: bool, follow: bool = Fa
 def read_node(directory: int, name: bytes, inode: int, preserve: Preserve, *, follow: bool = False) -> Node:
     """Return the node ``name`` of a source. Raise ``Problem``, also if its inode number is not ``inode`` any longer."""
     link = b""
-    with held_open(open_node(directory, name, on_source=True, follow=follow)) as descriptor:
+    with closed_at_end(open_without_access(directory, name, on_source=True, follow=follow)) as descriptor:
         status = status_of(descriptor, on_source=True)
         if status.st_ino != inode or stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
-            raise changed("open", "another item has taken its name")
-        attributes = read_attributes(handle_of(descriptor), status, preserve)
+            raise source_changed("open", "another item has taken its name")
+        attributes = read_attributes(path_of_descriptor(descriptor), status, preserve)
         if stat.S_ISLNK(status.st_mode):
-            with failing("readlink", on_source=True):
-                link = patiently(lambda: os.readlink(b"", dir_fd=descriptor))
+            with as_problem("readlink", on_source=True):
+                link = with_retries(lambda: os.readlink(b"", dir_fd=descriptor))
     return Node(status, attributes, link)
 
 
-def make_node(directory: int, name: bytes, node: Node) -> tuple[int, os.stat_result]:
+def create_node(directory: int, name: bytes, node: Node) -> tuple[int, os.stat_result]:
     """Create ``name`` with the type of ``node`` and mode 0600; return an O_PATH descriptor and its status.
 
     Raise ``Problem`` with EEXIST if the name is taken, ``MetadataProblem`` if the node was created but cannot be opened
@@ -89,29 +97,29 @@ def make_node(directory: int, name: bytes, node: Node) -> tuple[int, os.stat_res
     """
     mode = node.status.st_mode
     operation = "symlink" if stat.S_ISLNK(mode) else "mknod"
-    with failing(operation):
+    with as_problem(operation):
         if stat.S_ISLNK(mode):
-            os.symlink(node.link, name, dir_fd=directory)
+            os.symlink(node.link_target, name, dir_fd=directory)
         else:
             device = node.status.st_rdev if stat.S_ISBLK(mode) or stat.S_ISCHR(mode) else 0
             os.mknod(name, stat.S_IFMT(mode) | 0o600, device, dir_fd=directory)
     try:
-        made = open_node(directory, name, on_source=False)
+        made = open_without_access(directory, name, on_source=False)
     except Problem as problem:
-        if problem.errno in NO_DESCRIPTORS:  # a second attempt would find the name taken by this node
+        if problem.errno in TOO_MANY_OPEN_FILES_ERRNOS:  # a second attempt would find the name taken by this node
             raise MetadataProblem(problem.operation, problem.errno) from problem
         raise
     try:
         new = status_of(made)
-        if not _is_new(new, node.status, directory):
-            raise Problem("open", errno.ESTALE, text=REPLACED)
+        if not _is_own_new_node(new, node.status, directory):
+            raise Problem("open", errno.ESTALE, text=REPLACED_TEXT)
     except BaseException:
-        let_go(made)
+        close_ignoring_errors(made)
         raise
     return made, new
 
 
-def _is_new(made: os.stat_result, source: os.stat_result, directory: int) -> bool:
+def _is_own_new_node(made: os.stat_result, source: os.stat_result, directory: int) -> bool:
     """Return True if ``made`` is the status of the node that was just created.
 
     The owner of the directory could have moved another node there, for example a finished one, which would then get the
@@ -129,16 +137,16 @@ def _is_new(made: os.stat_result, source: os.stat_result, directory: int) -> boo
         return False
     if made.st_uid == os.geteuid() and not stat.S_IMODE(made.st_mode) & ~0o600:
         return True
-    from pcopy.fsio.server import shown_of_new_file  # imported late: few servers need it
+    from pcopy.fsio.server import new_file_status  # imported late: few servers need it
 
-    shown = shown_of_new_file(directory, b"%b%d-%d" % (PREFIX, os.getpid(), time.monotonic_ns()))
+    shown = new_file_status(directory, b"%b%d-%d" % (TEMPORARY_PREFIX, os.getpid(), time.monotonic_ns()))
     return made.st_uid == shown.uid and not stat.S_IMODE(made.st_mode) & ~shown.mode
 
 
-def keep_access_time(descriptor: int, before: os.stat_result) -> None:
+def restore_access_time(descriptor: int, before: os.stat_result) -> None:
     """Restore the access time of a symbolic link of the target after it was read; O_NOATIME does not exist for
     readlink(2).
     """
     with suppress(OSError):  # another user owns it, or the file system is mounted read-only
         if os.fstat(descriptor).st_atime_ns != before.st_atime_ns:
-            os.utime(handle_of(descriptor), ns=(before.st_atime_ns, before.st_mtime_ns))
+            os.utime(path_of_descriptor(descriptor), ns=(before.st_atime_ns, before.st_mtime_ns))

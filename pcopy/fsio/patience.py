@@ -15,38 +15,38 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+TOO_MANY_OPEN_FILES_ERRNOS = (errno.EMFILE, errno.ENFILE)
 """Errors that mean that this process, or the host, has too many open files."""
 
-INTERRUPTED = (errno.EINTR, errno.EAGAIN, *NO_DESCRIPTORS)
+NOTHING_DONE_ERRNOS = (errno.EINTR, errno.EAGAIN, *TOO_MANY_OPEN_FILES_ERRNOS)
 """Errors after which nothing was done, so that calls that change something may be retried, too."""
 
-PASSING = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, *INTERRUPTED)
+TRANSIENT_ERRNOS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, *NOTHING_DONE_ERRNOS)
 """Errors after which calls that only read are retried."""
 
-STALE = (errno.ESTALE, *INTERRUPTED)
+TRANSIENT_OPEN_ERRNOS = (errno.ESTALE, *NOTHING_DONE_ERRNOS)
 """Errors of open(2) after which it is retried: nothing was opened. After ESTALE the name must be looked up again."""
 
-PAUSES = (0.02, 0.1, 0.5)
+RETRY_PAUSES = (0.02, 0.1, 0.5)
 """Seconds before the second, third and fourth attempt."""
 
-_NAP = 0.02
+_SLEEP_STEP = 0.02
 """Seconds of a longer pause after which a task lets its rank answer messages."""
 
-LONG_WAIT = 2.0
+ANNOUNCED_WAIT = 2.0
 """Seconds after which a wait for another program is announced. A program that was started at all begins sooner."""
 
 Result = TypeVar("Result")
 
 
-class _Shortage:
-    """Counts the errors of ``NO_DESCRIPTORS``."""
+class _DescriptorShortage:
+    """Counts the errors of ``TOO_MANY_OPEN_FILES_ERRNOS``."""
 
-    met = 0
+    error_count = 0
     """Number of such errors so far."""
 
 
-shortage = _Shortage()
+descriptor_shortage = _DescriptorShortage()
 """The counter of this process.
 
 After such an error its rank keeps fewer operations under way (``pcopy.launch.in_flight``).
@@ -54,50 +54,55 @@ After such an error its rank keeps fewer operations under way (``pcopy.launch.in
 
 
 class _Announcer:
-    """Holds the function of ``announce_waits``."""
+    """Holds the function of ``set_wait_announcer``."""
 
     announce: Callable[[str], None] | None = None
 
 
-def announce_waits(announce: Callable[[str], None]) -> None:
+def set_wait_announcer(announce: Callable[[str], None]) -> None:
     """Register the function that gets a line for the user when this process waits long for another program."""
     _Announcer.announce = announce
 
 
 def announce_wait(text: str) -> None:
-    """Pass ``text`` to the function that ``announce_waits`` registered, if there is one."""
+    """Pass ``text`` to the function that ``set_wait_announcer`` registered, if there is one."""
     if _Announcer.announce is not None:
         _Announcer.announce(text)
 
 
-def patiently(call: Callable[[], Result], passing: Sequence[int] = PASSING) -> Result:
+def with_retries(call: Callable[[], Result], transient: Sequence[int] = TRANSIENT_ERRNOS) -> Result:
     """Return the result of ``call``, which is retried after errors in ``transient``. Raise the last ``OSError``."""
-    for pause in PAUSES:
+    for pause in RETRY_PAUSES:
         try:
             return call()
         except OSError as error:
-            if error.errno not in passing:
+            if error.errno not in transient:
                 raise
-            shortage.met += error.errno in NO_DESCRIPTORS
+            descriptor_shortage.error_count += error.errno in TOO_MANY_OPEN_FILES_ERRNOS
             time.sleep(pause)
     return call()
 
 
-def open_patiently(
-    name: str | bytes, flags: int, mode: int = 0o777, *, dir_fd: int | None = None, passing: Sequence[int] = STALE
+def open_with_retries(
+    name: str | bytes,
+    flags: int,
+    mode: int = 0o777,
+    *,
+    dir_fd: int | None = None,
+    transient: Sequence[int] = TRANSIENT_OPEN_ERRNOS,
 ) -> int:
     """Call ``os.open``, and retry it after errors in ``transient``. Raise the last ``OSError``.
 
     A call that may create a file (O_CREAT) is not retried after ESTALE, because the file may have been created.
     """
     if flags & os.O_CREAT:
-        passing = INTERRUPTED
-    return patiently(lambda: os.open(name, flags, mode, dir_fd=dir_fd), passing)
+        transient = NOTHING_DONE_ERRNOS
+    return with_retries(lambda: os.open(name, flags, mode, dir_fd=dir_fd), transient)
 
 
-def naps(pause: float) -> Iterator[None]:
+def sleep_in_steps(pause: float) -> Iterator[None]:
     """Sleep ``pause`` seconds in short steps, and yield after each, so that the caller can do other work in between."""
     while pause > 0:
-        time.sleep(min(_NAP, pause))
-        pause -= _NAP
+        time.sleep(min(_SLEEP_STEP, pause))
+        pause -= _SLEEP_STEP
         yield

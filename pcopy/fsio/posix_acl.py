@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pcopy.fsio.preserve import are_mapped
 
-_HEADER, _ENTRY = 4, 8
+_HEADER_SIZE, _ENTRY_SIZE = 4, 8
 """Bytes of the header (a version), and bytes of each entry (tag, permissions, id)."""
-_USER_OWNER, _USER, _GROUP_OWNER, _GROUP, _MASK, _OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
+_TAG_OWNER, _TAG_USER, _TAG_OWNING_GROUP, _TAG_GROUP, _TAG_MASK, _TAG_OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
 """Tags of entries: owner, named user, owning group, named group, mask, others."""
 
 _Entry = tuple[int, int, int]
@@ -21,11 +21,11 @@ def _entries(acl: bytes) -> list[_Entry]:
             int.from_bytes(acl[at + 2 : at + 4], "little") & 7,
             int.from_bytes(acl[at + 4 : at + 8], "little"),
         )
-        for at in range(_HEADER, len(acl) - _ENTRY + 1, _ENTRY)
+        for at in range(_HEADER_SIZE, len(acl) - _ENTRY_SIZE + 1, _ENTRY_SIZE)
     ]
 
 
-def rights_without(acl: bytes) -> int:
+def mode_without_acl(acl: bytes) -> int:
     """Return permission bits for a file without the access ACL ``acl`` that give no user more rights than the ACL does.
 
     The group bits that stat(2) shows are the mask of the ACL; the group itself may have fewer rights. Without the ACL,
@@ -34,17 +34,17 @@ def rights_without(acl: bytes) -> int:
     """
     entries = _entries(acl)
     first = {tag: permissions for tag, permissions, _ in reversed(entries)}
-    mask = first.get(_MASK, 7)
-    group, other = first.get(_GROUP_OWNER, 0) & mask, first.get(_OTHER, 0)
+    mask = first.get(_TAG_MASK, 7)
+    group, other = first.get(_TAG_OWNING_GROUP, 0) & mask, first.get(_TAG_OTHER, 0)
     for tag, permissions, _ in entries:
-        if tag in (_USER, _GROUP):
+        if tag in (_TAG_USER, _TAG_GROUP):
             other &= permissions & mask
-        if tag == _USER:
+        if tag == _TAG_USER:
             group &= permissions & mask
-    return first.get(_USER_OWNER, 0) << 6 | group << 3 | other
+    return first.get(_TAG_OWNER, 0) << 6 | group << 3 | other
 
 
 def has_unmapped_id(acl: bytes) -> bool:
     """Return True if the ACL names a user or group that is not mapped in the user namespace of this process."""
-    named = [(tag, number) for tag, _, number in _entries(acl) if tag in (_USER, _GROUP)]
-    return not all(are_mapped(number, -1) if tag == _USER else are_mapped(-1, number) for tag, number in named)
+    named = [(tag, number) for tag, _, number in _entries(acl) if tag in (_TAG_USER, _TAG_GROUP)]
+    return not all(are_mapped(number, -1) if tag == _TAG_USER else are_mapped(-1, number) for tag, number in named)

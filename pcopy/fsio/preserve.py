@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from pcopy.fsio.patience import NO_DESCRIPTORS, patiently
+from pcopy.fsio.patience import TOO_MANY_OPEN_FILES_ERRNOS, with_retries
 from pcopy.named import NamedTuple
 
-ATTRIBUTES = ("mode", "ownership", "timestamps", "links", "xattr", "acl", "sparse")
+PRESERVABLE_METADATA = ("mode", "ownership", "timestamps", "links", "xattr", "acl", "sparse")
 """Kinds of metadata that the user can select: the boolean fields of ``Preserve``."""
 
 
@@ -40,10 +40,10 @@ CAP_SETFCAP = 31
 
 
 @cache
-def capable(capability: int) -> bool:
+def has_capability(capability: int) -> bool:
     """Return True if this process has the effective capability (capabilities(7)). The set is read once."""
     try:
-        with patiently(lambda: open("/proc/self/status", "rb"), NO_DESCRIPTORS) as status:
+        with with_retries(lambda: open("/proc/self/status", "rb"), TOO_MANY_OPEN_FILES_ERRNOS) as status:
             for line in status:
                 if line.startswith(b"CapEff:"):
                     return bool(int(line.split()[1], 16) >> capability & 1)
@@ -56,25 +56,25 @@ def maps_all_ids() -> bool:
     """Return False in a user namespace that does not map all ids: there capabilities do not apply to files of unmapped
     users.
     """
-    return sum(count for _, count in _mapped("uid")) >= (1 << 32) - 1
+    return sum(count for _, count in _mapped_id_ranges("uid")) >= (1 << 32) - 1
 
 
 def are_mapped(uid: int, gid: int) -> bool:
     """Return True if the user namespace of this process maps both ids (user_namespaces(7)); -1 stands for no id."""
     return all(
-        number < 0 or any(first <= number < first + count for first, count in _mapped(kind))
+        number < 0 or any(first <= number < first + count for first, count in _mapped_id_ranges(kind))
         for number, kind in ((uid, "uid"), (gid, "gid"))
     )
 
 
 @cache
-def _mapped(kind: str) -> tuple[tuple[int, int], ...]:
+def _mapped_id_ranges(kind: str) -> tuple[tuple[int, int], ...]:
     """Return the mapped ranges of "uid" or "gid" (``kind``): first id and number of ids.
 
     All ids without user namespaces.
     """
     try:
-        with patiently(lambda: open(f"/proc/self/{kind}_map", "rb"), NO_DESCRIPTORS) as ranges:
+        with with_retries(lambda: open(f"/proc/self/{kind}_map", "rb"), TOO_MANY_OPEN_FILES_ERRNOS) as ranges:
             return tuple((int(first), int(count)) for first, _, count in map(bytes.split, ranges))
     except OSError:
         return ((0, 1 << 32),)

@@ -6,9 +6,9 @@ import errno
 import os
 
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.patience import NO_DESCRIPTORS, shortage
+from pcopy.fsio.patience import TOO_MANY_OPEN_FILES_ERRNOS, descriptor_shortage
 
-Plain = tuple[str, int, str, bool, bool, bool]
+PackedProblem = tuple[str, int, str, bool, bool, bool]
 """A ``Problem`` as a tuple of primitives.
 
 The fields are: operation, errno, text, True if it concerns the source, True if the source has changed, and True if the
@@ -16,11 +16,13 @@ item may be tried again.
 """
 
 
-REPLACED = "something else was put in its place meanwhile"
-EXCHANGED = "another item took its name after it was examined: that one is not changed"
+REPLACED_TEXT = "something else was put in its place meanwhile"
+EXCHANGED_TEXT = "another item took its name after it was examined: that one is not changed"
 
 
-LINK_REFUSALS = frozenset((errno.EXDEV, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK))
+LINK_UNSUPPORTED_ERRNOS = frozenset(
+    (errno.EXDEV, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
+)
 """Errors of link(2) after which a further name of an inode must be created as a copy.
 
 - EXDEV: the directories belong to two XFS projects, subvolumes or bind mounts of one file system.
@@ -47,41 +49,41 @@ class Problem(OSError):
         on_source: bool = False,
         text: str = "",
         changed: bool = False,
-        again: bool = False,
+        may_retry: bool = False,
     ):
         """Create a problem with the errno ``number`` and ``text`` (default: the system's text of that errno)."""
         super().__init__(number, text or os.strerror(number))
-        shortage.met += number in NO_DESCRIPTORS
-        self.again = changed or again
+        descriptor_shortage.error_count += number in TOO_MANY_OPEN_FILES_ERRNOS
+        self.may_retry = changed or may_retry
         self.operation = operation
         self.on_source = on_source
         self.changed = changed
 
     @classmethod
-    def of(cls, operation: str, error: OSError, *, on_source: bool = False) -> Problem:
+    def from_error(cls, operation: str, error: OSError, *, on_source: bool = False) -> Problem:
         """Return ``error`` as a problem of ``operation``; return it unchanged if it is a ``Problem`` already."""
         if isinstance(error, Problem):
             return error
         return cls(operation, error.errno or errno.EIO, on_source=on_source)
 
     @property
-    def is_full(self) -> bool:
+    def is_directory_not_empty(self) -> bool:
         """True if a directory of the target could not be removed because it is not empty."""
         return self.operation == "rmdir" and self.errno in (errno.ENOTEMPTY, errno.EEXIST)
 
     @property
-    def plain(self) -> Plain:
+    def packed(self) -> PackedProblem:
         """The problem as a tuple of primitives, to be sent to another rank."""
-        return self.operation, self.errno or 0, self.strerror or "", self.on_source, self.changed, self.again
+        return self.operation, self.errno or 0, self.strerror or "", self.on_source, self.changed, self.may_retry
 
     @classmethod
-    def from_plain(cls, plain: Plain) -> Problem:
+    def from_packed(cls, plain: PackedProblem) -> Problem:
         """Return the problem that ``plain`` was made of."""
         operation, number, text, on_source, changed, again = plain
-        return cls(operation, number, text=text, on_source=on_source, changed=changed, again=again)
+        return cls(operation, number, text=text, on_source=on_source, changed=changed, may_retry=again)
 
 
-class failing:  # noqa: N801 (used like a statement)
+class as_problem:  # noqa: N801 (used like a statement)
     """Context manager that turns an ``OSError`` of its block into a ``Problem`` of ``operation``, as
     ``Problem.from_error`` does.
 
@@ -99,10 +101,10 @@ class failing:  # noqa: N801 (used like a statement)
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, OSError) and not isinstance(error, Problem):
-            raise Problem.of(self._operation, error, on_source=self._on_source) from error
+            raise Problem.from_error(self._operation, error, on_source=self._on_source) from error
 
 
-def full_directory() -> Problem:
+def directory_not_empty() -> Problem:
     """Return the problem of an item whose name in the target is taken by a directory that is not empty."""
     why = "a directory that is not empty is not replaced by an item of another type; move or remove it"
     return Problem("rmdir", errno.ENOTEMPTY, text=why)
@@ -111,7 +113,7 @@ def full_directory() -> Problem:
 class MetadataProblem(Problem):
     """The contents of the item are complete, but some of its metadata could not be set."""
 
-    made: Identity | None = None
+    identity: Identity | None = None
     """Identity of the item, if hard links to it may have to be made."""
 
 
@@ -122,9 +124,9 @@ class TargetChanged(Problem):
     """
 
     def __init__(self) -> None:
-        super().__init__("open", errno.ESTALE, text=REPLACED, again=True)
+        super().__init__("open", errno.ESTALE, text=REPLACED_TEXT, may_retry=True)
 
 
-def changed(operation: str, text: str) -> Problem:
+def source_changed(operation: str, text: str) -> Problem:
     """Return the problem of a source that has changed since it was found."""
     return Problem(operation, 0, on_source=True, text=text, changed=True)

@@ -5,51 +5,51 @@ from __future__ import annotations
 import os
 from functools import partial
 
-from pcopy.fsio.contents import cut_short
+from pcopy.fsio.contents import early_end_problem
 from pcopy.fsio.passage import write_all
-from pcopy.fsio.patience import patiently
-from pcopy.fsio.problem import failing
-from pcopy.fsio.seekable_zstd import LARGEST_FRAME
+from pcopy.fsio.patience import with_retries
+from pcopy.fsio.problem import as_problem
+from pcopy.fsio.seekable_zstd import MAX_FRAME_SIZE
 
-SPAN = 4 << 20
+USUAL_FRAME_SIZE = 4 << 20
 """Bytes of contents in one zstd frame, as a rule.
 
 Larger frames compress slightly better, but more data must be decompressed to read any byte in them.
 """
-_USUAL_FRAMES = 1 << 20
+_MAX_USUAL_FRAMES = 1 << 20
 """Maximum number of frames of ``USUAL_FRAME_SIZE`` bytes.
 
 A larger file gets larger frames, because its seek table would take long to read.
 """
-_BLOCK = 16 << 10
+_HOLE_BLOCK_SIZE = 16 << 10
 """Bytes of zeros that are left as a hole."""
-_ZEROS = bytes(_BLOCK)
+_ZEROS = bytes(_HOLE_BLOCK_SIZE)
 
 
-def span_of(size: int, stripe: int) -> int:
+def frame_size_for(size: int, stripe: int) -> int:
     """Return the bytes of contents in each frame of a file of ``size`` bytes.
 
     ``stripe`` is the stripe size in bytes (0: unknown). Frames are whole multiples or whole fractions of a stripe, so
     that no stripe is divided between two frames. Stripes of odd sizes that are too large for one frame are an
     exception.
     """
-    span = SPAN
+    span = USUAL_FRAME_SIZE
     if stripe > span or (stripe and span % stripe):
         whole = -(-span // stripe) * stripe
-        span = whole if whole <= LARGEST_FRAME else span
-    while span * _USUAL_FRAMES < size and 2 * span <= LARGEST_FRAME:
+        span = whole if whole <= MAX_FRAME_SIZE else span
+    while span * _MAX_USUAL_FRAMES < size and 2 * span <= MAX_FRAME_SIZE:
         span *= 2
     return span
 
 
-def room_for(size: int, frames: int) -> int:
+def compressed_bound(size: int, frames: int) -> int:
     """Return the maximum size in bytes of ``size`` bytes compressed in this number of ``frames`` (ZSTD_compressBound in
     zstd.h).
     """
     return size + (size >> 8) + 64 * frames
 
 
-def read_span(descriptor: int, at: int, length: int, *, to_end: bool = False) -> bytes:
+def read_source_range(descriptor: int, at: int, length: int, *, to_end: bool = False) -> bytes:
     """Return ``length`` bytes of a source file from the offset ``at`` on.
 
     Raise ``Problem``, also if the file ends before. With ``to_end`` a shorter result is returned at the end of the file
@@ -57,17 +57,17 @@ def read_span(descriptor: int, at: int, length: int, *, to_end: bool = False) ->
     """
     data = b""
     while len(data) < length:
-        with failing("read", on_source=True):
-            part = patiently(partial(os.pread, descriptor, length - len(data), at + len(data)))
+        with as_problem("read", on_source=True):
+            part = with_retries(partial(os.pread, descriptor, length - len(data), at + len(data)))
         if not part:
             if to_end:
                 break
-            raise cut_short("read", at + len(data), True)
+            raise early_end_problem("read", at + len(data), True)
         data = data + part if data else part
     return data
 
 
-def write_contents(target: int, data: bytes, at: int, *, sparse: bool) -> int:
+def write_around_holes(target: int, data: bytes, at: int, *, sparse: bool) -> int:
     """Write ``data`` at the offset ``at`` of a file that has a hole there; return the number of bytes written.
 
     Raise ``Problem``. With ``sparse`` blocks of zeros are not written, so that the hole remains.
@@ -77,7 +77,7 @@ def write_contents(target: int, data: bytes, at: int, *, sparse: bool) -> int:
         return len(data)
     data_start = position = hole_bytes = 0
     while position < len(data):
-        block_end = min(position + _BLOCK - (at + position) % _BLOCK, len(data))
+        block_end = min(position + _HOLE_BLOCK_SIZE - (at + position) % _HOLE_BLOCK_SIZE, len(data))
         if not data[position] and data[position:block_end] == _ZEROS[: block_end - position]:
             write_all(target, memoryview(data)[data_start:position], at + data_start)
             hole_bytes += block_end - position

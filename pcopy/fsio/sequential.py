@@ -4,8 +4,8 @@ S3 mounts and other file systems over object stores cannot rename, refuse names 
 only at the end of a new file. pcopy renames temporary files to their final names, and several ranks write to one large
 file.
 
-``examine`` finds out whether that is possible in a directory: it creates, writes, renames and removes one small file.
-It is called once for a destination, and only on file systems that are not known to support all of this
+``examine_directory`` finds out whether that is possible in a directory: it creates, writes, renames and removes one
+small file. It is called once for a destination, and only on file systems that are not known to support all of this
 (``pcopy.fsio.ways``).
 """
 
@@ -18,28 +18,36 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
-from pcopy.fsio.close import abandon, held_open, late_times
-from pcopy.fsio.patience import open_patiently
+from pcopy.fsio.close import close_after_failure, closed_at_end, is_mtime_set_on_close
+from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.server import learn_times
-from pcopy.fsio.temporary import NEW, PREFIX, remove
+from pcopy.fsio.server import determine_close_times
+from pcopy.fsio.temporary import CREATE_FLAGS, TEMPORARY_PREFIX, remove_if_present
 from pcopy.named import NamedTuple
-from pcopy.text import shown
+from pcopy.text import printable_path
 
-_UNSUPPORTED = {errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.EINVAL, errno.ESPIPE, errno.EXDEV}
+_UNSUPPORTED_ERRNOS = {
+    errno.ENOSYS,
+    errno.EOPNOTSUPP,
+    errno.EPERM,
+    errno.EACCES,
+    errno.EINVAL,
+    errno.ESPIPE,
+    errno.EXDEV,
+}
 """Errors of an operation that a file system does not support.
 
 Other errors, as of a full disk, say nothing about that.
 """
 
-_Found = TypeVar("_Found")
-_NAME_REFUSED = _UNSUPPORTED | {errno.ENOENT, errno.EIO}
+_Finding = TypeVar("_Finding")
+_NAME_REFUSAL_ERRNOS = _UNSUPPORTED_ERRNOS | {errno.ENOENT, errno.EIO}
 """Errors of open(2) by which a file system may refuse a name with a leading dot."""
-_APART = 1 << 16
+_LAST_BYTE_OFFSET = 1 << 16
 """Offset of the last byte of the test file, which is written before the first one."""
 
 
-NAME = PREFIX + b"examination"
+TEST_FILE_NAME = TEMPORARY_PREFIX + b"examination"
 """Name of the test file.
 
 It is the same each time, so that test files do not accumulate where files cannot be removed. A name without a leading
@@ -47,7 +55,7 @@ dot could be one of the user's; therefore such a test file has a new name each t
 """
 
 
-class Examined(NamedTuple):
+class Examination(NamedTuple):
     """Result of an examination.
 
     Fields:
@@ -55,17 +63,17 @@ class Examined(NamedTuple):
         leftover_path: path of a test file that could not be removed; empty if there is none.
     """
 
-    lacking: str = ""
-    left: str = ""
+    unsupported: str = ""
+    leftover_path: str = ""
 
     @property
-    def refusal(self) -> str:
+    def no_rename_reason(self) -> str:
         """Reason, for a message, why finished files cannot be renamed here; empty if they can."""
-        leftover_note = f" ({self.left} is left there)" if self.left else ""
-        return f"the file system {self.lacking}{leftover_note}" if self.lacking else ""
+        leftover_note = f" ({self.leftover_path} is left there)" if self.leftover_path else ""
+        return f"the file system {self.unsupported}{leftover_note}" if self.unsupported else ""
 
 
-def examine(path: bytes, *, writes: bool = True) -> Examined:
+def examine_directory(path: bytes, *, writes: bool = True) -> Examination:
     """Find out which operation is impossible in the directory ``path``, and whether closing a file changes its times
     there.
 
@@ -76,15 +84,15 @@ def examine(path: bytes, *, writes: bool = True) -> Examined:
 
     ``writes``: also test whether a file can be written in any order.
     """
-    return _in_place(path, partial(_examined, writes=writes)) or Examined()
+    return _in_test_directory(path, partial(_examine_open_directory, writes=writes)) or Examination()
 
 
-def examine_times(path: bytes) -> None:
-    """As ``examine``, but only find out whether closing a file changes its times."""
-    _in_place(path, _learn_times)
+def examine_close_times(path: bytes) -> None:
+    """As ``examine_directory``, but only find out whether closing a file changes its times."""
+    _in_test_directory(path, _determine_close_times)
 
 
-def _in_place(path: bytes, find_out: Callable[[int], _Found | None]) -> _Found | None:
+def _in_test_directory(path: bytes, find_out: Callable[[int], _Finding | None]) -> _Finding | None:
     """Return the result of ``find_out`` for the parent directory of ``path``, if it is on the same file system, else
     for ``path``.
 
@@ -93,7 +101,7 @@ def _in_place(path: bytes, find_out: Callable[[int], _Found | None]) -> _Found |
     for place in (os.path.join(path, b".."), path):
         with (
             suppress(OSError),
-            held_open(open_patiently(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory,
+            closed_at_end(open_with_retries(place, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory,
         ):
             status = os.fstat(directory)
             if status.st_dev != os.stat(path).st_dev:
@@ -107,44 +115,44 @@ def _in_place(path: bytes, find_out: Callable[[int], _Found | None]) -> _Found |
     return None
 
 
-def _learn_times(directory: int) -> bool | None:
+def _determine_close_times(directory: int) -> bool | None:
     """Return True if it is known whether closing a file changes its times, None if not."""
     device = os.fstat(directory).st_dev
-    if device not in late_times:
+    if device not in is_mtime_set_on_close:
         with suppress(Problem):  # The file cannot be removed: the first rank reports that of its own file.
-            learn_times(directory, device, _free_name())
-    return device in late_times or None
+            determine_close_times(directory, device, _random_name())
+    return device in is_mtime_set_on_close or None
 
 
-def _free_name() -> bytes:
+def _random_name() -> bytes:
     """Return a random name for a test file."""
-    return b"%b-%b" % (NAME, os.urandom(5).hex().encode())
+    return b"%b-%b" % (TEST_FILE_NAME, os.urandom(5).hex().encode())
 
 
-def _examined(directory: int, *, writes: bool) -> Examined | None:
+def _examine_open_directory(directory: int, *, writes: bool) -> Examination | None:
     """Examine an open directory. Return None if no file can be created in it."""
-    result = _tried(directory, NAME, writes=writes)
+    result = _test_with_name(directory, TEST_FILE_NAME, writes=writes)
     if result is None:  # another job examines the directory at the same time
-        result = _tried(directory, _free_name(), writes=writes)
-    if result is not None and not result.lacking:  # else closing is assumed to change the times
-        _learn_times(directory)
+        result = _test_with_name(directory, _random_name(), writes=writes)
+    if result is not None and not result.unsupported:  # else closing is assumed to change the times
+        _determine_close_times(directory)
     return result
 
 
-def _tried(directory: int, name: bytes, *, writes: bool) -> Examined | None:
+def _test_with_name(directory: int, name: bytes, *, writes: bool) -> Examination | None:
     """Create, write, rename and remove the file ``name``, and return the result.
 
     Return None if the file could not be created, or if another job has removed it.
     """
     try:
-        descriptor = _created(directory, name)
+        descriptor = _create_test_file(directory, name)
     except Problem as problem:
-        return Examined(_lacking("cannot remove files", problem), _path(directory, name))
+        return Examination(_unsupported_text("cannot remove files", problem), _test_file_path(directory, name))
     except FileExistsError:
         return None
     except OSError as error:
-        return _without_dot(directory, error)
-    lacking, renamed = _written(descriptor, writes=writes), name + b"-renamed"
+        return _test_without_dot(directory, error)
+    lacking, renamed = _test_writes(descriptor, writes=writes), name + b"-renamed"
     if not lacking:
         try:
             os.rename(name, renamed, src_dir_fd=directory, dst_dir_fd=directory)
@@ -152,66 +160,68 @@ def _tried(directory: int, name: bytes, *, writes: bool) -> Examined | None:
         except FileNotFoundError:
             return None
         except OSError as error:
-            if error.errno in _UNSUPPORTED:
-                lacking = _lacking("cannot rename files", error)
-    return _removed(directory, name, lacking)
+            if error.errno in _UNSUPPORTED_ERRNOS:
+                lacking = _unsupported_text("cannot rename files", error)
+    return _remove_test_file(directory, name, lacking)
 
 
-def _without_dot(directory: int, refused: OSError) -> Examined | None:
-    """As ``_tried``, after the error ``refused``: create a file whose name has no leading dot."""
-    name, lacking = _free_name().removeprefix(b"."), _lacking("refuses names with a leading dot", refused)
-    if refused.errno not in _NAME_REFUSED:
+def _test_without_dot(directory: int, refused: OSError) -> Examination | None:
+    """As ``_test_with_name``, after the error ``refused``: create a file whose name has no leading dot."""
+    name, lacking = _random_name().removeprefix(b"."), _unsupported_text("refuses names with a leading dot", refused)
+    if refused.errno not in _NAME_REFUSAL_ERRNOS:
         return None
     try:
-        abandon(open_patiently(name, NEW, 0o600, dir_fd=directory))
+        close_after_failure(open_with_retries(name, CREATE_FLAGS, 0o600, dir_fd=directory))
     except OSError:
         return None
-    return _removed(directory, name, lacking)
+    return _remove_test_file(directory, name, lacking)
 
 
-def _removed(directory: int, name: bytes, lacking: str) -> Examined:
+def _remove_test_file(directory: int, name: bytes, lacking: str) -> Examination:
     """Remove the test file, and return the result of the examination."""
     try:
-        remove(directory, name)
+        remove_if_present(directory, name)
     except Problem as problem:
-        return Examined(lacking or _lacking("cannot remove files", problem), _path(directory, name))
-    return Examined(lacking)
+        return Examination(
+            lacking or _unsupported_text("cannot remove files", problem), _test_file_path(directory, name)
+        )
+    return Examination(lacking)
 
 
-def _path(directory: int, name: bytes) -> str:
+def _test_file_path(directory: int, name: bytes) -> str:
     """Return the path of ``name`` in the open directory, for a message."""
-    return shown(os.path.join(os.readlink(b"/proc/self/fd/%d" % directory), name))
+    return printable_path(os.path.join(os.readlink(b"/proc/self/fd/%d" % directory), name))
 
 
-def _created(directory: int, name: bytes) -> int:
+def _create_test_file(directory: int, name: bytes) -> int:
     """Create the test file ``name``, and remove one that a killed process has left behind.
 
     Raise ``OSError``; raise ``Problem`` if the old file cannot be removed.
     """
     with suppress(FileExistsError):
-        return open_patiently(name, NEW, 0o600, dir_fd=directory)
-    remove(directory, name)
-    return open_patiently(name, NEW, 0o600, dir_fd=directory)
+        return open_with_retries(name, CREATE_FLAGS, 0o600, dir_fd=directory)
+    remove_if_present(directory, name)
+    return open_with_retries(name, CREATE_FLAGS, 0o600, dir_fd=directory)
 
 
-def _written(descriptor: int, *, writes: bool) -> str:
+def _test_writes(descriptor: int, *, writes: bool) -> str:
     """Write to the test file and close it; return the operation that is not possible, or an empty text."""
     try:
         try:
             if writes:
-                os.ftruncate(descriptor, _APART + 1)
-                os.pwrite(descriptor, b"1", _APART)
+                os.ftruncate(descriptor, _LAST_BYTE_OFFSET + 1)
+                os.pwrite(descriptor, b"1", _LAST_BYTE_OFFSET)
             os.pwrite(descriptor, b"0", 0)
         except OSError:
-            abandon(descriptor)
+            close_after_failure(descriptor)
             raise
         os.close(descriptor)  # some file systems report only here what they do not support
     except OSError as error:
-        if error.errno in _UNSUPPORTED:
-            return _lacking("accepts writes only in order, to new files", error)
+        if error.errno in _UNSUPPORTED_ERRNOS:
+            return _unsupported_text("accepts writes only in order, to new files", error)
     return ""
 
 
-def _lacking(operation: str, error: OSError) -> str:
+def _unsupported_text(operation: str, error: OSError) -> str:
     """Return the text of an ``operation`` that is not possible, with the reason."""
     return f"{operation} ({error.strerror})"

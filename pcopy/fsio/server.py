@@ -13,26 +13,26 @@ import os
 import stat
 
 from pcopy import libc
-from pcopy.fsio.close import abandon, held_open, late_times
-from pcopy.fsio.patience import open_patiently
+from pcopy.fsio.close import close_after_failure, closed_at_end, is_mtime_set_on_close
+from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import create, is_undressed, remove, shown_by_server
+from pcopy.fsio.temporary import create_private_file, differing_status, is_private_file, remove_if_present
 from pcopy.named import NamedTuple
 
-_NEVER_MADE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+_CREATE_UNSUPPORTED_ERRNOS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors that mean that no temporary file can ever be created on this server."""
 
-_PAST = 10**18
+_PAST_TIME = 10**18
 """A time in 2001, in nanoseconds since 1970, that all file systems can store."""
-_DAY = 86_400 * 10**9
+_TIME_TOLERANCE = 86_400 * 10**9
 """Nanoseconds by which a stored time may differ from the one that was set."""
 
-_MODE = 0o600
+_NEW_FILE_MODE = 0o600
 """Mode with which a new file is created (``pcopy.fsio.temporary.create_private_file``)."""
 
 
-class NewFileShows(NamedTuple):
+class NewFileStatus(NamedTuple):
     """The permission bits and the owner that stat(2) shows for a new file of this process."""
 
     mode: int
@@ -41,7 +41,7 @@ class NewFileShows(NamedTuple):
     @property
     def has_other_mode(self) -> bool:
         """True if stat(2) shows another mode than the one with which the file was created."""
-        return self.mode != _MODE
+        return self.mode != _NEW_FILE_MODE
 
     @property
     def has_other_owner(self) -> bool:
@@ -49,54 +49,54 @@ class NewFileShows(NamedTuple):
         return self.uid != os.geteuid()
 
 
-_shown: dict[int, NewFileShows] = {}
+_known_status: dict[int, NewFileStatus] = {}
 """The results so far, by the st_dev of the directory."""
 
 
-def shown_of_new_file(directory: int, temporary: bytes) -> NewFileShows:
+def new_file_status(directory: int, temporary: bytes) -> NewFileStatus:
     """Return the mode and owner that stat(2) shows for a new file in ``directory``. Raise ``Problem``.
 
     The first call for a file system creates such a file as ``temporary``, which must be free, and removes it.
     """
     device = status_of(directory).st_dev
-    if device not in _shown:
+    if device not in _known_status:
         try:
-            made = create(directory, temporary)
+            made = create_private_file(directory, temporary)
         except Problem:  # the file system may refuse names with a leading dot
             temporary = temporary.removeprefix(b".")
-            made = create(directory, temporary)
+            made = create_private_file(directory, temporary)
         try:
-            _add(device, made)
+            _record_status(device, made)
         finally:
-            abandon(made)
-            remove(directory, temporary)
-    return _shown[device]
+            close_after_failure(made)
+            remove_if_present(directory, temporary)
+    return _known_status[device]
 
 
-def _add(device: int, made: int) -> None:
+def _record_status(device: int, made: int) -> None:
     """Record the mode and owner that stat(2) shows for the new file ``made``, an open descriptor. Raise ``Problem``."""
     status = status_of(made)
-    _shown[device] = NewFileShows(stat.S_IMODE(status.st_mode), status.st_uid)
+    _known_status[device] = NewFileStatus(stat.S_IMODE(status.st_mode), status.st_uid)
 
 
-def looks_new(directory: int, status: os.stat_result, temporary: bytes) -> bool:
+def looks_like_new_file(directory: int, status: os.stat_result, temporary: bytes) -> bool:
     """Return True if ``status`` shows the type, mode and owner of a new file in ``directory``. Raise ``Problem``.
 
-    ``temporary`` is a free name, as for ``shown_of_new_file``, which is called only if mode and owner are not the ones
+    ``temporary`` is a free name, as for ``new_file_status``, which is called only if mode and owner are not the ones
     that were set.
     """
-    if is_undressed(status) or not stat.S_ISREG(status.st_mode):
+    if is_private_file(status) or not stat.S_ISREG(status.st_mode):
         return stat.S_ISREG(status.st_mode)
-    mode, uid = shown_of_new_file(directory, temporary)
-    return shown_by_server(status) == (stat.S_IFREG | mode, uid)
+    mode, uid = new_file_status(directory, temporary)
+    return differing_status(status) == (stat.S_IFREG | mode, uid)
 
 
-def learn_times(directory: int, device: int, temporary: bytes) -> None:
+def determine_close_times(directory: int, device: int, temporary: bytes) -> None:
     """Find out whether the server sets the modification time of a file when the file is closed.
 
-    The result is recorded in ``pcopy.fsio.close.late_times``. A file is created as ``temporary``, which must be free,
-    written, given a time in the past, closed, examined and removed. If that fails, the next directory is tried, unless
-    such a file can never be created on this server. Raise ``Problem`` if the file cannot be removed.
+    The result is recorded in ``pcopy.fsio.close.is_mtime_set_on_close``. A file is created as ``temporary``, which must
+    be free, written, given a time in the past, closed, examined and removed. If that fails, the next directory is
+    tried, unless such a file can never be created on this server. Raise ``Problem`` if the file cannot be removed.
 
     Args:
         directory: an open directory on the server.
@@ -104,30 +104,30 @@ def learn_times(directory: int, device: int, temporary: bytes) -> None:
         temporary: a free name.
     """
     try:
-        made = create(directory, temporary)
+        made = create_private_file(directory, temporary)
     except Problem as problem:
-        if problem.errno in _NEVER_MADE:
-            late_times[device] = False
+        if problem.errno in _CREATE_UNSUPPORTED_ERRNOS:
+            is_mtime_set_on_close[device] = False
         return
     try:
-        late_times[device] = _is_moved_by_close(made, device)
+        is_mtime_set_on_close[device] = _close_changes_mtime(made, device)
     except OSError:  # the files that are copied next meet the same error and report it
         return
     finally:
-        remove(directory, temporary)
+        remove_if_present(directory, temporary)
 
 
-def _is_moved_by_close(made: int, device: int) -> bool:
+def _close_changes_mtime(made: int, device: int) -> bool:
     """Write to the new file ``made``, set its time and close it; return True if closing has changed the time."""
     try:
-        _add(device, made)
-        path_descriptor = open_patiently(b"/proc/self/fd/%d" % made, os.O_PATH | os.O_CLOEXEC)
-        with held_open(path_descriptor):
+        _record_status(device, made)
+        path_descriptor = open_with_retries(b"/proc/self/fd/%d" % made, os.O_PATH | os.O_CLOEXEC)
+        with closed_at_end(path_descriptor):
             os.write(made, b"pcopy")
-            os.utime(made, ns=(_PAST, _PAST))
+            os.utime(made, ns=(_PAST_TIME, _PAST_TIME))
             closed, made = made, -1
             os.close(closed)
-            return libc.mtime_of(path_descriptor) - _PAST > _DAY
+            return libc.mtime_on_server(path_descriptor) - _PAST_TIME > _TIME_TOLERANCE
     finally:
         if made >= 0:
-            abandon(made)
+            close_after_failure(made)

@@ -11,25 +11,25 @@ import errno
 import os
 import stat
 
-from pcopy.fsio.patience import PASSING, open_patiently, patiently
-from pcopy.fsio.problem import Problem, changed, failing
+from pcopy.fsio.patience import TRANSIENT_ERRNOS, open_with_retries, with_retries
+from pcopy.fsio.problem import Problem, as_problem, source_changed
 from pcopy.libc import type_of_file_system
 from pcopy.named import NamedTuple
 
-FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """Flags of open(2) for a source file."""
 
-CONSUMED = frozenset((b"kmsg", b"trace_pipe", b"trace_pipe_raw", b"snapshot_raw", b"free_buffer"))
+CONSUMED_BY_READING = frozenset((b"kmsg", b"trace_pipe", b"trace_pipe_raw", b"snapshot_raw", b"free_buffer"))
 """Names of files in /proc and tracefs whose contents are consumed by reading, or, for root, by opening them.
 
 The kernel keeps messages and traces in them. ``is_consumed`` of the kernel in C has the same list.
 """
 
-_KEEPING = (0x9FA0, 0x74726163)
+_CONSUMED_FILE_SYSTEMS = (0x9FA0, 0x74726163)
 """File system types (f_type) that have such files: proc, tracefs."""
 
 
-class Version(NamedTuple):
+class FileVersion(NamedTuple):
     """Properties of a file that must not change while it is copied. Times are in nanoseconds."""
 
     inode: int
@@ -38,31 +38,31 @@ class Version(NamedTuple):
     ctime: int
 
     @classmethod
-    def of(cls, status: os.stat_result) -> Version:
+    def from_status(cls, status: os.stat_result) -> FileVersion:
         """Return the version that ``status`` shows."""
         return cls(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def open_to_read(directory: int | None, name: bytes, *, follow: bool = False) -> int:
     """Return a descriptor for reading an item of either side, with O_NOATIME where permitted. Raise ``OSError``."""
-    flags = FLAGS & ~os.O_NOFOLLOW if follow else FLAGS
+    flags = READ_FLAGS & ~os.O_NOFOLLOW if follow else READ_FLAGS
     try:
-        return open_patiently(name, flags | os.O_NOATIME, dir_fd=directory, passing=PASSING)
+        return open_with_retries(name, flags | os.O_NOATIME, dir_fd=directory, transient=TRANSIENT_ERRNOS)
     except PermissionError as error:
         if error.errno != errno.EPERM:  # EPERM: only the owner of a file may use O_NOATIME
             raise
-        return open_patiently(name, flags, dir_fd=directory, passing=PASSING)
+        return open_with_retries(name, flags, dir_fd=directory, transient=TRANSIENT_ERRNOS)
 
 
-def refuse_consumed(directory: int, name: bytes) -> None:
+def check_not_consumed(directory: int, name: bytes) -> None:
     """Raise ``Problem`` if reading the file ``name`` of the open ``directory`` would remove its contents.
 
     Nothing is opened.
     """
-    if name in CONSUMED:
-        with failing("statfs", on_source=True):
+    if name in CONSUMED_BY_READING:
+        with as_problem("statfs", on_source=True):
             kind = type_of_file_system(directory)
-        if kind in _KEEPING:
+        if kind in _CONSUMED_FILE_SYSTEMS:
             text = "it is not read: reading would remove the messages that the kernel keeps in it"
             raise Problem("open", 0, on_source=True, text=text)
 
@@ -72,13 +72,13 @@ def open_source(directory: int, name: bytes, *, follow: bool = False) -> int:
 
     The problem is ``changed`` if the name no longer exists or is not that of a file.
     """
-    refuse_consumed(directory, name)
+    check_not_consumed(directory, name)
     try:
         return open_to_read(directory, name, follow=follow)
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ESTALE):
             raise Problem("open", error.errno, on_source=True, changed=True) from error
-        raise Problem.of("open", error, on_source=True) from error
+        raise Problem.from_error("open", error, on_source=True) from error
 
 
 def status_of(descriptor: int, *, on_source: bool = False) -> os.stat_result:
@@ -87,9 +87,9 @@ def status_of(descriptor: int, *, on_source: bool = False) -> os.stat_result:
     Raise ``Problem``, for example with ESTALE if the server has dropped the file.
     """
     try:
-        return patiently(lambda: os.fstat(descriptor))
+        return with_retries(lambda: os.fstat(descriptor))
     except OSError as error:
-        raise Problem.of("fstat", error, on_source=on_source) from error
+        raise Problem.from_error("fstat", error, on_source=on_source) from error
 
 
 def source_status(directory: int, name: bytes, *, follow: bool = False) -> os.stat_result:
@@ -98,21 +98,21 @@ def source_status(directory: int, name: bytes, *, follow: bool = False) -> os.st
     Raise ``Problem``, which is ``changed`` if the name no longer exists. With ``follow`` a symbolic link is followed.
     """
     try:
-        return patiently(lambda: os.stat(name, dir_fd=directory, follow_symlinks=follow))
+        return with_retries(lambda: os.stat(name, dir_fd=directory, follow_symlinks=follow))
     except OSError as error:
         is_missing = error.errno == errno.ENOENT
         raise Problem("stat", error.errno or errno.EIO, on_source=True, changed=is_missing) from error
 
 
-def check_found(status: os.stat_result, device: int | None, inode: int) -> None:
+def check_is_found_file(status: os.stat_result, device: int | None, inode: int) -> None:
     """Raise ``Problem`` unless ``status`` is that of a regular file with this ``inode`` on ``device`` (None: on any
     device).
     """
     if not stat.S_ISREG(status.st_mode) or status.st_ino != inode or device not in (None, status.st_dev):
-        raise changed("open", "another file has taken its name")
+        raise source_changed("open", "another file has taken its name")
 
 
-def check_unchanged(descriptor: int, version: Version) -> None:
+def check_unchanged(descriptor: int, version: FileVersion) -> None:
     """Raise ``Problem`` if the open file no longer has this ``version``."""
-    if Version.of(status_of(descriptor, on_source=True)) != version:
-        raise changed("read", "the file changed while it was copied")
+    if FileVersion.from_status(status_of(descriptor, on_source=True)) != version:
+        raise source_changed("read", "the file changed while it was copied")

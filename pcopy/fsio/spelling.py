@@ -10,12 +10,12 @@ import os
 import unicodedata
 from contextlib import suppress
 
-from pcopy.fsio.close import entries_of
-from pcopy.fsio.problem import failing
+from pcopy.fsio.close import open_directory_entries
+from pcopy.fsio.problem import as_problem
 from pcopy.fsio.source import status_of
 
 
-class Spellings:
+class SpellingFinder:
     """Finds stored spellings, and caches the names of the directory that was listed last, because many items may be
     looked up in it.
     """
@@ -24,32 +24,34 @@ class Spellings:
         self._directory: tuple[int, int] | None = None
         self._names: frozenset[bytes] = frozenset()
 
-    def others(self, directory: int, name: bytes, present: os.stat_result) -> list[bytes]:
+    def other_spellings(self, directory: int, name: bytes, present: os.stat_result) -> list[bytes]:
         """Return the other names under which the item that was found as ``name`` is listed. Raise ``Problem``.
 
         ``present`` is the status of the item.
         """
-        if not answers_to_another(directory, name, present):
+        if not has_other_spelling(directory, name, present):
             return []
         status = status_of(directory)
         identity = status.st_dev, status.st_ino
         if identity == self._directory and name in self._names:
             return []
-        with failing("readdir"), entries_of(directory) as entries:
+        with as_problem("readdir"), open_directory_entries(directory) as entries:
             self._names = frozenset(os.fsencode(entry.name) for entry in entries)
         self._directory = identity
         if name in self._names:
             return []
-        folded = fold(name)
-        return [other for other in self._names if fold(other) == folded and _leads_to(directory, other, present)]
+        folded = folded_name(name)
+        return [
+            other for other in self._names if folded_name(other) == folded and _is_name_of(directory, other, present)
+        ]
 
 
-def answers_to_another(directory: int, name: bytes, present: os.stat_result) -> bool:
+def has_other_spelling(directory: int, name: bytes, present: os.stat_result) -> bool:
     """Return True if another spelling of ``name`` leads to the same item, whose status is ``present``."""
-    return any(_leads_to(directory, other, present) for other in _spellings(name))
+    return any(_is_name_of(directory, other, present) for other in _possible_spellings(name))
 
 
-def _leads_to(directory: int, name: bytes, present: os.stat_result) -> bool:
+def _is_name_of(directory: int, name: bytes, present: os.stat_result) -> bool:
     """Return True if ``name`` leads to the item with the status ``present``.
 
     A lookup is needed because a directory listing may show another inode number for it.
@@ -60,13 +62,13 @@ def _leads_to(directory: int, name: bytes, present: os.stat_result) -> bool:
     return False
 
 
-def fold(name: bytes) -> bytes:
+def folded_name(name: bytes) -> bytes:
     """Return a form of ``name`` that is equal for all names that such a directory may treat as equal."""
     text = unicodedata.normalize("NFD", name.decode("utf-8", "surrogateescape")).casefold()
     return unicodedata.normalize("NFD", text).encode("utf-8", "surrogateescape")
 
 
-def _spellings(name: bytes) -> set[bytes]:
+def _possible_spellings(name: bytes) -> set[bytes]:
     """Return other spellings of ``name``: with swapped case, and in the Unicode forms NFC and NFD."""
     text = name.decode("utf-8", "surrogateescape")
     spellings = {text.swapcase(), unicodedata.normalize("NFC", text), unicodedata.normalize("NFD", text)} - {text}

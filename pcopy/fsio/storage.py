@@ -17,31 +17,31 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable
 
-from pcopy.fsio.close import let_go
-from pcopy.fsio.identity import FUSE
-from pcopy.fsio.layout import Layout, Target
-from pcopy.fsio.patience import NO_DESCRIPTORS
-from pcopy.fsio.problem import Problem, failing
-from pcopy.fsio.syncer import NO_SYNC, Syncer, open_for_sync
+from pcopy.fsio.close import close_ignoring_errors
+from pcopy.fsio.identity import FUSE_TYPE
+from pcopy.fsio.layout import LayoutPolicy, TargetDirectory
+from pcopy.fsio.patience import TOO_MANY_OPEN_FILES_ERRNOS
+from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.syncer import SYNC_UNSUPPORTED_ERRNOS, SyncProcess, open_for_sync
 
-_REPORTS_ERRORS = (5, 8)
+_SYNCFS_REPORTS_ERRORS = (5, 8)
 """The first Linux version whose syncfs(2) reports errors of write-back."""
 
-_DIRECTORIES = 32
+_MAX_UNSYNCED_DIRECTORIES = 32
 """Maximum number of directories of a task that wait for their sync. The least recently used one is synced first."""
 
-_NOT_SYNCED = (*NO_SYNC, errno.EBADF)
+_IGNORED_SYNC_ERRNOS = (*SYNC_UNSUPPORTED_ERRNOS, errno.EBADF)
 """Errors of fsync(2) for a directory that are ignored: its file system cannot sync directories, or it was opened with
 O_PATH.
 """
 
-_MAY_NOT = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NOT_WRITABLE_ERRNOS = (errno.EACCES, errno.EPERM, errno.EROFS)
 """Errors that mean that no file may be created in a directory."""
 
-_NO_LAYOUT = Layout()
+_NO_LAYOUT = LayoutPolicy()
 
 
-class Changed(OrderedDict[tuple[int, int], int]):
+class UnsyncedDirectories(OrderedDict[tuple[int, int], int]):
     """Directories in which one task creates names and that are synced one by one. Each is kept open.
 
     The keys are (st_dev, inode number), the values are descriptors, and the least recently used directory comes first.
@@ -50,17 +50,20 @@ class Changed(OrderedDict[tuple[int, int], int]):
     def close(self) -> None:
         """Close all directories without a sync; the task does not write to them any longer."""
         while self:
-            let_go(self.popitem()[1])
+            close_ignoring_errors(self.popitem()[1])
 
 
-class Storage:
+class WrittenFileSystems:
     """The file systems that one rank writes to.
 
     ``sync`` may be called by another thread; the rest belongs to the thread that writes.
     """
 
     def __init__(
-        self, type_of: Callable[[int], int], syncer: Syncer, layout_of: Callable[[int, int], Layout] | None = None
+        self,
+        type_of: Callable[[int], int],
+        syncer: SyncProcess,
+        layout_of: Callable[[int, int], LayoutPolicy] | None = None,
     ) -> None:
         """Create the object without any file system; ``register`` adds them.
 
@@ -70,22 +73,22 @@ class Storage:
             layout_of: returns the layout of a device, given an open directory on it; raises ``Problem``.
         """
         self._layout_of = layout_of or (lambda device, directory: _NO_LAYOUT)
-        self.one_by_one: set[int] = set()
+        self.per_file_devices: set[int] = set()
         """Devices on which each file is synced before it is closed, and each directory at the end of a task."""
         self._type_of = type_of
         self._descriptors: dict[tuple[int, int], int] = {}
         """Descriptors for syncfs(2), by device and metadata server."""
         self._anchors: dict[tuple[int, int], int] = {}
         """Descriptors of anchors, by device and metadata server."""
-        self._unanchored: set[tuple[int, int]] = set()
+        self._missing_anchors: set[tuple[int, int]] = set()
         """Pairs of device and metadata server whose anchor could not be created yet; a later directory may allow it."""
-        self._stays_one_by_one: set[int] = set()
-        """Devices that stay in ``one_by_one``."""
-        self._lost: Problem | None = None
+        self._always_per_file: set[int] = set()
+        """Devices that stay in ``per_file_devices``."""
+        self._sync_failure: Problem | None = None
         """First error of a directory that could not be synced."""
         self._syncer = syncer
 
-    def add(self, directory: int, device: int, inode: int, changed: Changed) -> None:
+    def register(self, directory: int, device: int, inode: int, changed: UnsyncedDirectories) -> None:
         """Register the open ``directory`` before a task writes to it. Raise ``Problem``.
 
         Args:
@@ -94,16 +97,16 @@ class Storage:
             changed: directories of that task.
         """
         layout = self._layout_of(device, directory)
-        for server in layout.servers_of(Target(directory, inode)):
+        for server in layout.metadata_servers(TargetDirectory(directory, inode)):
             key = device, server
             if key not in self._descriptors:
-                self._open(directory, key, layout)
-            elif key in self._unanchored:
-                self._anchor(directory, key, layout)
-        if device in self.one_by_one:
-            self._note(directory, (device, inode), changed)
+                self._open_file_system(directory, key, layout)
+            elif key in self._missing_anchors:
+                self._create_anchor(directory, key, layout)
+        if device in self.per_file_devices:
+            self._record_directory(directory, (device, inode), changed)
 
-    def _open(self, directory: int, key: tuple[int, int], layout: Layout) -> None:
+    def _open_file_system(self, directory: int, key: tuple[int, int], layout: LayoutPolicy) -> None:
         """Open the descriptor for syncs of a file system that is written to for the first time. Raise ``Problem``."""
         device = key[0]
         try:
@@ -111,53 +114,53 @@ class Storage:
         except OSError as error:
             if not os.access(".", os.W_OK, dir_fd=directory, effective_ids=True):
                 return  # no file can be created in it; the next directory on the device may serve
-            raise Problem.of("open", error) from error
+            raise Problem.from_error("open", error) from error
         self._descriptors[key] = descriptor
-        with failing("statfs"):
-            is_fuse = self._type_of(descriptor) == FUSE
-        if is_fuse or kernel_version() < _REPORTS_ERRORS:
-            self._stays_one_by_one.add(device)
-            self.one_by_one.add(device)
-        self._anchor(directory, key, layout)
+        with as_problem("statfs"):
+            is_fuse = self._type_of(descriptor) == FUSE_TYPE
+        if is_fuse or linux_version() < _SYNCFS_REPORTS_ERRORS:
+            self._always_per_file.add(device)
+            self.per_file_devices.add(device)
+        self._create_anchor(directory, key, layout)
 
-    def _anchor(self, directory: int, key: tuple[int, int], layout: Layout) -> None:
+    def _create_anchor(self, directory: int, key: tuple[int, int], layout: LayoutPolicy) -> None:
         """Create the anchor of a file system, if it needs one.
 
         If that fails, files and directories are synced one by one.
         """
         device = key[0]
         try:
-            anchor = layout.anchor(directory, key[1])
+            anchor = layout.create_anchor(directory, key[1])
         except OSError as error:
-            self.one_by_one.add(device)
-            if error.errno in _MAY_NOT:  # the next directory may serve
-                self._unanchored.add(key)
+            self.per_file_devices.add(device)
+            if error.errno in _NOT_WRITABLE_ERRNOS:  # the next directory may serve
+                self._missing_anchors.add(key)
             else:
-                self._unanchored.discard(key)
-                self._stays_one_by_one.add(device)
+                self._missing_anchors.discard(key)
+                self._always_per_file.add(device)
             return
-        self._unanchored.discard(key)
+        self._missing_anchors.discard(key)
         if anchor >= 0:
             self._anchors[key] = anchor
-        if device not in self._stays_one_by_one and not any(each[0] == device for each in self._unanchored):
-            self.one_by_one.discard(device)
+        if device not in self._always_per_file and not any(each[0] == device for each in self._missing_anchors):
+            self.per_file_devices.discard(device)
 
     def anchor_of(self, key: tuple[int, int]) -> int:
         """Return the descriptor of the anchor for (device, metadata server), or -1 if there is none."""
         return self._anchors.get(key, -1)
 
-    def _note(self, directory: int, identity: tuple[int, int], changed: Changed) -> None:
+    def _record_directory(self, directory: int, identity: tuple[int, int], changed: UnsyncedDirectories) -> None:
         """Record a directory for its sync.
 
         A duplicate of the descriptor is kept, because the caller may close its own earlier.
         """
         if identity not in changed:
-            changed[identity] = self._kept_open(directory, changed)
+            changed[identity] = self._duplicate(directory, changed)
         changed.move_to_end(identity)
-        if len(changed) > _DIRECTORIES:
+        if len(changed) > _MAX_UNSYNCED_DIRECTORIES:
             self._sync_directory(changed)
 
-    def _kept_open(self, directory: int, changed: Changed) -> int:
+    def _duplicate(self, directory: int, changed: UnsyncedDirectories) -> int:
         """Return a duplicate of the directory's descriptor. Raise ``Problem``.
 
         If this process has too many open files, directories of the task are synced and closed first.
@@ -166,36 +169,36 @@ class Storage:
             try:
                 return os.dup(directory)
             except OSError as error:
-                if error.errno not in NO_DESCRIPTORS:
+                if error.errno not in TOO_MANY_OPEN_FILES_ERRNOS:
                     break
                 self._sync_directory(changed)
-        with failing("dup"):
+        with as_problem("dup"):
             return os.dup(directory)
 
-    def sync_directories(self, changed: Changed) -> None:
+    def sync_directories(self, changed: UnsyncedDirectories) -> None:
         """Sync the directories of a finished task.
 
         Raise ``Problem``, also if the sync of another directory failed before.
         """
         while changed:
             self._sync_directory(changed)
-        if self._lost is not None:
-            raise self._lost
+        if self._sync_failure is not None:
+            raise self._sync_failure
 
-    def note_unsynced(self, problem: Problem) -> None:
+    def record_sync_failure(self, problem: Problem) -> None:
         """Record that a directory could not be synced, unless the error only means that this is not supported."""
-        if problem.errno not in _NOT_SYNCED:
-            self._lost = self._lost or problem
+        if problem.errno not in _IGNORED_SYNC_ERRNOS:
+            self._sync_failure = self._sync_failure or problem
 
-    def _sync_directory(self, changed: Changed) -> None:
+    def _sync_directory(self, changed: UnsyncedDirectories) -> None:
         """Sync and close the directory that was used least recently; an error is recorded."""
         descriptor = changed.popitem(last=False)[1]
         try:
             os.fsync(descriptor)
         except OSError as error:
-            self.note_unsynced(Problem.of("fsync", error))
+            self.record_sync_failure(Problem.from_error("fsync", error))
         finally:
-            let_go(descriptor)
+            close_ignoring_errors(descriptor)
 
     def sync(self) -> None:
         """Sync all file systems. Raise ``Problem`` for the first error, after all have been tried."""
@@ -206,7 +209,7 @@ class Storage:
                 self._syncer.sync(descriptor, self.anchor_of(key))
             except Problem as error:
                 problem = problem or error
-        problem = problem or self._lost
+        problem = problem or self._sync_failure
         if problem is not None:
             raise problem
 
@@ -214,10 +217,10 @@ class Storage:
         """Close all descriptors; this rank does not write any longer."""
         for opened in (self._descriptors, self._anchors):
             while opened:
-                let_go(opened.popitem()[1])
+                close_ignoring_errors(opened.popitem()[1])
 
 
-def kernel_version() -> tuple[int, int]:
+def linux_version() -> tuple[int, int]:
     """Return the first two numbers of the Linux release."""
     major, minor = os.uname().release.split(".")[:2]
     return int(major), int(minor)

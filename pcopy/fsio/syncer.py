@@ -23,7 +23,7 @@ import sys
 from _thread import allocate_lock, start_new_thread
 
 from pcopy import libc
-from pcopy.fsio.patience import open_patiently
+from pcopy.fsio.patience import open_with_retries
 
 TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING: typing takes longer to load than all else here
 if TYPE_CHECKING:
@@ -31,25 +31,25 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
 
-STRIPE = 64 << 10
+ANCHOR_STRIPE_SIZE = 64 << 10
 """Bytes of an anchor on each server."""
 
-MOST_FILES = 16
+MAX_FILES = 16
 """Maximum number of files in one request: these share one commit of the file system's journal."""
 
-NO_SYNC = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+SYNC_UNSUPPORTED_ERRNOS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of fsync(2) and fdatasync(2) on file systems that cannot sync single files."""
 
-unsyncable: dict[int, tuple[bytes, int]] = {}
+unsyncable_devices: dict[int, tuple[bytes, int]] = {}
 """Devices (st_dev) on which this process could bring no file to stable storage: mount point and errno of each.
 
 Files there are not synced again. Data that were written are safe if the job is killed, but not if the host stops.
 """
 
-_SYNCED_BY_SERVER = b"virtiofs"
+_FUSE_TYPE_WITH_SYNCFS = b"virtiofs"
 """File system type with the f_type of FUSE whose server does sync its file system at a syncfs(2)."""
 
-_GIVEN_UP = (errno.EROFS, errno.EIO, errno.EUCLEAN)
+_SHUT_DOWN_ERRNOS = (errno.EROFS, errno.EIO, errno.EUCLEAN)
 """Errors of a file system that has stopped to accept changes, for example after an error of its journal."""
 
 
@@ -61,10 +61,10 @@ def open_for_sync(directory: int) -> int:
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     try:
-        return open_patiently(".", flags, dir_fd=directory)
+        return open_with_retries(".", flags, dir_fd=directory)
     except PermissionError as error:
         try:
-            return open_patiently(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=directory)
+            return open_with_retries(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=directory)
         except OSError:
             raise error from None
 
@@ -73,40 +73,43 @@ def sync_file(descriptor: int, *, data: bool = False) -> None:
     """Bring one open file or directory to stable storage. Raise ``OSError``. With ``data`` fdatasync(2) is used.
 
     If its file system cannot sync single files, the whole file system is synced instead. On FUSE that does not reach
-    the storage; there the error of ``NO_SYNC`` is raised.
+    the storage; there the error of ``SYNC_UNSUPPORTED_ERRNOS`` is raised.
     """
     try:
         (os.fdatasync if data else os.fsync)(descriptor)
     except OSError as error:
-        if error.errno not in NO_SYNC or not _syncfs_reaches_storage(descriptor):
+        if error.errno not in SYNC_UNSUPPORTED_ERRNOS or not _syncfs_reaches_storage(descriptor):
             raise
         libc.syncfs(descriptor)
 
 
-def sync_written(descriptor: int) -> None:
-    """As ``sync_file``, but instead of raising an error of ``NO_SYNC`` add the device to ``unsyncable``.
+def sync_if_supported(descriptor: int) -> None:
+    """As ``sync_file``, but instead of raising an error of ``SYNC_UNSUPPORTED_ERRNOS`` add the device to
+    ``unsyncable_devices``.
 
     Raise ``OSError``.
     """
     try:
         sync_file(descriptor)
     except OSError as error:
-        if error.errno not in NO_SYNC:
+        if error.errno not in SYNC_UNSUPPORTED_ERRNOS:
             raise
-        note_unsyncable(descriptor, error.errno)
+        record_unsyncable(descriptor, error.errno)
 
 
-def note_unsyncable(descriptor: int, number: int) -> None:
-    """Add the device of an open file to ``unsyncable``, with ``number``, the errno of its sync. Raise ``OSError``."""
+def record_unsyncable(descriptor: int, number: int) -> None:
+    """Add the device of an open file to ``unsyncable_devices``, with ``number``, the errno of its sync. Raise
+    ``OSError``.
+    """
     device = os.fstat(descriptor).st_dev
-    if device not in unsyncable:
-        unsyncable[device] = _mount_of(descriptor)[0], number
+    if device not in unsyncable_devices:
+        unsyncable_devices[device] = _mount_of(descriptor)[0], number
 
 
 def _syncfs_reaches_storage(descriptor: int) -> bool:
     """Return True if syncfs(2) stores the data of this file system; on FUSE it does so only for virtiofs."""
-    is_fuse = libc.type_of_file_system(descriptor) == libc.FUSE
-    return not is_fuse or _mount_of(descriptor)[2] == _SYNCED_BY_SERVER
+    is_fuse = libc.type_of_file_system(descriptor) == libc.FUSE_TYPE
+    return not is_fuse or _mount_of(descriptor)[2] == _FUSE_TYPE_WITH_SYNCFS
 
 
 def _mount_of(descriptor: int) -> tuple[bytes, bytes, bytes]:
@@ -132,16 +135,16 @@ def sync_file_system(descriptor: int) -> None:
 
     Raise ``Problem``, also for earlier errors of write-back.
     """
-    from pcopy.fsio.problem import failing
+    from pcopy.fsio.problem import as_problem
 
-    with failing("syncfs"):
+    with as_problem("syncfs"):
         _sync_file_system(descriptor)
 
 
 def _sync_file_system(descriptor: int) -> None:
     """Call syncfs(2), and check that the file system still accepts changes. Raise ``OSError``."""
     libc.syncfs(descriptor)
-    _refuse_given_up(descriptor)
+    _check_accepts_changes(descriptor)
 
 
 def _sync_servers(anchor: int) -> None:
@@ -152,13 +155,13 @@ def _sync_servers(anchor: int) -> None:
     in the mode. Raise ``OSError``.
     """
     status = os.fstat(anchor)
-    for at in range(0, status.st_size, STRIPE):
+    for at in range(0, status.st_size, ANCHOR_STRIPE_SIZE):
         os.pwrite(anchor, b"\1", at)
     os.fchmod(anchor, status.st_mode & 0o777 ^ 0o200)
     os.fsync(anchor)
 
 
-def _refuse_given_up(descriptor: int) -> None:
+def _check_accepts_changes(descriptor: int) -> None:
     """Raise ``OSError`` if the file system no longer accepts changes, although it was mounted for writing.
 
     After an error a file system may stop its journal, or make itself read-only. Then there is nothing more to write,
@@ -166,9 +169,9 @@ def _refuse_given_up(descriptor: int) -> None:
     supported, needs the journal, and so reveals the error.
     """
     try:
-        os.close(open_patiently(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=descriptor))
+        os.close(open_with_retries(".", os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC, 0o600, dir_fd=descriptor))
     except OSError as error:
-        if error.errno in _GIVEN_UP and not _is_mounted_read_only(descriptor):
+        if error.errno in _SHUT_DOWN_ERRNOS and not _is_mounted_read_only(descriptor):
             raise
 
 
@@ -179,54 +182,54 @@ def _is_mounted_read_only(descriptor: int) -> bool:
 
 _PROGRAM = "import sys; sys.path.append(sys.argv[1]); from pcopy.fsio.syncer import serve; serve()"
 """The helper's program text. Its argument is the directory from which the package is imported."""
-_PACKAGES = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-_DESCRIPTOR = struct.Struct("=i")
-_NUMBER = struct.Struct("=i")
+_IMPORT_DIRECTORY = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_DESCRIPTOR_FORMAT = struct.Struct("=i")
+_RESULT_FORMAT = struct.Struct("=i")
 """Format of one result in an answer: an errno, 0 for success, or ``_NOTHING_SYNCED``.
 
 An answer has one result, or one for each file. The helper's first message, a single result without a request, tells
 that it runs.
 """
 
-_NOT_SYNCED = -1
+_NOTHING_SYNCED = -1
 """Result of a request for which nothing was synced, because the helper process has too many open files."""
 
-_FILE_SYSTEM, _FILES = 0, 1
+_FILE_SYSTEM_REQUEST, _FILES_REQUEST = 0, 1
 """Type of a request, the first byte of its message. The second byte is the number of descriptors."""
 
 
-class Order:
+class SyncRequest:
     """A request to the helper process to sync a file system or files."""
 
-    def __init__(self, syncer: Syncer, operation: str, answers: socket.socket) -> None:
+    def __init__(self, syncer: SyncProcess, operation: str, answers: socket.socket) -> None:
         """Create the rank's side of a request that receives its answer through the socket ``answers``."""
         self._syncer = syncer
         self._operation = operation
-        self._answers = answers
+        self._answer_socket = answers
         self._answer: bytes | None = None
 
-    def is_over(self, patience: float | None) -> bool:
+    def is_complete(self, patience: float | None) -> bool:
         """Return True if the request is answered or failed within ``patience`` seconds (None: wait without a limit)."""
         if self._answer is None:
-            self._answers.settimeout(patience)
+            self._answer_socket.settimeout(patience)
             try:
-                self._answer = self._answers.recv(MOST_FILES * _NUMBER.size)
+                self._answer = self._answer_socket.recv(MAX_FILES * _RESULT_FORMAT.size)
             except TimeoutError:
                 return False
             except OSError:
                 self._answer = b""
         return True
 
-    def numbers(self) -> list[int] | None:
+    def results(self) -> list[int] | None:
         """Return the results of a completed request: one errno for each file, or one for the file system; 0 is success.
 
         Return None if nothing was synced, so that the caller must do it. Raise ``Problem`` if the helper process has
         ended.
         """
         if self._answer:
-            numbers = [number for (number,) in _NUMBER.iter_unpack(self._answer)]
-            return None if _NOT_SYNCED in numbers else numbers
-        if not self._syncer.has_begun:
+            numbers = [number for (number,) in _RESULT_FORMAT.iter_unpack(self._answer)]
+            return None if _NOTHING_SYNCED in numbers else numbers
+        if not self._syncer.has_started:
             return None
         from pcopy.fsio.problem import Problem
 
@@ -238,23 +241,23 @@ class Order:
         from socket import SHUT_RDWR
 
         with suppress(OSError):
-            self._answers.shutdown(SHUT_RDWR)
+            self._answer_socket.shutdown(SHUT_RDWR)
 
     def close(self) -> None:
         """Discard the request. The helper process completes what it has begun."""
-        self._syncer.forget(self)
-        self._answers.close()
+        self._syncer.remove_request(self)
+        self._answer_socket.close()
 
 
-class Syncer:
+class SyncProcess:
     """The rank's side of the helper process."""
 
     def __init__(self) -> None:
-        self._turn = allocate_lock()
+        self._start_lock = allocate_lock()
         self._socket: socket.socket | None = None
         self._process: Popen[bytes] | None = None
         self._is_started = self._is_closed = False
-        self._orders: set[Order] = set()
+        self._requests: set[SyncRequest] = set()
 
     def start(self) -> None:
         """Start the process, unless that was tried before. It ends with the thread that has started it.
@@ -262,7 +265,7 @@ class Syncer:
         If it cannot be started, ``sync`` works without it. The first request waits until the process runs, which takes
         as long as the copy of a few files.
         """
-        with self._turn:
+        with self._start_lock:
             if not self._is_started:
                 self._is_started = True
                 self._start()
@@ -274,29 +277,29 @@ class Syncer:
         are made here.
         """
         descriptors = [descriptor] if anchor < 0 else [descriptor, anchor]
-        numbers, order = None, self._order(_FILE_SYSTEM, descriptors)
+        numbers, order = None, self._send_request(_FILE_SYSTEM_REQUEST, descriptors)
         if order is not None:
             try:
-                order.is_over(None)
-                numbers = order.numbers()
+                order.is_complete(None)
+                numbers = order.results()
             finally:
                 order.close()
         if numbers is None:
-            _sync(descriptors)
+            _sync_here(descriptors)
         elif numbers[0]:
             from pcopy.fsio.problem import Problem
 
             raise Problem("syncfs", numbers[0])
 
-    def store(self, descriptors: list[int]) -> Order | None:
-        """Request fdatasync(2) of up to ``MOST_FILES`` open files, and return the request, which the caller must close.
+    def request_file_sync(self, descriptors: list[int]) -> SyncRequest | None:
+        """Request fdatasync(2) of up to ``MAX_FILES`` open files, and return the request, which the caller must close.
 
         The caller may close the files immediately. Return None if there is no process, or if it has ended: then the
         caller must sync the files.
         """
-        return self._order(_FILES, descriptors)
+        return self._send_request(_FILES_REQUEST, descriptors)
 
-    def _order(self, request_type: int, descriptors: list[int]) -> Order | None:
+    def _send_request(self, request_type: int, descriptors: list[int]) -> SyncRequest | None:
         """Send a request of this ``request_type``; return None if it could not be sent."""
         if self._socket is None:
             return None
@@ -306,14 +309,14 @@ class Syncer:
             own_end, helper_end = socketpair(AF_UNIX, SOCK_SEQPACKET)
         except OSError:
             return None
-        order = Order(self, "fdatasync" if request_type == _FILES else "syncfs", own_end)
-        self._orders.add(order)
+        order = SyncRequest(self, "fdatasync" if request_type == _FILES_REQUEST else "syncfs", own_end)
+        self._requests.add(order)
         with helper_end:
             try:
                 send_fds(self._socket, [bytes((request_type, len(descriptors)))], [helper_end.fileno(), *descriptors])
             except (BrokenPipeError, ConnectionResetError):  # The process has ended, which completes the request.
                 # For files the caller can sync instead: the process has consumed no error of their write-back.
-                if request_type == _FILES:
+                if request_type == _FILES_REQUEST:
                     order.close()
                     return None
             except OSError:  # the request was not sent
@@ -323,12 +326,12 @@ class Syncer:
             order.interrupt()
         return order
 
-    def forget(self, order: Order) -> None:
+    def remove_request(self, order: SyncRequest) -> None:
         """Remove a request that was closed."""
-        self._orders.discard(order)
+        self._requests.discard(order)
 
     @property
-    def has_begun(self) -> bool:
+    def has_started(self) -> bool:
         """True if the process runs, has run, or was closed; False if it could not be started or ended before it was
         ready.
         """
@@ -337,7 +340,7 @@ class Syncer:
         if self._is_closed or self._socket is None:
             return self._is_closed
         try:
-            return bool(self._socket.recv(_NUMBER.size, MSG_PEEK | MSG_DONTWAIT))
+            return bool(self._socket.recv(_RESULT_FORMAT.size, MSG_PEEK | MSG_DONTWAIT))
         except OSError as error:
             return error.errno == errno.EAGAIN
 
@@ -357,7 +360,7 @@ class Syncer:
         with suppress(OSError):
             try:
                 with helper_end:
-                    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, _PACKAGES]
+                    command = [sys.executable, "-I", "-S", "-c", _PROGRAM, _IMPORT_DIRECTORY]
                     self._process = Popen(command, stdin=helper_end.fileno(), stdout=DEVNULL, stderr=DEVNULL, cwd="/")
                 self._socket = own_end
                 return
@@ -370,7 +373,7 @@ class Syncer:
         from contextlib import suppress
 
         self._is_closed = True
-        for order in tuple(self._orders):
+        for order in tuple(self._requests):
             order.interrupt()
         with suppress(OSError):  # it ends with this process at the latest
             if self._socket is not None:
@@ -383,13 +386,13 @@ class Syncer:
                 self._process.poll()
 
 
-def _sync(descriptors: list[int]) -> None:
+def _sync_here(descriptors: list[int]) -> None:
     """Sync a file system in this process. ``descriptors`` are the file system's and, if there is one, the anchor's."""
-    from pcopy.fsio.problem import failing
+    from pcopy.fsio.problem import as_problem
 
     sync_file_system(descriptors[0])
     for anchor in descriptors[1:]:
-        with failing("fsync"):
+        with as_problem("fsync"):
             _sync_servers(anchor)
 
 
@@ -398,35 +401,35 @@ def serve() -> None:
     import _socket  # the module socket takes four times as long to load
 
     try:  # noqa: SIM105 (contextlib takes longer to load)
-        libc.end_with_parent()  # the kernel ends this process even while a sync is under way
+        libc.die_with_parent()  # the kernel ends this process even while a sync is under way
     except OSError:
         pass  # A sandbox refuses it: then the end of the connection ends this process.
     rank = _socket.socket(fileno=sys.stdin.fileno())
-    rank.send(_NUMBER.pack(0))
-    room = _socket.CMSG_SPACE((1 + MOST_FILES) * _DESCRIPTOR.size)
+    rank.send(_RESULT_FORMAT.pack(0))
+    room = _socket.CMSG_SPACE((1 + MAX_FILES) * _DESCRIPTOR_FORMAT.size)
     while True:
         message, ancillary, _, _ = rank.recvmsg(2, room)
         if not message:
             return
         request_type, number = message
-        descriptors = _received(ancillary)
+        descriptors = _received_descriptors(ancillary)
         if not descriptors:  # Too many open files: the kernel has dropped all, so the request ends without an answer.
             continue
-        if request_type == _FILE_SYSTEM:
-            _answer(request_type, number, descriptors)
+        if request_type == _FILE_SYSTEM_REQUEST:
+            _handle_request(request_type, number, descriptors)
             continue
         try:
-            start_new_thread(_answer, (request_type, number, descriptors))
+            start_new_thread(_handle_request, (request_type, number, descriptors))
         except (RuntimeError, MemoryError):
-            _answer(request_type, number, descriptors)
+            _handle_request(request_type, number, descriptors)
 
 
-def _received(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
+def _received_descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
     """Return the descriptors that came with a request."""
-    return [number for _, _, data in ancillary for (number,) in _DESCRIPTOR.iter_unpack(data)]
+    return [number for _, _, data in ancillary for (number,) in _DESCRIPTOR_FORMAT.iter_unpack(data)]
 
 
-def _answer(request_type: int, number: int, descriptors: list[int]) -> None:
+def _handle_request(request_type: int, number: int, descriptors: list[int]) -> None:
     """Carry out one request for ``number`` descriptors, and send the results.
 
     The first of ``descriptors`` is the socket for the answer. The kernel drops descriptors beyond the limit of open
@@ -436,21 +439,21 @@ def _answer(request_type: int, number: int, descriptors: list[int]) -> None:
 
     answers, files = _socket.socket(fileno=descriptors[0]), descriptors[1:]
     if len(files) < number:
-        numbers = [_NOT_SYNCED]
-    elif request_type == _FILES:
-        numbers = _stored(files)
+        numbers = [_NOTHING_SYNCED]
+    elif request_type == _FILES_REQUEST:
+        numbers = _sync_files(files)
     else:
-        numbers = [_served(files)]
+        numbers = [_sync_file_system_and_anchor(files)]
     for descriptor in files:
-        _let_go(descriptor)
+        _close_quietly(descriptor)
     try:  # noqa: SIM105
-        answers.send(b"".join(map(_NUMBER.pack, numbers)))
+        answers.send(b"".join(map(_RESULT_FORMAT.pack, numbers)))
     except OSError:
         pass  # the rank no longer waits for the answer
     answers.close()
 
 
-def _stored(descriptors: list[int]) -> list[int]:
+def _sync_files(descriptors: list[int]) -> list[int]:
     """Sync each file (``sync_file``), and return an errno for each, 0 for success.
 
     The write-back of all files is started first, so that the storage can process them together.
@@ -458,7 +461,7 @@ def _stored(descriptors: list[int]) -> list[int]:
     if len(descriptors) > 1:
         for descriptor in descriptors:
             try:  # noqa: SIM105
-                libc.sync_file_range(descriptor, 0, 0, libc.WRITE)
+                libc.sync_file_range(descriptor, 0, 0, libc.SYNC_RANGE_WRITE)
             except OSError:
                 pass  # the sync of the file reports what is wrong
     numbers = []
@@ -471,7 +474,7 @@ def _stored(descriptors: list[int]) -> list[int]:
     return numbers
 
 
-def _served(descriptors: list[int]) -> int:
+def _sync_file_system_and_anchor(descriptors: list[int]) -> int:
     """Sync a file system and its anchor; return an errno, 0 for success."""
     try:
         _sync_file_system(descriptors[0])
@@ -482,7 +485,7 @@ def _served(descriptors: list[int]) -> int:
     return 0
 
 
-def _let_go(descriptor: int) -> None:
+def _close_quietly(descriptor: int) -> None:
     """Close a descriptor, ignoring errors."""
     try:  # noqa: SIM105
         os.close(descriptor)

@@ -4,7 +4,7 @@ When such a file is opened again by its name, it must be the file that was creat
 one link, that no other user can write. In a directory of a hostile owner the name may lead to another item by then.
 
 Some servers show another mode or owner than were requested (CIFS, root_squash on NFS, mount options of FUSE). Where the
-status of a new file shows that (``shown_by_server``), a file that is opened again must show the same mode and owner as
+status of a new file shows that (``differing_status``), a file that is opened again must show the same mode and owner as
 before. Its identity, type and number of links are checked in any case.
 
 While a file is exchanged with an existing item, it has another name (``exchange_name``), which contains its inode
@@ -25,17 +25,17 @@ import zlib
 from contextlib import suppress
 from itertools import count
 
-from pcopy.fsio.close import abandon, names_in
-from pcopy.fsio.identity import Identity, Likeness, identity_of
-from pcopy.fsio.patience import open_patiently
-from pcopy.fsio.problem import REPLACED, Problem, failing
+from pcopy.fsio.close import close_after_failure, names_in_directory
+from pcopy.fsio.identity import Identity, IdentityComparison, identity_of
+from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.problem import REPLACED_TEXT, Problem, as_problem
 from pcopy.fsio.source import status_of
 
-PREFIX = b".pcopy-"
+TEMPORARY_PREFIX = b".pcopy-"
 """Prefix of the names of temporary files."""
-_EXCHANGED = rb"exchanged-(\d+)-[0-9a-f]{8}"
+_EXCHANGE_PATTERN = rb"exchanged-(\d+)-[0-9a-f]{8}"
 """Pattern of the last part of ``exchange_name``; its group is the inode number."""
-NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags of open(2) that create a new file for writing."""
 
 
@@ -54,54 +54,54 @@ class TemporaryNames:
             rank: number of the rank.
             hidden: begin names with a dot.
         """
-        self._stem = b"%s%s-%d-%d." % (PREFIX if hidden else PREFIX[1:], job.encode(), run, rank)
+        self._stem = b"%s%s-%d-%d." % (TEMPORARY_PREFIX if hidden else TEMPORARY_PREFIX[1:], job.encode(), run, rank)
         self._numbers = count(1)
 
-    def next(self) -> bytes:
+    def next_name(self) -> bytes:
         """Return the next unused name."""
         return self._stem + b"%d" % next(self._numbers)
 
 
-def made_by(name: bytes) -> tuple[int, int]:
+def run_and_rank_of(name: bytes) -> tuple[int, int]:
     """Return the run and the rank in ``name``, which is one of ``TemporaryNames``."""
     run, rank = name.rpartition(b".")[0].split(b"-")[-2:]
     return int(run), int(rank)
 
 
-def is_undressed(status: os.stat_result) -> bool:
+def is_private_file(status: os.stat_result) -> bool:
     """Return True if ``status`` is that of a regular file of this user with mode 0600, as each new file has while it is
     written.
     """
     return stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o600 and status.st_uid == os.geteuid()
 
 
-def shown_by_server(new: os.stat_result) -> tuple[int, ...]:
+def differing_status(new: os.stat_result) -> tuple[int, ...]:
     """Return mode (with the file type) and owner of a ``new`` file as the server shows them.
 
     Return an empty tuple if they are the ones that ``create_private_file`` requests.
     """
-    return () if is_undressed(new) else (new.st_mode, new.st_uid)
+    return () if is_private_file(new) else (new.st_mode, new.st_uid)
 
 
 def exchange_name(job: str, inode: int, name: bytes) -> bytes:
     """Return the name that the new item ``inode`` of ``job`` has while it is exchanged with the item called
     ``name``.
     """
-    return b"%s%s-exchanged-%d-%08x" % (PREFIX, job.encode(), inode, zlib.crc32(name))
+    return b"%s%s-exchanged-%d-%08x" % (TEMPORARY_PREFIX, job.encode(), inode, zlib.crc32(name))
 
 
-def create(directory: int, name: bytes, flags: int = 0) -> int:
+def create_private_file(directory: int, name: bytes, flags: int = 0) -> int:
     """Create a file with mode 0600, and return a descriptor for writing. Raise ``Problem``.
 
     ``flags`` are added to those of open(2).
     """
     try:
-        return open_patiently(name, flags | NEW, 0o600, dir_fd=directory)
+        return open_with_retries(name, flags | CREATE_FLAGS, 0o600, dir_fd=directory)
     except OSError as error:
-        raise Problem.of("create", error) from error
+        raise Problem.from_error("create", error) from error
 
 
-def reopen(directory: int, name: bytes, made: Identity, size: int, shown: tuple[int, ...] = ()) -> int:
+def reopen_temporary(directory: int, name: bytes, made: Identity, size: int, shown: tuple[int, ...] = ()) -> int:
     """Open the temporary file ``name`` for writing, after checks that it is the file that was created.
 
     Raise ``Problem``. The problem has ESTALE if it is another file. It allows a retry (``may_retry``), which creates
@@ -114,29 +114,30 @@ def reopen(directory: int, name: bytes, made: Identity, size: int, shown: tuple[
         directory: the open directory that contains it.
         made: identity of the file that was created.
         size: its size in bytes.
-        shown: the value that ``shown_by_server`` returned when the file was created.
+        shown: the value that ``differing_status`` returned when the file was created.
     """
     try:
-        descriptor = open_patiently(
+        descriptor = open_with_retries(
             name, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, dir_fd=directory
         )
     except OSError as error:
         again = error.errno == errno.ENOENT or (error.errno == errno.EACCES and _is_write_protected(directory, name))
-        raise Problem("open", error.errno or errno.EIO, again=again) from error
+        raise Problem("open", error.errno or errno.EIO, may_retry=again) from error
     try:
         status = status_of(descriptor)
     except Problem:
-        abandon(descriptor)
+        close_after_failure(descriptor)
         raise
     ours = (
-        made.compare(identity_of(descriptor, status, made.mount, made=True)) is not Likeness.OTHER
+        made.compare(identity_of(descriptor, status, made.mount_code, created_by_job=True))
+        is not IdentityComparison.OTHER
         and status.st_size == size
         and status.st_nlink == 1
-        and shown_by_server(status) == shown
+        and differing_status(status) == shown
     )
     if not ours:
-        abandon(descriptor)
-        raise Problem("open", errno.ESTALE, text="the temporary file was replaced meanwhile", again=True)
+        close_after_failure(descriptor)
+        raise Problem("open", errno.ESTALE, text="the temporary file was replaced meanwhile", may_retry=True)
     return descriptor
 
 
@@ -148,9 +149,9 @@ def _is_write_protected(directory: int, name: bytes) -> bool:
         return False
 
 
-def remove(directory: int, name: bytes) -> None:
+def remove_if_present(directory: int, name: bytes) -> None:
     """Remove ``name`` if it exists. Raise ``Problem``."""
-    with failing("unlink"), suppress(FileNotFoundError):
+    with as_problem("unlink"), suppress(FileNotFoundError):
         os.unlink(name, dir_fd=directory)
 
 
@@ -160,32 +161,32 @@ def remove_leftovers(directory: int, job: str, run: int | None = None) -> list[b
     Raise ``Problem``. Return the names of old items that are left over from an exchange. They are not removed, because
     the item that was replaced may be newer than its copy.
     """
-    stem = b"%s%s-" % (PREFIX, job.encode())
-    with failing("readdir"):
-        names = [name for name in names_in(directory) if name.startswith((stem, stem[1:]))]
+    stem = b"%s%s-" % (TEMPORARY_PREFIX, job.encode())
+    with as_problem("readdir"):
+        names = [name for name in names_in_directory(directory) if name.startswith((stem, stem[1:]))]
     replaced_items = []
     for name in names:
         rest = name.removeprefix(b".")[len(stem) - 1 :]
         kind = rest.partition(b"-")[0]
         if kind.isdigit() and (run is None or int(kind) < run):
-            remove(directory, name)
-        elif exchanged := re.fullmatch(_EXCHANGED, rest):
-            with failing("stat"):
+            remove_if_present(directory, name)
+        elif exchanged := re.fullmatch(_EXCHANGE_PATTERN, rest):
+            with as_problem("stat"):
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             if status.st_ino == int(exchanged[1]):
-                remove(directory, name)
+                remove_if_present(directory, name)
             else:
                 replaced_items.append(name)
     return replaced_items
 
 
-def had_a_name(replaced_items: list[bytes]) -> str:
+def leftover_notice(replaced_items: list[bytes]) -> str:
     """Return the notice about the items that ``remove_leftovers`` has not removed."""
     names = ", ".join(map(os.fsdecode, replaced_items))
     return f"the replaced item remains as {names}: it may be newer than its copy; move it back, or remove it"
 
 
-def put_in_place(directory: int, temporary: bytes, name: bytes, inode: int) -> None:
+def rename_and_verify(directory: int, temporary: bytes, name: bytes, inode: int) -> None:
     """Rename ``temporary``, which has the number ``inode``, to its final ``name``, replacing an existing item.
 
     Raise ``Problem``. If the file is not kept open, its inode number may have been used again for another file by now.
@@ -195,7 +196,7 @@ def put_in_place(directory: int, temporary: bytes, name: bytes, inode: int) -> N
     try:
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
     except OSError as error:
-        raise Problem.of("rename", error) from error
+        raise Problem.from_error("rename", error) from error
     verify_name(directory, name, inode)
 
 
@@ -204,6 +205,6 @@ def verify_name(directory: int, name: bytes, inode: int) -> None:
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except OSError as error:
-        raise Problem.of("stat", error) from error
+        raise Problem.from_error("stat", error) from error
     if status.st_ino != inode:
-        raise Problem("rename", errno.ESTALE, text=REPLACED)
+        raise Problem("rename", errno.ESTALE, text=REPLACED_TEXT)

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Generator, Iterator
 from math import inf
 
-FILLED = 0.1
+BUCKET_SECONDS = 0.1
 """Capacity of a bucket, in seconds at its rate. Further tokens are lost."""
 
 PIECE_SECONDS = 0.05
@@ -20,20 +20,20 @@ PIECE_SECONDS = 0.05
 Larger pieces are divided, so that data do not flow in bursts.
 """
 
-AT_ONCE_SECONDS = 0.25
+MAX_STEP_SECONDS = 0.25
 """Maximum seconds, at the current rate, that one step may take; an operation that takes longer is divided."""
 
-LEAST_PIECE = 4096
+MIN_PIECE_SIZE = 4096
 """Minimum bytes of a piece, however low the limit is."""
 
-LEAST_PAUSE = 1e-6
+MIN_PAUSE = 1e-6
 """Shortest pause in seconds. A shorter debt is ignored, because sums of fractions are not exact."""
 
-NAP = 0.02
+SLEEP_STEP = 0.02
 """Seconds that a rank sleeps before it processes messages again."""
 
 
-class Bucket:
+class TokenBucket:
     """A token bucket for one limit. Times ``now`` are in seconds on a clock that does not go back."""
 
     def __init__(self, now: float) -> None:
@@ -42,34 +42,34 @@ class Bucket:
         """Tokens per second; infinite if there is no limit."""
         self.has_waited = False
         """True if ``seconds_to_wait`` has asked for a pause since this was reset."""
-        self._taken = 0.0  # tokens charged while there was a limit
+        self._charged = 0.0  # tokens charged while there was a limit
         self._level = 0.0
-        self._at = now
+        self._updated_at = now
 
-    def allow(self, rate: float, now: float) -> None:
+    def set_rate(self, rate: float, now: float) -> None:
         """Set the limit to ``rate`` tokens per second; ``inf`` means no limit, and cancels the debt."""
         self._fill(now)
         self.rate = rate
-        self._level = 0.0 if rate == inf else min(self._level, rate * FILLED)
+        self._level = 0.0 if rate == inf else min(self._level, rate * BUCKET_SECONDS)
 
-    def take(self, tokens: float) -> None:
+    def charge(self, tokens: float) -> None:
         """Charge ``tokens``, if there is a limit."""
         if self.rate != inf:
-            self._taken += tokens
+            self._charged += tokens
             self._level -= tokens
 
-    def paid(self, now: float) -> float:
+    def paid_tokens(self, now: float) -> float:
         """Return the number of tokens that were charged under a limit, less the current debt."""
         self._fill(now)
-        return self._taken + min(0.0, self._level)
+        return self._charged + min(0.0, self._level)
 
-    def wait(self, now: float) -> float:
+    def seconds_to_wait(self, now: float) -> float:
         """Return the seconds until the debt is paid at the current rate; 0 if there is none."""
         if self.rate == inf:
             return 0.0
         self._fill(now)
         pause = -self._level / self.rate
-        if pause < LEAST_PAUSE:
+        if pause < MIN_PAUSE:
             return 0.0
         self.has_waited = True
         return pause
@@ -77,8 +77,8 @@ class Bucket:
     def _fill(self, now: float) -> None:
         """Add the tokens of the time since the last call."""
         if self.rate != inf:
-            self._level = min(self._level + self.rate * (now - self._at), self.rate * FILLED)
-        self._at = now
+            self._level = min(self._level + self.rate * (now - self._updated_at), self.rate * BUCKET_SECONDS)
+        self._updated_at = now
 
 
 class Throttle:
@@ -90,67 +90,71 @@ class Throttle:
         """``clock`` returns seconds, and ``sleep`` takes seconds; tests replace them."""
         self._clock = clock
         self._sleep = sleep
-        self.bytes = Bucket(clock())
-        self.operations = Bucket(clock())
+        self.bytes = TokenBucket(clock())
+        self.operations = TokenBucket(clock())
         self.is_on = False
         """True if there is a limit, or if the job is paused."""
-        self._is_held = False
+        self._is_paused = False
 
-    def allow(self, bytes_: float, operations: float, *, held: bool = False) -> None:
+    def set_limits(self, bytes_: float, operations: float, *, is_paused: bool = False) -> None:
         """Set the limits: bytes and operations per second; ``inf`` means no limit.
 
         While ``is_paused`` is True nothing may start.
         """
         now = self._clock()
-        self.bytes.allow(bytes_, now)
-        self.operations.allow(operations, now)
-        self._is_held = held
-        self.is_on = held or min(bytes_, operations) != inf
+        self.bytes.set_rate(bytes_, now)
+        self.operations.set_rate(operations, now)
+        self._is_paused = is_paused
+        self.is_on = is_paused or min(bytes_, operations) != inf
 
-    def piece(self, size: int) -> int:
-        """Return how many of ``size`` bytes to copy next: a multiple of ``LEAST_PIECE``, unless it is all of them."""
+    def piece_size(self, size: int) -> int:
+        """Return how many of ``size`` bytes to copy next: a multiple of ``MIN_PIECE_SIZE``, unless it is all of them."""
         if self.bytes.rate == inf:
             return size
-        piece = int(self.bytes.rate * PIECE_SECONDS) // LEAST_PIECE * LEAST_PIECE
-        return min(size, max(LEAST_PIECE, piece))
+        piece = int(self.bytes.rate * PIECE_SECONDS) // MIN_PIECE_SIZE * MIN_PIECE_SIZE
+        return min(size, max(MIN_PIECE_SIZE, piece))
 
-    def at_once(self) -> float:
+    def max_step_size(self) -> float:
         """Return the maximum bytes that may be copied in one step. Larger files are copied in pieces."""
-        return self.bytes.rate * AT_ONCE_SECONDS
+        return self.bytes.rate * MAX_STEP_SECONDS
 
-    def portions(self, size: int, operations: int) -> int:
+    def portion_count(self, size: int, operations: int) -> int:
         """Return into how many portions a step with this number of bytes and metadata operations should be divided."""
         seconds = max(size / self.bytes.rate, operations / self.operations.rate)
-        return int(seconds / AT_ONCE_SECONDS) + 1
+        return int(seconds / MAX_STEP_SECONDS) + 1
 
-    def spend(self, size: int = 0, operations: int = 0) -> Generator[None, None, None]:
+    def charge_and_wait(self, size: int = 0, operations: int = 0) -> Generator[None, None, None]:
         """Charge bytes and operations before they are done, and sleep until the debt is paid.
 
         Yield after each short sleep.
         """
-        self.bytes.take(size)
-        self.operations.take(operations)
-        yield from self.naps()
+        self.bytes.charge(size)
+        self.operations.charge(operations)
+        yield from self.wait_for_tokens()
 
-    def moves(self, size: int) -> Iterator[int]:
+    def charge_bytes(self, size: int) -> Iterator[int]:
         """As ``charge_and_wait``, but yield 0, the number of bytes that were copied meanwhile."""
-        for _ in self.spend(size):
+        for _ in self.charge_and_wait(size):
             yield 0
 
-    def naps(self) -> Generator[None, None, None]:
+    def wait_for_tokens(self) -> Generator[None, None, None]:
         """Sleep in short steps until there is no debt, and yield after each, so that the caller can do other work in
         between.
         """
         while self.is_on:
             now = self._clock()
-            pause = max(self.bytes.wait(now), self.operations.wait(now), NAP if self._is_held else 0.0)
+            pause = max(
+                self.bytes.seconds_to_wait(now),
+                self.operations.seconds_to_wait(now),
+                SLEEP_STEP if self._is_paused else 0.0,
+            )
             if pause <= 0:
                 return
-            self._sleep(min(pause, NAP))
+            self._sleep(min(pause, SLEEP_STEP))
             yield
 
 
-class Unmoved(int):
+class UntransferredBytes(int):
     """Number of bytes that count as copied but were not transferred: bytes of a hole, or shared with the source
     (reflink).
     """
@@ -162,7 +166,7 @@ def throttled(steps: Iterator[int], throttle: Throttle) -> Generator[int, None, 
     """Yield from ``steps`` the number of bytes of each step, and 0 in pauses between them if there is a limit."""
     for moved in steps:
         yield moved
-        if throttle.is_on and moved and not isinstance(moved, Unmoved):
-            throttle.bytes.take(moved)
-            for _ in throttle.naps():
+        if throttle.is_on and moved and not isinstance(moved, UntransferredBytes):
+            throttle.bytes.charge(moved)
+            for _ in throttle.wait_for_tokens():
                 yield 0

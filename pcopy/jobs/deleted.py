@@ -16,19 +16,18 @@ from contextlib import suppress
 from functools import cache
 from struct import Struct
 
-from pcopy.checkpoint.directory import opened, read
-from pcopy.checkpoint.layout import DELETED
-from pcopy.errors import Refused
-from pcopy.fsio.close import held_open, names_in
-from pcopy.fsio.patience import open_patiently
+from pcopy.checkpoint.directory import opened_directory, read_file
+from pcopy.checkpoint.layout import DELETED_PATTERN
+from pcopy.fsio.close import closed_at_end, names_in_directory
+from pcopy.fsio.patience import open_with_retries
 from pcopy.libc import type_of_file_system
 
-_COUNTED = Struct("=QQ")
-"""Format of a file: the two counters of ``pcopy.fsio.kernel.batches.Remove``."""
+_COUNTERS = Struct("=QQ")
+"""Format of a file: the two counters of ``pcopy.fsio.kernel.batches.RemoveItems``."""
 
-_OPEN = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
-_IN_PLACE = (0xEF53, 0x58465342, 0x01021994)
+_SAFE_TO_MAP = (0xEF53, 0x58465342, 0x01021994)
 """Types (f_type) of file systems that write mapped pages in place: ext4, XFS, tmpfs.
 
 On other file systems, such as btrfs, writing to a mapped page may need new space or a server. If that is missing, the
@@ -36,7 +35,7 @@ operating system ends the process (SIGBUS).
 """
 
 
-def deleted_by(directory: bytes, rank: int, warn: Callable[[str], None]) -> Callable[[], memoryview | None]:
+def deletion_counters(directory: bytes, rank: int, warn: Callable[[str], None]) -> Callable[[], memoryview | None]:
     """Return a function that returns the two counters of ``rank``; it is called before each batch of deletions.
 
     Counters in mapped memory are in the file at once. Otherwise the next call writes them, so that a killed rank loses
@@ -48,10 +47,10 @@ def deleted_by(directory: bytes, rank: int, warn: Callable[[str], None]) -> Call
     def found() -> tuple[memoryview, int] | None:
         try:
             with (
-                opened(directory) as job,
-                held_open(open_patiently(b"deleted-%d" % rank, _OPEN, 0o600, dir_fd=job)) as file,
+                opened_directory(directory) as job,
+                closed_at_end(open_with_retries(b"deleted-%d" % rank, _OPEN_FLAGS, 0o600, dir_fd=job)) as file,
             ):
-                return _numbers_in(file)
+                return _counters_in(file)
         except OSError as error:
             warn(f"cannot record the number of deletions of rank {rank}: {error.strerror}")
             return None
@@ -69,7 +68,7 @@ def deleted_by(directory: bytes, rank: int, warn: Callable[[str], None]) -> Call
     return numbers
 
 
-def _numbers_in(file: int) -> tuple[memoryview, int]:
+def _counters_in(file: int) -> tuple[memoryview, int]:
     """Return the counters in an open file, and the descriptor to write them to, or -1 if they are mapped.
 
     Raise ``OSError`` if they cannot be read or mapped.
@@ -77,22 +76,22 @@ def _numbers_in(file: int) -> tuple[memoryview, int]:
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
         raise OSError(errno.EEXIST, "something else has its name")
-    if status.st_size != _COUNTED.size:
+    if status.st_size != _COUNTERS.size:
         os.truncate(file, 0)
-        os.write(file, bytes(_COUNTED.size))  # Allocate the blocks before the file is mapped.
-    if type_of_file_system(file) in _IN_PLACE:
+        os.write(file, bytes(_COUNTERS.size))  # Allocate the blocks before the file is mapped.
+    if type_of_file_system(file) in _SAFE_TO_MAP:
         from mmap import mmap
 
-        return memoryview(mmap(file, _COUNTED.size)).cast("Q"), -1
-    return memoryview(bytearray(os.pread(file, _COUNTED.size, 0))).cast("Q"), os.dup(file)
+        return memoryview(mmap(file, _COUNTERS.size)).cast("Q"), -1
+    return memoryview(bytearray(os.pread(file, _COUNTERS.size, 0))).cast("Q"), os.dup(file)
 
 
-def deleted_in(directory: bytes) -> int:
+def items_deleted(directory: bytes) -> int:
     """Return how many items all runs of the job in ``directory`` have deleted by these files.
 
-    Raises ``Refused`` for a file that others may have written, and ``OSError``.
+    Raises ``RequestRefused`` for a file that others may have written, and ``OSError``.
     """
-    with opened(directory) as job:
-        files = [name for name in names_in(job) if re.fullmatch(DELETED, name)]
-        contents = [read(job, name, where=directory, most=_COUNTED.size + 1) for name in files]
-    return sum(sum(_COUNTED.unpack(each)) for each in contents if len(each) == _COUNTED.size)
+    with opened_directory(directory) as job:
+        files = [name for name in names_in_directory(job) if re.fullmatch(DELETED_PATTERN, name)]
+        contents = [read_file(job, name, where=directory, most=_COUNTERS.size + 1) for name in files]
+    return sum(sum(_COUNTERS.unpack(each)) for each in contents if len(each) == _COUNTERS.size)

@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from pcopy.checkpoint.layout import VERSION
+from pcopy.checkpoint.layout import JOB_FORMAT_VERSION
 from pcopy.named import NamedTuple
-from pcopy.tasks.base.job import KEEPING, Root
-from pcopy.tasks.base.kind import FORMAT
-from pcopy.text import shown
+from pcopy.tasks.base.job import KEEPING_CHOICES, Root
+from pcopy.tasks.base.kind import TASK_FORMAT
+from pcopy.text import printable_path
 
 RUNNING = "running"
 STOPPED = "stopped"
@@ -38,14 +38,14 @@ _NONCE = b' "nonce": '
 """Beginning of the line of the field ``nonce``; each field has a line of its own."""
 
 
-def name_of(path: bytes) -> str:
+def job_name(path: bytes) -> str:
     """Return the name by which ``--resume`` and ``--discard`` know the job in the directory ``path``: the name of
     the directory.
     """
-    return shown(os.path.basename(path))
+    return printable_path(os.path.basename(path))
 
 
-class Made(NamedTuple):
+class TargetIdentity(NamedTuple):
     """Identity of the directory that a source directory is copied to.
 
     ``fsid`` and ``birth`` (nanoseconds since 1970) are 0 where they are unknown. All fields are 0 until the directory
@@ -76,15 +76,15 @@ class JobRoot(NamedTuple):
     target_id: tuple[int, int]
     source_place: tuple[int, int]
     target_place: tuple[int, int]
-    made: Made = Made()
+    made: TargetIdentity = TargetIdentity()
 
     @property
-    def plain(self) -> Root:
+    def as_root(self) -> Root:
         """The root as the ranks know it."""
         return Root(**{name: getattr(self, name) for name in Root._fields})
 
 
-class _NotWritten(ValueError):
+class _WrongStructure(ValueError):
     """The contents of a job file are not what ``encode`` writes; the text tells users where."""
 
 
@@ -130,7 +130,7 @@ class JobFile(NamedTuple):
     totals: Mapping[str, int] = {}
     mounts: tuple[tuple[Any, ...], ...] = ()
     """Mounts below the roots: the path of each, and (f_type, id, inode, mark) of its root directory."""
-    tasks: int = FORMAT
+    tasks: int = TASK_FORMAT
     """Version of the format of packed tasks (``pcopy.tasks.base.kind``)."""
     above: tuple[bytes, ...] = ()
     """Directories that were created to contain the job directory, and are removed with it: absolute paths, the
@@ -149,16 +149,16 @@ class JobFile(NamedTuple):
     """The field ``doubted`` of ``Job``."""
 
     @property
-    def may_have_cut_short(self) -> bool:
+    def may_have_incomplete_files(self) -> bool:
         """True if a file with its final name may be incomplete.
 
         False if the job keeps existing files: then it gives files their names only when they are complete.
         """
-        return (self.killed or self.state == RUNNING) and self.options.get("existing") not in KEEPING
+        return (self.killed or self.state == RUNNING) and self.options.get("existing") not in KEEPING_CHOICES
 
-    def differing(self, asked: Mapping[str, Any]) -> list[str]:
+    def differing_keys(self, asked: Mapping[str, Any]) -> list[str]:
         """Return the keys under which ``asked`` differs from the recorded command line."""
-        mine, other = _tuples(self.asked), _tuples(asked)
+        mine, other = _as_read_back(self.asked), _as_read_back(asked)
         return [key for key in {**mine, **other} if key not in mine or key not in other or mine[key] != other[key]]
 
 
@@ -172,10 +172,10 @@ _TYPES: dict[str, Any] = {
 def encode(job: JobFile) -> bytes:
     """Return the contents of the job file; raise ``TypeError`` if a value is not primitive."""
     fields = job._asdict().items()
-    texts = {name: _roots_text(value) if name == "roots" else _text(value) for name, value in fields}
+    texts = {name: _roots_text(value) if name == "roots" else _json_text(value) for name, value in fields}
     lines = (f" {json.dumps(name)}: {text}" for name, text in texts.items())
     body = ("{\n" + ",\n".join(lines) + "\n}\n").encode("ascii")  # json.dumps(indent=…) takes far longer
-    return b"%s%d %s\n%s" % (_MAGIC, VERSION, _digest(body), body)
+    return b"%s%d %s\n%s" % (_MAGIC, JOB_FORMAT_VERSION, _digest(body), body)
 
 
 def decode(contents: bytes) -> JobFile:
@@ -184,15 +184,17 @@ def decode(contents: bytes) -> JobFile:
     Raise ``OtherVersion`` if another version wrote it, and any other ``ValueError``, with the reason, if the contents
     are damaged or are no job.
     """
-    body = _body(contents)
+    body = _checked_body(contents)
     try:
         fields = json.loads(body)
-        if isinstance(tasks := fields.get("tasks"), int) and tasks != FORMAT:
-            raise OtherVersion(f"tasks of version {tasks}; this pcopy reads version {FORMAT}", _roots_in(body))
-        job = _job(fields)
+        if isinstance(tasks := fields.get("tasks"), int) and tasks != TASK_FORMAT:
+            raise OtherVersion(
+                f"tasks of version {tasks}; this pcopy reads version {TASK_FORMAT}", _roots_of_other_version(body)
+            )
+        job = _job_from_object(fields)
     except OtherVersion:
         raise
-    except _NotWritten as error:
+    except _WrongStructure as error:
         raise ValueError(f"not what pcopy writes: {error}") from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         raise ValueError("not what pcopy writes: its contents have another structure") from None
@@ -201,56 +203,58 @@ def decode(contents: bytes) -> JobFile:
     return job
 
 
-def nonce_in(contents: bytes) -> str:
+def decode_nonce(contents: bytes) -> str:
     """Return the nonce of the job that ``encode`` wrote, without parsing its roots; raise as ``decode`` does."""
-    found = [line for line in _body(contents).splitlines() if line.startswith(_NONCE)]
+    found = [line for line in _checked_body(contents).splitlines() if line.startswith(_NONCE)]
     if len(found) != 1:
         raise ValueError("not what pcopy writes: its contents have another structure")
     return str(json.loads(found[0].removeprefix(_NONCE).rstrip(b",")))
 
 
-def _body(contents: bytes) -> bytes:
+def _checked_body(contents: bytes) -> bytes:
     """Return the JSON text after the first line; raise as ``decode`` does if that line does not fit."""
     head, _, body = contents.partition(b"\n")
     if not head.startswith(_MAGIC):
         raise ValueError("not a job of pcopy's")
     version, _, digest = head.removeprefix(_MAGIC).partition(b" ")
     is_whole = digest == _digest(body)
-    if version != b"%d" % VERSION:
-        roots = _roots_in(body) if is_whole else ()
-        raise OtherVersion(f"version {shown(version)} of pcopy's jobs; this pcopy reads version {VERSION}", roots)
+    if version != b"%d" % JOB_FORMAT_VERSION:
+        roots = _roots_of_other_version(body) if is_whole else ()
+        raise OtherVersion(
+            f"version {printable_path(version)} of pcopy's jobs; this pcopy reads version {JOB_FORMAT_VERSION}", roots
+        )
     if not is_whole:
         raise ValueError("damaged: its digest does not fit")
     return body
 
 
-def _job(plain: Mapping[str, Any]) -> JobFile:
+def _job_from_object(plain: Mapping[str, Any]) -> JobFile:
     """Return the job of a JSON object; raise some exception if pcopy has not written it."""
-    fields = {name: _value(value) for name, value in plain.items()}
+    fields = {name: _from_json_value(value) for name, value in plain.items()}
     for name, kind in _TYPES.items():
         if name not in fields:
-            raise _NotWritten(f"the field {name} is missing")
+            raise _WrongStructure(f"the field {name} is missing")
         if not isinstance(fields[name], kind):
-            raise _NotWritten(f"the field {name} has a wrong type")
+            raise _WrongStructure(f"the field {name} has a wrong type")
     if not all(isinstance(path, bytes) for path in fields["above"]):
-        raise _NotWritten("the field above has a wrong type")
+        raise _WrongStructure("the field above has a wrong type")
     for path, (_, _, _, _) in fields["mounts"]:
         if not isinstance(path, bytes):
-            raise _NotWritten("the field mounts has a wrong type")
-    fields["roots"] = _roots(fields["roots"])
+            raise _WrongStructure("the field mounts has a wrong type")
+    fields["roots"] = _roots_from_array(fields["roots"])
     return JobFile(**fields)
 
 
-def _roots(plain: Any) -> tuple[JobRoot, ...]:
+def _roots_from_array(plain: Any) -> tuple[JobRoot, ...]:
     """Return the roots of a parsed array."""
     roots = (JobRoot(*root) for root in plain)
-    return tuple(root._replace(made=Made(*root.made)) for root in roots)
+    return tuple(root._replace(made=TargetIdentity(*root.made)) for root in roots)
 
 
-def _roots_in(body: bytes) -> tuple[JobRoot, ...]:
+def _roots_of_other_version(body: bytes) -> tuple[JobRoot, ...]:
     """Return the roots of a job of another version; empty if they do not have the format of this version."""
     try:
-        roots = _roots(_value(json.loads(body)["roots"]))
+        roots = _roots_from_array(_from_json_value(json.loads(body)["roots"]))
         paths = [(root.target, root.name) for root in roots]
         if all(target.startswith(b"/") and b"/" not in name and b"\0" not in target + name for target, name in paths):
             return roots
@@ -267,9 +271,9 @@ def _digest(body: bytes) -> bytes:
 _json = json.JSONEncoder(allow_nan=False).encode
 
 
-def _text(value: Any) -> str:
+def _json_text(value: Any) -> str:
     """Return a value as JSON text."""
-    return _json(_plain(value))
+    return _json(_to_json_value(value))
 
 
 @lru_cache(maxsize=1)  # The roots rarely change between two writes.
@@ -284,48 +288,48 @@ def _roots_text(roots: tuple[JobRoot, ...]) -> str:
         found = texts.get(value)
         if found is None:
             is_path = isinstance(value, bytes)
-            found = texts[value] = '{"bytes": ' + _json(_readable(value)) + "}" if is_path else _text(value)
+            found = texts[value] = '{"bytes": ' + _json(_bytes_as_text(value)) + "}" if is_path else _json_text(value)
         return found
 
     return "[" + ", ".join(["[" + ", ".join(map(text, root)) + "]" for root in roots]) + "]"
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """Return a value as json.dumps takes it; raise ``TypeError`` if it is not primitive."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, bytes):
-        return {"bytes": _readable(value)}
+        return {"bytes": _bytes_as_text(value)}
     if isinstance(value, (tuple, list)):
         return [
-            inner if type(inner) is int else _plain(inner) for inner in value
+            inner if type(inner) is int else _to_json_value(inner) for inner in value
         ]  # The test for int is a fast path for jobs with many roots.
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
             raise TypeError("the keys of a job's mappings must be strings")
-        return {"map": {key: _plain(inner) for key, inner in value.items()}}
+        return {"map": {key: _to_json_value(inner) for key, inner in value.items()}}
     raise TypeError(f"{type(value).__name__} is not a primitive type")
 
 
-def _readable(value: bytes) -> str:
+def _bytes_as_text(value: bytes) -> str:
     """Return bytes as text; bytes that are not UTF-8 become surrogates."""
     return value.decode("utf-8", "surrogateescape")
 
 
-def _value(plain: Any) -> Any:
+def _from_json_value(plain: Any) -> Any:
     """Return the value of a parsed JSON value; the inverse of ``_plain``."""
     if isinstance(plain, list):
-        return tuple(_value(inner) for inner in plain)
+        return tuple(_from_json_value(inner) for inner in plain)
     if not isinstance(plain, dict):
         return plain
     ((kind, inner),) = plain.items()
     if kind == "bytes":
         return inner.encode("utf-8", "surrogateescape")
     if kind != "map":
-        raise _NotWritten(f"no kind of value: {shown(os.fsencode(kind))}")
-    return {key: _value(one) for key, one in inner.items()}
+        raise _WrongStructure(f"no kind of value: {printable_path(os.fsencode(kind))}")
+    return {key: _from_json_value(one) for key, one in inner.items()}
 
 
-def _tuples(value: Any) -> Any:
+def _as_read_back(value: Any) -> Any:
     """Return ``value`` as it would be read back from the file: named tuples and lists become tuples."""
-    return _value(_plain(value))
+    return _from_json_value(_to_json_value(value))

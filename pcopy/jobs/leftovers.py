@@ -16,51 +16,51 @@ from functools import lru_cache
 from typing import Any
 
 import pcopy.tasks.runner  # noqa: F401 (makes all kinds known)
-from pcopy.checkpoint.resume import has_begun, load
-from pcopy.errors import InvariantBroken, Refused
-from pcopy.fsio.close import entries_of, held_open
-from pcopy.fsio.directories import Directories
-from pcopy.fsio.problem import Problem, failing
+from pcopy.checkpoint.resume import is_run_recorded, load_progress
+from pcopy.errors import InvariantBroken, RequestRefused
+from pcopy.fsio.close import closed_at_end, open_directory_entries
+from pcopy.fsio.directories import RootDirectories
+from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import had_a_name, remove_leftovers
+from pcopy.fsio.temporary import leftover_notice, remove_leftovers
 from pcopy.jobs.directories import StoredJob
-from pcopy.jobs.spool import SET_ANOTHER, refusing, spool_in
+from pcopy.jobs.spool import TMPDIR_ADVICE, refusing_spool_errors, spool_factory
 from pcopy.tasks.base.codec import decode
-from pcopy.tasks.base.kind import Kind
-from pcopy.text import shown
+from pcopy.tasks.base.kind import TaskKind
+from pcopy.text import printable_path
 
-REMEMBERED = 1 << 16
+REMEMBERED_DIRECTORIES = 1 << 16
 """Number of directories that are remembered as cleared, since many tasks may name the same one."""
 
-_NOT_THERE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+_MISSING_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 
-Tell = Callable[[str], object]
+Report = Callable[[str], object]
 
 
-def remove_temporaries(job: StoredJob, report: Tell) -> None:
+def remove_temporaries(job: StoredJob, report: Report) -> None:
     """Remove the temporary files of a stopped or killed job; report what cannot be removed.
 
-    Raise ``Refused`` if a temporary file for the search itself cannot be written.
+    Raise ``RequestRefused`` if a temporary file for the search itself cannot be written.
     """
-    for line in remove_unfinished(job.file.options, job.file.name):
+    for line in remove_unfinished_results(job.file.options, job.file.name):
         report(line)
-    with refusing(b"", SET_ANOTHER), closing(Clearing(job, report)) as clearing:
+    with refusing_spool_errors(b"", TMPDIR_ADVICE), closing(TemporaryFileRemover(job, report)) as clearing:
         try:
             for number, root in enumerate(job.file.roots):
                 if root.item:
                     clearing.clear(number, b"")
-                elif not has_begun(job.path):  # Without records any directory may contain such files.
+                elif not is_run_recorded(job.path):  # Without records any directory may contain such files.
                     clearing.clear_below(number, b"")
-            if has_begun(job.path):
-                remaining, tasks = load(job.path, open_spool=spool_in(b""))
+            if is_run_recorded(job.path):
+                remaining, tasks = load_progress(job.path, open_spool=spool_factory(b""))
                 for task in tasks:
                     clearing.clear_after(decode(task.payload), first=remaining.run == 1)
-        except (InvariantBroken, Refused) as refused:
+        except (InvariantBroken, RequestRefused) as refused:
             report(f"temporary files (.pcopy-{job.file.name}-*) were not removed from the destination: {refused}")
 
 
-def remove_unfinished(options: Mapping[str, Any], job: str, run: int | None = None) -> list[str]:
+def remove_unfinished_results(options: Mapping[str, Any], job: str, run: int | None = None) -> list[str]:
     """Remove temporary files of results (signature and manifest) that killed runs left; return messages about errors.
 
     Args:
@@ -72,34 +72,34 @@ def remove_unfinished(options: Mapping[str, Any], job: str, run: int | None = No
     outputs = [path for path in (options.get("signature"), options.get("manifest")) if path]
     for path in sorted({os.path.dirname(output) or b"." for output in outputs}):
         try:
-            with held_open(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
+            with closed_at_end(os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
                 remove_leftovers(descriptor, job, run)
         except OSError as error:
-            messages.append(f"temporary files (.pcopy-{job}-*) may be left in {shown(path)}: {error.strerror}")
+            messages.append(f"temporary files (.pcopy-{job}-*) may be left in {printable_path(path)}: {error.strerror}")
     return messages
 
 
-class Clearing:
+class TemporaryFileRemover:
     """Removes the temporary files of one job; each directory is cleared once.
 
     ``clear`` takes the number of a root, and the path of a directory in its source.
     """
 
-    def __init__(self, job: StoredJob, tell: Tell) -> None:
-        self._tell = tell
+    def __init__(self, job: StoredJob, tell: Report) -> None:
+        self._report = tell
         self._name = job.file.name
-        self._roots = [root.plain for root in job.file.roots]
+        self._roots = [root.as_root for root in job.file.roots]
         self._stack = ExitStack()
         self.close = self._stack.close
-        self._opened: dict[bytes, Directories] = {}
-        self.clear = lru_cache(REMEMBERED)(self._clear)
+        self._opened: dict[bytes, RootDirectories] = {}
+        self.clear = lru_cache(REMEMBERED_DIRECTORIES)(self._clear_directory)
 
-    def clear_after(self, task: Kind, *, first: bool) -> None:
+    def clear_after(self, task: TaskKind, *, first: bool) -> None:
         """Remove the files that ``task`` left, or that tasks spawned by it left; ``first``: the last run was the
         first one.
         """
-        for place in task.leftovers(first=first):
-            (self.clear_below if place.below else self.clear)(place.root, place.path)
+        for place in task.leftover_locations(after_first_run=first):
+            (self.clear_below if place.is_recursive else self.clear)(place.root, place.path)
 
     def clear_below(self, root: int, path: bytes) -> None:
         """Remove the files in a directory and in all directories below it."""
@@ -109,30 +109,30 @@ class Clearing:
             self.clear(root, path)
             waiting += (os.path.join(path, name) for name in self._directories_in(root, path))
 
-    def _clear(self, root: int, path: bytes) -> None:
+    def _clear_directory(self, root: int, path: bytes) -> None:
         """Remove the files in one directory; report errors, and ignore a missing directory."""
         try:
             directory = self._open(root, path)
-            with _keeping_times(directory):
+            with _restoring_times(directory):
                 still_named = remove_leftovers(directory, self._name)
             if still_named:
-                self._tell(f"{self._shown(root, path)}: {had_a_name(still_named)}")
+                self._report(f"{self._destination_path(root, path)}: {leftover_notice(still_named)}")
         except Problem as problem:
-            if problem.errno not in _NOT_THERE:
-                place = self._shown(root, path)
-                self._tell(f"temporary files may be left in {place}: {problem.operation}: {problem.strerror}")
+            if problem.errno not in _MISSING_ERRORS:
+                place = self._destination_path(root, path)
+                self._report(f"temporary files may be left in {place}: {problem.operation}: {problem.strerror}")
 
-    def _shown(self, root: int, path: bytes) -> str:
+    def _destination_path(self, root: int, path: bytes) -> str:
         """Return the path in the destination, for messages."""
         found = self._roots[root]
-        return shown(os.path.join(found.target, found.below_target(path)))
+        return printable_path(os.path.join(found.target, found.path_below_target(path)))
 
     def _directories_in(self, root: int, path: bytes) -> list[bytes]:
         """Return the names of the directories in a directory; empty if it cannot be read, which ``clear`` has
         reported.
         """
         try:
-            with entries_of(self._open(root, path)) as entries:
+            with open_directory_entries(self._open(root, path)) as entries:
                 return [os.fsencode(entry.name) for entry in entries if entry.is_dir(follow_symlinks=False)]
         except OSError:
             return []
@@ -141,15 +141,15 @@ class Clearing:
         """Return a descriptor of the target directory, opened without following links; raise ``Problem``."""
         found = self._roots[root]
         if found.target not in self._opened:
-            with failing("open"):
+            with as_problem("open"):
                 base = os.open(found.target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             self._stack.callback(os.close, base)
-            self._opened[found.target] = self._stack.enter_context(closing(Directories(base, 0, on_source=False)))
-        return self._opened[found.target].open(found.below_target(path))
+            self._opened[found.target] = self._stack.enter_context(closing(RootDirectories(base, 0, on_source=False)))
+        return self._opened[found.target].open(found.path_below_target(path))
 
 
 @contextmanager
-def _keeping_times(directory: int) -> Iterator[None]:
+def _restoring_times(directory: int) -> Iterator[None]:
     """Restore the access and modification times of ``directory`` after the block: another job may have finished it."""
     before = status_of(directory)
     yield

@@ -11,49 +11,56 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, BinaryIO
 
-from pcopy.beside import Beside
-from pcopy.checkpoint.directory import check_makeable
-from pcopy.checkpoint.layout import END_IT, forget_records, is_distrusted
-from pcopy.engine.task import ANYBODY, Task
-from pcopy.errors import HINDRANCES, INCOMPLETE, OK, InvariantBroken, Refused, hindrance
-from pcopy.fsio.close import held_open
-from pcopy.fsio.patience import open_patiently
+from pcopy.beside import BackgroundThread
+from pcopy.checkpoint.directory import check_can_make
+from pcopy.checkpoint.layout import OTHER_VERSION_ADVICE, has_distrusted_records, remove_record_reference
+from pcopy.engine.task import ANY_RANK, Task
+from pcopy.errors import (
+    EXIT_INCOMPLETE,
+    EXIT_OK,
+    RESOURCE_EXCEPTIONS,
+    InvariantBroken,
+    RequestRefused,
+    resource_error_text,
+)
+from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.preserve import Preserve
 from pcopy.jobs.directories import (
     StoredJob,
-    create,
-    make_durable,
-    remove,
-    remove_rest,
+    create_job,
+    job_word,
+    remove_job,
+    remove_late_records,
     state_directory,
-    update,
-    word_of,
+    sync_job,
+    write_job_file,
 )
 from pcopy.jobs.job_file import FAILED_ITEMS, NOT_ALL_WRITTEN, RUNNING, STOPPED, JobFile
 from pcopy.jobs.lock import Lock
-from pcopy.jobs.paths import filled_by, lies_in, source_of
-from pcopy.jobs.roots import with_made, with_places
-from pcopy.jobs.spool import refusing, spool_in
+from pcopy.jobs.paths import destination_path, is_in_tree, source_path
+from pcopy.jobs.roots import with_file_systems, with_target_identity
+from pcopy.jobs.spool import refusing_spool_errors, spool_factory
 from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import Job, Mount, Options, Root, Select, Totals
-from pcopy.tasks.base.kind import FORMAT
+from pcopy.tasks.base.kind import TASK_FORMAT
 from pcopy.tasks.base.phases import Phase
-from pcopy.text import shown
+from pcopy.text import printable_path
 
-_DELETION = (Phase.COUNT, Phase.DELETE)
+_RESTARTED_ON_RESUME = (Phase.COUNT, Phase.DELETE)
 """Phases that a resumed job repeats from their start.
 
 No recorded task lists everything that remains to be deleted, and the number of extra items may have grown beyond
 ``--max-delete``.
 """
 
-END_PATIENCE = 0.4
+END_TIMEOUT = 0.4
 """Seconds that a stopped job waits while its final state is recorded. The job can be resumed even without that record.
 """
 
 
-class Keeping(NamedTuple):
+class CheckpointSettings(NamedTuple):
     """How and where the progress of a job is recorded, so that it can be resumed. Every rank has a copy.
 
     Fields:
@@ -66,7 +73,7 @@ class Keeping(NamedTuple):
     - ``resumed``: True if this run resumes an earlier one.
     - ``phase``: the phase with which a resumed job continues.
     - ``counts``: the counters of the earlier runs.
-    - ``at_start``: True if the job directory must be on stable storage before the first task.
+    - ``durable_at_start``: True if the job directory must be on stable storage before the first task.
     - ``deleted``: number of items that earlier runs have deleted.
     """
 
@@ -79,11 +86,13 @@ class Keeping(NamedTuple):
     resumed: bool = False
     phase: int = 0
     counts: tuple[int, ...] = ()
-    at_start: bool = False
+    durable_at_start: bool = False
     deleted: int = 0
 
 
-BEGINS_ANEW = "files could not be synced here, and this host was rebooted since, or is another one: the job begins anew"
+RECORDS_NOT_TRUSTED = (
+    "files could not be synced here, and this host was rebooted since, or is another one: the job begins anew"
+)
 """Notice about a destination: the records of the job are not trusted, so it starts from the beginning.
 
 After a reboot, or on another host, nothing shows whether the unsynced files reached storage.
@@ -91,18 +100,18 @@ After a reboot, or on another host, nothing shows whether the unsynced files rea
 
 
 @contextmanager
-def naming(directory: bytes) -> Iterator[None]:
-    """Turn an ``OSError`` of the block into ``Refused`` with the path ``directory``.
+def refusing_os_errors(directory: bytes) -> Iterator[None]:
+    """Turn an ``OSError`` of the block into ``RequestRefused`` with the path ``directory``.
 
     The system calls use names relative to that directory, or only descriptors, so their errors do not contain its path.
     """
     try:
         yield
     except OSError as error:
-        raise Refused(f"{shown(directory)}: cannot be written: {error.strerror}") from None
+        raise RequestRefused(f"{printable_path(directory)}: cannot be written: {error.strerror}") from None
 
 
-class KeptJob:
+class JobDirectory:
     """The directory in which rank 0 records a job, from its creation to its removal.
 
     States: not created -> created (possibly not yet on stable storage) -> durable -> finished (removed) | kept for a
@@ -111,139 +120,145 @@ class KeptJob:
     ``keeping`` has the settings that all ranks need.
     """
 
-    def __init__(self, keeping: Keeping, file: JobFile, lock: Lock | None = None) -> None:
+    def __init__(self, checkpoint: CheckpointSettings, file: JobFile, lock: Lock | None = None) -> None:
         """Describe the job ``file``; nothing is created yet.
 
         ``lock`` is rank 0's lock of a job that is recorded already; None for a new job.
         """
         self.notices: list[str] = []
-        self.keeping = keeping
-        self.is_stored = lock is not None
-        self.listed: BinaryIO | None = None
+        self.checkpoint = checkpoint
+        self.is_created = lock is not None
+        self.list_of_files: BinaryIO | None = None
         """The list of ``--files-from`` of a new job, until it is copied into the job directory."""
-        self._job = StoredJob(keeping.directory, file)
+        self._job = StoredJob(checkpoint.directory, file)
         self._lock = lock
-        self._is_given_up = False
-        self.has_vanished = False
+        self._is_abandoned = False
+        self.was_removed = False
         """True if another process has removed the job directory while the job ran."""
 
-    def withdraw(self) -> None:
+    def remove_if_new(self) -> None:
         """Remove the directory if this run created it; keep one that an earlier run created."""
-        if self.is_stored and self._lock is not None and self._job.file.runs == 1:
-            remove(self._job, self._lock)
-            self.is_stored = False
+        if self.is_created and self._lock is not None and self._job.file.runs == 1:
+            remove_job(self._job, self._lock)
+            self.is_created = False
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         """Remove the records while the job runs on: they can no longer be completed, so a resume would be wrong.
 
-        Raise ``Refused`` if they cannot be removed. May be called from any thread.
+        Raise ``RequestRefused`` if they cannot be removed. May be called from any thread.
         """
-        if self.look() and self._lock is not None:
-            self.is_stored, self._is_given_up = False, True
-            remove(self._job, self._lock)
+        if self.exists() and self._lock is not None:
+            self.is_created, self._is_abandoned = False, True
+            remove_job(self._job, self._lock)
 
-    def note(self) -> None:
-        """Create the job directory without waiting for storage, unless it exists; raise ``Refused`` if that fails.
+    def create_without_sync(self) -> None:
+        """Create the job directory without waiting for storage, unless it exists; raise ``RequestRefused`` if that
+        fails.
 
         If the process is killed from now on, the job can be resumed. After a power failure the directory may be
         missing.
         """
-        if not self.is_stored:
+        if not self.is_created:
             self._create(durable=False)
 
-    def create(self) -> None:
+    def create_durably(self) -> None:
         """Create the job directory unless it exists, and return only after it is on stable storage.
 
-        Raise ``Refused`` if that fails. May be called from any thread.
+        Raise ``RequestRefused`` if that fails. May be called from any thread.
         """
-        if not self.is_stored:
+        if not self.is_created:
             self._create(durable=True)
-        elif self._job.unsynced:
-            self._job = make_durable(self._job)
+        elif self._job.unsynced_directories:
+            self._job = sync_job(self._job)
 
     def _create(self, *, durable: bool) -> None:
         """Create the job directory, write the file ``job`` into it and take rank 0's lock."""
-        directory = self.keeping.directory if self.keeping.at_start else None
-        with naming(self.keeping.directory):
-            self._job, self._lock = create(directory, self._job.file, durable=durable, listed=self.listed)
-        self.is_stored = True
+        directory = self.checkpoint.directory if self.checkpoint.durable_at_start else None
+        with refusing_os_errors(self.checkpoint.directory):
+            self._job, self._lock = create_job(
+                directory, self._job.file, durable=durable, list_of_files=self.list_of_files
+            )
+        self.is_created = True
 
-    def note_targets(self) -> None:
-        """Record the inodes of the target directories once they exist and are synced; raise ``Refused`` if that fails.
+    def record_targets(self) -> None:
+        """Record the inodes of the target directories once they exist and are synced; raise ``RequestRefused`` if that
+        fails.
 
         Targets that are not on stable storage are not recorded: after a crash they may be missing, and the job must
         still resume.
         """
-        roots = tuple(map(with_made, self._job.file.roots))
-        if roots != self._job.file.roots and self.is_stored:
-            self._job = make_durable(self._with(roots=roots))
+        roots = tuple(map(with_target_identity, self._job.file.roots))
+        if roots != self._job.file.roots and self.is_created:
+            self._job = sync_job(self._with_fields(roots=roots))
 
-    def note_mounts(self, mounts: tuple[Mount, ...]) -> None:
+    def record_mounts(self, mounts: tuple[Mount, ...]) -> None:
         """Record the mounts below the roots in the job file, if that exists already."""
         if mounts != self._job.file.mounts:
-            self._job = self._with(mounts=mounts)
-            if self.is_stored:
-                with suppress(Refused):  # these mounts are automatic, and the next run will see them again
-                    update(self._job)
+            self._job = self._with_fields(mounts=mounts)
+            if self.is_created:
+                with suppress(RequestRefused):  # these mounts are automatic, and the next run will see them again
+                    write_job_file(self._job)
 
-    def _with(self, **fields: Any) -> StoredJob:
+    def _with_fields(self, **fields: Any) -> StoredJob:
         """Return the stored job with these fields of its file replaced; nothing is written."""
         return self._job._replace(file=self._job.file._replace(**fields))
 
-    def look(self) -> bool:
+    def exists(self) -> bool:
         """Return True if the directory was created and nobody has removed it since."""
-        if self.is_stored and not os.path.lexists(os.path.join(self._job.path, b"job")):
-            self.is_stored, self.has_vanished = False, True
-        return self.is_stored
+        if self.is_created and not os.path.lexists(os.path.join(self._job.path, b"job")):
+            self.is_created, self.was_removed = False, True
+        return self.is_created
 
-    def end(self, status: int, totals: Totals, patience: float | None = None, *, is_durable: bool = True) -> list[str]:
+    def finish(
+        self, status: int, totals: Totals, patience: float | None = None, *, is_durable: bool = True
+    ) -> list[str]:
         """Record how the job ended, or remove its directory after success. Return notices for the user. Raise
-        ``Refused`` if that fails.
+        ``RequestRefused`` if that fails.
 
         Args:
-            status: the exit status. With ``OK`` the directory is removed, otherwise it is kept for a resume.
+            status: the exit status. With ``EXIT_OK`` the directory is removed, otherwise it is kept for a resume.
             totals: the counters, recorded for ``--jobs``.
             patience: seconds after which unfinished work in the directory of a stopped or abandoned job is not waited
                 for any longer; None: no limit.
             is_durable: True if all that the job has written is on stable storage. Otherwise a power failure may damage
                 its files as a kill may.
         """
-        if self._is_given_up:
-            _is_done_within(patience, partial(remove_rest, self._job))
-        if not self.is_stored or self._lock is None:
+        if self._is_abandoned:
+            _ends_within(patience, partial(remove_late_records, self._job))
+        if not self.is_created or self._lock is None:
             return []
-        if status == OK:
-            remaining = remove(self._job, self._lock) if self.look() else ()
+        if status == EXIT_OK:
+            remaining = remove_job(self._job, self._lock) if self.exists() else ()
             return [
-                f"{shown(os.path.join(self.keeping.directory, name))}: not removed: pcopy did not create it"
+                f"{printable_path(os.path.join(self.checkpoint.directory, name))}: not removed: pcopy did not create it"
                 for name in remaining
             ]
-        state = (FAILED_ITEMS if totals.failed else NOT_ALL_WRITTEN) if status == INCOMPLETE else STOPPED
+        state = (FAILED_ITEMS if totals.failed else NOT_ALL_WRITTEN) if status == EXIT_INCOMPLETE else STOPPED
         killed = self._job.file.killed or not is_durable
-        ended = self._with(state=state, totals=totals._asdict(), killed=killed)
-        if _is_done_within(patience, lambda: self.look() and make_durable(ended)):
+        ended = self._with_fields(state=state, totals=totals._asdict(), killed=killed)
+        if _ends_within(patience, lambda: self.exists() and sync_job(ended)):
             self._lock.close()
         return []
 
 
-def _is_done_within(patience: float | None, action: Callable[[], object]) -> bool:
+def _ends_within(patience: float | None, action: Callable[[], object]) -> bool:
     """Run ``action`` in a thread; return True if it ended within ``patience`` seconds (None: wait without a limit).
 
-    A thread on slow storage is not waited for any longer than that. Raise ``Refused`` if ``action`` failed.
+    A thread on slow storage is not waited for any longer than that. Raise ``RequestRefused`` if ``action`` failed.
     """
-    errors: list[Refused] = []
+    errors: list[RequestRefused] = []
 
     def run() -> None:
         try:
             action()
-        except Refused as refused:
+        except RequestRefused as refused:
             errors.append(refused)
-        except HINDRANCES as error:
-            reason = f"cannot record how the job ended: {hindrance(error)}"
-            errors.append(Refused(reason))
+        except RESOURCE_EXCEPTIONS as error:
+            reason = f"cannot record how the job ended: {resource_error_text(error)}"
+            errors.append(RequestRefused(reason))
 
     try:
-        is_over = Beside(run).is_over(patience)
+        is_over = BackgroundThread(run).has_ended(patience)
     except OSError:  # No thread can be started: run the action in this one.
         run()
         is_over = True
@@ -252,12 +267,12 @@ def _is_done_within(patience: float | None, action: Callable[[], object]) -> boo
     return is_over
 
 
-def resuming(directory: bytes) -> str:
+def resume_command(directory: bytes) -> str:
     """Return the command line that resumes the job in ``directory``."""
-    return f"pcopy --resume {word_of(directory)}"
+    return f"pcopy --resume {job_word(directory)}"
 
 
-def keep_new(job: Job, keeping: Keeping, asked: dict[str, Any]) -> tuple[Job, KeptJob]:
+def new_job_directory(job: Job, checkpoint: CheckpointSettings, asked: dict[str, Any]) -> tuple[Job, JobDirectory]:
     """Return a new job with the start time of its destination, and its directory, which is not created yet.
 
     Args:
@@ -265,16 +280,16 @@ def keep_new(job: Job, keeping: Keeping, asked: dict[str, Any]) -> tuple[Job, Ke
         keeping: settings; an empty ``directory`` stands for one in the state directory.
         asked: the values of the command line, to be compared with those of a later run.
 
-    Raise ``Refused`` if the job directory could not be created, or lies in a source or in the destination.
+    Raise ``RequestRefused`` if the job directory could not be created, or lies in a source or in the destination.
     """
-    if keeping.directory:
-        _refuse_inside(keeping.directory, job.roots)
-    check_makeable(keeping.directory or state_directory())
+    if checkpoint.directory:
+        _refuse_inside_roots(checkpoint.directory, job.roots)
+    check_can_make(checkpoint.directory or state_directory())
     began = _destination_time(job)
     file = JobFile(
         job.name,
         time.time(),
-        with_places(job.roots),
+        with_file_systems(job.roots),
         options_as_primitives(job.options),
         asked,
         began,
@@ -283,29 +298,31 @@ def keep_new(job: Job, keeping: Keeping, asked: dict[str, Any]) -> tuple[Job, Ke
         os.urandom(16).hex(),
         doubted=job.doubted,
     )
-    directory = keeping.directory or os.path.join(state_directory(), job.name.encode())
-    return job._replace(began=began), KeptJob(keeping._replace(directory=directory, nonce=file.nonce), file)
+    directory = checkpoint.directory or os.path.join(state_directory(), job.name.encode())
+    return job._replace(began=began), JobDirectory(checkpoint._replace(directory=directory, nonce=file.nonce), file)
 
 
-def _refuse_inside(directory: bytes, roots: Sequence[Root]) -> None:
-    """Raise ``Refused`` if the job directory lies in a source or in the destination: the job would copy or delete its
-    own files.
+def _refuse_inside_roots(directory: bytes, roots: Sequence[Root]) -> None:
+    """Raise ``RequestRefused`` if the job directory lies in a source or in the destination: the job would copy or
+    delete its own files.
     """
     real = os.path.realpath(directory)
-    for tree in (*map(source_of, roots), filled_by(roots)):
-        if lies_in(real, tree):
-            raise Refused(
-                f"{shown(directory)}: lies in {shown(tree)}, which is copied from or to; name another directory "
+    for tree in (*map(source_path, roots), destination_path(roots)):
+        if is_in_tree(real, tree):
+            raise RequestRefused(
+                f"{printable_path(directory)}: lies in {printable_path(tree)}, which is copied from or to; name another directory "
                 "for the job, outside of it (--checkpoint DIR)"
             )
 
 
-def as_stored(job: StoredJob) -> tuple[tuple[Root, ...], Options]:
-    """Return the roots and the options of a recorded job; raise ``Refused`` if they cannot be read."""
-    return tuple(root.plain for root in job.file.roots), options_from_primitives(job.file.options)
+def recorded_roots_and_options(job: StoredJob) -> tuple[tuple[Root, ...], Options]:
+    """Return the roots and the options of a recorded job; raise ``RequestRefused`` if they cannot be read."""
+    return tuple(root.as_root for root in job.file.roots), options_from_primitives(job.file.options)
 
 
-def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: Options) -> tuple[Job, KeptJob]:
+def prepare_resume(
+    stored: StoredJob, lock: Lock, ranks: int, checkpoint: CheckpointSettings, options: Options
+) -> tuple[Job, JobDirectory]:
     """Prepare the next run of a recorded job and record that it has begun; return the job and its directory.
 
     Args:
@@ -315,93 +332,97 @@ def go_on(stored: StoredJob, lock: Lock, size: int, keeping: Keeping, options: O
         keeping: settings of the new run.
         options: options of the new run.
 
-    The records of the earlier runs are replaced by those of the new run. Raise ``Refused`` if that fails.
+    The records of the earlier runs are replaced by those of the new run. Raise ``RequestRefused`` if that fails.
     """
-    from pcopy.checkpoint.resume import compact, has_begun
-    from pcopy.jobs.gone_directories import Missing
+    from pcopy.checkpoint.resume import is_run_recorded, write_next_run
+    from pcopy.jobs.gone_directories import DirectoryRepair
     from pcopy.tasks.base.codec import decode
-    from pcopy.tasks.base.kind import Kind
+    from pcopy.tasks.base.kind import TaskKind
 
     path, file = stored.path, stored.file
-    roots, _ = as_stored(stored)
+    roots, _ = recorded_roots_and_options(stored)
     options = options._replace(umask=file.umask)
     job = Job(file.name, file.runs + 1, roots, options, began=file.t0, mounts=file.mounts, doubted=file.doubted)
-    job = job._replace(cut_short=file.may_have_cut_short)
-    keeping = keeping._replace(directory=path, nonce=file.nonce, deleted=_deleted_in(path))
+    job = job._replace(cut_short=file.may_have_incomplete_files)
+    checkpoint = checkpoint._replace(directory=path, nonce=file.nonce, deleted=_items_deleted_before(path))
     least = int(Phase.REPAIR_VERIFY)
 
     def address(task: Task) -> Task | None:
         # Return the task for one of ``size`` ranks, or None if it is dropped. ``least`` is the earliest phase of all.
         nonlocal least
-        if task.phase in _DELETION and decode(task.payload).is_found_anew:
+        if task.phase in _RESTARTED_ON_RESUME and decode(task.payload).is_found_anew:
             return None
-        if task.owner == ANYBODY:
+        if task.owner == ANY_RANK:
             least = min(least, task.phase)
             return task
-        value: Kind = decode(task.payload)
-        new = value.readdress(task, size)
-        if new is not None and not value.waits_for_others:
+        value: TaskKind = decode(task.payload)
+        new = value.reassigned(task, ranks)
+        if new is not None and not value.depends_on_other_tasks:
             least = min(least, new.phase)
         return new
 
-    with naming(path):
-        is_lost = is_distrusted(path)
-    if is_lost or not has_begun(path):
-        return _begun_anew(stored, lock, job, keeping, is_lost=is_lost)
-    spool = spool_in(keeping.spool)
-    removed_directories = Missing(roots, file.mounts, spool, options)
+    with refusing_os_errors(path):
+        is_lost = has_distrusted_records(path)
+    if is_lost or not is_run_recorded(path):
+        return _prepare_restart(stored, lock, job, checkpoint, is_untrusted=is_lost)
+    spool = spool_factory(checkpoint.spool)
+    removed_directories = DirectoryRepair(roots, file.mounts, spool, options)
     try:
-        with naming(path), refusing(keeping.spool):
-            remaining = compact(
+        with refusing_os_errors(path), refusing_spool_errors(checkpoint.spool):
+            remaining = write_next_run(
                 path,
-                size,
+                ranks,
                 address=address,
                 mending=removed_directories,
                 open_spool=spool,
-                least_counts={counts.DELETED: keeping.deleted},
+                least_counts={counts.DELETED: checkpoint.deleted},
             )
     except InvariantBroken as broken:
         # An unknown task was recorded by another version, though the version in the job file is the same.
-        raise Refused(f"{broken}; this pcopy reads version {FORMAT} of tasks; {END_IT}") from None
+        raise RequestRefused(
+            f"{broken}; this pcopy reads version {TASK_FORMAT} of tasks; {OTHER_VERSION_ADVICE}"
+        ) from None
     job = job._replace(run=remaining.run, resumed=_destination_time(job))
-    file = file._replace(runs=remaining.run, state=RUNNING, stored=remaining.began or file.stored)
-    update(StoredJob(path, file))
+    file = file._replace(runs=remaining.run, state=RUNNING, stored=remaining.cut_time or file.stored)
+    write_job_file(StoredJob(path, file))
     phase = min(least, remaining.phase)
-    if phase in _DELETION:
+    if phase in _RESTARTED_ON_RESUME:
         phase = int(Phase.NAME)
-    keeping = keeping._replace(resumed=True, phase=phase, counts=remaining.counts, at_start=False)
-    job_directory = KeptJob(keeping, file, lock)
+    checkpoint = checkpoint._replace(resumed=True, phase=phase, counts=remaining.counts, durable_at_start=False)
+    job_directory = JobDirectory(checkpoint, file, lock)
     job_directory.notices = removed_directories.notices
     return job, job_directory
 
 
-def _begun_anew(stored: StoredJob, lock: Lock, job: Job, keeping: Keeping, *, is_lost: bool) -> tuple[Job, KeptJob]:
+def _prepare_restart(
+    stored: StoredJob, lock: Lock, job: Job, checkpoint: CheckpointSettings, *, is_untrusted: bool
+) -> tuple[Job, JobDirectory]:
     """Prepare the next run of a job without usable records: it starts from the beginning, as a run with a new number.
 
-    ``is_lost``: there are records, but they are not trusted, and are removed. Otherwise no run has left a record. Other
-    arguments and the result are those of ``go_on``.
+    ``has_lost_data``: there are records, but they are not trusted, and are removed. Otherwise no run has left a record.
+    Other arguments and the result are those of ``go_on``.
     """
     path, file = stored.path, stored.file
-    if is_lost:
+    if is_untrusted:
         file = file._replace(killed=True, doubted=min(file.doubted or file.t0, file.t0))
-        job = job._replace(doubted=file.doubted, cut_short=file.may_have_cut_short)
+        job = job._replace(doubted=file.doubted, cut_short=file.may_have_incomplete_files)
     file = file._replace(runs=job.run, state=RUNNING)
-    update(StoredJob(path, file))
-    if is_lost:
-        with naming(path):
-            forget_records(path)
-    job_directory = KeptJob(keeping._replace(at_start=True), file, lock)
-    if is_lost:
-        job_directory.notices = [f"{shown(filled_by(job.roots))}: {BEGINS_ANEW}"]
+    write_job_file(StoredJob(path, file))
+    if is_untrusted:
+        with refusing_os_errors(path):
+            remove_record_reference(path)
+    job_directory = JobDirectory(checkpoint._replace(durable_at_start=True), file, lock)
+    if is_untrusted:
+        job_directory.notices = [f"{printable_path(destination_path(job.roots))}: {RECORDS_NOT_TRUSTED}"]
     return job, job_directory
 
 
-def _deleted_in(directory: bytes) -> int:
+def _items_deleted_before(directory: bytes) -> int:
     """Return the number of items that earlier runs of the job in ``directory`` have deleted."""
-    from pcopy.jobs.deleted import deleted_in
+    from pcopy.jobs.deleted import items_deleted
 
-    with naming(directory):
-        return deleted_in(directory)
+    with refusing_os_errors(directory):
+        return items_deleted(directory)
 
 
 def _destination_time(job: Job) -> int:
@@ -415,12 +436,12 @@ def _destination_time(job: Job) -> int:
         return time.time_ns()
     target = job.roots[0].target
     flags = os.O_WRONLY | os.O_TMPFILE | os.O_CLOEXEC  # not supported by all file systems
-    with suppress(OSError), held_open(open_patiently(target, flags, 0o600)) as descriptor:
+    with suppress(OSError), closed_at_end(open_with_retries(target, flags, 0o600)) as descriptor:
         return os.fstat(descriptor).st_ctime_ns
     for path in (os.path.join(target, b".."), target):
         with (
             suppress(OSError),
-            held_open(open_patiently(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory,
+            closed_at_end(open_with_retries(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as directory,
         ):
             if os.fstat(directory).st_dev == os.stat(target).st_dev:
                 return _time_of_named_file(directory, b".pcopy-%s-clock" % job.name.encode())
@@ -436,7 +457,7 @@ def _time_of_named_file(directory: int, name: bytes) -> int:
     """
     before = os.fstat(directory)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    descriptor = open_patiently(name, flags, 0o600, dir_fd=directory)
+    descriptor = open_with_retries(name, flags, 0o600, dir_fd=directory)
     try:
         return os.fstat(descriptor).st_ctime_ns
     finally:
@@ -455,7 +476,7 @@ def options_as_primitives(options: Options) -> dict[str, Any]:
 def options_from_primitives(plain: Any) -> Options:
     """Return the options from the dictionaries of ``options_as_primitives``.
 
-    Raise ``Refused`` if their names are not those of this version.
+    Raise ``RequestRefused`` if their names are not those of this version.
     """
     fields = dict(plain)
     preserve, select = dict(fields.pop("preserve")), dict(fields.pop("select", ()))
@@ -464,4 +485,6 @@ def options_from_primitives(plain: Any) -> Options:
         selected = Select(**{**select, "patterns": tuple(select["patterns"])})
         return Options(preserved, select=selected, **fields)
     except (TypeError, KeyError):
-        raise Refused(f"the job was started by another version of pcopy, which has other options; {END_IT}") from None
+        raise RequestRefused(
+            f"the job was started by another version of pcopy, which has other options; {OTHER_VERSION_ADVICE}"
+        ) from None

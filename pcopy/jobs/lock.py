@@ -20,25 +20,25 @@ import stat
 import time
 from _weakref import ref
 
-from pcopy.checkpoint.directory import ADVICE, opened
-from pcopy.checkpoint.layout import LOCK
-from pcopy.errors import Refused
-from pcopy.fsio.close import held_open, let_go, names_in
-from pcopy.fsio.patience import open_patiently
+from pcopy.checkpoint.directory import CHECKPOINT_ADVICE, opened_directory
+from pcopy.checkpoint.layout import LOCK_PATTERN
+from pcopy.errors import RequestRefused
+from pcopy.fsio.close import close_ignoring_errors, closed_at_end, names_in_directory
+from pcopy.fsio.patience import open_with_retries
 from pcopy.named import NamedTuple
-from pcopy.text import harmless, shown
+from pcopy.text import printable_path, printable_text
 
-PATIENCE = 0.5
+RETRY_SECONDS = 0.5
 """Seconds for which a lock is tried again: a process that lists locks holds each of them for a moment."""
 
-_OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_LONGEST = 4096
+_OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_READ_LIMIT = 4096
 """Bytes of the contents of a lock file that are read at most."""
-_MOVE = "copy that directory (cp -a) to a file system that has locks, and name the copy: --resume DIR"
+_MOVE_ADVICE = "copy that directory (cp -a) to a file system that has locks, and name the copy: --resume DIR"
 """Advice for an existing job whose directory does not support locks."""
 
 
-class Holder(NamedTuple):
+class LockHolder(NamedTuple):
     """A rank that works on a job.
 
     Fields: its number, its host, its process id, and its start time ``began`` in seconds since 1970 (0: unknown).
@@ -50,14 +50,14 @@ class Holder(NamedTuple):
     began: float
 
 
-class Held(Refused):
+class JobLocked(RequestRefused):
     """A rank works on the job."""
 
-    def __init__(self, directory: bytes, holders: list[Holder]) -> None:
+    def __init__(self, directory: bytes, holders: list[LockHolder]) -> None:
         first = holders[0]
         others = f", and {len(holders) - 1} more," if len(holders) > 1 else ""
         super().__init__(
-            f"{shown(directory)}: rank {first.rank} on {first.host} (process {first.pid}){others} "
+            f"{printable_path(directory)}: rank {first.rank} on {first.host} (process {first.pid}){others} "
             f"still work{'s' if len(holders) == 1 else ''} on this job; wait for its end, or end it first"
         )
 
@@ -82,26 +82,26 @@ class Lock:
         """Release the lock; has no effect if it is released already."""
         if self.descriptor >= 0:
             descriptor, self.descriptor = self.descriptor, -1
-            let_go(descriptor)
+            close_ignoring_errors(descriptor)
 
 
-def hold(path: bytes, rank: int) -> Lock:
+def take_lock(path: bytes, rank: int) -> Lock:
     """Take the lock of ``rank`` on the job directory ``path``.
 
-    Raise ``Held`` if another process has it. Raise ``Refused`` if the directory or the file is not safely this user's,
-    or cannot be locked.
+    Raise ``Held`` if another process has it. Raise ``RequestRefused`` if the directory or the file is not safely this
+    user's, or cannot be locked.
     """
     name = b"lock-%d" % rank
-    with opened(path) as directory:
-        until = time.monotonic() + PATIENCE
+    with opened_directory(path) as directory:
+        until = time.monotonic() + RETRY_SECONDS
         while True:
-            descriptor = _open(directory, name, path)
+            descriptor = _open_lock_file(directory, name, path)
             try:
                 # The file may have been removed between open and flock: then a lock on it protects nothing.
-                if _flock(descriptor, fcntl.LOCK_EX, path) and _is_still(directory, name, descriptor):
+                if _try_lock(descriptor, fcntl.LOCK_EX, path) and _is_same_file(directory, name, descriptor):
                     break
                 if time.monotonic() > until:
-                    raise Held(path, [_told(descriptor, rank)])
+                    raise JobLocked(path, [_holder_from_file(descriptor, rank)])
             except BaseException:
                 os.close(descriptor)
                 raise
@@ -114,58 +114,60 @@ def hold(path: bytes, rank: int) -> Lock:
         os.write(descriptor, json.dumps(values).encode() + b"\n")
     except OSError as error:
         lock.close()
-        raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
+        raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}") from None
     return lock
 
 
-def hold_alone(path: bytes) -> Lock:
+def take_only_lock(path: bytes) -> Lock:
     """Take rank 0's lock, and check that no other rank of an earlier run holds one; raise as ``hold`` does."""
-    lock = hold(path, 0)
-    if others := [holder for holder in holders(path) if holder.rank]:
+    lock = take_lock(path, 0)
+    if others := [holder for holder in lock_holders(path) if holder.rank]:
         lock.close()
-        raise Held(path, others)
+        raise JobLocked(path, others)
     return lock
 
 
-def holders(path: bytes) -> list[Holder]:
+def lock_holders(path: bytes) -> list[LockHolder]:
     """Return the ranks that work on the job in ``path``, sorted by rank; those of this process are included.
 
-    Raise ``Refused`` if the directory cannot be read or locked.
+    Raise ``RequestRefused`` if the directory cannot be read or locked.
     """
     found = []
-    with opened(path) as directory:
-        for name in names_in(directory):
-            match = re.fullmatch(LOCK, name)
+    with opened_directory(path) as directory:
+        for name in names_in_directory(directory):
+            match = re.fullmatch(LOCK_PATTERN, name)
             if match is None:
                 continue
             try:
-                descriptor = open_patiently(name, os.O_RDONLY | _OPEN, dir_fd=directory)
+                descriptor = open_with_retries(name, os.O_RDONLY | _OPEN_FLAGS, dir_fd=directory)
             except OSError:  # removed meanwhile, or not a lock file
                 continue
-            with held_open(descriptor):
+            with closed_at_end(descriptor):
                 # A shared lock: processes that list locks do not see each other. Closing releases it.
-                if not _flock(descriptor, fcntl.LOCK_SH, path):
-                    found.append(_told(descriptor, int(match[1])))
+                if not _try_lock(descriptor, fcntl.LOCK_SH, path):
+                    found.append(_holder_from_file(descriptor, int(match[1])))
     return sorted(found)
 
 
-def _open(directory: int, name: bytes, path: bytes) -> int:
-    """Open or create a lock file; raise ``Refused`` if it is not a regular file of this user with one name."""
+def _open_lock_file(directory: int, name: bytes, path: bytes) -> int:
+    """Open or create a lock file; raise ``RequestRefused`` if it is not a regular file of this user with one name."""
     try:
-        descriptor = open_patiently(name, os.O_RDWR | os.O_CREAT | _OPEN, 0o600, dir_fd=directory)
+        descriptor = open_with_retries(name, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o600, dir_fd=directory)
     except OSError as error:
-        raise Refused(f"{shown(os.path.join(path, name))}: cannot be opened: {error.strerror}") from None
+        raise RequestRefused(
+            f"{printable_path(os.path.join(path, name))}: cannot be opened: {error.strerror}"
+        ) from None
     status = os.fstat(descriptor)
     if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_nlink > 1:
         os.close(descriptor)
-        raise Refused(f"{shown(os.path.join(path, name))}: not a lock file of this user; remove it")
+        raise RequestRefused(f"{printable_path(os.path.join(path, name))}: not a lock file of this user; remove it")
     return descriptor
 
 
-def _flock(descriptor: int, how: int, path: bytes) -> bool:
+def _try_lock(descriptor: int, how: int, path: bytes) -> bool:
     """Try to lock a file; return True if that succeeded, False if another process has the lock.
 
-    Raise ``Refused`` if files in ``path`` cannot be locked at all.
+    Raise ``RequestRefused`` if files in ``path`` cannot be locked at all.
     """
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
@@ -173,12 +175,14 @@ def _flock(descriptor: int, how: int, path: bytes) -> bool:
         if error.errno in (errno.EWOULDBLOCK, errno.EACCES):
             return False
         is_job = os.path.lexists(os.path.join(path, b"job"))
-        advice = _MOVE if is_job else ADVICE
-        raise Refused(f"{shown(path)}: files in it cannot be locked: {error.strerror}; {advice}") from None
+        advice = _MOVE_ADVICE if is_job else CHECKPOINT_ADVICE
+        raise RequestRefused(
+            f"{printable_path(path)}: files in it cannot be locked: {error.strerror}; {advice}"
+        ) from None
     return True
 
 
-def _is_still(directory: int, name: bytes, descriptor: int) -> bool:
+def _is_same_file(directory: int, name: bytes, descriptor: int) -> bool:
     """True if ``name`` still is the file that was locked: a job that ends removes its lock files."""
     try:
         now = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -187,21 +191,21 @@ def _is_still(directory: int, name: bytes, descriptor: int) -> bool:
     return os.path.samestat(now, os.fstat(descriptor))
 
 
-def _told(descriptor: int, rank: int) -> Holder:
+def _holder_from_file(descriptor: int, rank: int) -> LockHolder:
     """Return the holder that a lock file names; a process may have died before it wrote the contents."""
     try:
-        contents = json.loads(os.pread(descriptor, _LONGEST, 0))
-        host, pid = harmless(str(contents["host"])), int(contents["pid"])
-        return Holder(rank, host, pid, float(contents["began"]))
+        contents = json.loads(os.pread(descriptor, _READ_LIMIT, 0))
+        host, pid = printable_text(str(contents["host"])), int(contents["pid"])
+        return LockHolder(rank, host, pid, float(contents["began"]))
     except (OSError, ValueError, TypeError, KeyError):
-        return Holder(rank, "an unknown host", 0, 0.0)
+        return LockHolder(rank, "an unknown host", 0, 0.0)
 
 
-def locks(path: bytes) -> list[Holder]:
-    """Return the ranks that work on a job, as ``holders``; empty if the job directory cannot be read, as of a job
+def lock_holders_if_any(path: bytes) -> list[LockHolder]:
+    """Return the ranks that work on a job, as ``lock_holders``; empty if the job directory cannot be read, as of a job
     that just ended.
     """
     try:
-        return holders(path)
-    except Refused:
+        return lock_holders(path)
+    except RequestRefused:
         return []

@@ -1,7 +1,7 @@
 """Suggestions for a path, a job or a word that does not exist: the most similar one that does.
 
 Rules: a suggestion is shown, and never followed automatically. The search is cheap: it lists few directories, and none
-with more than ``MOST_NAMES`` names.
+with more than ``MAX_NAMES`` names.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from stat import S_IMODE
 
-from pcopy.fsio.close import held_open
-from pcopy.text import shown
+from pcopy.fsio.close import closed_at_end
+from pcopy.text import printable_path
 
-MOST_NAMES = 10_000
+MAX_NAMES = 10_000
 """Names in a directory that are compared at most; listing more may take long on a file server."""
-_MOST_SLIPS = 3
+_MAX_MISSPELT = 3
 """Misspelt names in one path that are corrected at most; with more it is another path."""
-_LEAST_LIKENESS = 0.75
+_MIN_SIMILARITY = 0.75
 """Similarity, from 0 to 1, from which one word may be a misspelling of another. With less, --report would be
 suggested for --restart.
 """
-_LEAST_BEGINNING = 3
+_MIN_PREFIX = 3
 """Number of letters from which a word may stand for the only word that begins with it."""
 
 _SPACES = b" \t\r\n"
@@ -32,39 +32,39 @@ _QUOTES = "\"'\u2018\u2019\u201c\u201d"
 _DASHES = ("\u2010", "\u2011", "\u2012", "\u2013", "\u2014", "\u2212")  # Text processors replace a "-" by one of these.
 
 
-def meant(path: bytes) -> str:
+def suggestion_for(path: bytes) -> str:
     """Return a suggestion for ``path``, which does not exist; empty if nothing resembles it."""
-    return _similar(path) or _so_far(path)
+    return _similar_path(path) or _suggest_existing_part(path)
 
 
-def meant_or_made(path: bytes, make_it: str = "make that first (mkdir -p)") -> str:
+def suggestion_or_creation(path: bytes, make_it: str = "make that first (mkdir -p)") -> str:
     """Return a suggestion for a missing directory that the user may have to create; ``make_it`` says how."""
-    text = _similar(path)
-    return followed(text, f"else {make_it}") if text else make_it
+    text = _similar_path(path)
+    return joined_sentences(text, f"else {make_it}") if text else make_it
 
 
-def unwritable(directory: bytes) -> str:
+def reason_unwritable(directory: bytes) -> str:
     """Return why this user cannot create a file in ``directory``, with its path; empty if he can. Raise ``OSError``."""
     effective = (os.getuid(), os.getgid()) != (os.geteuid(), os.getegid())
     if os.access(directory, os.W_OK | os.X_OK, effective_ids=effective):
         return ""
     if os.statvfs(directory).f_flag & os.ST_RDONLY:
-        return f"{shown(directory)} is on a file system that is mounted read-only"
+        return f"{printable_path(directory)} is on a file system that is mounted read-only"
     status = os.stat(directory)
-    return f"{shown(directory)} may not be written by you (mode {S_IMODE(status.st_mode):04o}, of user {status.st_uid})"
+    return f"{printable_path(directory)} may not be written by you (mode {S_IMODE(status.st_mode):04o}, of user {status.st_uid})"
 
 
-def _similar(path: bytes) -> str:
+def _similar_path(path: bytes) -> str:
     """Return the first suggestion of ``_LOOKS`` that applies, or an empty text."""
-    return next((text for suggestion in _LOOKS if (text := suggestion(path))), "")
+    return next((text for suggestion in _SUGGESTERS if (text := suggestion(path))), "")
 
 
-def followed(text: str, more: str) -> str:
+def joined_sentences(text: str, more: str) -> str:
     """Join two parts of a message, of which the first may end with a question mark."""
     return f"{text} {more[:1].upper()}{more[1:]}" if text.endswith("?") else f"{text}; {more}"
 
 
-def starts_elsewhere(path: bytes, directory: bytes) -> str:
+def reason_starts_elsewhere(path: bytes, directory: bytes) -> str:
     """Return a message if a listed path does not exist below ``directory``, but does below the working directory, and
     lies in ``directory``.
 
@@ -77,13 +77,13 @@ def starts_elsewhere(path: bytes, directory: bytes) -> str:
     if not (real + b"/").startswith(real_directory.rstrip(b"/") + b"/"):
         return ""
     below = os.path.relpath(real, real_directory)
-    advice = (
-        f"write {shown(below)}, or a saved listing (pwalk --output LIST.jsonl), which records where its paths start"
+    advice = f"write {printable_path(below)}, or a saved listing (pwalk --output LIST.jsonl), which records where its paths start"
+    return (
+        f"{printable_path(path)} is not in {printable_path(directory)}, but starts in the working directory: {advice}"
     )
-    return f"{shown(path)} is not in {shown(directory)}, but starts in the working directory: {advice}"
 
 
-def nearest(word: str, words: Iterable[str]) -> str | None:
+def most_similar_word(word: str, words: Iterable[str]) -> str | None:
     """Return the only one of ``words`` that begins with ``word``, else the most similar one; None if none is similar.
 
     Upper and lower case are the same.
@@ -91,42 +91,42 @@ def nearest(word: str, words: Iterable[str]) -> str | None:
     from difflib import get_close_matches
 
     lower, by_lower = word.lower(), {one.lower(): one for one in words}
-    similar = [one for one in by_lower if one.startswith(lower)] if len(word) >= _LEAST_BEGINNING else []
+    similar = [one for one in by_lower if one.startswith(lower)] if len(word) >= _MIN_PREFIX else []
     if len(similar) != 1:
-        similar = get_close_matches(lower, by_lower, 1, _LEAST_LIKENESS)
+        similar = get_close_matches(lower, by_lower, 1, _MIN_SIMILARITY)
     return by_lower[similar[0]] if similar else None
 
 
-def _as_link(path: bytes) -> str:
+def _suggest_for_link(path: bytes) -> str:
     """Suggest the cause if the path is a symbolic link to a missing file."""
     link = path.rstrip(b"/")
     target = os.path.realpath(link)
     if not os.path.islink(link) or os.path.lexists(target):
         return ""
-    return f"it is a symbolic link to {shown(target)}, which does not exist"
+    return f"it is a symbolic link to {printable_path(target)}, which does not exist"
 
 
-def _as_dashes(path: bytes) -> str:
+def _suggest_for_dash(path: bytes) -> str:
     """Suggest the option if the path is an option whose dash is another character, as copied from a formatted text."""
     text = os.fsdecode(path)
     option = text.lstrip("-" + "".join(_DASHES))
     if text.startswith(_DASHES) and option:
-        return f"its dash is not the one of options: write {'-' if len(option) == 1 else '--'}{_told(option)}"
+        return f"its dash is not the one of options: write {'-' if len(option) == 1 else '--'}{_shown_text(option)}"
     return ""
 
 
-def _as_shells_do(path: bytes) -> str:
+def _suggest_expanded(path: bytes) -> str:
     """Suggest the expanded path if the path contains ``~`` or a variable, which a shell does not expand in quotes."""
     sign = b"~" if path.startswith(b"~") else b"$" if re.search(rb"\$\{?[A-Za-z_]", path) else b""
     if not sign:
         return ""
     real = os.path.expanduser(path) if sign == b"~" else os.path.expandvars(path)
-    suggestion = f"; {shown(real)} does" if real != path and os.path.lexists(real) else ""
+    suggestion = f"; {printable_path(real)} does" if real != path and os.path.lexists(real) else ""
     quotes = "quotes" if sign == b"~" else "single quotes"
     return f"a shell does not replace {sign.decode()} in {quotes}{suggestion or ': write the path in full'}"
 
 
-def _without_frame(path: bytes) -> str:
+def _suggest_stripped(path: bytes) -> str:
     """Suggest the path without characters around it: white space, a carriage return, quotes, backslashes,
     ``file://``.
     """
@@ -140,51 +140,49 @@ def _without_frame(path: bytes) -> str:
     )
     for real, how in tries:
         if real and real != path and os.path.lexists(real):
-            return f"{shown(real)} does: write it {how}"
+            return f"{printable_path(real)} does: write it {how}"
     return ""
 
 
-def _as_several(path: bytes) -> str:
+def _suggest_several(path: bytes) -> str:
     """Suggest separating the paths if the word consists of several existing ones."""
     for sign, advice in ((b",", "write a space between them"), (b" ", "quote each of them, not all")):
         parts = path.split(sign)
         if len(parts) > 1 and all(part and os.path.lexists(part) for part in parts):
-            return f"{' and '.join(map(shown, parts))} do: {advice}"
+            return f"{' and '.join(map(printable_path, parts))} do: {advice}"
     return ""
 
 
-def _as_pattern(path: bytes) -> str:
+def _suggest_for_pattern(path: bytes) -> str:
     """Suggest the cause if the path is a shell pattern."""
     from fnmatch import fnmatchcase
 
     directory, name = os.path.split(path)
     if not re.search(rb"[*?]|\[.+\]", path):
         return ""
-    for existing in _names(directory):
+    for existing in _names_in(directory):
         if not existing.startswith(".") and fnmatchcase(existing, os.fsdecode(name)):
-            return (
-                f"{shown(os.path.join(directory, os.fsencode(existing)))} does: a shell replaces no patterns in quotes"
-            )
+            return f"{printable_path(os.path.join(directory, os.fsencode(existing)))} does: a shell replaces no patterns in quotes"
     return "no name matches this pattern, so the shell has left it as it is"
 
 
-def _with_slips(path: bytes) -> str:
+def _suggest_corrected(path: bytes) -> str:
     """Suggest the existing path that results if misspelt names are corrected."""
     reached = b"/" if path.startswith(b"/") else b""
     slips = 0
     for part in filter(None, path.split(b"/")):
         name = os.path.join(reached, part)
         if not os.path.lexists(name):
-            similar = nearest(os.fsdecode(part), _names(reached)) if slips < _MOST_SLIPS else None
+            similar = most_similar_word(os.fsdecode(part), _names_in(reached)) if slips < _MAX_MISSPELT else None
             if similar is None:
                 return ""
             slips += 1
             name = os.path.join(reached, os.fsencode(similar))
         reached = name
-    return f"{shown(os.path.join(reached, b'') if path.endswith(b'/') else reached)} does: was that meant?"
+    return f"{printable_path(os.path.join(reached, b'') if path.endswith(b'/') else reached)} does: was that meant?"
 
 
-def _so_far(path: bytes) -> str:
+def _suggest_existing_part(path: bytes) -> str:
     """Name the deepest existing directory on the way to ``path``."""
     reached = b"/" if path.startswith(b"/") else b""
     for part in filter(None, path.split(b"/")):
@@ -192,12 +190,14 @@ def _so_far(path: bytes) -> str:
         if not os.path.lexists(name):
             if reached in (b"", b"/") or not os.path.isdir(reached):
                 break
-            return f"{shown(reached)} does, but holds nothing named {shown(part)}, nor anything similar"
+            return (
+                f"{printable_path(reached)} does, but holds nothing named {printable_path(part)}, nor anything similar"
+            )
         reached = name
     return ""
 
 
-def _names(directory: bytes) -> list[str]:
+def _names_in(directory: bytes) -> list[str]:
     """Return the names in a directory; empty if there are too many, or it cannot be listed."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     try:
@@ -205,38 +205,38 @@ def _names(directory: bytes) -> list[str]:
             descriptor = os.open(directory or b".", flags | os.O_NOATIME)
         except PermissionError:  # O_NOATIME is permitted to the owner only.
             descriptor = os.open(directory or b".", flags)
-        with held_open(descriptor), os.scandir(descriptor) as entries:
-            names = [entry.name for entry in islice(entries, MOST_NAMES + 1)]
+        with closed_at_end(descriptor), os.scandir(descriptor) as entries:
+            names = [entry.name for entry in islice(entries, MAX_NAMES + 1)]
     except OSError:
         return []
-    return names if len(names) <= MOST_NAMES else []
+    return names if len(names) <= MAX_NAMES else []
 
 
-def barrier(path: bytes, error: OSError) -> str:
+def unsearchable_directory_text(path: bytes, error: OSError) -> str:
     """Return the end of a message about EACCES: the first directory on the way to ``path`` that this user may not
     enter.
 
     Empty if ``error`` is another one, or there is no such directory.
     """
     if error.errno == errno.EACCES:
-        for directory in _upwards(os.path.abspath(path)):
+        for directory in _directories_above(os.path.abspath(path)):
             if not os.access(directory, os.X_OK):
-                return f"; {shown(directory)} may not be entered: check its mode"
+                return f"; {printable_path(directory)} may not be entered: check its mode"
     return ""
 
 
-def _upwards(path: bytes) -> Iterator[bytes]:
+def _directories_above(path: bytes) -> Iterator[bytes]:
     """Yield the directories above ``path``, beginning with the root directory."""
     parts = path.split(b"/")
     for end in range(1, len(parts)):
         yield b"/".join(parts[:end]) or b"/"
 
 
-def _told(text: str) -> str:
+def _shown_text(text: str) -> str:
     """Return a text as it is shown to users, with unprintable characters escaped."""
-    return shown(os.fsencode(text))
+    return printable_path(os.fsencode(text))
 
 
-_LOOKS: tuple[Callable[[bytes], str], ...] = (
-    _as_link, _as_dashes, _as_shells_do, _without_frame, _as_several, _as_pattern, _with_slips
+_SUGGESTERS: tuple[Callable[[bytes], str], ...] = (
+    _suggest_for_link, _suggest_for_dash, _suggest_expanded, _suggest_stripped, _suggest_several, _suggest_for_pattern, _suggest_corrected
 )  # fmt: skip

@@ -6,15 +6,15 @@ import errno
 import os
 import stat
 
-from pcopy.errors import Refused
-from pcopy.jobs.meant import barrier, meant
+from pcopy.errors import RequestRefused
+from pcopy.jobs.meant import suggestion_for, unsearchable_directory_text
 from pcopy.tasks.base.job import Root
-from pcopy.text import shown
+from pcopy.text import printable_path
 
 
-def root_read(path: bytes, *, follow: bool) -> Root:
+def read_only_root(path: bytes, *, follow: bool) -> Root:
     """Return the root for ``path``, or for its target if it is a symbolic link and ``follow`` is set; raise
-    ``Refused``.
+    ``RequestRefused``.
 
     Source and target of the root are the same directory.
     """
@@ -33,17 +33,23 @@ def root_read(path: bytes, *, follow: bool) -> Root:
     except OSError as error:
         if error.filename is None:  # The current directory does not exist: the caller reports that.
             raise
-        raise unlookable(path, error) from None
+        raise cannot_examine(path, error) from None
     if stat.S_ISSOCK(status.st_mode):
-        raise Refused(f"{shown(path)}: is a socket, which has no contents to read")
+        raise RequestRefused(f"{printable_path(path)}: is a socket, which has no contents to read")
     if not os.path.lexists(real):  # for example /dev/fd/63 of a shell's process substitution
-        raise Refused(f"{shown(path)}: is a pipe, or a file without a name; write its contents into a file first")
+        raise RequestRefused(
+            f"{printable_path(path)}: is a pipe, or a file without a name; write its contents into a file first"
+        )
     identity = parent_status.st_dev, parent_status.st_ino
     return Root(directory, directory, name, name, path, path, identity, identity)
 
 
-def unlookable(path: bytes, error: OSError) -> Refused:
+def cannot_examine(path: bytes, error: OSError) -> RequestRefused:
     """Return the error for a path that cannot be examined, with advice."""
     advice = "check its mode, and those above it" if error.errno == errno.EACCES else "check the name"
-    suggestion = meant(path) if error.errno == errno.ENOENT else barrier(path, error).removeprefix("; ")
-    return Refused(f"{shown(path)}: {os.strerror(error.errno or 0)}; {suggestion or advice}")
+    suggestion = (
+        suggestion_for(path)
+        if error.errno == errno.ENOENT
+        else unsearchable_directory_text(path, error).removeprefix("; ")
+    )
+    return RequestRefused(f"{printable_path(path)}: {os.strerror(error.errno or 0)}; {suggestion or advice}")

@@ -16,29 +16,29 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from pcopy.errors import Refused
-from pcopy.fsio.close import held_open
-from pcopy.fsio.patience import open_patiently
-from pcopy.jobs.meant import barrier, meant, meant_or_made
+from pcopy.errors import RequestRefused
+from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.patience import open_with_retries
+from pcopy.jobs.meant import suggestion_for, suggestion_or_creation, unsearchable_directory_text
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import DeviceInode, Options, Root
-from pcopy.text import for_shell, shown
+from pcopy.text import printable_path, shell_quoted
 
 if TYPE_CHECKING:
     from pcopy.jobs.job_file import JobRoot
 
-_DISK, _SOCKET = "block device", "socket"
-_NODES = (
-    (stat.S_ISBLK, _DISK),
+_BLOCK_DEVICE, _SOCKET = "block device", "socket"
+_SPECIAL_FILES = (
+    (stat.S_ISBLK, _BLOCK_DEVICE),
     (stat.S_ISCHR, "character device"),
     (stat.S_ISFIFO, "FIFO"),
     (stat.S_ISSOCK, _SOCKET),
 )
-_DESCRIPTOR = rb"/proc/[0-9]+(/task/[0-9]+)?/fd/[0-9]+"
-_HOST = rb"([A-Za-z][A-Za-z0-9.-]*|[0-9]+(\.[0-9]+){3}|\[[0-9A-Fa-f:.]+\]):"
+_DESCRIPTOR_LINK = rb"/proc/[0-9]+(/task/[0-9]+)?/fd/[0-9]+"
+_HOST_PREFIX = rb"([A-Za-z][A-Za-z0-9.-]*|[0-9]+(\.[0-9]+){3}|\[[0-9A-Fa-f:.]+\]):"
 """Beginning of a name that means ``host:path`` to rsync and scp; ``10:30`` and ``2026-11-24T18:00`` are times."""
 
-_MOST_LINKS = 40  # limit of the Linux kernel
+_MAX_LINKS = 40  # limit of the Linux kernel
 
 
 class _Source(NamedTuple):
@@ -46,35 +46,35 @@ class _Source(NamedTuple):
     empty if that directory itself is copied; ``name`` is its name in a target directory, empty for its contents.
     """
 
-    given: bytes
-    contents: bool  # written with a trailing slash, or as ".", "..", "X/.": only its contents are copied
+    argument: bytes
+    is_contents: bool  # written with a trailing slash, or as ".", "..", "X/.": only its contents are copied
     directory: bytes  # real path of the directory to copy, or of the directory that contains the item
     item: bytes
     name: bytes
     identity: DeviceInode  # of the directory or item to copy
-    points_to: DeviceInode | None  # of the target of a symbolic link
+    link_target: DeviceInode | None  # of the target of a symbolic link
 
 
 class _Destination(NamedTuple):
-    """The DST argument and what it refers to. ``given`` is the argument; ``slash``: it is written as a directory;
+    """The DST argument and what it refers to. ``given`` is the argument; ``has_slash``: it is written as a directory;
     ``parent`` and ``name`` are its two parts.
     """
 
-    given: bytes
-    slash: bool
+    argument: bytes
+    has_slash: bool
     directory: bytes | None  # real path of an existing directory, or of the target of a link to one
     entry: os.stat_result | None  # lstat of the name itself; None if it does not exist
     parent: bytes
     name: bytes
 
 
-def resolve(
+def resolve_roots(
     sources: Sequence[bytes],
     destination: bytes,
-    exact: bool,
+    no_target_directory: bool,
     *,
     follow: bool = False,
-    stays: bool = False,
+    one_file_system: bool = False,
     recoding: Options | None = None,
 ) -> tuple[Root, ...]:
     """Return one root for each of ``sources``, in their order, all below the same target directory.
@@ -86,34 +86,37 @@ def resolve(
             mounted inside a source.
         recoding: the options of a job that compresses or decompresses, and so renames files; None for other jobs.
 
-    Raise ``Refused``, with the path and what to do, if the paths cannot be copied as they are given.
+    Raise ``RequestRefused``, with the path and what to do, if the paths cannot be copied as they are given.
     """
     if not sources:
-        raise Refused("nothing to copy: give SRC and DST")
+        raise RequestRefused("nothing to copy: give SRC and DST")
     if recoding is not None:
-        from pcopy.tasks.base.recoded import with_final_name
-    real_path, identity_of = lru_cache(_real_path), lru_cache(_identity)  # Many sources may lie in one directory.
-    source_items = [_look_at_source(path, follow, real_path) for path in sources]
-    target_item = _look_at_destination(destination)
-    _refuse_node(source_items, target_item)
+        from pcopy.tasks.base.recoded import root_with_recoded_name
+    real_path, identity_of = (
+        lru_cache(_real_path),
+        lru_cache(_identity_of_directory),
+    )  # Many sources may lie in one directory.
+    source_items = [_examine_source(path, follow, real_path) for path in sources]
+    target_item = _examine_destination(destination)
+    _refuse_special_file(source_items, target_item)
     if len(source_items) > 1:
-        _refuse_mixture(source_items, target_item, exact)
-    targets = [_target(source, target_item, exact) for source in source_items]
-    ancestors = _identities_upwards(targets[0][0])
+        _refuse_colliding(source_items, target_item, no_target_directory)
+    targets = [_target_for(source, target_item, no_target_directory) for source in source_items]
+    ancestors = _identities_up_to_root(targets[0][0])
     roots = []
     for source, (target, name) in zip(source_items, targets, strict=True):
-        is_inside = bool(name) and target_item.directory is not None and not exact
+        is_inside = bool(name) and target_item.directory is not None and not no_target_directory
         target_shown = os.path.join(destination, name) if is_inside else destination
         source_id = identity_of(source.directory)
-        root = Root(source.directory, target, source.item, name, source.given, target_shown, source_id, ancestors[0])
-        final_root = root if recoding is None else with_final_name(recoding, root)
-        _refuse_onto_itself(source, final_root, ancestors, stays and not follow)
+        root = Root(source.directory, target, source.item, name, source.argument, target_shown, source_id, ancestors[0])
+        final_root = root if recoding is None else root_with_recoded_name(recoding, root)
+        _refuse_onto_itself(source, final_root, ancestors, one_file_system and not follow)
         roots.append(root)
     _refuse_over_sources(roots)
     return tuple(roots)
 
 
-def absolute(path: bytes) -> bytes:
+def absolute_path(path: bytes) -> bytes:
     """Return ``path`` as an absolute path, which is valid in any working directory.
 
     Raise ``OSError`` if the path is relative and there is no current directory. As in the operating system, ``..``
@@ -126,38 +129,38 @@ def absolute(path: bytes) -> bytes:
     return os.path.abspath(path)
 
 
-def source_of(root: Root | JobRoot) -> bytes:
+def source_path(root: Root | JobRoot) -> bytes:
     """Return the path of the root's source item; if that is a directory, without a trailing slash."""
     return os.path.join(root.source, root.item) if root.item else root.source
 
 
-def target_of(root: Root | JobRoot) -> bytes:
+def target_path(root: Root | JobRoot) -> bytes:
     """Return the path of the root's target item."""
     return os.path.join(root.target, root.name) if root.name else root.target
 
 
-def filled_by(roots: Sequence[Root]) -> bytes:
+def destination_path(roots: Sequence[Root]) -> bytes:
     """Return the path that a job creates or fills: the directory into which its sources are copied, or the target
     of its only source.
     """
-    return roots[0].target if len(roots) > 1 else target_of(roots[0])
+    return roots[0].target if len(roots) > 1 else target_path(roots[0])
 
 
-def directory_filled(roots: Sequence[Root]) -> bytes:
+def destination_directory(roots: Sequence[Root]) -> bytes:
     """Return an existing directory in the destination: the target itself, or its parent if the target does not
     exist yet.
     """
-    path = filled_by(roots)
+    path = destination_path(roots)
     return path if os.path.isdir(path) and not os.path.islink(path) else roots[0].target
 
 
-def lies_in(path: bytes, tree: bytes) -> bool:
+def is_in_tree(path: bytes, tree: bytes) -> bool:
     """True if ``path`` is ``tree`` or lies below it. Both are real paths."""
     return path == tree or path.startswith(tree if tree.endswith(b"/") else tree + b"/")
 
 
-def lying_in(paths: Iterable[bytes], trees: Collection[bytes]) -> Iterator[bytes]:
-    """Yield the paths for which ``lies_in`` is true with one of ``trees``; the time is proportional to paths plus
+def paths_in_trees(paths: Iterable[bytes], trees: Collection[bytes]) -> Iterator[bytes]:
+    """Yield the paths for which ``is_in_tree`` is true with one of ``trees``; the time is proportional to paths plus
     trees.
     """
     tops = {tree.rstrip(b"/") for tree in trees}
@@ -169,22 +172,24 @@ def lying_in(paths: Iterable[bytes], trees: Collection[bytes]) -> Iterator[bytes
             yield path
 
 
-def refuse_within(option: str, file: bytes, roots: Sequence[Root], effect: str) -> None:
-    """Raise ``Refused`` if the file of an option lies in a source; ``effect`` says what the job does with sources:
-    "is removed".
+def refuse_in_source(option: str, file: bytes, roots: Sequence[Root], effect: str) -> None:
+    """Raise ``RequestRefused`` if the file of an option lies in a source; ``effect`` says what the job does with
+    sources: "is removed".
     """
     real = os.path.realpath(file)
     for root in roots:
-        if lies_in(real, source_of(root)):
-            raise Refused(f"{option} {shown(file)}: lies in {shown(root.source_shown)}, which {effect}; name another")
+        if is_in_tree(real, source_path(root)):
+            raise RequestRefused(
+                f"{option} {printable_path(file)}: lies in {printable_path(root.source_shown)}, which {effect}; name another"
+            )
 
 
-def places_in(directory: bytes, roots: Sequence[Root]) -> tuple[tuple[int, bytes], ...]:
+def positions_in_sources(directory: bytes, roots: Sequence[Root]) -> tuple[tuple[int, bytes], ...]:
     """Return where ``directory`` lies in the sources: pairs of the number of the root and the path below it."""
     real = os.path.realpath(directory)
     trees = [(number, root.source) for number, root in enumerate(roots) if not root.item]
     return tuple(
-        (number, os.path.relpath(real, tree)) for number, tree in trees if lies_in(real, tree) and real != tree
+        (number, os.path.relpath(real, tree)) for number, tree in trees if is_in_tree(real, tree) and real != tree
     )
 
 
@@ -193,41 +198,49 @@ def _real_path(path: bytes) -> bytes:
     return os.path.realpath(path, strict=True)
 
 
-def _look_at_source(path: bytes, follow: bool, real_path: Callable[[bytes], bytes]) -> _Source:
-    """Examine a SRC argument; raise ``Refused`` if it does not exist or cannot be examined."""
+def _examine_source(path: bytes, follow: bool, real_path: Callable[[bytes], bytes]) -> _Source:
+    """Examine a SRC argument; raise ``RequestRefused`` if it does not exist or cannot be examined."""
     if not path:
-        raise Refused("a SRC is the empty string: name a file or a directory (. for the current one)")
-    _refuse_elsewhere(path)
-    stem, contents = _split(path)
+        raise RequestRefused("a SRC is the empty string: name a file or a directory (. for the current one)")
+    _refuse_remote(path)
+    stem, contents = _without_slash(path)
     parent, name = os.path.split(stem)
-    with _explaining(path):
+    with _refusing_os_errors(path):
         try:
             status = os.stat(path) if contents or follow else os.lstat(path)
         except FileNotFoundError:
             if follow and os.path.lexists(stem):
-                raise Refused(f"{shown(path)}: a symbolic link that leads nowhere, which cannot be followed") from None
-            advice = _on_another_host(path) or meant(path) or "check the name, and the order: SRC comes before DST"
-            raise Refused(f"{shown(path)}: does not exist; {advice}") from None
+                raise RequestRefused(
+                    f"{printable_path(path)}: a symbolic link that leads nowhere, which cannot be followed"
+                ) from None
+            advice = (
+                _remote_path_advice(path)
+                or suggestion_for(path)
+                or "check the name, and the order: SRC comes before DST"
+            )
+            raise RequestRefused(f"{printable_path(path)}: does not exist; {advice}") from None
         except NotADirectoryError:
-            raise Refused(f"{shown(path)}: not a directory; leave out what follows the name of the file") from None
+            raise RequestRefused(
+                f"{printable_path(path)}: not a directory; leave out what follows the name of the file"
+            ) from None
         if stat.S_ISDIR(status.st_mode):
             directory, item = os.path.realpath(path, strict=True), b""
-            identity = _identity(directory)
+            identity = _identity_of_directory(directory)
         else:
             directory, item = real_path(parent or b"."), name
             identity = (status.st_dev, status.st_ino)
-    points_to = _followed(path) if stat.S_ISLNK(status.st_mode) else None
+    points_to = _link_target_identity(path) if stat.S_ISLNK(status.st_mode) else None
     return _Source(path, contents, directory, item, b"" if contents else name, identity, points_to)
 
 
-def _look_at_destination(path: bytes) -> _Destination:
-    """Examine the DST argument; raise ``Refused`` if it cannot be a destination."""
+def _examine_destination(path: bytes) -> _Destination:
+    """Examine the DST argument; raise ``RequestRefused`` if it cannot be a destination."""
     if not path:
-        raise Refused("DST is the empty string: name a file or a directory (. for the current one)")
-    _refuse_elsewhere(path)
-    stem, slash = _split(path)
+        raise RequestRefused("DST is the empty string: name a file or a directory (. for the current one)")
+    _refuse_remote(path)
+    stem, slash = _without_slash(path)
     parent, name = os.path.split(stem)
-    with _explaining(path):
+    with _refusing_os_errors(path):
         is_directory = False
         try:
             is_directory = stat.S_ISDIR(os.stat(path).st_mode)
@@ -239,31 +252,35 @@ def _look_at_destination(path: bytes) -> _Destination:
         entry = os.lstat(stem) if os.path.lexists(stem) else None
         directory = os.path.realpath(path, strict=True) if is_directory else None
     if directory is None and slash and entry is not None:
-        advice = "name another DST" if _node_at(path, entry) else "leave out the trailing slash to replace it by a file"
-        raise Refused(f"{shown(path)}: not a directory; {advice}")
+        advice = (
+            "name another DST"
+            if _special_file_type(path, entry)
+            else "leave out the trailing slash to replace it by a file"
+        )
+        raise RequestRefused(f"{printable_path(path)}: not a directory; {advice}")
     if directory is None and name in {b".", b".."}:
-        raise Refused(f"{shown(path)}: does not exist; make the directory first")
-    if entry is None and not parent and re.match(_HOST, name) and (advice := _on_another_host(path)):
-        raise Refused(f"{shown(path)}: does not exist; {advice}; {_as_a_name(path)}")
+        raise RequestRefused(f"{printable_path(path)}: does not exist; make the directory first")
+    if entry is None and not parent and re.match(_HOST_PREFIX, name) and (advice := _remote_path_advice(path)):
+        raise RequestRefused(f"{printable_path(path)}: does not exist; {advice}; {_file_name_advice(path)}")
     return _Destination(path, slash, directory, entry, parent or b".", name)
 
 
-def _refuse_elsewhere(path: bytes) -> None:
-    """Raise ``Refused`` for ``user@host:path``: rsync and scp take it for a path on another host.
+def _refuse_remote(path: bytes) -> None:
+    """Raise ``RequestRefused`` for ``user@host:path``: rsync and scp take it for a path on another host.
 
     Here it would be the name of a local file, which is hardly meant.
     """
     user, at, _ = path.partition(b":")[0].partition(b"@")
-    if user and at and (advice := _on_another_host(path)):
-        raise Refused(f"{shown(path)}: {advice}; {_as_a_name(path)}")
+    if user and at and (advice := _remote_path_advice(path)):
+        raise RequestRefused(f"{printable_path(path)}: {advice}; {_file_name_advice(path)}")
 
 
-def _as_a_name(path: bytes) -> str:
+def _file_name_advice(path: bytes) -> str:
     """Return advice for a user who does mean a file with such a name."""
-    return f"for a file of that name write ./{shown(path)}"
+    return f"for a file of that name write ./{printable_path(path)}"
 
 
-def _on_another_host(path: bytes) -> str:
+def _remote_path_advice(path: bytes) -> str:
     """Return advice if ``path`` has the form of a path on another host and no file of that name exists; else empty."""
     first = path.partition(b"/")[0]
     if not re.fullmatch(rb"(?!file:)[^:]+:.*", first, re.DOTALL) or os.path.lexists(first):
@@ -271,22 +288,22 @@ def _on_another_host(path: bytes) -> str:
     return "on another host? pcopy reaches no other hosts: use rsync, or mount the file system here"
 
 
-def _refuse_node(sources: Sequence[_Source], destination: _Destination) -> None:
-    """Raise ``Refused`` if DST is a device, FIFO or socket: a file would replace it, while the user probably
+def _refuse_special_file(sources: Sequence[_Source], destination: _Destination) -> None:
+    """Raise ``RequestRefused`` if DST is a device, FIFO or socket: a file would replace it, while the user probably
     means to write into it.
     """
-    kind = _node_at(destination.given, destination.entry)
-    if not kind and destination.directory is None and _is_descriptor(destination.given):
+    kind = _special_file_type(destination.argument, destination.entry)
+    if not kind and destination.directory is None and _leads_to_descriptor(destination.argument):
         kind = "link to an open file of a process"  # for example /dev/stdout, redirected to a file
     if kind:
-        source, target = for_shell(sources[0].given), for_shell(destination.given)
-        into = f"dd if={source} of={target} bs=4M" if kind == _DISK else f"cat {source} > {target}"
+        source, target = shell_quoted(sources[0].argument), shell_quoted(destination.argument)
+        into = f"dd if={source} of={target} bs=4M" if kind == _BLOCK_DEVICE else f"cat {source} > {target}"
         is_written_into = len(sources) == 1 and sources[0].item and kind != _SOCKET
         advice = f"to write into it: {into}" if is_written_into else "name another DST"
-        raise Refused(f"{shown(destination.given)}: a {kind}, which is not replaced; {advice}")
+        raise RequestRefused(f"{printable_path(destination.argument)}: a {kind}, which is not replaced; {advice}")
 
 
-def _node_at(path: bytes, entry: os.stat_result | None) -> str:
+def _special_file_type(path: bytes, entry: os.stat_result | None) -> str:
     """Return the type of ``path`` if it leads to one of ``_NODES``, else empty; ``entry`` is the lstat of the
     name, if it exists.
     """
@@ -294,112 +311,119 @@ def _node_at(path: bytes, entry: os.stat_result | None) -> str:
         mode = os.stat(path.rstrip(b"/") or b"/").st_mode
     except OSError:  # It does not exist, or is a dangling link.
         mode = entry.st_mode if entry else 0
-    return next((kind for is_one, kind in _NODES if is_one(mode)), "")
+    return next((kind for is_one, kind in _SPECIAL_FILES if is_one(mode)), "")
 
 
-def _is_descriptor(path: bytes) -> bool:
+def _leads_to_descriptor(path: bytes) -> bool:
     """True if ``path`` is a symbolic link that leads through a descriptor of a process (/proc/PID/fd/N)."""
     path = path.rstrip(b"/")
-    for _ in range(_MOST_LINKS):
+    for _ in range(_MAX_LINKS):
         if not os.path.islink(path):
             return False
         directory = os.path.realpath(os.path.dirname(path) or b".")
-        if re.fullmatch(_DESCRIPTOR, os.path.join(directory, os.path.basename(path))):
+        if re.fullmatch(_DESCRIPTOR_LINK, os.path.join(directory, os.path.basename(path))):
             return True
         path = os.path.join(os.path.dirname(path), os.readlink(path))
     return False
 
 
-def _refuse_mixture(sources: Sequence[_Source], destination: _Destination, no_target_directory: bool) -> None:
-    """Raise ``Refused`` if several sources would meet in the target, where the last one copied would remain, in
+def _refuse_colliding(sources: Sequence[_Source], destination: _Destination, no_target_directory: bool) -> None:
+    """Raise ``RequestRefused`` if several sources would meet in the target, where the last one copied would remain, in
     no defined order.
     """
     if no_target_directory:
-        raise Refused("--no-target-directory takes one SRC; leave it out to copy several into a directory")
+        raise RequestRefused("--no-target-directory takes one SRC; leave it out to copy several into a directory")
     if destination.directory is None:
         problem = "not a directory"
         if destination.entry is None:
-            problem = f"does not exist; {meant_or_made(destination.given, 'make it first')}"
-        raise Refused(f"{shown(destination.given)}: {problem}: several SRC need an existing directory as DST")
+            problem = f"does not exist; {suggestion_or_creation(destination.argument, 'make it first')}"
+        raise RequestRefused(
+            f"{printable_path(destination.argument)}: {problem}: several SRC need an existing directory as DST"
+        )
     by_name: dict[bytes, _Source] = {}
     for source in sources:
         other = by_name.setdefault(source.name, source)
         if other is not source:
-            raise _would_meet(other, source, os.path.join(destination.given, source.name))
+            raise _collision(other, source, os.path.join(destination.argument, source.name))
     if (merged := by_name.pop(b"", None)) is not None:
         for name, source in by_name.items():
             if os.path.lexists(os.path.join(merged.directory, name)):
-                raise _would_meet(merged, source, os.path.join(destination.given, name))
+                raise _collision(merged, source, os.path.join(destination.argument, name))
 
 
-def _would_meet(first: _Source, second: _Source, target: bytes) -> Refused:
+def _collision(first: _Source, second: _Source, target: bytes) -> RequestRefused:
     """Return the error for two sources with the same target."""
-    return Refused(
-        f"{shown(first.given)} and {shown(second.given)}: both would go to {shown(target)}; "
+    return RequestRefused(
+        f"{printable_path(first.argument)} and {printable_path(second.argument)}: both would go to {printable_path(target)}; "
         "copy them one after the other, or to different directories"
     )
 
 
-def _target(source: _Source, destination: _Destination, no_target_directory: bool) -> tuple[bytes, bytes]:
+def _target_for(source: _Source, destination: _Destination, no_target_directory: bool) -> tuple[bytes, bytes]:
     """Return the target directory of a source and the name in it (empty: the directory itself)."""
-    given = shown(destination.given)
+    given = printable_path(destination.argument)
     if destination.directory is not None:
-        if not source.item and (source.contents or no_target_directory):
+        if not source.item and (source.is_contents or no_target_directory):
             return destination.directory, b""
         if not no_target_directory:
             return destination.directory, source.name
-        if destination.slash or (destination.entry and stat.S_ISLNK(destination.entry.st_mode)):
-            raise Refused(
-                f"{given}: a directory, which {shown(source.given)} cannot replace; leave out -T to copy into it"
+        if destination.has_slash or (destination.entry and stat.S_ISLNK(destination.entry.st_mode)):
+            raise RequestRefused(
+                f"{given}: a directory, which {printable_path(source.argument)} cannot replace; leave out -T to copy into it"
             )
     elif not source.item and destination.entry is not None:
-        raise Refused(f"{given}: not a directory, but {shown(source.given)} is one; remove it or name another DST")
-    elif source.item and destination.slash:
-        raise Refused(f"{given}: does not exist; make the directory first, or leave out the trailing slash")
-    with _explaining(destination.parent):
+        raise RequestRefused(
+            f"{given}: not a directory, but {printable_path(source.argument)} is one; remove it or name another DST"
+        )
+    elif source.item and destination.has_slash:
+        raise RequestRefused(f"{given}: does not exist; make the directory first, or leave out the trailing slash")
+    with _refusing_os_errors(destination.parent):
         try:
             return os.path.realpath(destination.parent, strict=True), destination.name
         except FileNotFoundError:
-            told = _on_another_host(destination.given) or meant_or_made(destination.parent)
-            raise Refused(f"{given}: its directory {shown(destination.parent)} does not exist; {told}") from None
+            told = _remote_path_advice(destination.argument) or suggestion_or_creation(destination.parent)
+            raise RequestRefused(
+                f"{given}: its directory {printable_path(destination.parent)} does not exist; {told}"
+            ) from None
 
 
 def _refuse_onto_itself(source: _Source, root: Root, ancestors: Sequence[DeviceInode], stays: bool) -> None:
-    """Raise ``Refused`` if a source would be copied onto or into itself.
+    """Raise ``RequestRefused`` if a source would be copied onto or into itself.
 
     ``stays``: the job does not leave the source's file system, so a target on another file system in the source is
     permitted.
     """
-    given, target = shown(source.given), shown(root.target_shown)
+    given, target = printable_path(source.argument), printable_path(root.target_shown)
     existing = None if root.name else root.target_id
     if root.name:
-        with _explaining(root.target_shown), suppress(FileNotFoundError):
+        with _refusing_os_errors(root.target_shown), suppress(FileNotFoundError):
             status = os.lstat(os.path.join(root.target, root.name))
             existing = (status.st_dev, status.st_ino)
     if existing == source.identity:
         reason = "the same file (a hard link of it, perhaps)" if source.item else "the same directory"
-        raise Refused(f"{given} and {target}: {reason}; name another DST")
+        raise RequestRefused(f"{given} and {target}: {reason}; name another DST")
     if source.item:
-        if existing is not None and existing == source.points_to:
-            raise Refused(f"{target}: {given} is a link to it and would replace it; name another DST")
+        if existing is not None and existing == source.link_target:
+            raise RequestRefused(f"{target}: {given} is a link to it and would replace it; name another DST")
     elif source.identity in ancestors:
         is_elsewhere = source.identity[0] not in {root.target_id[0], (existing or root.target_id)[0]}
         if not (stays and is_elsewhere):
             alternative = ", or write -x (without -L), since DST is on another file system" if is_elsewhere else ""
-            raise Refused(
+            raise RequestRefused(
                 f"{target}: inside of {given}, which cannot be copied into itself; name a DST outside{alternative}"
             )
 
 
 def _refuse_over_sources(roots: Sequence[Root]) -> None:
-    """Raise ``Refused`` if a source lies in the target where a copy of it, or of another source, would be written.
+    """Raise ``RequestRefused`` if a source lies in the target where a copy of it, or of another source, would be
+    written.
 
     Example: ``a/b/`` to ``a`` if ``a/b/b`` exists, which would be copied to the source ``a/b``.
     """
     top = roots[0].target.rstrip(b"/") + b"/"
     by_name = {root.name: root for root in roots if not root.item}
     for root in roots:
-        path = source_of(root)
+        path = source_path(root)
         if not path.startswith(top):
             continue
         below = path[len(top) :]
@@ -407,13 +431,13 @@ def _refuse_over_sources(roots: Sequence[Root]) -> None:
         for name, inner in ((b"", below), (first, rest)):
             other = by_name.get(name)
             if other is not None and inner and os.path.lexists(os.path.join(other.source, inner)):
-                writer = shown(os.path.join(other.source_shown, inner))
-                raise Refused(
-                    f"{shown(root.source_shown)}: {writer} would be copied over this source; name another DST"
+                writer = printable_path(os.path.join(other.source_shown, inner))
+                raise RequestRefused(
+                    f"{printable_path(root.source_shown)}: {writer} would be copied over this source; name another DST"
                 )
 
 
-def _split(path: bytes) -> tuple[bytes, bool]:
+def _without_slash(path: bytes) -> tuple[bytes, bool]:
     """Return ``path`` without trailing slashes, and whether it is written as a directory (``X/``, ``.``, ``..``,
     ``X/.``).
     """
@@ -421,24 +445,24 @@ def _split(path: bytes) -> tuple[bytes, bool]:
     return stem or b"/", stem != path or os.path.basename(stem) in {b".", b".."}
 
 
-def _identity(directory: bytes) -> DeviceInode:
+def _identity_of_directory(directory: bytes) -> DeviceInode:
     """Return (device, inode) of ``directory``; needs no permission to read it."""
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-    with _explaining(directory), held_open(open_patiently(directory, flags)) as descriptor:
+    with _refusing_os_errors(directory), closed_at_end(open_with_retries(directory, flags)) as descriptor:
         status = os.fstat(descriptor)
     return status.st_dev, status.st_ino
 
 
-def _identities_upwards(directory: bytes) -> list[DeviceInode]:
+def _identities_up_to_root(directory: bytes) -> list[DeviceInode]:
     """Return (device, inode) of the real path ``directory`` and of all directories above it."""
-    found = [_identity(directory)]
+    found = [_identity_of_directory(directory)]
     while (parent := os.path.dirname(directory)) != directory:
         directory = parent
-        found.append(_identity(directory))
+        found.append(_identity_of_directory(directory))
     return found
 
 
-def _followed(path: bytes) -> DeviceInode | None:
+def _link_target_identity(path: bytes) -> DeviceInode | None:
     """Return (device, inode) of the target of a symbolic link; None if it cannot be examined."""
     with suppress(OSError):  # The link is dangling, or its target cannot be reached; it can be copied all the same.
         status = os.stat(path)
@@ -447,9 +471,11 @@ def _followed(path: bytes) -> DeviceInode | None:
 
 
 @contextmanager
-def _explaining(path: bytes) -> Iterator[None]:
-    """Turn an ``OSError`` of the block into ``Refused`` with ``path``."""
+def _refusing_os_errors(path: bytes) -> Iterator[None]:
+    """Turn an ``OSError`` of the block into ``RequestRefused`` with ``path``."""
     try:
         yield
     except OSError as error:
-        raise Refused(f"{shown(path)}: cannot be examined: {error.strerror}{barrier(path, error)}") from None
+        raise RequestRefused(
+            f"{printable_path(path)}: cannot be examined: {error.strerror}{unsearchable_directory_text(path, error)}"
+        ) from None

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import BinaryIO, cast
 
-from pcopy.engine.backlog import Backlog, SpoolFactory
-from pcopy.errors import NotPutAside, Refused
-from pcopy.text import shown
+from pcopy.engine.backlog import Backlog, OpenSpool
+from pcopy.errors import RequestRefused, SpillFailed
+from pcopy.text import printable_path
 
 
-def spool_in(directory: bytes) -> SpoolFactory:
+def spool_factory(directory: bytes) -> OpenSpool:
     """Return a function that opens a temporary file in ``directory`` (empty: the system's directory for temporary
     files).
     """
@@ -29,8 +29,8 @@ def spool_in(directory: bytes) -> SpoolFactory:
     return open_spool
 
 
-def database_in(directory: bytes) -> Callable[[], Backlog]:
-    """Return a function that opens a temporary LMDB database in ``directory``, as for ``spool_in``.
+def database_factory(directory: bytes) -> Callable[[], Backlog]:
+    """Return a function that opens a temporary LMDB database in ``directory``, as for ``spool_factory``.
 
     Errors of the database are ``OSError``.
     """
@@ -44,27 +44,27 @@ def database_in(directory: bytes) -> Callable[[], Backlog]:
     return open_database
 
 
-NAME_ANOTHER = "name another directory with --spool"
-SET_ANOTHER = "set TMPDIR to another directory"
+SPOOL_ADVICE = "name another directory with --spool"
+TMPDIR_ADVICE = "set TMPDIR to another directory"
 
 
-def no_room(directory: bytes, trouble: OSError, advice: str) -> str:
+def spool_error_text(directory: bytes, trouble: OSError, advice: str) -> str:
     """Return the message for an error ``trouble`` of a spool in ``directory``, followed by ``advice``."""
     from pcopy.jobs.spool_file import temporary_directory
 
     try:
-        place = shown(directory or temporary_directory())
+        place = printable_path(directory or temporary_directory())
     except OSError:  # No directory for temporary files can be written to.
         place = "TMPDIR"
     return f"waiting tasks cannot be written to {place}: {trouble.strerror}; {advice}"
 
 
 @contextmanager
-def refusing(directory: bytes, advice: str = NAME_ANOTHER) -> Iterator[None]:
-    """Turn ``NotPutAside`` of the block into ``Refused`` with the message of ``no_room``; for use before any task
-    runs.
+def refusing_spool_errors(directory: bytes, advice: str = SPOOL_ADVICE) -> Iterator[None]:
+    """Turn ``SpillFailed`` of the block into ``RequestRefused`` with the message of ``spool_error_text``; for use
+    before any task runs.
     """
     try:
         yield
-    except NotPutAside as trouble:
-        raise Refused(no_room(directory, trouble, advice)) from None
+    except SpillFailed as trouble:
+        raise RequestRefused(spool_error_text(directory, trouble, advice)) from None

@@ -10,27 +10,27 @@ from contextlib import suppress
 from tempfile import SpooledTemporaryFile, gettempdir
 from typing import Any
 
-from pcopy.errors import NotPutAside
-from pcopy.fsio.named_file import held_directory
+from pcopy.errors import SpillFailed
+from pcopy.fsio.named_file import stable_directory_path
 
 IN_MEMORY = 1 << 20
 """Bytes of a spool that remain in memory; a longer one is written to a file."""
 
 
-def _telling(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``method`` with every ``OSError`` turned into ``NotPutAside``."""
+def _raising_spool_errors(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``method`` with every ``OSError`` turned into ``SpillFailed``."""
 
     def wrapped(*arguments: Any) -> Any:
         try:
             return method(*arguments)
         except OSError as error:
-            raise NotPutAside(error.errno, error.strerror) from error
+            raise SpillFailed(error.errno, error.strerror) from error
 
     return wrapped
 
 
 class SpoolFile(SpooledTemporaryFile[bytes]):
-    """A temporary file without a name, which is removed when it is closed; every error raises ``NotPutAside``."""
+    """A temporary file without a name, which is removed when it is closed; every error raises ``SpillFailed``."""
 
     def __init__(self, directory: bytes) -> None:
         """Create an empty file in memory.
@@ -47,16 +47,16 @@ class SpoolFile(SpooledTemporaryFile[bytes]):
             "_TemporaryFileArgs"
         )  # Arguments of the future file; the attribute is removed when the file is created.
         if arguments is not None:
-            with held_directory(self._directory or temporary_directory()) as directory:
+            with stable_directory_path(self._directory or temporary_directory()) as directory:
                 arguments["dir"] = os.fsdecode(directory)
                 super().rollover()
 
-    read = _telling(SpooledTemporaryFile.read)
-    write = _telling(SpooledTemporaryFile.write)
-    seek = _telling(SpooledTemporaryFile.seek)
-    truncate = _telling(SpooledTemporaryFile.truncate)
-    flush = _telling(SpooledTemporaryFile.flush)
-    fileno = _telling(SpooledTemporaryFile.fileno)  # creates the file on disk
+    read = _raising_spool_errors(SpooledTemporaryFile.read)
+    write = _raising_spool_errors(SpooledTemporaryFile.write)
+    seek = _raising_spool_errors(SpooledTemporaryFile.seek)
+    truncate = _raising_spool_errors(SpooledTemporaryFile.truncate)
+    flush = _raising_spool_errors(SpooledTemporaryFile.flush)
+    fileno = _raising_spool_errors(SpooledTemporaryFile.fileno)  # creates the file on disk
 
     def close(self) -> None:
         """Close and remove the file."""
@@ -75,6 +75,6 @@ def temporary_directory() -> bytes:
         b"TMP",
     ):  # gettempdir creates a file in each of these as a test, so they are checked first
         if path := os.environb.get(name):
-            with suppress(FileNotFoundError, NotADirectoryError, PermissionError), held_directory(path):
+            with suppress(FileNotFoundError, NotADirectoryError, PermissionError), stable_directory_path(path):
                 pass
     return os.fsencode(gettempdir())

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
-from pcopy.errors import OK, STOPPED, Refused
-from pcopy.fsio.kernel.choose import kernel_name
-from pcopy.launch.watch.signals import StoppedBefore
+from pcopy.errors import EXIT_OK, EXIT_STOPPED, RequestRefused
+from pcopy.fsio.kernel.choose import backend_name
+from pcopy.launch.watch.signals import StoppedBeforeStart
 from pcopy.named import NamedTuple
-from pcopy.tasks.base.kind import FORMAT
+from pcopy.tasks.base.kind import TASK_FORMAT
 
 _Value = TypeVar("_Value")
 
 
-class Hello(NamedTuple):
+class RankDescription(NamedTuple):
     """Description of a rank and its host, sent to all ranks at the start.
 
     Fields:
@@ -27,34 +27,34 @@ class Hello(NamedTuple):
     - ``mounts``, ``processes``: mount and process namespace, as in /proc/self/ns.
     - ``pid``: process id.
     - ``arguments``: digest of the command line.
-    - ``tasks``: version of the format of packed tasks (``pcopy.tasks.base.kind.FORMAT``).
+    - ``tasks``: version of the format of packed tasks (``pcopy.tasks.base.kind.TASK_FORMAT``).
     - ``kernel``: name of the backend, ``c`` or ``python``; empty if the required one is missing.
     """
 
     version: str
     host: str
     machine: str
-    mounts: str
-    processes: str
+    mount_namespace: str
+    process_namespace: str
     pid: int
-    arguments: str
-    tasks: int = FORMAT
-    kernel: str = ""
+    arguments_digest: str
+    task_format: int = TASK_FORMAT
+    backend: str = ""
 
     @property
     def place(self) -> tuple[str, str]:
         """The running operating system and mount namespace. Ranks with the same place see the same mounts."""
-        return self.machine, self.mounts
+        return self.machine, self.mount_namespace
 
 
-class Group:
+class ProcessGroup:
     """The processes of a job; values that they exchange consist of primitive values.
 
-    ``hellos`` describes each process, by rank. This class is a group of one process; subclasses override it.
+    ``descriptions`` describes each process, by rank. This class is a group of one process; subclasses override it.
     """
 
     rank = 0
-    hellos: Sequence[Hello] = (Hello("", "", "", "", "", 0, ""),)
+    descriptions: Sequence[RankDescription] = (RankDescription("", "", "", "", "", 0, ""),)
 
     def broadcast(self, value: Any) -> Any:
         """Return rank 0's ``value`` on all ranks. Collective."""
@@ -65,51 +65,51 @@ class Group:
         return [value]
 
 
-def leaders(hellos: Sequence[Hello]) -> list[int]:
+def first_ranks_of_hosts(hellos: Sequence[RankDescription]) -> list[int]:
     """Return the first rank of each host."""
     hosts = [hello.host for hello in hellos]
     return [hosts.index(host) for host in dict.fromkeys(hosts)]
 
 
-def kernels(hellos: Sequence[Hello]) -> str:
+def backends_text(hellos: Sequence[RankDescription]) -> str:
     """Return which backend is in use, for people; with the hosts if they differ."""
     hosts: dict[str, dict[str, None]] = {}
     for hello in hellos:
-        hosts.setdefault(hello.kernel or kernel_name(), {})[hello.host] = None
+        hosts.setdefault(hello.backend or backend_name(), {})[hello.host] = None
     if len(hosts) == 1:
         return f"kernel {next(iter(hosts))}"
     return "; ".join(f"kernel {kernel} on {', '.join(names)}" for kernel, names in hosts.items())
 
 
-def on_root(group: Group, action: Callable[[], _Value]) -> _Value | None:
+def run_on_root(group: ProcessGroup, action: Callable[[], _Value]) -> _Value | None:
     """Return the result of ``action`` on rank 0, and None on other ranks. Collective.
 
-    If ``action`` raises ``Refused`` or ``StoppedBefore`` there, all ranks raise the same.
+    If ``action`` raises ``RequestRefused`` or ``StoppedBeforeStart`` there, all ranks raise the same.
     """
-    value, status, text = None, OK, ""
+    value, status, text = None, EXIT_OK, ""
     if group.rank == 0:
         try:
             value = action()
-        except (Refused, StoppedBefore) as trouble:
+        except (RequestRefused, StoppedBeforeStart) as trouble:
             status, text = trouble.status, str(trouble)
     status, text = group.broadcast((status, text))
     if text:
-        raise StoppedBefore(text) if status == STOPPED else Refused(text)
+        raise StoppedBeforeStart(text) if status == EXIT_STOPPED else RequestRefused(text)
     return value
 
 
-def on_all(group: Group, action: Callable[[], _Value]) -> _Value:
+def run_on_all(group: ProcessGroup, action: Callable[[], _Value]) -> _Value:
     """Return the result of ``action`` on this rank. Collective.
 
-    If ``action`` raises ``Refused`` on one rank, all ranks raise it, with the name of that rank's host.
+    If ``action`` raises ``RequestRefused`` on one rank, all ranks raise it, with the name of that rank's host.
     """
-    refused: Refused | None = None
+    refused: RequestRefused | None = None
     try:
         value = action()
-    except Refused as refusal:
+    except RequestRefused as refusal:
         refused = refusal
-    for hello, text in zip(group.hellos, group.gather(str(refused or "")), strict=True):
+    for hello, text in zip(group.descriptions, group.gather(str(refused or "")), strict=True):
         if text:
-            is_named = len(group.hellos) == 1 or text.endswith(f" on {hello.host}")
-            raise Refused(text if is_named else f"on {hello.host}: {text}")
+            is_named = len(group.descriptions) == 1 or text.endswith(f" on {hello.host}")
+            raise RequestRefused(text if is_named else f"on {hello.host}: {text}")
     return value

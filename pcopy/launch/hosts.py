@@ -19,67 +19,67 @@ from collections.abc import Sequence
 from typing import Any
 
 from pcopy import __version__
-from pcopy.errors import Refused
+from pcopy.errors import RequestRefused
 from pcopy.fsio.durable import boot_id
-from pcopy.fsio.kernel.choose import kernel_name
-from pcopy.fsio.patience import open_patiently
-from pcopy.launch.group import Group, Hello
-from pcopy.text import shown
+from pcopy.fsio.kernel.choose import backend_name
+from pcopy.fsio.patience import open_with_retries
+from pcopy.launch.group import ProcessGroup, RankDescription
+from pcopy.text import printable_path
 
-PATIENCE = 3.0
+VISIBLE_WITHIN = 3.0
 """Seconds within which a file that one host created must be visible on another."""
-_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-_MAKE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def introduce(words: Sequence[str]) -> Hello:
+def own_description(words: Sequence[str]) -> RankDescription:
     """Return the description of this rank; ``words`` are its command line arguments."""
     host = socket.gethostname()
     arguments = hashlib.blake2b(b"\0".join(map(os.fsencode, words)), digest_size=16).hexdigest()
-    places = boot_id() or host, _namespace("mnt"), _namespace("pid")
+    places = boot_id() or host, _namespace_id("mnt"), _namespace_id("pid")
     try:
-        kernel = kernel_name()
-    except Refused:  # reported once all ranks have exchanged their hellos
+        kernel = backend_name()
+    except RequestRefused:  # reported once all ranks have exchanged their hellos
         kernel = ""
-    return Hello(__version__, host, *places, os.getpid(), arguments, kernel=kernel)
+    return RankDescription(__version__, host, *places, os.getpid(), arguments, backend=kernel)
 
 
-def read_hellos(messages: Sequence[Sequence[Any]]) -> list[Hello]:
+def checked_descriptions(messages: Sequence[Sequence[Any]]) -> list[RankDescription]:
     """Return the descriptions of all ranks from their messages.
 
-    Raise ``Refused`` if not all run the same pcopy with the same arguments.
+    Raise ``RequestRefused`` if not all run the same pcopy with the same arguments.
     """
     for rank, hello in enumerate(messages):
         if hello[0] != messages[0][0]:
-            raise Refused(
+            raise RequestRefused(
                 f"rank {rank} on {hello[1]} runs pcopy {hello[0]}, rank 0 on {messages[0][1]} pcopy {messages[0][0]}: "
                 "all hosts need the same version"
             )
-    hellos = [Hello(*hello) for hello in messages]
+    hellos = [RankDescription(*hello) for hello in messages]
     for rank, described in enumerate(hellos):
-        if described.tasks != hellos[0].tasks:
-            raise Refused(
-                f"rank {rank} on {described.host} packs tasks as version {described.tasks}, rank 0 on "
-                f"{hellos[0].host} as version {hellos[0].tasks}: all hosts need the same pcopy"
+        if described.task_format != hellos[0].task_format:
+            raise RequestRefused(
+                f"rank {rank} on {described.host} packs tasks as version {described.task_format}, rank 0 on "
+                f"{hellos[0].host} as version {hellos[0].task_format}: all hosts need the same pcopy"
             )
-        if described.arguments != hellos[0].arguments:
-            raise Refused(
+        if described.arguments_digest != hellos[0].arguments_digest:
+            raise RequestRefused(
                 f"rank {rank} on {described.host} was started with other arguments than rank 0: start one job at a time"
             )
     return hellos
 
 
-def neighbour(hellos: Sequence[Hello], rank: int) -> int | None:
+def next_rank_on_host(hellos: Sequence[RankDescription], rank: int) -> int | None:
     """Return the next rank in the ring of ranks whose processes are visible to ``rank``; None if there is no
     other one.
     """
-    namespaces = [(hello.machine, hello.processes) for hello in hellos]
+    namespaces = [(hello.machine, hello.process_namespace) for hello in hellos]
     ring = [other for other, namespace in enumerate(namespaces) if namespace == namespaces[rank]]
     following = ring[(ring.index(rank) + 1) % len(ring)]
     return None if following == rank else following
 
 
-def show_same_directory(group: Group, directory: int, path: bytes, name: str, *, required: bool = True) -> None:
+def check_same_directory(group: ProcessGroup, directory: int, path: bytes, name: str, *, required: bool = True) -> None:
     """Check that ``directory`` is the same directory in all places as on rank 0. Collective.
 
     Args:
@@ -87,46 +87,48 @@ def show_same_directory(group: Group, directory: int, path: bytes, name: str, *,
         directory: a descriptor.
         path: the path of the directory for messages.
         name: name of the file that rank 0 creates for the check, and removes.
-        required: raise ``Refused`` if rank 0 cannot write there; otherwise the check is skipped then.
+        required: raise ``RequestRefused`` if rank 0 cannot write there; otherwise the check is skipped then.
 
-    Raise ``Refused`` on all ranks if it is not the same directory.
+    Raise ``RequestRefused`` on all ranks if it is not the same directory.
     """
-    hellos, places = group.hellos, [hello.place for hello in group.hellos]
+    hellos, places = group.descriptions, [hello.place for hello in group.descriptions]
     readers = [places.index(place) for place in dict.fromkeys(places)][1:]
     if not readers:
         return
     nonce = os.urandom(16).hex()
-    before, error = _make(directory, name, nonce.encode()) if group.rank == 0 else (None, "")
+    before, error = _create_probe(directory, name, nonce.encode()) if group.rank == 0 else (None, "")
     try:
         if error := group.broadcast(error):
             if not required:
                 return
-            raise Refused(
-                f"{shown(path)}: cannot be written to, so other hosts cannot verify that they see it: {error}"
+            raise RequestRefused(
+                f"{printable_path(path)}: cannot be written to, so other hosts cannot verify that they see it: {error}"
             )
-        contents = group.gather(_read(directory, name) if group.rank in readers else "")
+        contents = group.gather(_read_probe(directory, name) if group.rank in readers else "")
     finally:
         if before is not None:
-            _remove(directory, name, before)
+            _remove_probe(directory, name, before)
     nonce = group.broadcast(nonce)
     for reader in readers:
         if contents[reader] != nonce:
-            raise Refused(f"{shown(path)}: is not the same directory on {hellos[reader].host} as on {hellos[0].host}")
+            raise RequestRefused(
+                f"{printable_path(path)}: is not the same directory on {hellos[reader].host} as on {hellos[0].host}"
+            )
 
 
-def _make(directory: int, name: str, content: bytes) -> tuple[os.stat_result | None, str]:
+def _create_probe(directory: int, name: str, content: bytes) -> tuple[os.stat_result | None, str]:
     """Create the file; return the directory's status before that, and an error message (empty if it succeeded)."""
     before = None
     try:
         before = os.stat(directory)
-        with open(open_patiently(name, _MAKE, 0o600, dir_fd=directory), "wb") as file:
+        with open(open_with_retries(name, _CREATE_FLAGS, 0o600, dir_fd=directory), "wb") as file:
             file.write(content)
     except OSError as error:
         return before, error.strerror or str(error)
     return before, ""
 
 
-def _remove(directory: int, name: str, before: os.stat_result) -> None:
+def _remove_probe(directory: int, name: str, before: os.stat_result) -> None:
     """Remove the file, and restore the directory's times if that is permitted."""
     with contextlib.suppress(OSError):
         os.unlink(name, dir_fd=directory)
@@ -134,12 +136,12 @@ def _remove(directory: int, name: str, before: os.stat_result) -> None:
         os.utime(".", ns=(before.st_atime_ns, before.st_mtime_ns), dir_fd=directory)
 
 
-def _read(directory: int, name: str) -> str:
+def _read_probe(directory: int, name: str) -> str:
     """Return the contents of the file; empty if it does not become visible in time."""
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + VISIBLE_WITHIN
     while True:
         with contextlib.suppress(OSError):
-            descriptor = open_patiently(name, _READ, dir_fd=directory)
+            descriptor = open_with_retries(name, _READ_FLAGS, dir_fd=directory)
             try:
                 if content := os.read(descriptor, 64):
                     return content.decode("ascii", "replace")
@@ -150,7 +152,7 @@ def _read(directory: int, name: str) -> str:
         time.sleep(0.05)
 
 
-def _namespace(kind: str) -> str:
+def _namespace_id(kind: str) -> str:
     """Return the identity of a namespace of this process; empty if unknown."""
     with contextlib.suppress(OSError):
         return os.readlink(f"/proc/self/ns/{kind}")

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
-from pcopy.errors import Refused
+from pcopy.errors import RequestRefused
 from pcopy.named import NamedTuple
 
-_SIZES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
-class Wire(Enum):
+class LauncherInterface(Enum):
     """Interface by which a launcher tells its ranks of each other.
 
     A library that does not support it sees a single rank, or aborts.
@@ -32,41 +32,43 @@ class Wire(Enum):
 class Launch(NamedTuple):
     """The launcher's interface, and the number ``size`` of ranks that it has started."""
 
-    wire: Wire
+    interface: LauncherInterface
     size: int
-    by_srun: bool
+    is_by_srun: bool
 
     @property
     def name(self) -> str:
         """The name of the launcher, for people."""
-        if self.by_srun:
-            return {Wire.PMI: "srun --mpi=pmi2", Wire.PMIX: "srun --mpi=pmix"}.get(self.wire, "srun --mpi=none")
-        return "Open MPI's mpiexec" if self.wire is Wire.OPEN_MPI else "mpiexec (of MPICH or its kin)"
+        if self.is_by_srun:
+            return {LauncherInterface.PMI: "srun --mpi=pmi2", LauncherInterface.PMIX: "srun --mpi=pmix"}.get(
+                self.interface, "srun --mpi=none"
+            )
+        return "Open MPI's mpiexec" if self.interface is LauncherInterface.OPEN_MPI else "mpiexec (of MPICH or its kin)"
 
     @property
-    def alone(self) -> bool:
+    def is_single_rank(self) -> bool:
         """True if there is a single rank, which needs no MPI."""
         return self.size == 1
 
     @property
-    def is_plain(self) -> bool:
+    def is_single_task_step(self) -> bool:
         """True for a Slurm step with one task, such as a shell of ``srun --pty``: pcopy forks its ranks there, as
         without a launcher.
         """
-        return self.alone and self.by_srun
+        return self.is_single_rank and self.is_by_srun
 
     @property
-    def started(self) -> str:
+    def started_text(self) -> str:
         """Beginning of a message about the launcher."""
         return f"{self.name} has started {self.size} ranks"
 
 
 def is_launched(environment: Mapping[str, str]) -> bool:
     """True if mpiexec or srun started this process, even if their variables are invalid."""
-    return bool(_sizes(environment))
+    return bool(_size_variables(environment))
 
 
-def speaks(environment: Mapping[str, str]) -> bool:
+def is_reporting_rank(environment: Mapping[str, str]) -> bool:
     """True if this rank is the one that prints a message that all ranks have.
 
     If an outer launcher has left a rank number in the environment, the same for all ranks, the number of the inner
@@ -78,47 +80,48 @@ def speaks(environment: Mapping[str, str]) -> bool:
     return not is_launched(environment) or not names or "0" in [environment.get(name, "0") for name in names]
 
 
-def identify(environment: Mapping[str, str]) -> Launch:
+def identify_launch(environment: Mapping[str, str]) -> Launch:
     """Return the launch of this process; ``is_launched`` must be True.
 
-    Raise ``Refused`` if the variables are invalid or differ.
+    Raise ``RequestRefused`` if the variables are invalid or differ.
     """
     sizes: dict[int, str] = {}
-    for name in _sizes(environment):
+    for name in _size_variables(environment):
         value = environment[name]
         if not (value.isascii() and value.isdecimal()) or not int(value):
-            raise Refused(f"{name}={value}: not a number of ranks; unset it, or start pcopy by its launcher")
+            raise RequestRefused(f"{name}={value}: not a number of ranks; unset it, or start pcopy by its launcher")
         sizes[int(value)] = name
     if len(sizes) > 1:
         assignments = " and ".join(f"{name}={size}" for size, name in sizes.items())
-        raise Refused(
+        raise RequestRefused(
             f"{assignments} differ: start pcopy by one launcher only, or unset the variables of the other one"
         )
-    wire = _wire(environment)
+    wire = _interface_of(environment)
     # mpiexec starts its own daemons by srun, so a step alone does not show which launcher it is.
     by_srun = bool(environment.get("SLURM_STEP_ID")) and (
-        wire in (Wire.PMIX, Wire.NOTHING) or (wire is Wire.PMI and "HYDI_CONTROL_FD" not in environment)
+        wire in (LauncherInterface.PMIX, LauncherInterface.NOTHING)
+        or (wire is LauncherInterface.PMI and "HYDI_CONTROL_FD" not in environment)
     )
     return Launch(wire, next(iter(sizes)), by_srun)
 
 
-def _sizes(environment: Mapping[str, str]) -> list[str]:
+def _size_variables(environment: Mapping[str, str]) -> list[str]:
     """Return the names of the variables that give the number of ranks."""
-    names = [name for name in _SIZES if environment.get(name)]
+    names = [name for name in _SIZE_VARIABLES if environment.get(name)]
     if not names and environment.get("SLURM_STEP_ID") and environment.get("SLURM_STEP_NUM_TASKS"):
         names = ["SLURM_STEP_NUM_TASKS"]
     return names
 
 
-def _wire(environment: Mapping[str, str]) -> Wire:
+def _interface_of(environment: Mapping[str, str]) -> LauncherInterface:
     """Return the interface that the environment shows."""
     if environment.get("OMPI_COMM_WORLD_SIZE"):
-        return Wire.OPEN_MPI
+        return LauncherInterface.OPEN_MPI
     if environment.get("PMI_SIZE"):
-        return Wire.PMI
-    return Wire.PMIX if environment.get("PMIX_NAMESPACE") else Wire.NOTHING
+        return LauncherInterface.PMI
+    return LauncherInterface.PMIX if environment.get("PMIX_NAMESPACE") else LauncherInterface.NOTHING
 
 
-def conflicting(wire: Wire) -> tuple[str, ...]:
+def conflicting_prefixes(wire: LauncherInterface) -> tuple[str, ...]:
     """Return the prefixes of variables that another launcher has left and that would mislead the MPI library."""
-    return {Wire.OPEN_MPI: ("PMI_",), Wire.PMI: ("PMIX_",)}.get(wire, ())
+    return {LauncherInterface.OPEN_MPI: ("PMI_",), LauncherInterface.PMI: ("PMIX_",)}.get(wire, ())

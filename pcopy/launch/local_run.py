@@ -7,49 +7,49 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from pcopy.engine.transports.local import LocalTransport, allow_descriptors, fork_ranks
-from pcopy.errors import INTERNAL, Hindered, JobAborted, PcopyError, story
-from pcopy.fsio.kernel.choose import load_kernel
+from pcopy.engine.transports.local import LocalTransport, fork_ranks, raise_descriptor_limit
+from pcopy.errors import EXIT_INTERNAL, JobAborted, PcopyError, ResourceUnavailable, current_traceback
+from pcopy.fsio.kernel.choose import import_backend
 from pcopy.launch.rank import RankSetup, run_rank
-from pcopy.launch.run import Ranks, run
-from pcopy.launch.tool import Command, Ended, Tool
+from pcopy.launch.run import RankStarter, run_job
+from pcopy.launch.tool import Command, JobResult, Tool
 from pcopy.launch.watch.watchdog import NoticePipe
 
-MOST_RANKS = 8
+MAX_DEFAULT_RANKS = 8
 """Maximum number of ranks that are started unless the user asks for more."""
 
 KILL_GRACE = 2.0
 """Seconds that the other ranks have to end after a failure, before they are killed."""
 
 
-def run_locally(words: Sequence[str], command: Command, usual: int = 0) -> int:
+def run_locally(words: Sequence[str], command: Command, default_ranks: int = 0) -> int:
     """Run the job; return its exit status. ``usual``: number of ranks unless the user asks for another; 0: by the
     processors.
     """
-    return run(command, words, LocalRanks(usual or min(len(os.sched_getaffinity(0)), MOST_RANKS)))
+    return run_job(command, words, ForkedRanks(default_ranks or min(len(os.sched_getaffinity(0)), MAX_DEFAULT_RANKS)))
 
 
-class LocalRanks(Ranks):
+class ForkedRanks(RankStarter):
     """Ranks that this process forks; it is rank 0 itself."""
 
-    def __init__(self, usual: int) -> None:
-        self._usual = usual
+    def __init__(self, default_ranks: int) -> None:
+        self._default_ranks = default_ranks
         self._transport: LocalTransport | None = None
         self._notices: NoticePipe | None = None
 
-    def number(self, asked: int) -> int:
-        size = asked or self._usual
-        allow_descriptors(size)
+    def number_of_ranks(self, asked: int) -> int:
+        size = asked or self._default_ranks
+        raise_descriptor_limit(size)
         return size
 
     def start(self, size: int, program: str) -> tuple[LocalTransport, NoticePipe]:
-        load_kernel()
+        import_backend()
         self._notices = NoticePipe()
         self._transport = fork_ranks(size, program)
-        self._notices.keep(self._transport.rank)
+        self._notices.keep_end_of(self._transport.rank)
         return self._transport, self._notices
 
-    def work(self, setup: RankSetup) -> Ended:
+    def run_rank(self, setup: RankSetup) -> JobResult:
         """Run this rank. A forked rank exits in this call; on rank 0 it returns when all ranks have ended."""
         assert self._transport and self._notices
         if setup.sink is None:
@@ -60,11 +60,11 @@ class LocalRanks(Ranks):
             setup.sink.notice(text)
         return ended
 
-    def lose(self, abort: JobAborted | Hindered, tool: Tool, advise: Callable[[], None]) -> None:
+    def fail(self, abort: JobAborted | ResourceUnavailable, tool: Tool, advise: Callable[[], None]) -> None:
         """Report why the job failed, and end all other ranks."""
         assert self._transport
-        sys.stderr.write(_told(tool.name, abort))
-        if not isinstance(abort, JobAborted) or self._transport.unsent:  # A rank does not respond any longer.
+        sys.stderr.write(_error_text(tool.name, abort))
+        if not isinstance(abort, JobAborted) or self._transport.has_unsent:  # A rank does not respond any longer.
             self._transport.children.kill()
         else:
             self._transport.close()  # notifies the other ranks that this was printed
@@ -72,7 +72,7 @@ class LocalRanks(Ranks):
         advise()
 
 
-def _told(program: str, error: PcopyError) -> str:
+def _error_text(program: str, error: PcopyError) -> str:
     """Return the text of an error for standard error."""
     return str(error) if isinstance(error, JobAborted) else f"{program}: {error}\n"
 
@@ -82,14 +82,14 @@ def _run_child(setup: RankSetup) -> NoReturn:
 
     The exit skips Python's cleanup: the child must not close or flush what its parent has opened and buffered.
     """
-    status = INTERNAL
+    status = EXIT_INTERNAL
     try:
         status = run_rank(setup).status
     except PcopyError as error:
         status = error.status
-        sys.stderr.write(_told(setup.tool.name, error))
+        sys.stderr.write(_error_text(setup.tool.name, error))
     except Exception:
-        sys.stderr.write(story())
+        sys.stderr.write(current_traceback())
     finally:
         sys.stderr.flush()
         os._exit(status)

@@ -20,35 +20,36 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 from pcopy import libc
-from pcopy.errors import Refused
-from pcopy.launch.launcher import Launch, Wire, conflicting
-from pcopy.text import shown
+from pcopy.errors import RequestRefused
+from pcopy.launch.launcher import Launch, LauncherInterface, conflicting_prefixes
+from pcopy.text import printable_path
 
-OPEN_MPI = ("Open MPI",)
-MPICH_AND_KIN = ("MPICH", "MPICH2", "Intel MPI", "MVAPICH", "MVAPICH2", "Cray MPICH")
+OPEN_MPI_VENDORS = ("Open MPI",)
+MPICH_VENDORS = ("MPICH", "MPICH2", "Intel MPI", "MVAPICH", "MVAPICH2", "Cray MPICH")
 """Vendor names that ``MPI.get_vendor()`` returns for libraries with MPICH's ABI."""
 
 _ADVICE = {
-    Wire.OPEN_MPI: "install Open MPI's library, or use the mpiexec of the MPI that is loaded",
-    Wire.PMI: "use the mpiexec of the MPI that is loaded; for Open MPI in Slurm: srun --mpi=pmix",
-    Wire.PMIX: "for MPICH and its kin: srun --mpi=pmi2",
-    Wire.NOTHING: "for Open MPI: srun --mpi=pmix; for MPICH and its kin: srun --mpi=pmi2",
+    LauncherInterface.OPEN_MPI: "install Open MPI's library, or use the mpiexec of the MPI that is loaded",
+    LauncherInterface.PMI: "use the mpiexec of the MPI that is loaded; for Open MPI in Slurm: srun --mpi=pmix",
+    LauncherInterface.PMIX: "for MPICH and its kin: srun --mpi=pmi2",
+    LauncherInterface.NOTHING: "for Open MPI: srun --mpi=pmix; for MPICH and its kin: srun --mpi=pmi2",
 }
-_MPICH = "libmpi.so.12"
-_MODULE = re.compile(r"-[bBdEhiIOPqRsSuvx?]*m")
+_MPICH_SONAME = "libmpi.so.12"
+_MODULE_OPTION = re.compile(r"-[bBdEhiIOPqRsSuvx?]*m")
 """Matches an option of Python that names a module, alone or after other options in one word, as ``-Bm``."""
-_ANCESTORS = 4
+_MAX_ANCESTORS = 4
 """Number of parent processes that are examined to find the launcher: there may be a shell, time, numactl and the
 like between.
 """
 
 
-def load(launch: Launch, words: Sequence[str]) -> ModuleType:
-    """Return the module ``transports.mpi`` with a library that fits ``launch``; raise ``Refused`` if there is none.
+def load_transport(launch: Launch, words: Sequence[str]) -> ModuleType:
+    """Return the module ``transports.mpi`` with a library that fits ``launch``; raise ``RequestRefused`` if there is
+    none.
 
     Replaces the process if another library fits; ``words`` are its command line arguments.
     """
-    misleading = conflicting(launch.wire)
+    misleading = conflicting_prefixes(launch.interface)
     for name in [name for name in os.environ if name.startswith(misleading)]:
         del os.environ[
             name
@@ -56,95 +57,99 @@ def load(launch: Launch, words: Sequence[str]) -> ModuleType:
     try:
         from pcopy.engine.transports import mpi
     except ModuleNotFoundError as error:
-        python = shown(os.fsencode(sys.executable))
+        python = printable_path(os.fsencode(sys.executable))
         reason = f"{python} has no package {error.name}; without mpiexec and srun pcopy needs no MPI"
     except (ImportError, RuntimeError, OSError) as error:
-        _start_anew(launch, words)
+        _restart_with_other_library(launch, words)
         reason = str(error).partition("\n")[0]
-        advice = _advice(launch.wire, "")
+        advice = _debian_mpich_advice(launch.interface, "")
         reason = f"mpi4py finds no MPI library that fits: {reason}{advice and f'; {advice}'}"
     else:
-        if fits(launch.wire, mpi.vendor(), mpi.speaks_pmix()):
+        if is_compatible(launch.interface, mpi.library_name(), mpi.is_linked_with_pmix()):
             return mpi
-        if mpi.is_switchable():
-            _start_anew(launch, words)
-        reason = f"mpi4py loads {mpi.vendor()}, which doesn't fit: {_advice(launch.wire, _ADVICE[launch.wire])}"
-    raise Refused(f"{launch.started}, but {reason}")
+        if mpi.can_switch_library():
+            _restart_with_other_library(launch, words)
+        reason = f"mpi4py loads {mpi.library_name()}, which doesn't fit: {_debian_mpich_advice(launch.interface, _ADVICE[launch.interface])}"
+    raise RequestRefused(f"{launch.started_text}, but {reason}")
 
 
-def fits(wire: Wire, vendor: str, speaks_pmix: bool) -> bool:
+def is_compatible(wire: LauncherInterface, vendor: str, speaks_pmix: bool) -> bool:
     """True if the library can find the other ranks by this interface, or at least finds out that it cannot
     without an abort.
     """
-    if vendor in OPEN_MPI:
-        return wire in (Wire.OPEN_MPI, Wire.PMIX)
-    if vendor in MPICH_AND_KIN:
-        return wire in (Wire.PMI, Wire.NOTHING) or speaks_pmix
+    if vendor in OPEN_MPI_VENDORS:
+        return wire in (LauncherInterface.OPEN_MPI, LauncherInterface.PMIX)
+    if vendor in MPICH_VENDORS:
+        return wire in (LauncherInterface.PMI, LauncherInterface.NOTHING) or speaks_pmix
     return True
 
 
-def alone(launch: Launch, vendor: str, size: int) -> Refused:
+def wrong_size(launch: Launch, vendor: str, size: int) -> RequestRefused:
     """Return the error for a COMM_WORLD whose size differs from the launcher's number of ranks."""
-    return Refused(f"{launch.started}, but MPI ({vendor}) sees {size}: {_ADVICE[launch.wire]}")
+    return RequestRefused(f"{launch.started_text}, but MPI ({vendor}) sees {size}: {_ADVICE[launch.interface]}")
 
 
-def _start_anew(launch: Launch, words: Sequence[str]) -> None:
+def _restart_with_other_library(launch: Launch, words: Sequence[str]) -> None:
     """Replace this process by one with the next library that could fit; return if there is none."""
     if not sys.executable or list(words) != sys.argv[1:]:
         return
     tried = os.environ.get("MPI4PY_LIBMPI")
-    libraries = candidates(launch.wire)
+    libraries = candidate_libraries(launch.interface)
     for library in libraries[libraries.index(tried) + 1 :] if tried in libraries else libraries:
-        if _is_of_kind(library, launch.wire):
+        if _is_library_compatible(library, launch.interface):
             os.environ.pop("MPI4PY_MPIABI", None)
             os.environ["MPI4PY_LIBMPI"] = library
             sys.stdout.flush()
-            os.execv(sys.executable, [sys.executable, *_safe_path(), *sys.orig_argv[1:]])
+            os.execv(sys.executable, [sys.executable, *_safe_path_option(), *sys.orig_argv[1:]])
 
 
-def _safe_path() -> Sequence[str]:
+def _safe_path_option() -> Sequence[str]:
     """Return the option -P, without which ``python -m pcopy`` would load a ``pcopy.py`` of the working directory.
 
     It is omitted if the package itself is in the working directory, as in a checkout.
     """
     packages = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     of_python = sys.orig_argv[1 : len(sys.orig_argv) - len(sys.argv[1:])]
-    is_module = any(_MODULE.match(word) for word in of_python)
+    is_module = any(_MODULE_OPTION.match(word) for word in of_python)
     return ["-P"] if is_module and os.path.realpath(os.curdir) != os.path.realpath(packages) else []
 
 
-def candidates(wire: Wire) -> list[str]:
+def candidate_libraries(wire: LauncherInterface) -> list[str]:
     """Return libraries that may fit, the likeliest first: those of the launcher, then those that the system and
     Python would find.
     """
-    soname = "libmpi.so.40" if wire in (Wire.OPEN_MPI, Wire.PMIX) else _MPICH
-    return list(dict.fromkeys((*_installed(soname), soname)))
+    soname = "libmpi.so.40" if wire in (LauncherInterface.OPEN_MPI, LauncherInterface.PMIX) else _MPICH_SONAME
+    return list(dict.fromkeys((*_installed_libraries(soname), soname)))
 
 
-def _installed(soname: str) -> Iterator[str]:
+def _installed_libraries(soname: str) -> Iterator[str]:
     """Yield libraries of this name in the usual directories, those of the launcher first."""
-    prefixes = [*_launchers(), *filter(None, [os.environ.get("OPAL_PREFIX"), os.environ.get("MPI_HOME")]), sys.prefix]
+    prefixes = [
+        *_parent_prefixes(),
+        *filter(None, [os.environ.get("OPAL_PREFIX"), os.environ.get("MPI_HOME")]),
+        sys.prefix,
+    ]
     for prefix in prefixes:
         for directory in ("lib", "lib64", "lib/*-linux-gnu", "lib/release", "lib/openmpi/lib", "lib64/openmpi/lib"):
             yield from sorted(glob.glob(os.path.join(glob.escape(prefix), directory, soname)))
 
 
-def _advice(wire: Wire, other: str) -> str:
+def _debian_mpich_advice(wire: LauncherInterface, other: str) -> str:
     """Return how to make Debian's MPICH available if it is installed; otherwise ``other``.
 
     Debian installs it under another name than libmpi.so.12, by which mpi4py's wheels look for it.
     """
-    renamed = next(_installed("libmpich.so.12"), "") if wire is Wire.PMI else ""
+    renamed = next(_installed_libraries("libmpich.so.12"), "") if wire is LauncherInterface.PMI else ""
     if not renamed:
         return other
-    link = f"mkdir DIR && ln -s {shown(os.fsencode(renamed))} DIR/{_MPICH}"
+    link = f"mkdir DIR && ln -s {printable_path(os.fsencode(renamed))} DIR/{_MPICH_SONAME}"
     return f"Debian's MPICH is installed under another name: {link}, and start again with DIR in LD_LIBRARY_PATH"
 
 
-def _launchers() -> Iterator[str]:
+def _parent_prefixes() -> Iterator[str]:
     """Yield the installation prefixes of the parent processes: /opt/mpi for /opt/mpi/bin/hydra_pmi_proxy."""
     pid = os.getppid()
-    for _ in range(_ANCESTORS):
+    for _ in range(_MAX_ANCESTORS):
         try:
             program = os.readlink(f"/proc/{pid}/exe")
             with open(f"/proc/{pid}/stat", "rb") as file:
@@ -154,15 +159,15 @@ def _launchers() -> Iterator[str]:
         yield os.path.dirname(os.path.dirname(program))
 
 
-def _is_of_kind(library: str, wire: Wire) -> bool:
+def _is_library_compatible(library: str, wire: LauncherInterface) -> bool:
     """True if the library can be loaded and fits the interface. Its symbols are checked, since its file name
     proves nothing.
     """
     try:
-        found = libc.symbols_of(library, ["MPI_Get_library_version", "ompi_mpi_comm_self", "PMIx_Init"])
+        found = libc.defined_symbols(library, ["MPI_Get_library_version", "ompi_mpi_comm_self", "PMIx_Init"])
     except OSError:
         return False
     if "MPI_Get_library_version" not in found:
         return False
-    vendor = OPEN_MPI[0] if "ompi_mpi_comm_self" in found else MPICH_AND_KIN[0]
-    return fits(wire, vendor, "PMIx_Init" in found)
+    vendor = OPEN_MPI_VENDORS[0] if "ompi_mpi_comm_self" in found else MPICH_VENDORS[0]
+    return is_compatible(wire, vendor, "PMIx_Init" in found)

@@ -8,55 +8,55 @@ from __future__ import annotations
 import os
 import time
 
-from pcopy.launch.group import Group, kernels
+from pcopy.launch.group import ProcessGroup, backends_text
 from pcopy.launch.rank import RankSetup
-from pcopy.launch.tool import Ended, Preparation
-from pcopy.launch.watch.signals import told
-from pcopy.report.recorder import End, Facts, Recorder, Records
-from pcopy.report.screen import Screen, Telling
+from pcopy.launch.tool import JobResult, PreparedJob
+from pcopy.launch.watch.signals import stop_message
+from pcopy.report.recorder import JobEnd, JobRecorder, RecorderSink, RunFacts
+from pcopy.report.screen import OutputOptions, ProgressScreen
 from pcopy.tasks.base.job import Sink, Totals
 
 
-class Recording:
+class JobRecording:
     """The recorders that the user has asked for."""
 
-    def __init__(self, telling: Telling) -> None:
-        """Create the recorders; raise ``Refused`` if a file cannot be created."""
-        recorders: list[Recorder] = []
+    def __init__(self, telling: OutputOptions) -> None:
+        """Create the recorders; raise ``RequestRefused`` if a file cannot be created."""
+        recorders: list[JobRecorder] = []
         if telling.metrics:
-            from pcopy.report.metrics import Metrics
+            from pcopy.report.metrics import MetricsFile
 
-            recorders.append(Metrics(telling.metrics, telling.umask, telling.interval))
+            recorders.append(MetricsFile(telling.metrics, telling.umask, telling.interval))
         if telling.reports:
             from pcopy.report.report import JobReport
 
             recorders.append(JobReport(telling.reports, telling.umask))
-        self._records = Records(recorders)
+        self._records = RecorderSink(recorders)
 
-    def begin(self, screen: Screen, setup: RankSetup, preparation: Preparation, group: Group) -> Sink:
+    def begin(self, screen: ProgressScreen, setup: RankSetup, preparation: PreparedJob, group: ProcessGroup) -> Sink:
         """Notify the recorders that the job begins; return a sink that passes everything to them and to ``screen``."""
         tool, hosts = setup.tool, setup.hosts or [os.uname().nodename] * setup.transport.size
-        facts = Facts(
+        facts = RunFacts(
             tool.name,
-            tool.done,
-            tool.writes,
+            tool.done_word,
+            tool.writes_to_targets,
             tool.stages,
             setup.job,
             hosts,
-            kernels(group.hellos),
+            backends_text(group.descriptions),
             time.time() - (time.monotonic() - preparation.began),
-            Totals(*preparation.keeping.counts) if preparation.keeping.resumed else Totals(),
-            preparation.words,
-            tool.meanings,
+            Totals(*preparation.checkpoint.counts) if preparation.checkpoint.resumed else Totals(),
+            preparation.command_line,
+            tool.status_meanings,
         )
         self._records.begin(facts, screen.notice)
-        return self._records.before(screen)
+        return self._records.forward_to(screen)
 
-    def end(self, preparation: Preparation, ended: Ended, status: int) -> None:
+    def end(self, preparation: PreparedJob, ended: JobResult, status: int) -> None:
         """Notify the recorders how the job ended, after the user was notified."""
-        halted = told(ended.halted) if ended.halted is not None else ""
-        self._records.end(End(status, ended.totals, halted, preparation.values, ended.gathered))
+        halted = stop_message(ended.halt) if ended.halt is not None else ""
+        self._records.end(JobEnd(status, ended.totals, halted, preparation.json_values, ended.work_of_ranks))
 
-    def end_in_disorder(self, status: int) -> None:
+    def end_after_failure(self, status: int) -> None:
         """Notify the recorders that a rank failed."""
-        self._records.end_in_disorder(status)
+        self._records.end_after_failure(status)

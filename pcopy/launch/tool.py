@@ -14,11 +14,11 @@ from typing import Any, Protocol
 from pcopy.engine.messages import Halt
 from pcopy.engine.phase_end import Director
 from pcopy.engine.task import Task
-from pcopy.errors import INCOMPLETE, INTERNAL, OK, REFUSED, STOPPED
-from pcopy.jobs.lifecycle import Keeping, KeptJob
+from pcopy.errors import EXIT_INCOMPLETE, EXIT_INTERNAL, EXIT_OK, EXIT_REFUSED, EXIT_STOPPED
+from pcopy.jobs.lifecycle import CheckpointSettings, JobDirectory
 from pcopy.named import NamedTuple
 from pcopy.report.gauge import Stages
-from pcopy.report.screen import Telling
+from pcopy.report.screen import OutputOptions
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import Job, Sink, Totals
 from pcopy.tasks.base.phases import Phase, phase_name
@@ -27,17 +27,17 @@ from pcopy.tasks.base.values import Place
 from pcopy.walk.visitor import Visitor
 
 
-class Ended(NamedTuple):
+class JobResult(NamedTuple):
     """How a job ended, on rank 0: its exit status, the exact counters, and why it ``halted`` if it did not do
     everything.
     """
 
     status: int
     totals: Totals
-    halted: Halt | None
+    halt: Halt | None
     layouts: tuple[tuple[str, int], ...] = ()
     """Number of files per Lustre layout, described for people; empty if there are none."""
-    gathered: bytes = b""
+    work_of_ranks: bytes = b""
     """What all ranks report of their work (``pcopy.tasks.base.rank_sums``), if a report was asked for."""
     is_durable: bool = True
     """False if the job has written more than is recorded and on stable storage."""
@@ -46,11 +46,11 @@ class Ended(NamedTuple):
 class JobDirector(Director, Protocol):
     """Decides on rank 0 which phase follows, and holds how the job ended."""
 
-    ended: Ended
+    result: JobResult
     """How the job ended."""
 
 
-Settle = Callable[[Rank, Totals], int]
+CompleteJob = Callable[[Rank, Totals], int]
 """Does the remaining work when all items are processed; returns the exit status."""
 
 
@@ -59,27 +59,27 @@ class Tool:
 
     name: str
     """Name of the program, which begins each line of its messages."""
-    writes: bool
+    writes_to_targets: bool
     """True if the program may write to the targets of its roots, which all hosts must then see alike."""
-    unfinished: int
+    unfinished_status: int
     """Exit status of a job that ends before everything is done."""
     spool_advice: str
     """What the user can do if there is no space for waiting work."""
     stages: Stages
     """How progress is measured."""
-    done = "copied"
+    done_word = "copied"
     """Word for what was done to an item that counts as ``Totals.copied``."""
-    meanings: Mapping[int, str] = MappingProxyType(
+    status_meanings: Mapping[int, str] = MappingProxyType(
         {
-            OK: "all done",
-            INCOMPLETE: "finished, but not everything is as it should be",
-            REFUSED: "something could not be read",
-            INTERNAL: "internal error",
-            STOPPED: "stopped early",
+            EXIT_OK: "all done",
+            EXIT_INCOMPLETE: "finished, but not everything is as it should be",
+            EXIT_REFUSED: "something could not be read",
+            EXIT_INTERNAL: "internal error",
+            EXIT_STOPPED: "stopped early",
         }
     )
     """Meanings of the exit statuses, for people."""
-    director: Callable[[Rank, Settle, int], JobDirector]
+    make_director: Callable[[Rank, CompleteJob, int], JobDirector]
     """Creates the director of a job; the last argument is ``unfinished``."""
     durable_before: tuple[int, ...] = (int(Phase.NAME),)
     """Phases that begin only after everything before them is recorded."""
@@ -88,26 +88,26 @@ class Tool:
         """Return the name of a phase, for users."""
         return phase_name(phase)
 
-    def first_counts(self, job: Job) -> list[int]:
+    def initial_counts(self, job: Job) -> list[int]:
         """Return the counters before the first task: roots that are directories count as found; items below them
         count when they are found.
         """
-        first = [0] * counts.COUNTERS
+        first = [0] * counts.COUNTER_COUNT
         first[counts.FOUND] = first[counts.UNSCANNED] = sum(1 for root in job.roots if not root.item)
         return first
 
-    def visitor(self, rank: Rank, result: Any, place: Place, attempt: int) -> Visitor:
+    def make_visitor(self, rank: Rank, result: Any, place: Place, attempt: int) -> Visitor:
         """Return the visitor that receives the items that a task (``ScanDir``, ``ScanNames``) finds in a directory."""
         raise NotImplementedError
 
-    def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
+    def remove_temporaries(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
         """Remove temporary files that were created by the run ``since`` or a later one and will never be completed.
 
         ``forgotten``: the tasks that were dropped.
         """
 
 
-class Preparation:
+class PreparedJob:
     """A job that is ready to run, and what is reported to its user; on rank 0 only.
 
     This class serves programs that do not record jobs; others override it.
@@ -116,7 +116,7 @@ class Preparation:
     job: Job
     """The job; final once ``begin`` was called."""
 
-    def __init__(self, ranks: int, in_flight: int, telling: Telling) -> None:
+    def __init__(self, ranks: int, in_flight: int, telling: OutputOptions) -> None:
         """Prepare a job.
 
         Args:
@@ -127,25 +127,25 @@ class Preparation:
         self.began = time.monotonic()
         self.ranks = ranks
         self.in_flight = in_flight
-        self.telling = telling
-        self.kept: KeptJob | None = None
+        self.output = telling
+        self.job_directory: JobDirectory | None = None
         """The job directory; None if the job is not recorded."""
-        self.words: Sequence[str] = ()
+        self.command_line: Sequence[str] = ()
         """The command line, without the name of the program."""
-        self.values: dict[str, object] = {}
+        self.json_values: dict[str, object] = {}
         """The values of ``--json``, once the end was reported."""
-        self.places = 1
+        self.number_of_places = 1
         """Number of hosts, or of namespaces on them, that have ranks; set before ``begin``."""
 
     @property
-    def keeping(self) -> Keeping:
+    def checkpoint(self) -> CheckpointSettings:
         """How the job is recorded, for all ranks."""
-        return Keeping()
+        return CheckpointSettings()
 
-    def begin(self, ranks: int) -> None:
-        """Complete the preparation for this number of ranks; raise ``Refused``. Afterwards ``job`` is final."""
+    def complete_preparation(self, ranks: int) -> None:
+        """Complete the preparation for this number of ranks; raise ``RequestRefused``. Afterwards ``job`` is final."""
 
-    def announce(self) -> None:
+    def print_start(self) -> None:
         """Print what the job is about to do."""
 
     def sink(self, screen: Sink) -> Sink:
@@ -154,20 +154,20 @@ class Preparation:
         """
         return screen
 
-    def settle(self, rank: Rank, totals: Totals) -> int:
-        """Do the remaining work when all items are processed; return the exit status (``Settle``)."""
+    def complete(self, rank: Rank, totals: Totals) -> int:
+        """Do the remaining work when all items are processed; return the exit status (``CompleteJob``)."""
         raise NotImplementedError
 
-    def tell_end(self, ended: Ended, ranks: int) -> int:
+    def report_end(self, ended: JobResult, ranks: int) -> int:
         """Print how the job ended; return the exit status."""
         raise NotImplementedError
 
-    def tell_how_to_go_on(self) -> None:
+    def print_resume_advice(self) -> None:
         """Print what the user can do after a rank has failed."""
 
 
 class Command(NamedTuple):
-    """A ``tool``, and the function that prepares a job from the user's command line; it raises ``Refused``."""
+    """A ``tool``, and the function that prepares a job from the user's command line; it raises ``RequestRefused``."""
 
     tool: Tool
-    prepare: Callable[[Sequence[str]], Preparation]
+    prepare: Callable[[Sequence[str]], PreparedJob]

@@ -24,9 +24,9 @@ The data of a released file are in an archive (HSM).
 STALE, INITIALISED, EXTENSION = 1, 0x10, 0x40
 """Flags of a component. The objects of an initialised component exist."""
 
-TO_THE_END = 2**64 - 1
+END_OF_FILE = 2**64 - 1
 """End of a component that extends to the end of the file."""
-ALL = 0xFFFF
+ALL_OSTS = 0xFFFF
 """As the number of stripes: one on each OST. As the offset: the server chooses the first OST."""
 
 NO_POOL = b"ignore"
@@ -35,16 +35,16 @@ NO_POOL = b"ignore"
 Older Lustre versions may not know it.
 """
 
-_PLAIN = struct.Struct("<II16xIHH")
-_POOL = struct.Struct("<16s")
-_OBJECT = struct.Struct("<20xI")
-_HEADER = struct.Struct("<IIIHHH14x")
-_ENTRY = struct.Struct("<IIQQII16x")
-_MOST_ENTRIES = 1024
+_PLAIN_FORMAT = struct.Struct("<II16xIHH")
+_POOL_FORMAT = struct.Struct("<16s")
+_OBJECT_FORMAT = struct.Struct("<20xI")
+_COMPOSITE_FORMAT = struct.Struct("<IIIHHH14x")
+_COMPONENT_FORMAT = struct.Struct("<IIQQII16x")
+_MAX_COMPONENTS = 1024
 """Maximum number of components that is accepted: far more than any file has."""
 
 
-class BadLayout(ValueError):
+class InvalidLayout(ValueError):
     """The bytes are not a layout, or one of an unknown type."""
 
 
@@ -65,15 +65,15 @@ class Component(NamedTuple):
     """
 
     stripes: int = 0
-    size: int = 0
+    stripe_size: int = 0
     pattern: int = RAID0
     pool: bytes = b""
-    offset: int = ALL
+    first_ost: int = ALL_OSTS
     osts: tuple[int, ...] = ()
     start: int = 0
-    end: int = TO_THE_END
+    end: int = END_OF_FILE
     flags: int = 0
-    number: int = 0
+    component_id: int = 0
 
 
 class Striping(NamedTuple):
@@ -90,12 +90,12 @@ class Striping(NamedTuple):
     state: int = 0
 
     @property
-    def plain(self) -> Component | None:
+    def single_component(self) -> Component | None:
         """The only component of a plain layout; None for a composite one."""
         return None if self.is_composite else self.components[0]
 
     @property
-    def normal(self) -> Striping:
+    def normalised(self) -> Striping:
         """The requested layout, without everything that differs from file to file: objects, generations, states,
         numbers.
 
@@ -106,10 +106,10 @@ class Striping(NamedTuple):
                 each._replace(
                     pattern=each.pattern & ~RELEASED,
                     pool=b"" if each.pattern & ON_MDT or each.pool == NO_POOL else each.pool,
-                    offset=ALL,
+                    first_ost=ALL_OSTS,
                     osts=(),
                     flags=each.flags & ~(INITIALISED | STALE),
-                    number=0,
+                    component_id=0,
                 )
                 for each in self.components
             ),
@@ -118,7 +118,7 @@ class Striping(NamedTuple):
         )
 
     @property
-    def in_no_pool(self) -> Striping:
+    def without_default_pool(self) -> Striping:
         """The same layout for a directory whose default layout has a pool.
 
         Components without a pool would inherit the directory's; so they get ``NO_POOL``.
@@ -130,13 +130,13 @@ class Striping(NamedTuple):
         )
 
     @property
-    def unit(self) -> int:
+    def largest_stripe_size(self) -> int:
         """The largest stripe size, in bytes, that is a power of two; 0 if there is none."""
-        sizes = (each.size for each in self.components if not each.flags & EXTENSION)
+        sizes = (each.stripe_size for each in self.components if not each.flags & EXTENSION)
         return max((size for size in sizes if size & (size - 1) == 0), default=0)
 
     @property
-    def on_mdt(self) -> int:
+    def bytes_on_mdt(self) -> int:
         """Number of bytes of the file that are stored on its MDT."""
         return sum(each.end - each.start for each in self.components if each.pattern & ON_MDT)
 
@@ -146,70 +146,83 @@ class Striping(NamedTuple):
         return frozenset(each.pool for each in self.components if each.pool)
 
 
-def parse(blob: bytes) -> Striping:
-    """Return the layout that the attribute ``blob`` holds. Raise ``BadLayout``."""
+def parse_layout(blob: bytes) -> Striping:
+    """Return the layout that the attribute ``blob`` holds. Raise ``InvalidLayout``."""
     try:
-        if _magic(blob, 0) != COMPOSITE:
-            return Striping((_component(blob, 0, len(blob)),))
-        _, size, generation, state, entries, more_mirrors = _HEADER.unpack_from(blob)
-        if not 0 < entries <= _MOST_ENTRIES or size > len(blob):
-            raise BadLayout(f"a layout of {len(blob)} bytes says that it has {entries} components in {size} bytes")
-        components = tuple(_entry(blob, _HEADER.size + index * _ENTRY.size) for index in range(entries))
+        if _read_magic(blob, 0) != COMPOSITE:
+            return Striping((_parse_component(blob, 0, len(blob)),))
+        _, size, generation, state, entries, more_mirrors = _COMPOSITE_FORMAT.unpack_from(blob)
+        if not 0 < entries <= _MAX_COMPONENTS or size > len(blob):
+            raise InvalidLayout(f"a layout of {len(blob)} bytes says that it has {entries} components in {size} bytes")
+        components = tuple(
+            _parse_entry(blob, _COMPOSITE_FORMAT.size + index * _COMPONENT_FORMAT.size) for index in range(entries)
+        )
     except struct.error as error:
-        raise BadLayout(f"a layout of {len(blob)} bytes is cut short") from error
+        raise InvalidLayout(f"a layout of {len(blob)} bytes is cut short") from error
     return Striping(components, True, more_mirrors + 1, generation, state)
 
 
-def write(striping: Striping) -> bytes:
+def pack_layout(striping: Striping) -> bytes:
     """Return the attribute that requests this layout. It names no objects, because the server chooses the OSTs."""
     if not striping.is_composite:
-        return _written(striping.components[0])
-    bodies = [_written(component) for component in striping.components]
-    offset = _HEADER.size + _ENTRY.size * len(bodies)
+        return _pack_component(striping.components[0])
+    bodies = [_pack_component(component) for component in striping.components]
+    offset = _COMPOSITE_FORMAT.size + _COMPONENT_FORMAT.size * len(bodies)
     entries = b""
     for number, (component, body) in enumerate(zip(striping.components, bodies, strict=True), 1):
         flags = component.flags & ~(INITIALISED | STALE)
-        entries += _ENTRY.pack(component.number or number, flags, component.start, component.end, offset, len(body))
+        entries += _COMPONENT_FORMAT.pack(
+            component.component_id or number, flags, component.start, component.end, offset, len(body)
+        )
         offset += len(body)
-    head = _HEADER.pack(COMPOSITE, offset, striping.generation, striping.state, len(bodies), striping.mirrors - 1)
+    head = _COMPOSITE_FORMAT.pack(
+        COMPOSITE, offset, striping.generation, striping.state, len(bodies), striping.mirrors - 1
+    )
     return head + entries + b"".join(bodies)
 
 
-def without_released(blob: bytes) -> bytes:
+def without_released_flag(blob: bytes) -> bytes:
     """Return the same layout without the flags of a released file, for a file whose data are present.
 
-    Raise ``BadLayout``.
+    Raise ``InvalidLayout``.
     """
     changed = bytearray(blob)
     offsets = [0]
-    if _magic(blob, 0) == COMPOSITE:
-        entries = _HEADER.unpack_from(blob)[4]
-        offsets = [_ENTRY.unpack_from(blob, _HEADER.size + index * _ENTRY.size)[4] for index in range(entries)]
+    if _read_magic(blob, 0) == COMPOSITE:
+        entries = _COMPOSITE_FORMAT.unpack_from(blob)[4]
+        offsets = [
+            _COMPONENT_FORMAT.unpack_from(blob, _COMPOSITE_FORMAT.size + index * _COMPONENT_FORMAT.size)[4]
+            for index in range(entries)
+        ]
     for offset in offsets:
         pattern = int.from_bytes(changed[offset + 4 : offset + 8], "little") & ~RELEASED
         changed[offset + 4 : offset + 8] = pattern.to_bytes(4, "little")
     return bytes(changed)
 
 
-def describe(striping: Striping) -> str:
+def describe_layout(striping: Striping) -> str:
     """Return a short description for people, such as ``8 stripes of 4 MiB``."""
     if not striping.is_composite:
-        return _described(striping.components[0])
+        return _component_text(striping.components[0])
     starts = [number for number, each in enumerate(striping.components) if each.start == 0]
     mirrors = max(striping.mirrors, 1)
     parts = striping.components[: starts[1] if mirrors > 1 and len(starts) > 1 else None]
-    text = ", ".join(f"{_until(each)} {_described(each)}" for each in parts) if len(parts) > 1 else _described(parts[0])
+    text = (
+        ", ".join(f"{_extent_text(each)} {_component_text(each)}" for each in parts)
+        if len(parts) > 1
+        else _component_text(parts[0])
+    )
     if mirrors > 1:
         return f"{mirrors} mirrors ({text})"
     return text if starts else f"({text})"
 
 
-def _until(component: Component) -> str:
-    """Return the extent of a component for ``describe``."""
-    return "then" if component.end == TO_THE_END else f"to {_size(component.end)}"
+def _extent_text(component: Component) -> str:
+    """Return the extent of a component for ``describe_layout``."""
+    return "then" if component.end == END_OF_FILE else f"to {_size_text(component.end)}"
 
 
-def _size(number: int) -> str:
+def _size_text(number: int) -> str:
     """Return a size for people, in the largest unit of which it is a whole multiple, as stripe sizes and extents
     usually are.
     """
@@ -219,15 +232,17 @@ def _size(number: int) -> str:
     return f"{number} B"
 
 
-def _described(component: Component) -> str:
+def _component_text(component: Component) -> str:
     """Return the description of one component."""
     if component.pattern & ON_MDT:
         return "on the MDT"
-    count = "all OSTs" if component.stripes == ALL else f"{component.stripes or 'default'}"
+    count = "all OSTs" if component.stripes == ALL_OSTS else f"{component.stripes or 'default'}"
     stripes = "stripe" if component.stripes == 1 else "stripes"
-    text = count if component.stripes == ALL else f"{count} {stripes}"
-    if component.size:  # of a self-extending component it is the step of the extension, in KiB
-        text += f" of {_size(component.size * 1024 if component.flags & EXTENSION else component.size)}"
+    text = count if component.stripes == ALL_OSTS else f"{count} {stripes}"
+    if component.stripe_size:  # of a self-extending component it is the step of the extension, in KiB
+        text += (
+            f" of {_size_text(component.stripe_size * 1024 if component.flags & EXTENSION else component.stripe_size)}"
+        )
     if component.pattern & OVERSTRIPED:
         text += ", overstriped"
     if component.flags & EXTENSION:
@@ -237,45 +252,47 @@ def _described(component: Component) -> str:
     return text
 
 
-def _magic(blob: bytes, at: int) -> int:
-    """Return the magic number of the layout at the offset ``at``. Raise ``BadLayout`` if it is unknown."""
+def _read_magic(blob: bytes, at: int) -> int:
+    """Return the magic number of the layout at the offset ``at``. Raise ``InvalidLayout`` if it is unknown."""
     magic = int.from_bytes(blob[at : at + 4], "little")
     if magic == FOREIGN:
-        raise BadLayout("the data of the file are not in Lustre (a foreign layout)")
+        raise InvalidLayout("the data of the file are not in Lustre (a foreign layout)")
     if magic not in (V1, V3, SPECIFIC, COMPOSITE):
-        raise BadLayout(f"unknown type of layout (0x{magic:08x})")
+        raise InvalidLayout(f"unknown type of layout (0x{magic:08x})")
     return magic
 
 
-def _component(blob: bytes, at: int, end: int) -> Component:
-    """Return the plain layout at the offset ``at``, with its objects up to ``end``. Raise ``BadLayout``."""
-    magic = _magic(blob, at)
+def _parse_component(blob: bytes, at: int, end: int) -> Component:
+    """Return the plain layout at the offset ``at``, with its objects up to ``end``. Raise ``InvalidLayout``."""
+    magic = _read_magic(blob, at)
     if magic == COMPOSITE:
-        raise BadLayout("a composite layout within another")
-    _, pattern, size, count, offset = _PLAIN.unpack_from(blob, at)
-    at += _PLAIN.size
+        raise InvalidLayout("a composite layout within another")
+    _, pattern, size, count, offset = _PLAIN_FORMAT.unpack_from(blob, at)
+    at += _PLAIN_FORMAT.size
     pool = b""
     if magic != V1:
-        pool = _POOL.unpack_from(blob, at)[0].partition(b"\0")[0]
-        at += _POOL.size
-    objects = min(count, (min(end, len(blob)) - at) // _OBJECT.size) if count != ALL else 0
-    osts = tuple(_OBJECT.unpack_from(blob, at + index * _OBJECT.size)[0] for index in range(max(0, objects)))
+        pool = _POOL_FORMAT.unpack_from(blob, at)[0].partition(b"\0")[0]
+        at += _POOL_FORMAT.size
+    objects = min(count, (min(end, len(blob)) - at) // _OBJECT_FORMAT.size) if count != ALL_OSTS else 0
+    osts = tuple(
+        _OBJECT_FORMAT.unpack_from(blob, at + index * _OBJECT_FORMAT.size)[0] for index in range(max(0, objects))
+    )
     return Component(count, size, pattern, pool, offset, osts)
 
 
-def _entry(blob: bytes, at: int) -> Component:
-    """Return the component of a composite layout whose entry is at the offset ``at``. Raise ``BadLayout``."""
-    number, flags, start, end, offset, size = _ENTRY.unpack_from(blob, at)
+def _parse_entry(blob: bytes, at: int) -> Component:
+    """Return the component of a composite layout whose entry is at the offset ``at``. Raise ``InvalidLayout``."""
+    number, flags, start, end, offset, size = _COMPONENT_FORMAT.unpack_from(blob, at)
     if offset + size > len(blob) or start > end:
-        raise BadLayout(f"a component from {start} to {end} lies at {offset}, which the layout does not have")
-    inner = _component(blob, offset, offset + size)
+        raise InvalidLayout(f"a component from {start} to {end} lies at {offset}, which the layout does not have")
+    inner = _parse_component(blob, offset, offset + size)
     osts = inner.osts if flags & INITIALISED else ()
-    return inner._replace(osts=osts, start=start, end=end, flags=flags, number=number)
+    return inner._replace(osts=osts, start=start, end=end, flags=flags, component_id=number)
 
 
-def _written(component: Component) -> bytes:
+def _pack_component(component: Component) -> bytes:
     """Return the bytes of a plain layout."""
     magic = V3 if component.pool else V1
     pattern = component.pattern & ~RELEASED
-    head = _PLAIN.pack(magic, pattern, component.size, component.stripes, component.offset)
-    return head + (_POOL.pack(component.pool) if component.pool else b"")
+    head = _PLAIN_FORMAT.pack(magic, pattern, component.stripe_size, component.stripes, component.first_ost)
+    return head + (_POOL_FORMAT.pack(component.pool) if component.pool else b"")

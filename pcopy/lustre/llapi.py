@@ -16,41 +16,50 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from functools import cache
 from typing import Any
 
-from pcopy.fsio.close import let_go
-from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.close import close_ignoring_errors
+from pcopy.fsio.problem import Problem, as_problem
 
 LIBRARY = "liblustreapi.so.1"
 """File name of the library."""
-NAMED_BY = "PCOPY_LIBLUSTREAPI"
+LIBRARY_VARIABLE = "PCOPY_LIBLUSTREAPI"
 """Environment variable that names another library."""
 
-GROUP_LOCK, GROUP_UNLOCK = 0x4008669E, 0x4008669F
+GROUP_LOCK_REQUEST, GROUP_UNLOCK_REQUEST = 0x4008669E, 0x4008669F
 """Requests of ioctl(2), from lustre_user.h.
 
 They are LL_IOC_GROUP_LOCK and _UNLOCK, LL_IOC_GETOBDCOUNT, LL_IOC_GET_MDTIDX and LL_IOC_LMV_GETSTRIPE.
 """
-COUNT_TARGETS = 0x800866A8
-SERVER_OF = 0x800466AF
-DIRECTORY_STRIPES = 0xC03066F1
+OST_COUNT_REQUEST = 0x800866A8
+MDT_INDEX_REQUEST = 0x800466AF
+DIRECTORY_STRIPES_REQUEST = 0xC03066F1
 """Requests of ioctl(2), from lustre_user.h: LL_IOC_GROUP_LOCK and _UNLOCK, LL_IOC_GETOBDCOUNT, LL_IOC_GET_MDTIDX,
 LL_IOC_LMV_GETSTRIPE."""
 
-STRIPED_DIRECTORY = 0x0CD20CD0
+STRIPED_DIRECTORY_MAGIC = 0x0CD20CD0
 """Magic number of the result of LL_IOC_LMV_GETSTRIPE: LMV_MAGIC_V1."""
-MOST_OF_A_DIRECTORY = 2000
+MAX_DIRECTORY_STRIPES = 2000
 """Maximum number of stripes of a directory."""
 
-PATIENCE = 60.0
+LOCK_TIMEOUT = 60.0
 """Maximum seconds to wait for the group lock of a file, until other clients have given back their locks."""
-BRIEF_PATIENCE = 1.0
+SHORT_LOCK_TIMEOUT = 1.0
 """The same for a file that is written without the group lock if that cannot be acquired."""
-LONGEST_PAUSE = 0.005
+MAX_LOCK_PAUSE = 0.005
 """Maximum seconds that a rank sleeps between two attempts to acquire a group lock."""
 
-_NO_LOCKS = (errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS)
+_LOCKS_UNSUPPORTED_ERRNOS = (errno.ENOTTY, errno.EOPNOTSUPP, errno.ENOSYS)
 """Errors that mean that the file system has no group locks."""
 
-_TROUBLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EDQUOT, errno.ENOSPC, errno.EIO, errno.EINTR, errno.ENOMEM)
+_INCONCLUSIVE_ERRNOS = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EDQUOT,
+    errno.ENOSPC,
+    errno.EIO,
+    errno.EINTR,
+    errno.ENOMEM,
+)
 """Errors of creating a file in a pool that say nothing about the pool.
 
 A pool that does not exist leaves errno unchanged.
@@ -58,11 +67,11 @@ A pool that does not exist leaves errno unchanged.
 
 _INT = struct.Struct("=i")
 _LONG = struct.Struct("=q")
-_DIRECTORY = struct.Struct("=II40x")
-_DIRECTORY_STRIPE = struct.Struct("=16xI4x")
+_DIRECTORY_FORMAT = struct.Struct("=II40x")
+_DIRECTORY_STRIPE_FORMAT = struct.Struct("=16xI4x")
 """Formats of lmv_user_md_v1 (magic number, number of stripes) and of lmv_user_mds_data (MDT)."""
 
-_DECLARED = """
+_C_DECLARATIONS = """
     void llapi_msg_set_level(int level);
     struct llapi_layout *llapi_layout_alloc(void);
     void llapi_layout_free(struct llapi_layout *layout);
@@ -78,7 +87,7 @@ def _ffi() -> Any:
     from cffi import FFI
 
     ffi = FFI()
-    ffi.cdef(_DECLARED)
+    ffi.cdef(_C_DECLARATIONS)
     return ffi
 
 
@@ -87,7 +96,7 @@ def _library() -> Any:
     """Return the library, with its output to standard error switched off; None if it cannot be loaded."""
     ffi = _ffi()
     try:
-        library: Any = ffi.dlopen(os.environ.get(NAMED_BY) or LIBRARY)
+        library: Any = ffi.dlopen(os.environ.get(LIBRARY_VARIABLE) or LIBRARY)
         library.llapi_msg_set_level(0)
     except (OSError, AttributeError):
         return None
@@ -119,10 +128,10 @@ def has_pool(directory: int, name: bytes, pool: bytes) -> bool | None:
     except AttributeError:  # a library without these functions
         return None
     if made >= 0:
-        let_go(made)
+        close_ignoring_errors(made)
     with suppress(OSError):
         os.unlink(name, dir_fd=directory)
-    if made < 0 and error in _TROUBLE:
+    if made < 0 and error in _INCONCLUSIVE_ERRNOS:
         return None
     return bool(made >= 0)
 
@@ -130,68 +139,73 @@ def has_pool(directory: int, name: bytes, pool: bytes) -> bool | None:
 def count_osts(descriptor: int) -> int:
     """Return the number of OSTs of the file system of an open directory; 0 if it is unknown."""
     try:
-        return int(_LONG.unpack(fcntl.ioctl(descriptor, COUNT_TARGETS, _LONG.pack(0)))[0]) & 0xFFFFFFFF
+        return int(_LONG.unpack(fcntl.ioctl(descriptor, OST_COUNT_REQUEST, _LONG.pack(0)))[0]) & 0xFFFFFFFF
     except OSError:
         return 0
 
 
-def servers_of(descriptor: int) -> tuple[int, ...]:
+def mdts_of(descriptor: int) -> tuple[int, ...]:
     """Return the indices of the MDTs that store the entries of an open directory, several if it is striped; -1 if
     unknown.
     """
-    buffer = bytearray(_DIRECTORY.size + MOST_OF_A_DIRECTORY * _DIRECTORY_STRIPE.size)
-    _DIRECTORY.pack_into(buffer, 0, STRIPED_DIRECTORY, MOST_OF_A_DIRECTORY)
+    buffer = bytearray(_DIRECTORY_FORMAT.size + MAX_DIRECTORY_STRIPES * _DIRECTORY_STRIPE_FORMAT.size)
+    _DIRECTORY_FORMAT.pack_into(buffer, 0, STRIPED_DIRECTORY_MAGIC, MAX_DIRECTORY_STRIPES)
     try:
-        fcntl.ioctl(descriptor, DIRECTORY_STRIPES, buffer)
+        fcntl.ioctl(descriptor, DIRECTORY_STRIPES_REQUEST, buffer)
     except OSError:  # most directories are not striped, and then the request fails
-        return (server_of(descriptor),)
-    magic, stripes = _DIRECTORY.unpack_from(buffer)
-    offsets = [_DIRECTORY.size + number * _DIRECTORY_STRIPE.size for number in range(min(stripes, MOST_OF_A_DIRECTORY))]
-    if magic != STRIPED_DIRECTORY or not offsets:
-        return (server_of(descriptor),)
-    return tuple(sorted({_DIRECTORY_STRIPE.unpack_from(buffer, offset)[0] for offset in offsets}))
+        return (mdt_of(descriptor),)
+    magic, stripes = _DIRECTORY_FORMAT.unpack_from(buffer)
+    offsets = [
+        _DIRECTORY_FORMAT.size + number * _DIRECTORY_STRIPE_FORMAT.size
+        for number in range(min(stripes, MAX_DIRECTORY_STRIPES))
+    ]
+    if magic != STRIPED_DIRECTORY_MAGIC or not offsets:
+        return (mdt_of(descriptor),)
+    return tuple(sorted({_DIRECTORY_STRIPE_FORMAT.unpack_from(buffer, offset)[0] for offset in offsets}))
 
 
-def server_of(descriptor: int) -> int:
+def mdt_of(descriptor: int) -> int:
     """Return the index of the MDT that stores an open item; -1 if it is unknown."""
     try:
-        return int(_INT.unpack(fcntl.ioctl(descriptor, SERVER_OF, _INT.pack(0)))[0])
+        return int(_INT.unpack(fcntl.ioctl(descriptor, MDT_INDEX_REQUEST, _INT.pack(0)))[0])
     except OSError:
         return -1
 
 
-def group_lock(descriptor: int, group: int, *, insists: bool) -> Generator[None, None, AbstractContextManager[None]]:
+def group_lock(
+    descriptor: int, group: int, *, is_required: bool
+) -> Generator[None, None, AbstractContextManager[None]]:
     """Acquire the group lock of a file that is open for writing, and return a context manager that releases it.
 
     All writers that name the same ``group`` (not 0) share the lock. The generator yields after each attempt and sleeps
     briefly. Raise ``Problem``.
 
     Unless ``is_required`` is True, the file remains unlocked if the file system has no group locks, or if other clients
-    do not give back their locks in ``BRIEF_PATIENCE`` seconds.
+    do not give back their locks in ``SHORT_LOCK_TIMEOUT`` seconds.
     """
     try:
-        yield from _take(descriptor, group, PATIENCE if insists else BRIEF_PATIENCE)
+        yield from _acquire_lock(descriptor, group, LOCK_TIMEOUT if is_required else SHORT_LOCK_TIMEOUT)
     except OSError as error:
-        if insists or error.errno not in (*_NO_LOCKS, errno.EAGAIN):
-            raise Problem.of("group lock", error) from error
+        if is_required or error.errno not in (*_LOCKS_UNSUPPORTED_ERRNOS, errno.EAGAIN):
+            raise Problem.from_error("group lock", error) from error
         return nullcontext()
-    return _held(descriptor, group)
+    return _releasing_lock(descriptor, group)
 
 
 @contextmanager
-def _held(descriptor: int, group: int) -> Iterator[None]:
+def _releasing_lock(descriptor: int, group: int) -> Iterator[None]:
     """Release the group lock at the end of the block, whether it raises or not. Raise ``Problem``."""
     try:
         yield
     except BaseException:
         with suppress(OSError):  # closing the file releases the lock, too
-            _lock(GROUP_UNLOCK, descriptor, group)
+            _request_lock(GROUP_UNLOCK_REQUEST, descriptor, group)
         raise
-    with failing("group unlock"):
-        _lock(GROUP_UNLOCK, descriptor, group)
+    with as_problem("group unlock"):
+        _request_lock(GROUP_UNLOCK_REQUEST, descriptor, group)
 
 
-def _take(descriptor: int, group: int, patience: float) -> Generator[None, None, None]:
+def _acquire_lock(descriptor: int, group: int, patience: float) -> Generator[None, None, None]:
     """Try to acquire the lock for ``patience`` seconds, while other clients give back theirs. Raise ``OSError``.
 
     The system call does not wait, because all descriptors here were opened with O_NONBLOCK.
@@ -199,16 +213,16 @@ def _take(descriptor: int, group: int, patience: float) -> Generator[None, None,
     until, pause = time.monotonic() + patience, 0.001
     while True:
         try:
-            _lock(GROUP_LOCK, descriptor, group)
+            _request_lock(GROUP_LOCK_REQUEST, descriptor, group)
             return
         except BlockingIOError:
             if time.monotonic() > until:
                 raise
         yield
         time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+        pause = min(2 * pause, MAX_LOCK_PAUSE)
 
 
-def _lock(request: int, descriptor: int, group: int) -> None:
+def _request_lock(request: int, descriptor: int, group: int) -> None:
     """Send a request of ioctl(2) for the group lock. Raise ``OSError``."""
     fcntl.ioctl(descriptor, request, group)

@@ -16,16 +16,16 @@ from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from typing import Protocol
 
-from pcopy.fsio.close import abandon, close_read, let_go
-from pcopy.fsio.contents import Digest, digest_contents, has_holes
-from pcopy.fsio.data import Mover, set_size
-from pcopy.fsio.layout import Recipe, lay_out
-from pcopy.fsio.problem import Problem, failing
-from pcopy.fsio.source import check_found, status_of
-from pcopy.fsio.syncer import sync_written
-from pcopy.lustre.comparing import normal_of
+from pcopy.fsio.close import close_after_failure, close_after_read, close_ignoring_errors
+from pcopy.fsio.contents import Digest, digest_contents, may_have_holes
+from pcopy.fsio.data import ContentsCopier, set_size
+from pcopy.fsio.layout import Recipe, set_layout
+from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.source import check_is_found_file, status_of
+from pcopy.fsio.syncer import sync_if_supported
+from pcopy.lustre.comparing import normalised_layout
 from pcopy.lustre.inherited import read_layout
-from pcopy.lustre.llapi import group_lock, server_of, servers_of
+from pcopy.lustre.llapi import group_lock, mdt_of, mdts_of
 from pcopy.lustre.volatile import create_volatile
 from pcopy.named import NamedTuple
 
@@ -35,31 +35,31 @@ SWAP_LAYOUTS = 0x402066DB
 SET_LEASE = 0xC00C66F3
 """Requests of ioctl(2), from lustre_user.h: LL_IOC_DATA_VERSION, LL_IOC_LOV_SWAP_LAYOUTS, LL_IOC_SET_LEASE."""
 
-FLUSH = 1
+FLUSH_FIRST = 1
 """Flag of DATA_VERSION: data in the memory of clients are written first."""
 READ_LEASE, NO_LEASE = 1, 4
 """Modes of SET_LEASE: a lease that is granted only if no process has the file open for writing, and the end of the
 lease.
 """
-CHECKED = 1
+SWAP_IF_UNCHANGED = 1
 """Flag of SWAP_LAYOUTS: swap only if the first file still has the data version in the request.
 
 The data version in the request for the second file becomes the version that an archive (HSM) knows.
 """
 
-GET_ATTRIBUTES, SET_ATTRIBUTES = 0x801C581F, 0x401C5820
+GET_FSXATTR, SET_FSXATTR = 0x801C581F, 0x401C5820
 """Requests FS_IOC_FSGETXATTR and FS_IOC_FSSETXATTR, for a struct fsxattr (ioctl_xfs_fsgetxattr(2))."""
-_ATTRIBUTES = struct.Struct("=12sI12s")
+_FSXATTR_FORMAT = struct.Struct("=12sI12s")
 """Format of struct fsxattr: bytes before the project id, the project id, the rest."""
-_VERSION = struct.Struct("=QII")
-_SWAP = struct.Struct("=QIIQQ")
-_LEASE = struct.Struct("=III")
+_DATA_VERSION_FORMAT = struct.Struct("=QII")
+_SWAP_FORMAT = struct.Struct("=QIIQQ")
+_LEASE_FORMAT = struct.Struct("=III")
 
 
-class Means(NamedTuple):
+class CopyTools(NamedTuple):
     """Tools for the copy: ``mover`` copies contents; ``new_digest`` returns the digests by which they are verified."""
 
-    mover: Mover
+    mover: ContentsCopier
     new_digest: Callable[[], ContentDigest]
 
 
@@ -75,7 +75,7 @@ def restripe(
     inode: int,
     change: Callable[[int, int], Recipe | None],
     look: Callable[[int], None],
-    means: Means,
+    means: CopyTools,
 ) -> Generator[int | None, None, None]:
     """Give another layout to the file ``name`` of an open directory.
 
@@ -96,53 +96,53 @@ def restripe(
     """
     file = _open(directory, name)
     try:
-        check_found(status_of(file), status_of(directory).st_dev, inode)
-        _refuse_writers(file)
-        with (yield from group_lock(file, inode & 0x7FFFFFFF | 1, insists=True)):
+        check_is_found_file(status_of(file), status_of(directory).st_dev, inode)
+        _check_no_writers(file)
+        with (yield from group_lock(file, inode & 0x7FFFFFFF | 1, is_required=True)):
             status = status_of(file)
             recipe = change(file, status.st_size)
             version = -1
             if recipe is not None:
                 version = yield from _restripe(directory, file, status, recipe, means)
         if version >= 0:
-            _keep_times(file, status, version)
+            _restore_times(file, status, version)
         look(file)
     except BaseException:
-        abandon(file)
+        close_after_failure(file)
         raise
-    close_read(file)
+    close_after_read(file)
 
 
 def _restripe(
-    directory: int, file: int, status: os.stat_result, recipe: Recipe, means: Means
+    directory: int, file: int, status: os.stat_result, recipe: Recipe, means: CopyTools
 ) -> Generator[int, None, int]:
     """Copy the file, and swap the layouts. Return the new data version of the file. Raise ``Problem``.
 
     Return -1 if nothing was swapped, because Lustre would assign the layout that the file already has.
     """
     version = _data_version(file)
-    other = _make_other(directory, file, recipe)
+    other = _create_unnamed(directory, file, recipe)
     try:
         if recipe.attribute:
-            with failing("setstripe"):
-                result = lay_out(other, recipe)
-            if not result.serves:
-                raise Problem("setstripe", 0, text=result.why)
-            if result.why and normal_of(read_layout(file)) == normal_of(result.value):
+            with as_problem("setstripe"):
+                result = set_layout(other, recipe)
+            if not result.is_acceptable:
+                raise Problem("setstripe", 0, text=result.deviation)
+            if result.deviation and normalised_layout(read_layout(file)) == normalised_layout(result.value):
                 return -1
-        _give(other, status)
-        keep_project(file, other)
-        yield from _fill(file, other, status, means)
-        with failing("utime"):  # the swap transfers the times together with the contents
+        _match_owner(other, status)
+        copy_project_id(file, other)
+        yield from _copy_and_verify(file, other, status, means)
+        with as_problem("utime"):  # the swap transfers the times together with the contents
             os.utime(other, ns=(status.st_atime_ns, status.st_mtime_ns))
         new_version = _data_version(other)
         _swap(file, version, other, new_version)
         return new_version
     finally:
-        let_go(other)
+        close_ignoring_errors(other)
 
 
-def _give(other: int, status: os.stat_result) -> None:
+def _match_owner(other: int, status: os.stat_result) -> None:
     """Give the file without a name the owner and group of the file: Lustre swaps layouts only then.
 
     Raise ``Problem``.
@@ -153,68 +153,72 @@ def _give(other: int, status: os.stat_result) -> None:
         text = "you are not in its group, or not its owner: its layout is not changed"
         raise Problem("chown", errno.EPERM, text=text) from error
     except OSError as error:
-        raise Problem.of("chown", error) from error
+        raise Problem.from_error("chown", error) from error
 
 
-def keep_project(file: int, other: int) -> None:
+def copy_project_id(file: int, other: int) -> None:
     """Give the file ``other`` the project id of ``file``, so that its space counts for that project.
 
     Raise ``Problem``.
     """
     try:
-        _, project, _ = _attributes(file)
-        before, inherited, after = _attributes(other)
+        _, project, _ = _fsxattr(file)
+        before, inherited, after = _fsxattr(other)
     except OSError:  # the file system has no project ids
         return
     if project != inherited:
-        with failing("set project"):
-            fcntl.ioctl(other, SET_ATTRIBUTES, _ATTRIBUTES.pack(before, project, after))
+        with as_problem("set project"):
+            fcntl.ioctl(other, SET_FSXATTR, _FSXATTR_FORMAT.pack(before, project, after))
 
 
-def _attributes(file: int) -> tuple[bytes, int, bytes]:
+def _fsxattr(file: int) -> tuple[bytes, int, bytes]:
     """Return the struct fsxattr of an open file as in ``_FSXATTR_FORMAT``. Raise ``OSError``."""
-    return _ATTRIBUTES.unpack(fcntl.ioctl(file, GET_ATTRIBUTES, bytes(_ATTRIBUTES.size)))
+    return _FSXATTR_FORMAT.unpack(fcntl.ioctl(file, GET_FSXATTR, bytes(_FSXATTR_FORMAT.size)))
 
 
 def _open(directory: int, name: bytes) -> int:
     """Open the file for reading and writing, with O_NOATIME if the caller owns it. Raise ``Problem``."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-    with failing("open"):
+    with as_problem("open"):
         try:
             return os.open(name, flags | os.O_NOATIME, dir_fd=directory)
         except PermissionError:
             return os.open(name, flags, dir_fd=directory)
 
 
-def _make_other(directory: int, file: int, recipe: Recipe) -> int:
+def _create_unnamed(directory: int, file: int, recipe: Recipe) -> int:
     """Create a file without a name on the MDT of ``file``, because Lustre swaps layouts only within one MDT.
 
     Raise ``Problem``.
     """
-    server = server_of(file)
+    server = mdt_of(file)
     try:
         return create_volatile(directory, recipe.flags, server=server)
     except Problem as problem:
-        if problem.errno != errno.EACCES or server in servers_of(directory):
+        if problem.errno != errno.EACCES or server in mdts_of(directory):
             raise
         text = f"it lies on MDT {server}, its directory on another: its layout is not changed (lfs migrate can move it)"
         raise Problem("create", errno.EACCES, text=text) from problem
 
 
-def _fill(file: int, other: int, status: os.stat_result, means: Means) -> Generator[int, None, None]:
+def _copy_and_verify(file: int, other: int, status: os.stat_result, means: CopyTools) -> Generator[int, None, None]:
     """Copy the contents to ``other``, sync them, read them back and compare the digests. Raise ``Problem``."""
     size, devices = status.st_size, (status.st_dev, status.st_dev)
     if not size:
         return
     digest, digest_read = means.new_digest(), means.new_digest()
     set_size(other, size)
-    with closing(means.mover.copy(file, other, 0, size, devices, holes=has_holes(status), digest=digest)) as steps:
+    with closing(
+        means.mover.copy_range(file, other, 0, size, devices, may_have_holes=may_have_holes(status), digest=digest)
+    ) as steps:
         yield from steps
-    with failing("fsync"):
-        sync_written(other)
+    with as_problem("fsync"):
+        sync_if_supported(other)
     with suppress(OSError):
         os.posix_fadvise(other, 0, 0, os.POSIX_FADV_DONTNEED)
-    with closing(digest_contents(other, 0, size, digest_read, holes=has_holes(status_of(other)))) as steps:
+    with closing(
+        digest_contents(other, 0, size, digest_read, may_have_holes=may_have_holes(status_of(other)))
+    ) as steps:
         for _ in steps:
             yield 0
     if digest.root() != digest_read.root():
@@ -223,44 +227,46 @@ def _fill(file: int, other: int, status: os.stat_result, means: Means) -> Genera
         )
 
 
-def _refuse_writers(file: int) -> None:
+def _check_no_writers(file: int) -> None:
     """Raise ``Problem`` if a process on any client has the file open for writing."""
     try:
-        fcntl.ioctl(file, SET_LEASE, _LEASE.pack(READ_LEASE, 0, 0))
+        fcntl.ioctl(file, SET_LEASE, _LEASE_FORMAT.pack(READ_LEASE, 0, 0))
     except OSError as error:
         if error.errno in (errno.EBUSY, errno.EAGAIN):
             text = "another process has it open for writing: its layout is not changed"
             raise Problem("lease", error.errno, text=text) from error
-        raise Problem.of("lease", error) from error
-    with failing("lease"):
-        fcntl.ioctl(file, SET_LEASE, _LEASE.pack(NO_LEASE, 0, 0))
+        raise Problem.from_error("lease", error) from error
+    with as_problem("lease"):
+        fcntl.ioctl(file, SET_LEASE, _LEASE_FORMAT.pack(NO_LEASE, 0, 0))
 
 
-def _keep_times(file: int, status: os.stat_result, version: int) -> None:
+def _restore_times(file: int, status: os.stat_result, version: int) -> None:
     """Restore the times of the file after the swap, unless its contents have changed since. Raise ``Problem``.
 
     The times of contents on an MDT are not swapped. They cannot be set while the group lock is held, because that would
     wait for ever. If another process has written to the file since, its times are kept.
     """
     before, now = (status.st_atime_ns, status.st_mtime_ns), status_of(file)
-    if (now.st_atime_ns, now.st_mtime_ns) != before and _data_version(file, FLUSH) == version:
-        with failing("utime"):
+    if (now.st_atime_ns, now.st_mtime_ns) != before and _data_version(file, FLUSH_FIRST) == version:
+        with as_problem("utime"):
             os.utime(file, ns=before)
 
 
 def _data_version(file: int, flags: int = 0) -> int:
     """Return a number that changes whenever the contents change. Raise ``Problem``."""
-    with failing("data version"):
-        return int(_VERSION.unpack(fcntl.ioctl(file, DATA_VERSION, _VERSION.pack(0, 0, flags)))[0])
+    with as_problem("data version"):
+        return int(
+            _DATA_VERSION_FORMAT.unpack(fcntl.ioctl(file, DATA_VERSION, _DATA_VERSION_FORMAT.pack(0, 0, flags)))[0]
+        )
 
 
 def _swap(file: int, version: int, other: int, other_version: int) -> None:
     """Swap the layouts of both files, if they still have these data versions. Raise ``Problem``."""
     try:
-        fcntl.ioctl(file, SWAP_LAYOUTS, _SWAP.pack(CHECKED, other, 0, version, other_version))
+        fcntl.ioctl(file, SWAP_LAYOUTS, _SWAP_FORMAT.pack(SWAP_IF_UNCHANGED, other, 0, version, other_version))
     except OSError as error:
         if error.errno == errno.EAGAIN:
             raise Problem(
                 "swap layouts", error.errno, text="it has changed meanwhile: its layout is not changed"
             ) from error
-        raise Problem.of("swap layouts", error) from error
+        raise Problem.from_error("swap layouts", error) from error

@@ -10,10 +10,10 @@ import os
 from contextlib import suppress
 from itertools import count
 
-from pcopy.fsio.close import let_go
+from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.problem import Problem
 
-_NAME = b".\x0c\x13\x14\x12:VOLATILE:%b:%08X:%08X"
+_NAME_FORMAT = b".\x0c\x13\x14\x12:VOLATILE:%b:%08X:%08X"
 """Format of the special name: LUSTRE_VOLATILE_HDR of lustre_user.h, the index of an MDT or nothing, and two arbitrary
 numbers.
 """
@@ -27,16 +27,16 @@ def create_volatile(directory: int, flags: int = 0, *, server: int = -1) -> int:
     It inherits its layout from the open ``directory``. ``flags`` are added to those of open(2). The MDT ``server``
     stores it, or (-1) any MDT that stores the directory.
     """
-    name = _NAME % (b"%04X" % server if server >= 0 else b"", os.getpid(), next(_numbers))
+    name = _NAME_FORMAT % (b"%04X" % server if server >= 0 else b"", os.getpid(), next(_numbers))
     try:
         made = os.open(name, _FLAGS | flags, 0o600, dir_fd=directory)
     except OSError as error:
-        raise Problem.of("create", error) from error
+        raise Problem.from_error("create", error) from error
     try:
         # A server that does not know such names creates an ordinary file, which is removed here.
         with suppress(FileNotFoundError):
             os.unlink(name, dir_fd=directory)
     except OSError as error:
-        let_go(made)
-        raise Problem.of("unlink", error) from error
+        close_ignoring_errors(made)
+        raise Problem.from_error("unlink", error) from error
     return made

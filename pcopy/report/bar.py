@@ -15,12 +15,22 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO, cast
 
-from pcopy.report.gauge import Reading, Stages, items, mean_rate, percent, rate, remaining, silence, sizes
-from pcopy.report.screen import Clock, JsonScreen, PlainScreen, Screen, Telling
-from pcopy.report.streams import Drawing
+from pcopy.report.gauge import (
+    ProgressReading,
+    Stages,
+    bytes_text,
+    items_text,
+    mean_rate_text,
+    percent_text,
+    rate_text,
+    remaining_text,
+    silence_text,
+)
+from pcopy.report.screen import Clock, JsonScreen, LinesScreen, OutputOptions, ProgressScreen
+from pcopy.report.streams import RawStream
 from pcopy.tasks.base.job import Totals
-from pcopy.text import drawable
-from pcopy.units import show_clock
+from pcopy.text import encodable_text
+from pcopy.units import format_clock
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, OverflowMethod
@@ -35,11 +45,11 @@ BAR_INTERVAL = 0.5
 JSON_INTERVAL = 1.0
 """Seconds between two lines of ``--progress json``."""
 
-_LEAST_BAR = 8
+_MIN_BAR_WIDTH = 8
 """Minimum width of the bar in columns; on narrower terminals only the numbers are shown."""
 
 
-class BarScreen(Screen):
+class BarScreen(ProgressScreen):
     """Progress as a bar. ``stream`` is a terminal."""
 
     console: Console | None = None
@@ -53,30 +63,32 @@ class BarScreen(Screen):
             live.stop()
         super().close()
 
-    def _draw(self, phase: str, totals: Totals, reading: Reading, silent: Sequence[int]) -> None:
+    def _show_progress(self, phase: str, totals: Totals, reading: ProgressReading, silent: Sequence[int]) -> None:
         """Update the bar."""
-        live = self._started()
+        live = self._live_display()
         console = live.console
-        picture = render(self._title(phase), reading, silent, console.width, plain=console.options.ascii_only)
+        picture = render_bar(
+            self._phase_title(phase), reading, silent, console.width, ascii_only=console.options.ascii_only
+        )
         live.update(picture, refresh=True)
 
-    def _show(self, line: str) -> None:
+    def _write_line(self, line: str) -> None:
         """Print a line above the bar."""
         if self._live is None:
-            super()._show(line)
+            super()._write_line(line)
             return
         from rich.text import Text
 
         console = self._live.console
-        console.print(Text(drawable(line, console.encoding)), soft_wrap=True)
+        console.print(Text(encodable_text(line, console.encoding)), soft_wrap=True)
 
-    def _started(self) -> Live:
+    def _live_display(self) -> Live:
         """Return the updated area, which is created at the first call."""
         if self._live is None:
             from rich.console import Console
             from rich.live import Live
 
-            drawing = Drawing(self._stream)
+            drawing = RawStream(self._stream)
             console = self.console or Console(file=cast(TextIO, drawing))
             self._live = Live(
                 console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
@@ -86,7 +98,9 @@ class BarScreen(Screen):
         return self._live
 
 
-def render(phase: str, reading: Reading, silent: Sequence[int], width: int, *, plain: bool = False) -> Group:
+def render_bar(
+    phase: str, reading: ProgressReading, silent: Sequence[int], width: int, *, ascii_only: bool = False
+) -> Group:
     """Return the two lines for a terminal of ``width`` columns; ``plain``: use ASCII only."""
     from rich.cells import cell_len
     from rich.console import Group
@@ -94,11 +108,11 @@ def render(phase: str, reading: Reading, silent: Sequence[int], width: int, *, p
     from rich.table import Table
     from rich.text import Text
 
-    overflow: OverflowMethod = "crop" if plain else "ellipsis"
-    right = " ".join(filter(None, [percent(reading), remaining(reading)]))
+    overflow: OverflowMethod = "crop" if ascii_only else "ellipsis"
+    right = " ".join(filter(None, [percent_text(reading), remaining_text(reading)]))
     room = width - cell_len(phase) - len(right) - 2
     first: Table | Text
-    if room >= _LEAST_BAR:
+    if room >= _MIN_BAR_WIDTH:
         is_known = reading.fraction is not None
         bar = ProgressBar(
             total=1.0 if is_known else None,
@@ -110,11 +124,11 @@ def render(phase: str, reading: Reading, silent: Sequence[int], width: int, *, p
         first.add_row(Text(phase, no_wrap=True), bar, Text(right, no_wrap=True))
     else:
         first = Text(f"{phase} {right}", no_wrap=True, overflow=overflow)
-    second = Text(details(reading, silent, width), no_wrap=True, overflow=overflow)
+    second = Text(details_line(reading, silent, width), no_wrap=True, overflow=overflow)
     return Group(first, second)
 
 
-def details(reading: Reading, silent: Sequence[int], width: int) -> str:
+def details_line(reading: ProgressReading, silent: Sequence[int], width: int) -> str:
     """Return counts and rates in up to ``width`` characters; less important values are omitted if there is not enough
     space.
 
@@ -122,12 +136,12 @@ def details(reading: Reading, silent: Sequence[int], width: int) -> str:
     """
     parts = {
         "failed": f"{reading.failed:,} failed" if reading.failed else "",
-        "silent": silence(silent),
-        "bytes": sizes(reading),
-        "items": items(reading),
-        "rate": rate(reading),
-        "mean": mean_rate(reading),
-        "elapsed": show_clock(reading.elapsed),
+        "silent": silence_text(silent),
+        "bytes": bytes_text(reading),
+        "items": items_text(reading),
+        "rate": rate_text(reading),
+        "mean": mean_rate_text(reading),
+        "elapsed": format_clock(reading.elapsed),
     }
     for dropped in ("", "elapsed", "mean", "rate", "silent", "items"):
         parts[dropped] = ""
@@ -138,21 +152,21 @@ def details(reading: Reading, silent: Sequence[int], width: int) -> str:
 
 
 def open_screen(
-    program: str, stages: Stages, telling: Telling, stderr: TextIO, clock: Clock = time.monotonic
-) -> Screen:
+    program: str, stages: Stages, telling: OutputOptions, stderr: TextIO, clock: Clock = time.monotonic
+) -> ProgressScreen:
     """Return the display that the user wants, on ``stderr``, and open its files; on rank 0 only.
 
-    A bar needs a terminal whose cursor can be moved, and rich. Otherwise lines are printed. Raise ``Refused`` if a file
-    cannot be created.
+    A bar needs a terminal whose cursor can be moved, and rich. Otherwise lines are printed. Raise ``RequestRefused`` if
+    a file cannot be created.
     """
-    files = _opened({"errors": telling.errors, "log": telling.log}, telling.umask)
-    kind: type[Screen] = PlainScreen
+    files = _open_files({"errors": telling.errors, "log": telling.log}, telling.umask)
+    kind: type[ProgressScreen] = LinesScreen
     interval = PLAIN_INTERVAL
     if telling.quiet or telling.progress == "none":
-        kind = Screen
+        kind = ProgressScreen
     elif telling.progress == "json":
         kind, interval = JsonScreen, JSON_INTERVAL
-    elif telling.progress != "plain" and _can_draw(stderr):
+    elif telling.progress != "plain" and _can_show_bar(stderr):
         kind, interval = BarScreen, BAR_INTERVAL
     screen = kind(program, stages, stderr, telling.interval or interval, clock, files)
     screen.is_verbose = telling.verbose > 0 and not telling.quiet
@@ -160,8 +174,8 @@ def open_screen(
     return screen
 
 
-def _opened(paths: Mapping[str, bytes | None], umask: int | None) -> list[LinesFile | None]:
-    """Open the files of these options, in their order; raise ``Refused`` and remove all of them if one cannot be
+def _open_files(paths: Mapping[str, bytes | None], umask: int | None) -> list[LinesFile | None]:
+    """Open the files of these options, in their order; raise ``RequestRefused`` and remove all of them if one cannot be
     opened.
     """
     if not any(path is not None for path in paths.values()):
@@ -175,12 +189,12 @@ def _opened(paths: Mapping[str, bytes | None], umask: int | None) -> list[LinesF
     except BaseException:
         for file in filter(None, files):
             with suppress(OSError):  # Only the first error is reported.
-                file.withdraw()
+                file.remove_if_new()
         raise
     return files
 
 
-def _can_draw(stream: TextIO) -> bool:
+def _can_show_bar(stream: TextIO) -> bool:
     """True if ``stream`` is a terminal that can show a bar, and rich is installed."""
     if not stream.isatty() or os.environ.get("TERM", "") in {"", "dumb", "unknown"}:
         return False

@@ -11,30 +11,30 @@ import stat
 from binascii import b2a_base64
 from collections.abc import Iterable, Iterator, Sequence
 
-from pcopy.errors import Refused
-from pcopy.fsio.close import let_go
+from pcopy.errors import RequestRefused
+from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.named_file import open_directory_of, open_to_write
-from pcopy.signature.replacing import with_umask
-from pcopy.tasks.base.itemized import Itemized, ItemLine
-from pcopy.text import shown
+from pcopy.signature.replacing import temporary_umask
+from pcopy.tasks.base.itemized import ItemOutcome, ItemOutcomes
+from pcopy.text import printable_path
 
-BEGINNINGS = {"errors": b'{"path": "', "log": b'{"action": "'}
+LINE_BEGINNINGS = {"errors": b'{"path": "', "log": b'{"action": "'}
 """Beginning of each line of a file, by the option that names the file."""
 
-CALLED = {"errors": "errors file", "log": "log"}
+FILE_NAMES = {"errors": "errors file", "log": "log"}
 """Names of the files in messages, by option."""
 
 
-def path_values(path: bytes) -> dict[str, str]:
+def path_json_values(path: bytes) -> dict[str, str]:
     """Return a path as it is shown to users, and its exact bytes in Base64."""
-    return {"path": shown(path), "path_b64": b2a_base64(path, newline=False).decode("ascii")}
+    return {"path": printable_path(path), "path_b64": b2a_base64(path, newline=False).decode("ascii")}
 
 
-def item_json(item: ItemLine) -> str:
+def item_json(item: ItemOutcome) -> str:
     """Return the outcome of an item as a JSON object on one line (docs/formats/log.md)."""
     values: dict[str, object] = {
         "action": item.action,
-        **path_values(item.path),
+        **path_json_values(item.path),
         "type": item.type or None,
         "bytes": item.bytes,
         "seconds": round(item.seconds, 6),
@@ -44,12 +44,12 @@ def item_json(item: ItemLine) -> str:
     return json.dumps(values)
 
 
-def items_json(items: Sequence[Itemized]) -> Iterator[str]:
+def item_lines(items: Sequence[ItemOutcomes]) -> Iterator[str]:
     """Yield the lines of all items."""
-    return (item_json(item) for each in items for item in each.each())
+    return (item_json(item) for each in items for item in each.outcomes())
 
 
-def refusal(option: str, status: os.stat_result, beginning: bytes) -> str:
+def reason_not_to_overwrite(option: str, status: os.stat_result, beginning: bytes) -> str:
     """Return why the file of ``option`` must not be an existing regular file; empty if it may.
 
     The file is truncated and overwritten, so it would be lost under all of its names. If the value of the option was
@@ -62,7 +62,7 @@ def refusal(option: str, status: os.stat_result, beginning: bytes) -> str:
     """
     if status.st_nlink > 1:
         return "has other names (hard links), which would be emptied too; name another file"
-    if beginning and not beginning.startswith(BEGINNINGS[option]):
+    if beginning and not beginning.startswith(LINE_BEGINNINGS[option]):
         return f"is there already, and is not what --{option} has written; name another file, or remove it"
     return ""
 
@@ -74,48 +74,50 @@ class LinesFile:
     """
 
     def __init__(self, path: bytes, option: str, umask: int | None = None) -> None:
-        """Open the file of ``option``, or create it with mode 0666 and ``umask``; raise ``Refused`` if that fails."""
+        """Open the file of ``option``, or create it with mode 0666 and ``umask``; raise ``RequestRefused`` if that
+        fails.
+        """
         self.path = path
-        self.what = CALLED[option]
+        self.name = FILE_NAMES[option]
         try:
-            with with_umask(umask):
+            with temporary_umask(umask):
                 opened = open_to_write(path)
         except OSError as error:
-            raise Refused(f"{shown(path)}: cannot write the {self.what}: {error.strerror}") from None
+            raise RequestRefused(f"{printable_path(path)}: cannot write the {self.name}: {error.strerror}") from None
         # Closed in ``close``. The contents are ASCII, but the ASCII codec might not be loaded yet.
         self._file = open(opened.descriptor, "w", encoding="utf-8")  # noqa: SIM115
-        self._created = opened.path if opened.created else b""
+        self._created = opened.path if opened.is_new else b""
         status = os.fstat(opened.descriptor)
-        self._is_emptied = stat.S_ISREG(status.st_mode) and not opened.inherited
+        self._is_truncated = stat.S_ISREG(status.st_mode) and not opened.is_inherited
         """True if ``begin`` truncates the file: a regular file that this process opened itself."""
-        if self._is_emptied:
-            self._refuse_others(option, status)
+        if self._is_truncated:
+            self._refuse_replaced(option, status)
 
-    def _refuse_others(self, option: str, status: os.stat_result) -> None:
-        """Raise ``Refused`` if another file has taken the name since ``check_outputs`` examined it."""
+    def _refuse_replaced(self, option: str, status: os.stat_result) -> None:
+        """Raise ``RequestRefused`` if another file has taken the name since ``check_outputs`` examined it."""
         try:
-            beginning = os.pread(self._file.fileno(), max(map(len, BEGINNINGS.values())), 0)
-            reason = refusal(option, status, beginning)
+            beginning = os.pread(self._file.fileno(), max(map(len, LINE_BEGINNINGS.values())), 0)
+            reason = reason_not_to_overwrite(option, status, beginning)
         except OSError as error:
             reason = f"is there already, and cannot be read: {error.strerror}"
         if reason:
             self._file.close()
-            raise Refused(f"{shown(self.path)}: {reason}")
+            raise RequestRefused(f"{printable_path(self.path)}: {reason}")
 
-    def begin(self) -> None:
+    def truncate(self) -> None:
         """Truncate the file, once the job will not be refused any more; raise ``OSError``.
 
         An inherited file keeps its contents. So does a file with the attribute ``chattr +a``, which permits appending
         only.
         """
-        if self._is_emptied:
+        if self._is_truncated:
             try:
                 self._file.truncate(0)
             except PermissionError as error:
                 if error.errno != errno.EPERM:
                     raise
 
-    def withdraw(self) -> None:
+    def remove_if_new(self) -> None:
         """Close the file, and remove it if it was created for this job and is empty. Raise ``OSError``.
 
         If another file has taken its name, that one is not removed.
@@ -132,7 +134,7 @@ class LinesFile:
         except FileNotFoundError:  # Another process has removed it.
             return
         finally:
-            let_go(directory.descriptor)
+            close_ignoring_errors(directory.descriptor)
 
     def write(self, lines: Iterable[str]) -> None:
         """Write lines and flush them; raise ``OSError``, after which only ``close`` may be called."""

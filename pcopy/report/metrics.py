@@ -14,25 +14,25 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 from pcopy import __version__
-from pcopy.errors import OK
+from pcopy.errors import EXIT_OK
 from pcopy.named import NamedTuple
-from pcopy.report.gauge import Gauge, Reading
+from pcopy.report.gauge import ProgressGauge, ProgressReading
 from pcopy.report.output_file import OutputFile
-from pcopy.report.recorder import End, Facts, Notice, Recorder
+from pcopy.report.recorder import JobEnd, JobRecorder, PrintNotice, RunFacts
 from pcopy.tasks.base.job import Totals
-from pcopy.text import shown
+from pcopy.text import printable_path
 
 METRICS_INTERVAL = 15.0
 """Default of the seconds between two updates of the file: the usual scrape interval of Prometheus."""
 
-ENDING = b".prom"
+FILE_EXTENSION = b".prom"
 """File name extension that node_exporter requires."""
 
-_MOST = 1 << 20
+_READ_LIMIT = 1 << 20
 """Maximum number of bytes that are read from an older file."""
 
 
-class _Last(NamedTuple):
+class _LastRun(NamedTuple):
     """Outcome of the last run that has ended; times are in seconds since 1970, None if there is no such run."""
 
     status: int | None = None
@@ -40,7 +40,7 @@ class _Last(NamedTuple):
     succeeded: float | None = None
 
 
-class _Sample(NamedTuple):
+class _Metric(NamedTuple):
     """A metric, without the prefix of its name and without its first label.
 
     ``labels`` are further ones. A metric whose value is None is omitted.
@@ -53,7 +53,7 @@ class _Sample(NamedTuple):
     labels: tuple[tuple[str, str], ...] = ()
 
 
-class Metrics(Recorder):
+class MetricsFile(JobRecorder):
     """The metrics file of one job."""
 
     def __init__(
@@ -64,7 +64,7 @@ class Metrics(Recorder):
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Open the directory of the file; raise ``Refused`` if no file can be created there.
+        """Open the directory of the file; raise ``RequestRefused`` if no file can be created there.
 
         Args:
             path: the file.
@@ -78,28 +78,28 @@ class Metrics(Recorder):
         self._clock = clock
         self._wall = wall
         self._due = 0.0
-        self._is_told = False
+        self._is_error_reported = False
         self._phase = ""
-        self._ended: int | None = None
+        self._exit_status: int | None = None
 
-    def begin(self, facts: Facts, notice: Notice) -> None:
+    def begin(self, facts: RunFacts, notice: PrintNotice) -> None:
         self._facts = facts
         self._notice = notice
-        self._last = last_of(self._file.read(_MOST), facts.program)
-        self._gauge = Gauge(self._clock(), facts.stages)
-        self._write(facts.before, ())
+        self._last = last_run_in(self._file.read(_READ_LIMIT), facts.program)
+        self._gauge = ProgressGauge(self._clock(), facts.stages)
+        self._write(facts.earlier_totals, ())
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
         now = self._clock()
-        self._gauge.enter(now, phase, totals)
+        self._gauge.enter_phase(now, phase, totals)
         self._phase = phase
         if now >= self._due:
             self._write(totals, silent)
 
-    def end(self, end: End) -> None:
+    def end(self, end: JobEnd) -> None:
         now = round(self._wall(), 3)
-        self._ended = end.status
-        self._last = _Last(end.status, now, now if end.status == OK else self._last.succeeded)
+        self._exit_status = end.status
+        self._last = _LastRun(end.status, now, now if end.status == EXIT_OK else self._last.succeeded)
         self._write(end.totals, ())
         self._file.close()
 
@@ -107,58 +107,63 @@ class Metrics(Recorder):
         """Write the current metrics; report the first error only."""
         now = self._clock()
         self._due = now + self._interval
-        reading = self._gauge.read(now, totals) if self._ended is None else None
+        reading = self._gauge.read(now, totals) if self._exit_status is None else None
         try:
-            self._file.replace(self._text(totals, silent, reading).encode())
+            self._file.replace(self._contents(totals, silent, reading).encode())
         except OSError as error:
-            if not self._is_told:
-                self._is_told = True
-                reason = f"{error.strerror}; the job goes on" if self._ended is None else error.strerror
-                self._notice(f"{shown(self._file.path)}: cannot write the metrics: {reason}")
+            if not self._is_error_reported:
+                self._is_error_reported = True
+                reason = f"{error.strerror}; the job goes on" if self._exit_status is None else error.strerror
+                self._notice(f"{printable_path(self._file.path)}: cannot write the metrics: {reason}")
 
-    def _text(self, totals: Totals, silent: Sequence[int], reading: Reading | None) -> str:
+    def _contents(self, totals: Totals, silent: Sequence[int], reading: ProgressReading | None) -> str:
         """Return the contents of the file."""
-        file = shown(self._file.name.removesuffix(ENDING))
-        samples = [*self._job(silent), *_counted(totals, self._facts.done), *_forecast(reading), *self._ends()]
-        return "".join(_lines(self._facts.program, file, samples))
+        file = printable_path(self._file.name.removesuffix(FILE_EXTENSION))
+        samples = [
+            *self._job_metrics(silent),
+            *_counter_metrics(totals, self._facts.done_word),
+            *_progress_metrics(reading),
+            *self._last_run_metrics(),
+        ]
+        return "".join(_metric_lines(self._facts.program, file, samples))
 
-    def _job(self, silent: Sequence[int]) -> Iterator[_Sample]:
+    def _job_metrics(self, silent: Sequence[int]) -> Iterator[_Metric]:
         """Yield metrics that describe the job."""
         facts = self._facts
         roots = facts.job.roots
         labels = {
             "version": __version__,
             "job": facts.job.name,
-            "source": shown(roots[0].source_shown) if len(roots) == 1 else f"{len(roots)} sources",
-            "destination": shown(roots[0].target_shown) if facts.writes else "",
+            "source": printable_path(roots[0].source_shown) if len(roots) == 1 else f"{len(roots)} sources",
+            "destination": printable_path(roots[0].target_shown) if facts.writes_to_targets else "",
         }
-        yield _Sample("job_info", "gauge", "The job that the file describes; the value is 1.", 1, (*labels.items(),))
-        is_running = self._ended is None
-        yield _Sample("running", "gauge", "1 while the job runs, else 0.", int(is_running))
+        yield _Metric("job_info", "gauge", "The job that the file describes; the value is 1.", 1, (*labels.items(),))
+        is_running = self._exit_status is None
+        yield _Metric("running", "gauge", "1 while the job runs, else 0.", int(is_running))
         if is_running and self._phase:
             phase = (("phase", self._phase),)
-            yield _Sample("phase_info", "gauge", "The phase that the job is in; the value is 1.", 1, phase)
+            yield _Metric("phase_info", "gauge", "The phase that the job is in; the value is 1.", 1, phase)
         started = round(facts.started, 3)
-        yield _Sample("started_timestamp_seconds", "gauge", "When this run has begun.", started)
-        yield _Sample("runs", "gauge", "How often the job was started or resumed.", facts.job.run)
-        yield _Sample("ranks", "gauge", "Processes that share the work.", len(facts.hosts))
+        yield _Metric("started_timestamp_seconds", "gauge", "When this run has begun.", started)
+        yield _Metric("runs", "gauge", "How often the job was started or resumed.", facts.job.run)
+        yield _Metric("ranks", "gauge", "Processes that share the work.", len(facts.hosts))
         if is_running:
-            yield _Sample("silent_ranks", "gauge", "Ranks that have not answered lately.", len(silent))
+            yield _Metric("silent_ranks", "gauge", "Ranks that have not answered lately.", len(silent))
 
-    def _ends(self) -> Iterator[_Sample]:
+    def _last_run_metrics(self) -> Iterator[_Metric]:
         """Yield metrics about the last run that has ended."""
         last = self._last
         text = "exit status of the last run that has ended."
-        yield _Sample("last_exit_status", "gauge", f"The {text}", last.status)
-        yield _Sample("finished_timestamp_seconds", "gauge", "When the last run has ended.", last.finished)
+        yield _Metric("last_exit_status", "gauge", f"The {text}", last.status)
+        yield _Metric("finished_timestamp_seconds", "gauge", "When the last run has ended.", last.finished)
         text = "When a run has ended with status 0 for the last time."
-        yield _Sample("last_success_timestamp_seconds", "gauge", text, last.succeeded)
+        yield _Metric("last_success_timestamp_seconds", "gauge", text, last.succeeded)
 
 
-def _counted(totals: Totals, done: str) -> Iterator[_Sample]:
+def _counter_metrics(totals: Totals, done: str) -> Iterator[_Metric]:
     """Yield the counters of the whole job, including its earlier runs."""
-    yield _Sample("found_items", "gauge", "Items found up to now.", totals.found)
-    yield _Sample("found_bytes", "gauge", "Bytes of the regular files found up to now.", totals.found_bytes)
+    yield _Metric("found_items", "gauge", "Items found up to now.", totals.found)
+    yield _Metric("found_bytes", "gauge", "Bytes of the regular files found up to now.", totals.found_bytes)
     for name, text, value in (
         (f"{done.replace(' ', '_')}_items", f"Items that were {done}.", totals.copied),  # a name has no space
         ("skipped_items", "Items that were left alone.", totals.skipped),
@@ -173,39 +178,39 @@ def _counted(totals: Totals, done: str) -> Iterator[_Sample]:
         ("verified_items", "Items that were read back and are right.", totals.verified),
         ("verified_bytes", "Bytes that were read back by this run.", totals.verified_bytes),
     ):
-        yield _Sample(f"{name}_total", "counter", text, value)
+        yield _Metric(f"{name}_total", "counter", text, value)
 
 
-def _forecast(reading: Reading | None) -> Iterator[_Sample]:
+def _progress_metrics(reading: ProgressReading | None) -> Iterator[_Metric]:
     """Yield metrics about progress and remaining time."""
     if reading is not None:
         text = "Share of the phase's work that is done, 0 to 1; missing while that is not known."
-        yield _Sample("progress_ratio", "gauge", text, reading.fraction)
-        left = None if reading.left is None else round(reading.left, 1)
-        yield _Sample("remaining_seconds", "gauge", "Estimated time to the end of the phase.", left)
+        yield _Metric("progress_ratio", "gauge", text, reading.fraction)
+        left = None if reading.remaining is None else round(reading.remaining, 1)
+        yield _Metric("remaining_seconds", "gauge", "Estimated time to the end of the phase.", left)
 
 
-def _lines(program: str, file: str, samples: Sequence[_Sample]) -> Iterator[str]:
+def _metric_lines(program: str, file: str, samples: Sequence[_Metric]) -> Iterator[str]:
     """Yield the metrics in the text format of Prometheus."""
     for sample in samples:
         if sample.value is None:
             continue
         name = f"{program}_{sample.name}"
-        labels = ",".join(f'{key}="{_escaped(value)}"' for key, value in (("file", file), *sample.labels))
+        labels = ",".join(f'{key}="{_escaped_label(value)}"' for key, value in (("file", file), *sample.labels))
         yield f"# HELP {name} {sample.help}\n# TYPE {name} {sample.kind}\n{name}{{{labels}}} {sample.value!r}\n"
 
 
-def _escaped(value: str) -> str:
+def _escaped_label(value: str) -> str:
     """Return a text as the value of a label."""
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
-def begins_as_metrics(beginning: bytes) -> bool:
+def is_metrics_beginning(beginning: bytes) -> bool:
     """True if these are the first bytes of a file that ``--metrics`` of some program has written."""
     return re.match(rb"# HELP p[a-z]+_job_info ", beginning) is not None
 
 
-def last_of(text: bytes, program: str) -> _Last:
+def last_run_in(text: bytes, program: str) -> _LastRun:
     """Return the outcome of the last run that has ended, from the ``text`` of an older file."""
     found = {}
     names = b"last_exit_status|finished_timestamp_seconds|last_success_timestamp_seconds"
@@ -213,7 +218,7 @@ def last_of(text: bytes, program: str) -> _Last:
     for name, value in re.findall(lines, text, re.MULTILINE):
         found[name] = float(value)
     status = found.get(b"last_exit_status")
-    return _Last(
+    return _LastRun(
         None if status is None else int(status),
         found.get(b"finished_timestamp_seconds"),
         found.get(b"last_success_timestamp_seconds"),

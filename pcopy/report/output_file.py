@@ -8,15 +8,15 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
-from pcopy.errors import Refused
+from pcopy.errors import RequestRefused
 from pcopy.fsio import durable
-from pcopy.fsio.close import held_open
-from pcopy.fsio.durable import Synced
-from pcopy.fsio.named_file import open_directory_of, refuse_to_replace
-from pcopy.signature.replacing import with_umask
-from pcopy.text import shown
+from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.durable import Durability
+from pcopy.fsio.named_file import check_replaceable, open_directory_of
+from pcopy.signature.replacing import temporary_umask
+from pcopy.text import printable_path
 
-_MODE = 0o644
+_FILE_MODE = 0o644
 """Mode of the file, further restricted by the umask: programs of other users read it, such as a metrics exporter."""
 
 
@@ -24,7 +24,7 @@ class OutputFile:
     """A file by its ``name`` in an open directory."""
 
     def __init__(self, path: bytes, umask: int | None = None) -> None:
-        """Open the directory, and test that a file can be created there; raise ``Refused`` if not.
+        """Open the directory, and test that a file can be created there; raise ``RequestRefused`` if not.
 
         ``umask``: for new files; None: the process's umask.
         """
@@ -34,25 +34,27 @@ class OutputFile:
         try:
             self._directory, self.name, _, _ = open_directory_of(path)
         except OSError as error:
-            raise Refused(f"{shown(path)}: its directory cannot be opened: {error.strerror}") from None
+            raise RequestRefused(f"{printable_path(path)}: its directory cannot be opened: {error.strerror}") from None
         try:
-            self._try()
+            self._check_creatable()
         except OSError as error:
             os.close(self._directory)
-            raise Refused(f"{shown(path)}: cannot be written: {error.strerror}; name another file") from None
+            raise RequestRefused(
+                f"{printable_path(path)}: cannot be written: {error.strerror}; name another file"
+            ) from None
 
-    def _try(self) -> None:
+    def _check_creatable(self) -> None:
         """Create and remove a temporary file as a test; raise ``OSError``."""
-        refuse_to_replace(self._directory, self.name)
+        check_replaceable(self._directory, self.name)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with durable.explained("create", "cannot create files with a leading dot"):
+        with durable.explained_errors("create", "cannot create files with a leading dot"):
             os.close(os.open(self._temporary, flags, 0o600, dir_fd=self._directory))
         os.unlink(self._temporary, dir_fd=self._directory)
 
     def read(self, most: int) -> bytes:
         """Return up to ``most`` bytes of the existing file; empty if it is no regular file or cannot be read."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-        with suppress(OSError), held_open(os.open(self.name, flags, dir_fd=self._directory)) as descriptor:
+        with suppress(OSError), closed_at_end(os.open(self.name, flags, dir_fd=self._directory)) as descriptor:
             return os.read(descriptor, most)
         return b""
 
@@ -61,11 +63,13 @@ class OutputFile:
 
         ``durable_contents``: wait until the contents are on stable storage before the rename.
         """
-        refuse_to_replace(self._directory, self.name)
-        synced = Synced.CONTENTS if durable_contents else Synced.NOTHING
+        check_replaceable(self._directory, self.name)
+        synced = Durability.CONTENTS if durable_contents else Durability.NOTHING
         with (
-            with_umask(self._umask),
-            durable.replacing(self._directory, self.name, self._temporary, mode=_MODE, synced=synced) as stream,
+            temporary_umask(self._umask),
+            durable.replaced_file(
+                self._directory, self.name, self._temporary, mode=_FILE_MODE, durability=synced
+            ) as stream,
         ):
             stream.write(contents)
 

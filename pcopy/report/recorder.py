@@ -15,13 +15,13 @@ from pcopy.report.gauge import Stages
 from pcopy.tasks.base.job import Failure, Job, Sink, Totals
 
 if TYPE_CHECKING:
-    from pcopy.tasks.base.itemized import Itemized
+    from pcopy.tasks.base.itemized import ItemOutcomes
 
-Notice = Callable[[str], None]
+PrintNotice = Callable[[str], None]
 """Prints a line to the user."""
 
 
-class Facts(NamedTuple):
+class RunFacts(NamedTuple):
     """Data about a run that does not change while it runs.
 
     Fields:
@@ -36,22 +36,22 @@ class Facts(NamedTuple):
     """
 
     program: str
-    done: str
-    writes: bool
+    done_word: str
+    writes_to_targets: bool
     stages: Stages
     job: Job
     hosts: Sequence[str]
-    kernel: str
+    backend: str
     started: float
-    before: Totals = Totals()
+    earlier_totals: Totals = Totals()
     """Counters of the job's earlier runs."""
-    words: Sequence[str] = ()
+    command_line: Sequence[str] = ()
     """The command line, without the name of the program."""
-    meanings: Mapping[int, str] = {}
+    status_meanings: Mapping[int, str] = {}
     """Meanings of exit statuses, for people."""
 
 
-class End(NamedTuple):
+class JobEnd(NamedTuple):
     """How a job ended, as it was reported to the user.
 
     Fields:
@@ -64,15 +64,15 @@ class End(NamedTuple):
 
     status: int
     totals: Totals
-    halted: str = ""
+    halt_reason: str = ""
     summary: Mapping[str, Any] = {}
-    gathered: bytes = b""
+    work_of_ranks: bytes = b""
 
 
-class Recorder:
+class JobRecorder:
     """A file about a job."""
 
-    def begin(self, facts: Facts, notice: Notice) -> None:
+    def begin(self, facts: RunFacts, notice: PrintNotice) -> None:
         """Start to record; the job will not be refused any more. ``notice`` prints a line to the user."""
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
@@ -81,25 +81,25 @@ class Recorder:
     def failures(self, failures: Sequence[Failure]) -> None:
         """Receive failures, as ``pcopy.tasks.base.job.Sink``."""
 
-    def end(self, end: End) -> None:
+    def end(self, end: JobEnd) -> None:
         """Write the final contents. Called once, unless the job never began or rank 0 was lost."""
 
 
-class Records:
+class RecorderSink:
     """All recorders of a job. Implements ``Sink``, and passes everything on to the screen."""
 
-    def __init__(self, recorders: Sequence[Recorder]) -> None:
+    def __init__(self, recorders: Sequence[JobRecorder]) -> None:
         self._recorders = recorders
         self._sink: Sink | None = None
         self._totals = Totals()
 
-    def begin(self, facts: Facts, notice: Notice) -> None:
+    def begin(self, facts: RunFacts, notice: PrintNotice) -> None:
         """Start all recorders."""
-        self._totals = facts.before
+        self._totals = facts.earlier_totals
         for recorder in self._recorders:
             recorder.begin(facts, notice)
 
-    def before(self, sink: Sink) -> Sink:
+    def forward_to(self, sink: Sink) -> Sink:
         """Set the ``sink`` to which everything is passed on; return this object."""
         self._sink = sink
         return self
@@ -121,15 +121,15 @@ class Records:
         assert self._sink is not None
         self._sink.notice(text)
 
-    def items(self, items: Sequence[Itemized]) -> None:
+    def items(self, items: Sequence[ItemOutcomes]) -> None:
         assert self._sink is not None
         self._sink.items(items)
 
-    def end(self, end: End) -> None:
+    def end(self, end: JobEnd) -> None:
         """Let all recorders write their final contents."""
         for recorder in self._recorders:
             recorder.end(end)
 
-    def end_in_disorder(self, status: int) -> None:
+    def end_after_failure(self, status: int) -> None:
         """Let all recorders write their final contents after a rank has failed."""
-        self.end(End(status, self._totals))
+        self.end(JobEnd(status, self._totals))

@@ -14,22 +14,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pcopy import __version__
-from pcopy.errors import STOPPED
-from pcopy.report.history import FailureSums, History, Sample
-from pcopy.report.lines_file import path_values
+from pcopy.errors import EXIT_STOPPED
+from pcopy.report.history import FailureSummary, JobHistory, Sample
+from pcopy.report.lines_file import path_json_values
 from pcopy.report.output_file import OutputFile
-from pcopy.report.recorder import End, Facts, Notice, Recorder
+from pcopy.report.recorder import JobEnd, JobRecorder, PrintNotice, RunFacts
 from pcopy.tasks.base.job import Failure, Job, Options, Totals
-from pcopy.tasks.base.rank_sums import POWERS, RankSums
-from pcopy.text import for_shell, shown
+from pcopy.tasks.base.rank_sums import SIZE_CLASSES, RankSums
+from pcopy.text import printable_path, shell_quoted
 
 FORMAT, VERSION = "pcopy-report", 1
 
-_UNTOLD = frozenset(("umask", "itemize"))
+_INTERNAL_OPTIONS = frozenset(("umask", "itemize"))
 """Options that the user does not set."""
 
 
-class JobReport(Recorder):
+class JobReport(JobRecorder):
     """The report of one job, in one or several files."""
 
     def __init__(
@@ -39,108 +39,108 @@ class JobReport(Recorder):
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Open the directories of the files; raise ``Refused`` if a file cannot be created there.
+        """Open the directories of the files; raise ``RequestRefused`` if a file cannot be created there.
 
         ``clock`` returns seconds of a clock that never goes back, ``wall`` seconds since 1970.
         """
         self._files = [OutputFile(path, umask) for path in paths]
         self._clock = clock
         self._wall = wall
-        self._failures = FailureSums()
+        self._failures = FailureSummary()
 
-    def begin(self, facts: Facts, notice: Notice) -> None:
+    def begin(self, facts: RunFacts, notice: PrintNotice) -> None:
         self._facts = facts
         self._notice = notice
-        self._history = History(self._clock(), facts.before)
+        self._history = JobHistory(self._clock(), facts.earlier_totals)
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        self._history.add(self._clock(), phase, totals)
+        self._history.add_sample(self._clock(), phase, totals)
 
     def failures(self, failures: Sequence[Failure]) -> None:
-        self._failures.add(failures)
+        self._failures.add_failures(failures)
 
-    def end(self, end: End) -> None:
-        self._history.add(self._clock(), "", end.totals)
-        values = self._values(end)
+    def end(self, end: JobEnd) -> None:
+        self._history.add_sample(self._clock(), "", end.totals)
+        values = self._report_values(end)
         for file in self._files:
             try:
-                file.replace(_contents(file.name, values), durable_contents=end.status != STOPPED)
+                file.replace(_file_contents(file.name, values), durable_contents=end.status != EXIT_STOPPED)
             except OSError as error:
-                self._notice(f"{shown(file.path)}: cannot write the report: {error.strerror}")
+                self._notice(f"{printable_path(file.path)}: cannot write the report: {error.strerror}")
             file.close()
 
-    def _values(self, end: End) -> dict[str, Any]:
+    def _report_values(self, end: JobEnd) -> dict[str, Any]:
         """Return the report as primitive values."""
         facts, history = self._facts, self._history
-        sums = RankSums.heard(end.gathered)
+        sums = RankSums.from_packed(end.work_of_ranks)
         seconds = end.summary.get("seconds", history.samples[-1].seconds)
         return {
             "format": FORMAT,
             "version": VERSION,
             "program": facts.program,
             "program_version": __version__,
-            "kernel": facts.kernel,
-            "done": facts.done,
-            "command": " ".join([facts.program, *(for_shell(os.fsencode(word)) for word in facts.words)]),
+            "kernel": facts.backend,
+            "done": facts.done_word,
+            "command": " ".join([facts.program, *(shell_quoted(os.fsencode(word)) for word in facts.command_line)]),
             "dry_run": facts.job.options.dry_run,
             "job": _job_values(facts),
             "hosts": [{"host": host, "ranks": facts.hosts.count(host)} for host in dict.fromkeys(facts.hosts)],
-            "started": _iso(facts.started),
-            "ended": _iso(self._wall()),
+            "started": _iso_time(facts.started),
+            "ended": _iso_time(self._wall()),
             "seconds": seconds,
             "exit_status": end.status,
-            "meaning": facts.meanings.get(end.status, f"ended with status {end.status}"),
-            "halted": end.halted,
+            "meaning": facts.status_meanings.get(end.status, f"ended with status {end.status}"),
+            "halted": end.halt_reason,
             "summary": dict(end.summary),
             "totals": _totals_values(end.totals),
-            "this_run": _run_values(history.samples[-1], end, facts.before, seconds),
+            "this_run": _this_run_values(history.samples[-1], end, facts.earlier_totals, seconds),
             "phases": [phase._asdict() for phase in history.phases()],
             "history": {"columns": Sample._fields, "rows": history.samples},
             "sizes": _sizes_values(sums),
             "ranks": [{**work._asdict(), "host": facts.hosts[work.rank]} for work in sorted(sums.ranks)],
             "slowest": [_slow_values(*slow) for slow in sums.slowest],
-            "failures": self._failures.values(),
+            "failures": self._failures.json_values(),
         }
 
 
-def _iso(moment: float) -> str:
+def _iso_time(moment: float) -> str:
     """Return a time, in seconds since 1970, in ISO 8601 format (UTC)."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(moment))
 
 
-def _job_values(facts: Facts) -> dict[str, Any]:
+def _job_values(facts: RunFacts) -> dict[str, Any]:
     """Return the values that describe the job."""
     job = facts.job
     return {
         "name": job.name,
         "run": job.run,
-        "sources": [path_values(root.source_shown) for root in job.roots],
-        "destination": path_values(job.roots[0].target_shown) if facts.writes and job.roots else None,
+        "sources": [path_json_values(root.source_shown) for root in job.roots],
+        "destination": path_json_values(job.roots[0].target_shown) if facts.writes_to_targets and job.roots else None,
         "options": _options_values(job),
     }
 
 
 def _options_values(job: Job) -> dict[str, Any]:
     """Return the options that differ from their defaults, by their names in ``Options``."""
-    differ = _differing(job.options, Options())
-    return {name: value for name, value in differ.items() if name not in _UNTOLD}
+    differ = _differing_fields(job.options, Options())
+    return {name: value for name, value in differ.items() if name not in _INTERNAL_OPTIONS}
 
 
-def _differing(values: Any, defaults: Any) -> dict[str, Any]:
+def _differing_fields(values: Any, defaults: Any) -> dict[str, Any]:
     """Return the fields that differ from the defaults, as primitive values."""
     differ = {}
     for name, value in values._asdict().items():
         default = getattr(defaults, name)
         if value != default:
-            differ[name] = _differing(value, default) if hasattr(value, "_asdict") else _plain(value)
+            differ[name] = _differing_fields(value, default) if hasattr(value, "_asdict") else _to_json_value(value)
     return differ
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """Return a value as JSON can represent it."""
     if isinstance(value, bytes):
-        return shown(value)
-    return [_plain(each) for each in value] if isinstance(value, tuple | list) else value
+        return printable_path(value)
+    return [_to_json_value(each) for each in value] if isinstance(value, tuple | list) else value
 
 
 def _totals_values(totals: Totals) -> dict[str, int]:
@@ -149,7 +149,7 @@ def _totals_values(totals: Totals) -> dict[str, int]:
     return {"copied": totals.copied, **sums}
 
 
-def _run_values(last: Sample, end: End, before: Totals, seconds: float) -> dict[str, Any]:
+def _this_run_values(last: Sample, end: JobEnd, before: Totals, seconds: float) -> dict[str, Any]:
     """Return the sums and the mean rate of this run."""
     copied = max(0, end.totals.bytes - before.bytes)
     rate = end.summary.get("bytes_per_second", round(copied / seconds) if seconds > 0 else 0)
@@ -162,7 +162,7 @@ def _sizes_values(sums: RankSums) -> list[dict[str, Any]]:
 
     A row counts the files of at least ``from`` bytes and fewer than ``below`` bytes.
     """
-    powers = [power for power in range(POWERS) if any(sizes.files[power] for sizes in sums.sizes.values())]
+    powers = [power for power in range(SIZE_CLASSES) if any(sizes.files[power] for sizes in sums.sizes.values())]
     rows = []
     for power in range(powers[0], powers[-1] + 1) if powers else ():
         row: dict[str, Any] = {"from": 1 << power >> 1, "below": 1 << power}
@@ -176,28 +176,28 @@ def _slow_values(nanoseconds: int, size: int, path: bytes) -> dict[str, Any]:
     """Return the values of a slow file."""
     seconds = nanoseconds / 10**9
     return {
-        **path_values(path),
+        **path_json_values(path),
         "seconds": round(seconds, 6),
         "bytes": size,
         "bytes_per_second": round(size / seconds) if seconds > 0 else 0,
     }
 
 
-def _contents(name: bytes, values: Mapping[str, Any]) -> bytes:
+def _file_contents(name: bytes, values: Mapping[str, Any]) -> bytes:
     """Return the contents of a report file; its name decides about the format."""
     if not name.endswith(b".html"):
-        return as_json(values).encode()
-    from pcopy.report.page.page import page_of
+        return json_text(values).encode()
+    from pcopy.report.page.page import report_page
 
-    return page_of(values).encode()
+    return report_page(values).encode()
 
 
-def as_json(values: Mapping[str, Any]) -> str:
+def json_text(values: Mapping[str, Any]) -> str:
     """Return JSON text with one line per key, so that people can read it."""
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
     return f"{{\n{lines}\n}}\n"
 
 
-def begins_as_report(beginning: bytes) -> bool:
+def is_report_beginning(beginning: bytes) -> bool:
     """True if these are the first bytes of a file that ``--report`` of some program has written."""
     return re.match(rb'\{\n"format": "pcopy-report",|<!doctype html>\n<!-- pcopy-report ', beginning) is not None

@@ -19,10 +19,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TextIO, cast
 
-from pcopy.text import drawable, message_line
+from pcopy.text import encodable_text, one_line_message
 
 
-class Tolerant:
+class TolerantStream:
     """A text stream whose methods never fail; the first error is stored in ``lost``.
 
     ``encoding`` is that of the user's locale.
@@ -34,15 +34,15 @@ class Tolerant:
         """
         self._stream = stream
         self.closed = closed
-        self.lost: OSError | None = None
-        self.encoding = _encoding(stream)
+        self.first_error: OSError | None = None
+        self.encoding = _locale_encoding(stream)
 
     def write(self, text: str) -> int:
         """Write text, with characters escaped that the stream cannot show.
 
         Never raises ``OSError``, nor ``ValueError`` for a closed stream.
         """
-        self.write_raw(drawable(text, self.encoding))
+        self.write_raw(encodable_text(text, self.encoding))
         return len(text)
 
     def write_raw(self, text: str) -> None:
@@ -50,30 +50,30 @@ class Tolerant:
         try:
             if self.closed and text:
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
-            if isinstance(self._stream, Tolerant):
+            if isinstance(self._stream, TolerantStream):
                 self._stream.write_raw(text)
             else:
                 self._stream.write(text)
         except (OSError, ValueError) as error:
-            self._lose(error)
+            self._store_error(error)
 
     def flush(self) -> None:
         """Flush the stream; never raises, as ``write``."""
         try:
             self._stream.flush()
         except (OSError, ValueError) as error:
-            self._lose(error)
+            self._store_error(error)
 
-    def _lose(self, error: OSError | ValueError) -> None:
+    def _store_error(self, error: OSError | ValueError) -> None:
         """Store the first error."""
-        if self.lost is None:
-            self.lost = error if isinstance(error, OSError) else OSError(errno.EBADF, os.strerror(errno.EBADF))
+        if self.first_error is None:
+            self.first_error = error if isinstance(error, OSError) else OSError(errno.EBADF, os.strerror(errno.EBADF))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
-class Drawing(Tolerant):
+class RawStream(TolerantStream):
     """A stream for a library that moves the cursor: text is written unchanged."""
 
     def write(self, text: str) -> int:
@@ -81,32 +81,32 @@ class Drawing(Tolerant):
         return len(text)
 
 
-def tell(program: str, text: object) -> None:
+def print_error(program: str, text: object) -> None:
     """Print a line to standard error, beginning with the name of the program; control characters in ``text`` are
     escaped.
 
-    A very long line is shortened (``message_line``).
+    A very long line is shortened (``one_line_message``).
     """
-    print(f"{program}: {message_line(str(text))}", file=sys.stderr, flush=True)
+    print(f"{program}: {one_line_message(str(text))}", file=sys.stderr, flush=True)
 
 
-class Streams:
+class StandardStreams:
     """Standard output and standard error of a process, as tolerant streams."""
 
-    def __init__(self, out: Tolerant, errors: Tolerant) -> None:
+    def __init__(self, out: TolerantStream, errors: TolerantStream) -> None:
         self._out = out
         self._errors = errors
-        self.answers = False
+        self.is_output_essential = False
         """True if the output is the only purpose of the program."""
 
-    def settle(self, status: int, program: str, least: int) -> int:
+    def final_status(self, status: int, program: str, least: int) -> int:
         """Flush both streams; return the exit status: at least ``least`` if output was lost, else ``status``.
 
         Output that was lost because standard output was closed counts only if ``answers`` is set.
         """
         self._out.flush()
-        lost = self._out.lost
-        is_relevant = self.answers or not self._out.closed
+        lost = self._out.first_error
+        is_relevant = self.is_output_essential or not self._out.closed
         if lost is not None and is_relevant and lost.errno != errno.EPIPE and status < least:
             self._errors.write(f"{program}: standard output cannot be written: {lost.strerror}\n")
             status = least
@@ -115,22 +115,22 @@ class Streams:
 
 
 @contextmanager
-def standard_streams() -> Iterator[Streams]:
+def standard_streams() -> Iterator[StandardStreams]:
     """Replace ``sys.stdout`` and ``sys.stderr`` by tolerant streams during the block."""
-    _fill_descriptors()
+    _open_closed_descriptors()
     before = sys.stdout, sys.stderr
-    out, errors = (Tolerant(stream or _nowhere(), closed=stream is None) for stream in before)
+    out, errors = (TolerantStream(stream or _open_null_device(), closed=stream is None) for stream in before)
     sys.stdout, sys.stderr = cast(TextIO, out), cast(TextIO, errors)
     try:
-        yield Streams(out, errors)
+        yield StandardStreams(out, errors)
     finally:
         sys.stdout, sys.stderr = before
         for stream, descriptor in ((out, 1), (errors, 2)):
-            if stream.lost is not None:
-                _discard(stream, descriptor)
+            if stream.first_error is not None:
+                _discard_buffer(stream, descriptor)
 
 
-def _discard(stream: Tolerant, descriptor: int) -> None:
+def _discard_buffer(stream: TolerantStream, descriptor: int) -> None:
     """Discard buffered text after an error: the interpreter would try to write it at exit, and exit with status 120."""
     try:
         if stream.fileno() != descriptor:
@@ -142,7 +142,7 @@ def _discard(stream: Tolerant, descriptor: int) -> None:
     os.close(null)
 
 
-def _fill_descriptors() -> None:
+def _open_closed_descriptors() -> None:
     """Open /dev/null on closed descriptors of standard streams, in the wrong direction.
 
     So reading a list from a closed standard input fails with EBADF, and does not yield an empty list.
@@ -154,7 +154,7 @@ def _fill_descriptors() -> None:
             os.open(os.devnull, flags)  # open() returns the lowest free descriptor: this one
 
 
-def _encoding(stream: TextIO) -> str:
+def _locale_encoding(stream: TextIO) -> str:
     """Return the encoding of the user's locale: in the C locale Python would use UTF-8 (PEP 540)."""
     if sys.flags.utf8_mode:
         import locale
@@ -163,6 +163,6 @@ def _encoding(stream: TextIO) -> str:
     return stream.encoding or "utf-8"
 
 
-def _nowhere() -> TextIO:
+def _open_null_device() -> TextIO:
     """Open /dev/null for writing."""
     return open(os.devnull, "w")

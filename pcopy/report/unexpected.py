@@ -6,41 +6,43 @@ import os
 import sys
 
 from pcopy import errors
-from pcopy.report.streams import tell
-from pcopy.text import shown
+from pcopy.report.streams import print_error
+from pcopy.text import printable_path
 
-_PACKAGES = {"yaml": "PyYAML"}  # modules whose package has another name
+_PACKAGE_NAMES = {"yaml": "PyYAML"}  # modules whose package has another name
 
 
-def tell_unexpected(name: str, error: Exception) -> int:
+def report_unexpected(name: str, error: Exception) -> int:
     """Print a message about ``error`` for the program ``name``; return the exit status."""
-    if text := missing_package(error):
-        tell(name, text)
-        return errors.REFUSED
-    if isinstance(error, FileNotFoundError) and error.filename is None and not _is_somewhere():
-        tell(name, "the current directory does not exist any longer; change to another one, or use absolute paths")
-        return errors.REFUSED
-    if isinstance(error, errors.HINDRANCES):
-        tell(name, f"cannot begin: {errors.hindrance(error)}")
-        return errors.REFUSED
+    if text := missing_package_text(error):
+        print_error(name, text)
+        return errors.EXIT_REFUSED
+    if isinstance(error, FileNotFoundError) and error.filename is None and not _has_current_directory():
+        print_error(
+            name, "the current directory does not exist any longer; change to another one, or use absolute paths"
+        )
+        return errors.EXIT_REFUSED
+    if isinstance(error, errors.RESOURCE_EXCEPTIONS):
+        print_error(name, f"cannot begin: {errors.resource_error_text(error)}")
+        return errors.EXIT_REFUSED
     import traceback
 
     traceback.print_exc()
-    tell(name, f"internal error: {type(error).__name__} (see above)")
-    return errors.INTERNAL
+    print_error(name, f"internal error: {type(error).__name__} (see above)")
+    return errors.EXIT_INTERNAL
 
 
-def missing_package(error: Exception) -> str:
+def missing_package_text(error: Exception) -> str:
     """Return the message for a package that cannot be loaded; empty for any other error."""
     module = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     if module in ("", "pcopy"):
         return ""
-    closed = _closed()
-    advice = f"this user may not read {shown(closed)}, where it may be" if closed else "install it"
-    return f"the Python package {_PACKAGES.get(module, module)} cannot be loaded ({error}); {advice}"
+    closed = _unreadable_package_directory()
+    advice = f"this user may not read {printable_path(closed)}, where it may be" if closed else "install it"
+    return f"the Python package {_PACKAGE_NAMES.get(module, module)} cannot be loaded ({error}); {advice}"
 
 
-def _closed() -> bytes:
+def _unreadable_package_directory() -> bytes:
     """Return a directory of Python packages that this user cannot read, and that Python ignores silently; empty
     if there is none.
     """
@@ -56,7 +58,7 @@ def _closed() -> bytes:
     return b""
 
 
-def _is_somewhere() -> bool:
+def _has_current_directory() -> bool:
     """True if the current directory exists."""
     try:
         os.getcwd()

@@ -11,14 +11,14 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import TYPE_CHECKING, Protocol
 
-from pcopy.errors import Refused
+from pcopy.errors import RequestRefused
 from pcopy.named import NamedTuple
-from pcopy.text import harmless
+from pcopy.text import printable_text
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
-ALGORITHMS = ("xxh3-128", "blake3")
+ALGORITHM_NAMES = ("xxh3-128", "blake3")
 """Names of the algorithms."""
 DEFAULT_ALGORITHM = "xxh3-128"
 
@@ -47,27 +47,31 @@ class Algorithm(NamedTuple):
     """
 
     name: str
-    size: int
+    digest_size: int
     digest: Callable[[Buffer], bytes]
-    new: Callable[[], Hasher]
+    new_hasher: Callable[[], Hasher]
 
 
-@lru_cache(maxsize=len(ALGORITHMS))
-def algorithm(name: str) -> Algorithm:
+@lru_cache(maxsize=len(ALGORITHM_NAMES))
+def algorithm_named(name: str) -> Algorithm:
     """Return the algorithm called ``name``, always the same object.
 
-    Raise ``Refused`` for an unknown name or a missing library.
+    Raise ``RequestRefused`` for an unknown name or a missing library.
     """
     if name == "xxh3-128":
         import xxhash
 
         return Algorithm(name, 16, xxhash.xxh3_128_digest, xxhash.xxh3_128)
     if name != "blake3":
-        raise Refused(f"unknown digest algorithm '{harmless(name[:64])}'; known are {', '.join(ALGORITHMS)}")
+        raise RequestRefused(
+            f"unknown digest algorithm '{printable_text(name[:64])}'; known are {', '.join(ALGORITHM_NAMES)}"
+        )
     try:
         from blake3 import blake3
     except ImportError as error:  # the package has no wheels for some machines
-        raise Refused("the digest algorithm blake3 needs the Python package blake3, which is not installed") from error
+        raise RequestRefused(
+            "the digest algorithm blake3 needs the Python package blake3, which is not installed"
+        ) from error
 
     def digest(data: Buffer) -> bytes:
         return blake3(data).digest()

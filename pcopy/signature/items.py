@@ -16,14 +16,14 @@ from pcopy.signature.algorithms import Algorithm
 
 FILE, DIRECTORY, SYMLINK, FIFO, CHARACTER, BLOCK = b"f", b"d", b"l", b"p", b"c", b"b"
 """Type bytes of items in signatures and manifests."""
-ROOT = b"."
+ROOT_PATH = b"."
 """Path of the root of a dataset in its manifest."""
-KINDS = frozenset((FILE, DIRECTORY, SYMLINK, FIFO, CHARACTER, BLOCK))
+TYPE_BYTES = frozenset((FILE, DIRECTORY, SYMLINK, FIFO, CHARACTER, BLOCK))
 """All type bytes."""
-_KINDS = b"".join(KINDS)
-_BEGIN = struct.Struct(">BI")
+_ALL_TYPE_BYTES = b"".join(TYPE_BYTES)
+_CHILD_HEADER = struct.Struct(">BI")
 """Format of a child in the hashed data of its directory: type byte and length of the name."""
-_OF_MODE = {
+_TYPE_BY_MODE = {
     stat.S_IFREG: FILE,
     stat.S_IFDIR: DIRECTORY,
     stat.S_IFLNK: SYMLINK,
@@ -34,9 +34,9 @@ _OF_MODE = {
 """Type byte by the file type of ``st_mode``."""
 
 
-def type_of(mode: int) -> bytes:
+def type_byte(mode: int) -> bytes:
     """Return the type byte for a ``st_mode``. It is empty for sockets, which are not part of a dataset."""
-    return _OF_MODE.get(stat.S_IFMT(mode), b"")
+    return _TYPE_BY_MODE.get(stat.S_IFMT(mode), b"")
 
 
 def file_digest(algorithm: Algorithm, size: int, root: bytes) -> bytes:
@@ -56,7 +56,7 @@ def special_digest(algorithm: Algorithm, mode: int, rdev: int) -> bytes:
 
     Raise ``ValueError`` for any other type.
     """
-    kind = type_of(mode)
+    kind = type_byte(mode)
     if kind == FIFO:
         return algorithm.digest(b"\x05")
     if kind not in (CHARACTER, BLOCK):
@@ -71,10 +71,10 @@ class DirectoryHasher:
     __slots__ = ("_hasher", "_last", "_size")
 
     def __init__(self, algorithm: Algorithm) -> None:
-        self._hasher = algorithm.new()
+        self._hasher = algorithm.new_hasher()
         self._hasher.update(b"\x03")
         self._last = b""
-        self._size = algorithm.size
+        self._size = algorithm.digest_size
 
     def add(self, kind: bytes, name: bytes, digest: bytes) -> None:
         """Add the next child.
@@ -83,7 +83,7 @@ class DirectoryHasher:
         """
         if name <= self._last:
             raise ValueError(f"{name!r} comes after {self._last!r}")
-        if kind not in KINDS or len(digest) != self._size:
+        if kind not in TYPE_BYTES or len(digest) != self._size:
             raise ValueError(f"{name!r} has type {kind!r} and a digest of {len(digest)} bytes")
         self._hasher.update(b"%b%b%b%b" % (kind, len(name).to_bytes(4, "big"), name, digest))
         self._last = name
@@ -97,9 +97,9 @@ class DirectoryHasher:
             return b""
         if names[0] <= self._last or not all(map(lt, names, islice(names, 1, None))):
             raise ValueError(f"names from {names[0]!r} on are out of order")
-        if kinds.strip(_KINDS) or {*map(len, digests)} != {self._size}:
+        if kinds.strip(_ALL_TYPE_BYTES) or {*map(len, digests)} != {self._size}:
             raise ValueError(f"names from {names[0]!r} on have types {kinds!r}, or digests of another size")
-        begins = map(_BEGIN.pack, kinds, map(len, names))
+        begins = map(_CHILD_HEADER.pack, kinds, map(len, names))
         hashed = b"".join(chain.from_iterable(zip(begins, names, digests, strict=True)))
         self._hasher.update(hashed)
         self._last = names[-1]

@@ -16,33 +16,42 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import BinaryIO, Self
 
-from pcopy.errors import Refused
+from pcopy.errors import RequestRefused
 from pcopy.named import NamedTuple
-from pcopy.signature.algorithms import ALGORITHMS, Algorithm, algorithm
-from pcopy.signature.items import DIRECTORY, FIFO, FILE, KINDS, ROOT, DirectoryHasher, file_digest, special_digest
-from pcopy.signature.replacing import Path, replacing
-from pcopy.signature.signature_file import is_block_size, opened_to_read, refusing
-from pcopy.text import shown
+from pcopy.signature.algorithms import ALGORITHM_NAMES, Algorithm, algorithm_named
+from pcopy.signature.items import (
+    DIRECTORY,
+    FIFO,
+    FILE,
+    ROOT_PATH,
+    TYPE_BYTES,
+    DirectoryHasher,
+    file_digest,
+    special_digest,
+)
+from pcopy.signature.replacing import AnyPath, output_file
+from pcopy.signature.signature_file import as_refusal, is_block_size, open_regular_file
+from pcopy.text import printable_path
 
-MAGIC = b"#pcopy-manifest"
+MANIFEST_MAGIC = b"#pcopy-manifest"
 """First word of a manifest."""
-VERSION = b"1"
+MANIFEST_VERSION = b"1"
 """Version of the format."""
-LONGEST_LINE = 1 << 20
+MAX_LINE_SIZE = 1 << 20
 """Maximum bytes of a line, including its newline."""
 
-_BUFFER = 1 << 18
+_READ_SIZE = 1 << 18
 """Bytes that are read by one call."""
 _NUMBER = re.compile(rb"0|[1-9][0-9]{0,19}")
 _HEXADECIMAL = re.compile(rb"[0-9a-f]+")
-_TO_ESCAPE = re.compile(rb"[\\\n\r]")
-_ESCAPED = re.compile(rb"\\(.?)", re.DOTALL)
+_NEEDS_ESCAPE = re.compile(rb"[\\\n\r]")
+_ESCAPE_SEQUENCE = re.compile(rb"\\(.?)", re.DOTALL)
 _ESCAPES = {b"\\": rb"\\", b"\n": rb"\n", b"\r": rb"\r"}
 _UNESCAPES = {b"\\": b"\\", b"n": b"\n", b"r": b"\r"}
-_NOT_IN_LINES = re.compile(rb"[\0\r]")
+_FORBIDDEN_IN_PATH = re.compile(rb"[\0\r]")
 
 
-class Entry(NamedTuple):
+class ManifestEntry(NamedTuple):
     """An item in a manifest.
 
     Fields:
@@ -58,38 +67,38 @@ class Entry(NamedTuple):
     path: bytes
 
 
-def begins_as_manifest(beginning: bytes) -> bool:
+def looks_like_manifest(beginning: bytes) -> bool:
     """Return True if a file with this ``beginning`` is a manifest of any version."""
-    return beginning.startswith(MAGIC)
+    return beginning.startswith(MANIFEST_MAGIC)
 
 
-def order_key(path: bytes) -> bytes:
+def tree_order_key(path: bytes) -> bytes:
     """Return a key that sorts paths into tree order.
 
     Slashes become NUL, which is in no name and sorts before every byte that a name can contain.
     """
-    return b"" if path == ROOT else path.replace(b"/", b"\0")
+    return b"" if path == ROOT_PATH else path.replace(b"/", b"\0")
 
 
-def pack(entry: Entry) -> tuple[bytes, bytes]:
+def pack_entry(entry: ManifestEntry) -> tuple[bytes, bytes]:
     """Return the sort key of ``entry``, and the rest of it: type byte, size (8 bytes), digest."""
-    return order_key(entry.path), entry.kind + entry.size.to_bytes(8, "big") + entry.digest
+    return tree_order_key(entry.path), entry.kind + entry.size.to_bytes(8, "big") + entry.digest
 
 
-def unpack(key: bytes, value: bytes) -> Entry:
+def unpack_entry(key: bytes, value: bytes) -> ManifestEntry:
     """Return the entry of which ``pack_entry`` has made ``key`` and ``value``."""
-    return Entry(value[:1], value[9:], int.from_bytes(value[1:9], "big"), key.replace(b"\0", b"/") or ROOT)
+    return ManifestEntry(value[:1], value[9:], int.from_bytes(value[1:9], "big"), key.replace(b"\0", b"/") or ROOT_PATH)
 
 
 class ManifestWriter(ExitStack):
     """Context manager that writes the manifest ``path`` completely and durably, or leaves an existing one unchanged.
 
-    Raise ``Refused`` if ``path`` exists and is not a regular file, or if an entry is too long for a line; ``OSError``
-    for errors of the system.
+    Raise ``RequestRefused`` if ``path`` exists and is not a regular file, or if an entry is too long for a line;
+    ``OSError`` for errors of the system.
     """
 
     def __init__(
-        self, path: Path, algorithm: Algorithm, block_size: int, umask: int | None = None, writer: str = ""
+        self, path: AnyPath, algorithm: Algorithm, block_size: int, umask: int | None = None, writer: str = ""
     ) -> None:
         """Prepare the manifest; the file is created when the context is entered.
 
@@ -102,8 +111,8 @@ class ManifestWriter(ExitStack):
         """
         super().__init__()
         self._path = os.fsencode(path)
-        self._header = b"%b %b %b %d\n" % (MAGIC, VERSION, algorithm.name.encode(), block_size)
-        self._replacing = replacing(path, umask, writer)
+        self._header = b"%b %b %b %d\n" % (MANIFEST_MAGIC, MANIFEST_VERSION, algorithm.name.encode(), block_size)
+        self._replacing = output_file(path, umask, writer)
         self._last: bytes | None = None
         self._stream: BinaryIO
 
@@ -112,15 +121,15 @@ class ManifestWriter(ExitStack):
         self._stream.write(self._header)
         return self
 
-    def write(self, entry: Entry) -> None:
+    def write(self, entry: ManifestEntry) -> None:
         """Write the next entry in tree order, beginning with the root. Raise ``ValueError`` if it is out of order."""
-        key = order_key(entry.path)
+        key = tree_order_key(entry.path)
         if key if self._last is None else key <= self._last:
             raise ValueError(f"{entry.path!r} is out of order")
-        path = _TO_ESCAPE.sub(lambda found: _ESCAPES[found[0]], entry.path)
+        path = _NEEDS_ESCAPE.sub(lambda found: _ESCAPES[found[0]], entry.path)
         line = b"%b %b %d %b\n" % (entry.kind, entry.digest.hex().encode(), entry.size, path)
-        if len(line) > LONGEST_LINE:
-            raise Refused(f"{shown(self._path)} cannot hold a path of {len(entry.path)} bytes")
+        if len(line) > MAX_LINE_SIZE:
+            raise RequestRefused(f"{printable_path(self._path)} cannot hold a path of {len(entry.path)} bytes")
         self._stream.write(line)
         self._last = key
 
@@ -128,65 +137,65 @@ class ManifestWriter(ExitStack):
 class ManifestReader:
     """Iterable of the entries of the manifest ``path``, in tree order, which are verified while they are read.
 
-    A manifest is verified completely only when it was read to its end. Every error raises ``Refused``, with one line
-    that names the path and the number of the line.
+    A manifest is verified completely only when it was read to its end. Every error raises ``RequestRefused``, with one
+    line that names the path and the number of the line.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: AnyPath) -> None:
         """Read the header."""
         self._path = path
         self.algorithm: Algorithm
         self.block_size: int
-        with refusing("manifest", path), opened_to_read(path) as stream:
-            self.algorithm, self.block_size = _header(stream)
+        with as_refusal("manifest", path), open_regular_file(path) as stream:
+            self.algorithm, self.block_size = _read_header(stream)
 
-    def __iter__(self) -> Iterator[Entry]:
-        with refusing("manifest", self._path), opened_to_read(self._path, _BUFFER) as stream:
-            found = _header(stream)
+    def __iter__(self) -> Iterator[ManifestEntry]:
+        with as_refusal("manifest", self._path), open_regular_file(self._path, _READ_SIZE) as stream:
+            found = _read_header(stream)
             if found != (self.algorithm, self.block_size):
                 raise ValueError("line 1: another manifest has taken its place")
-            checker = _Checker(self.algorithm)
+            checker = _EntryVerifier(self.algorithm)
             for line in _lines(stream, 2):
-                yield checker.entry(line)
-            checker.end()
+                yield checker.parse_entry(line)
+            checker.finish()
 
-    def first(self) -> Entry:
+    def root_entry(self) -> ManifestEntry:
         """Return the entry of the root."""
         return next(iter(self))
 
 
-def _header(stream: BinaryIO) -> tuple[Algorithm, int]:
+def _read_header(stream: BinaryIO) -> tuple[Algorithm, int]:
     """Return the algorithm and the block size from the first line. Raise ``ValueError``."""
     fields = next(_lines(stream, 1), b"").split(b" ")
-    if fields[0] != MAGIC or len(fields) < 2:
-        raise ValueError(f"line 1: it does not begin with {MAGIC.decode()} and a version")
-    if fields[1] != VERSION:
-        known = f"this pcopy knows {VERSION.decode()}"
-        if _NUMBER.fullmatch(fields[1]) and int(fields[1]) > int(VERSION):
+    if fields[0] != MANIFEST_MAGIC or len(fields) < 2:
+        raise ValueError(f"line 1: it does not begin with {MANIFEST_MAGIC.decode()} and a version")
+    if fields[1] != MANIFEST_VERSION:
+        known = f"this pcopy knows {MANIFEST_VERSION.decode()}"
+        if _NUMBER.fullmatch(fields[1]) and int(fields[1]) > int(MANIFEST_VERSION):
             raise ValueError(f"line 1: it has version {fields[1].decode()} of the format, and {known}: use a newer one")
         raise ValueError(f"line 1: there is no such version of the format, {known}")
     if len(fields) != 4:
         raise ValueError("line 1: an algorithm and a block size should follow the version, and nothing else")
     name = fields[2].decode("ascii", "replace")
-    if name not in ALGORITHMS:
-        raise ValueError(f"line 1: its algorithm is none of {', '.join(ALGORITHMS)}")
+    if name not in ALGORITHM_NAMES:
+        raise ValueError(f"line 1: its algorithm is none of {', '.join(ALGORITHM_NAMES)}")
     if not _NUMBER.fullmatch(fields[3]) or not is_block_size(int(fields[3])):
         raise ValueError("line 1: its block size is no power of two from 64 KiB to 4 EiB in decimal digits")
-    return algorithm(name), int(fields[3])
+    return algorithm_named(name), int(fields[3])
 
 
 def _lines(stream: BinaryIO, number: int) -> Iterator[bytes]:
     """Yield the remaining lines without their newlines; the first one has this ``number``. Raise ``ValueError``."""
-    while line := stream.readline(LONGEST_LINE + 1):
-        if len(line) > LONGEST_LINE:
-            raise ValueError(f"line {number} has more than {LONGEST_LINE} bytes")
+    while line := stream.readline(MAX_LINE_SIZE + 1):
+        if len(line) > MAX_LINE_SIZE:
+            raise ValueError(f"line {number} has more than {MAX_LINE_SIZE} bytes")
         if line[-1:] != b"\n":
             raise ValueError(f"line {number} has no end: the manifest is truncated")
         yield line[:-1]
         number += 1
 
 
-class _Open(NamedTuple):
+class _OpenDirectory(NamedTuple):
     """A directory whose children are being read.
 
     Fields:
@@ -202,68 +211,68 @@ class _Open(NamedTuple):
     parent_length: int
 
 
-class _Checker:
+class _EntryVerifier:
     """Parser that verifies each entry against those before it. Its memory grows only with the depth of the tree."""
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
-        self._digits = 2 * algorithm.size
-        self._empty = file_digest(algorithm, 0, algorithm.digest(b""))
-        self._fifo = special_digest(algorithm, stat.S_IFIFO, 0)
+        self._digit_count = 2 * algorithm.digest_size
+        self._empty_file_digest = file_digest(algorithm, 0, algorithm.digest(b""))
+        self._fifo_digest = special_digest(algorithm, stat.S_IFIFO, 0)
         self._line = 1
-        self._open: list[_Open] = []
+        self._open: list[_OpenDirectory] = []
         self._directory = b""
 
-    def entry(self, line: bytes) -> Entry:
+    def parse_entry(self, line: bytes) -> ManifestEntry:
         """Return the entry of the next line. Raise ``ValueError``."""
         self._line += 1
         try:
-            entry = self._parsed(line)
-            self._place(entry)
+            entry = self._parse_line(line)
+            self._add_to_tree(entry)
         except ValueError as error:
             raise ValueError(f"line {self._line}: {error}") from None
         return entry
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Finish after the last line. Raise ``ValueError`` if entries are missing."""
         if self._line == 1:
             raise ValueError("line 1: no entry follows: the manifest is truncated")
         try:
             while self._open:
-                self._leave()
+                self._close_directory()
         except ValueError as error:
             raise ValueError(f"line {self._line}: {error}") from None
 
-    def _parsed(self, line: bytes) -> Entry:
+    def _parse_line(self, line: bytes) -> ManifestEntry:
         """Return the entry of a line, without regard to other lines. Raise ``ValueError``."""
         fields = line.split(b" ", 3)
         if len(fields) != 4:
             raise ValueError("it does not consist of type, digest, size and path")
         kind, digits, number, path = fields
-        if kind not in KINDS:
+        if kind not in TYPE_BYTES:
             raise ValueError("its type is none of f, d, l, p, c and b")
-        if len(digits) != self._digits or not _HEXADECIMAL.fullmatch(digits):
-            raise ValueError(f"its digest does not consist of {self._digits} lower-case hexadecimal digits")
+        if len(digits) != self._digit_count or not _HEXADECIMAL.fullmatch(digits):
+            raise ValueError(f"its digest does not consist of {self._digit_count} lower-case hexadecimal digits")
         if not _NUMBER.fullmatch(number) or (size := int(number)) >> 64:
             raise ValueError("its size is not a whole number in decimal digits")
-        if _NOT_IN_LINES.search(path):
+        if _FORBIDDEN_IN_PATH.search(path):
             raise ValueError("its path holds a carriage return or a NUL")
         if b"\\" in path:
-            path = _ESCAPED.sub(_unescape, path)
-        entry = Entry(kind, unhexlify(digits), size, path)
+            path = _ESCAPE_SEQUENCE.sub(_unescape, path)
+        entry = ManifestEntry(kind, unhexlify(digits), size, path)
         if kind != FILE and size:
             raise ValueError("it has a size and is no regular file")
-        if (kind == FILE and (entry.digest == self._empty) == bool(size)) or (
-            kind == FIFO and entry.digest != self._fifo
+        if (kind == FILE and (entry.digest == self._empty_file_digest) == bool(size)) or (
+            kind == FIFO and entry.digest != self._fifo_digest
         ):
             raise ValueError("its digest does not fit its type and size: the manifest is damaged")
         return entry
 
-    def _place(self, entry: Entry) -> None:
+    def _add_to_tree(self, entry: ManifestEntry) -> None:
         """Check that ``entry`` may follow the entries before it, and add it to its directory. Raise ``ValueError``."""
         path = entry.path
         if self._line == 2:
-            if path != ROOT:
+            if path != ROOT_PATH:
                 raise ValueError("the first entry is not the root, '.'")
             path = b""
         else:
@@ -271,19 +280,21 @@ class _Checker:
             if not name or name in (b".", b"..") or (slash and not directory):
                 raise ValueError("its path is not that of something below the root")
             while self._open and self._directory != directory:
-                self._leave()
+                self._close_directory()
             if not self._open:
-                raise ValueError(f"the directory that {shown(path)} is in is not listed, or not right before it")
+                raise ValueError(
+                    f"the directory that {printable_path(path)} is in is not listed, or not right before it"
+                )
             try:
                 self._open[-1].hasher.add(entry.kind, name, entry.digest)
             except ValueError:
-                raise ValueError(f"{shown(path)} is out of order, or comes twice") from None
+                raise ValueError(f"{printable_path(path)} is out of order, or comes twice") from None
         if entry.kind == DIRECTORY:
             hasher = DirectoryHasher(self._algorithm)
-            self._open.append(_Open(hasher, entry.digest, self._line, len(self._directory)))
+            self._open.append(_OpenDirectory(hasher, entry.digest, self._line, len(self._directory)))
             self._directory = path
 
-    def _leave(self) -> None:
+    def _close_directory(self) -> None:
         """Verify the digest of the innermost open directory, all of whose children have been read.
 
         Raise ``ValueError``.
@@ -291,7 +302,7 @@ class _Checker:
         done = self._open.pop()
         if done.hasher.digest() != done.digest:
             raise ValueError(
-                f"the digest of {shown(self._directory or ROOT)} (line {done.line}) does not match its entries: "
+                f"the digest of {printable_path(self._directory or ROOT_PATH)} (line {done.line}) does not match its entries: "
                 "the manifest is damaged or truncated"
             )
         self._directory = self._directory[: done.parent_length]

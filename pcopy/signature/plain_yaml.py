@@ -31,7 +31,7 @@ class Scalar(str):
         return made
 
 
-class Flaw(ValueError):
+class YamlError(ValueError):
     """An error in the text. ``line`` is its line number, or 0 if it concerns none."""
 
     def __init__(self, text: str, line: int = 0) -> None:
@@ -39,24 +39,24 @@ class Flaw(ValueError):
         self.line = line
 
 
-DEEPEST = 16
+MAX_DEPTH = 16
 """Maximum nesting depth of lists and mappings."""
 
-_PLAIN = re.compile(r"[A-Za-z0-9/][A-Za-z0-9/_.+-]*(?: [A-Za-z0-9/_.+-]+)*")
+_UNQUOTED = re.compile(r"[A-Za-z0-9/][A-Za-z0-9/_.+-]*(?: [A-Za-z0-9/_.+-]+)*")
 """Strings that may be written without quotes, if they do not match ``_NUMBER_OR_WORD``."""
 _NUMBER_OR_WORD = re.compile(
     r"[0-9][0-9_.e+-]*|0[xob][0-9a-f_]*|y|n|yes|no|true|false|on|off|null",  # and dates, 2026-11-21
     re.IGNORECASE,
 )
-_SIGN = re.compile(r"(?:^|[\s,\[{])([*&!%@`])")
+_SPECIAL_START = re.compile(r"(?:^|[\s,\[{])([*&!%@`])")
 """A character that has a special meaning in YAML at the beginning of a value."""
 _ASSIGNMENT = re.compile(r"\s*[\w-]+\s*=")
-LONGEST_KEY = 100
+MAX_KEY_LENGTH = 100
 """Maximum characters of a key, because error messages can contain keys."""
 
 
-def load(contents: bytes, *, by_hand: bool = False) -> dict[str, Value]:
-    """Return the mapping in the UTF-8 text ``contents``. Raise ``Flaw`` with a message of one line.
+def load_yaml(contents: bytes, *, is_handwritten: bool = False) -> dict[str, Value]:
+    """Return the mapping in the UTF-8 text ``contents``. Raise ``YamlError`` with a message of one line.
 
     With ``is_handwritten`` the text was written by a person: it may be empty, and anchors and tags are refused, because
     their author would expect that they have an effect.
@@ -66,118 +66,122 @@ def load(contents: bytes, *, by_hand: bool = False) -> dict[str, Value]:
     try:
         text = contents.decode()
     except UnicodeDecodeError as error:
-        line = contents.count(b"\n", 0, error.start) + 1 if by_hand else 0
-        raise Flaw("it is not UTF-8 text", line) from None
+        line = contents.count(b"\n", 0, error.start) + 1 if is_handwritten else 0
+        raise YamlError("it is not UTF-8 text", line) from None
     loader = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
     try:
-        value = _document(_checked(yaml.parse(text, Loader=loader)) if by_hand else iter(yaml.parse(text, loader)))
+        value = _parse_document(
+            _check_events(yaml.parse(text, Loader=loader)) if is_handwritten else iter(yaml.parse(text, loader))
+        )
     except yaml.MarkedYAMLError as error:
         line = 0 if error.problem_mark is None else error.problem_mark.line + 1
-        where = f" in line {line}" if line and not by_hand else ""
-        hint = _hint(text.splitlines()[max(0, line - 2) : line]) if by_hand else ""
-        raise Flaw(f"it is not YAML: {error.problem}{where}{hint}", line) from error
+        where = f" in line {line}" if line and not is_handwritten else ""
+        hint = _syntax_hint(text.splitlines()[max(0, line - 2) : line]) if is_handwritten else ""
+        raise YamlError(f"it is not YAML: {error.problem}{where}{hint}", line) from error
     except (yaml.YAMLError, OverflowError, RecursionError) as error:
-        raise Flaw(f"it is not YAML: {str(error).partition(chr(10))[0]}") from error
-    if value is None and by_hand:
+        raise YamlError(f"it is not YAML: {str(error).partition(chr(10))[0]}") from error
+    if value is None and is_handwritten:
         return {}
     if not isinstance(value, dict):
-        hint = _hint(text.splitlines()) if by_hand else ""
-        raise Flaw(f"it is not a mapping of keys to values{hint}", getattr(value, "line", 1) if by_hand else 0)
+        hint = _syntax_hint(text.splitlines()) if is_handwritten else ""
+        raise YamlError(
+            f"it is not a mapping of keys to values{hint}", getattr(value, "line", 1) if is_handwritten else 0
+        )
     return value
 
 
-def _hint(lines: Sequence[str]) -> str:
+def _syntax_hint(lines: Sequence[str]) -> str:
     """Return advice for ``lines`` that could not be parsed, for authors who do not know YAML; empty if there is
     none.
     """
     if any(_ASSIGNMENT.match(line) for line in lines):
         return "; write key: value"
-    sign = next(filter(None, map(_SIGN.search, lines)), None)
+    sign = next(filter(None, map(_SPECIAL_START.search, lines)), None)
     return f"; write a value that begins with {sign[1]} in quotes" if sign else ""
 
 
-def _checked(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield ``events`` unchanged. Raise ``Flaw`` for an anchor, an alias or a tag."""
+def _check_events(events: Iterable[Event]) -> Iterator[Event]:
+    """Yield ``events`` unchanged. Raise ``YamlError`` for an anchor, an alias or a tag."""
     from yaml.events import AliasEvent
 
     for event in events:
-        line = _line(event)
+        line = _line_number(event)
         if getattr(event, "anchor", None) is not None and not isinstance(event, AliasEvent):
-            raise Flaw("it uses YAML's anchors (&); write a value that begins with & in quotes", line)
+            raise YamlError("it uses YAML's anchors (&); write a value that begins with & in quotes", line)
         if getattr(event, "tag", None) is not None:
-            raise Flaw("it uses YAML's tags (!); write a value that begins with ! in quotes", line)
+            raise YamlError("it uses YAML's tags (!); write a value that begins with ! in quotes", line)
         if isinstance(event, AliasEvent):
-            raise Flaw("it uses YAML's aliases (*); write a value that begins with * in quotes", line)
+            raise YamlError("it uses YAML's aliases (*); write a value that begins with * in quotes", line)
         yield event
 
 
-def dump(fields: Iterable[tuple[str, str | int]], *, time: str = "") -> bytes:
+def dump_yaml(fields: Iterable[tuple[str, str | int]], *, time_key: str = "") -> bytes:
     """Return the lines of a mapping in UTF-8.
 
     Numbers are written as they are, strings in double quotes if a reader could take them for another type. The value of
     the key ``time_key`` is a time (UTC), which a reader may convert.
     """
-    lines = [f"{key}: {value if key == time else scalar(value)}\n" for key, value in fields]
+    lines = [f"{key}: {value if key == time_key else yaml_scalar(value)}\n" for key, value in fields]
     return "".join(lines).encode()
 
 
-def scalar(value: str | int) -> str:
+def yaml_scalar(value: str | int) -> str:
     """Return ``value`` without quotes if every YAML reader takes it for the same string or number, otherwise in
     quotes.
     """
     text = str(value)
-    is_plain = isinstance(value, int) or (_PLAIN.fullmatch(text) and not _NUMBER_OR_WORD.fullmatch(text))
-    return text if is_plain else f'"{"".join(_escaped(character) for character in text)}"'
+    is_plain = isinstance(value, int) or (_UNQUOTED.fullmatch(text) and not _NUMBER_OR_WORD.fullmatch(text))
+    return text if is_plain else f'"{"".join(_escape(character) for character in text)}"'
 
 
-def _document(events: Iterator[Event]) -> Value | None:
-    """Return the value of the only document; None if there is none. Raise ``Flaw``."""
+def _parse_document(events: Iterator[Event]) -> Value | None:
+    """Return the value of the only document; None if there is none. Raise ``YamlError``."""
     from yaml.events import DocumentStartEvent
 
     value = None
     for event in events:
         if isinstance(event, DocumentStartEvent):
             if value is not None:
-                raise Flaw("it holds more than one YAML document")
-            value = _value(next(events), events, 0)
+                raise YamlError("it holds more than one YAML document")
+            value = _parse_value(next(events), events, 0)
     return value
 
 
-def _value(event: Event, events: Iterator[Event], depth: int) -> Value:
-    """Return the value that begins with ``event``; the rest of it is taken from ``events``. Raise ``Flaw``."""
+def _parse_value(event: Event, events: Iterator[Event], depth: int) -> Value:
+    """Return the value that begins with ``event``; the rest of it is taken from ``events``. Raise ``YamlError``."""
     from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent
 
-    line = _line(event)
+    line = _line_number(event)
     if isinstance(event, ScalarEvent):
         return Scalar(event.value, line, not event.style)
     if isinstance(event, AliasEvent):
-        raise Flaw("it uses YAML's aliases", line)
-    if depth == DEEPEST:
-        raise Flaw(f"it is nested more than {DEEPEST} deep", line)
+        raise YamlError("it uses YAML's aliases", line)
+    if depth == MAX_DEPTH:
+        raise YamlError(f"it is nested more than {MAX_DEPTH} deep", line)
     if not isinstance(event, MappingStartEvent):
         items = []
         while not isinstance(event := next(events), SequenceEndEvent):
-            items.append(_value(event, events, depth + 1))
+            items.append(_parse_value(event, events, depth + 1))
         return items
     mapping: dict[str, Value] = {}
     while not isinstance(event := next(events), MappingEndEvent):
-        key = _value(event, events, depth + 1)
+        key = _parse_value(event, events, depth + 1)
         if not isinstance(key, Scalar):
-            raise Flaw("it has a key that is no string", _line(event))
-        if len(key) > LONGEST_KEY:
-            raise Flaw(f"it has a key of more than {LONGEST_KEY} characters", key.line)
+            raise YamlError("it has a key that is no string", _line_number(event))
+        if len(key) > MAX_KEY_LENGTH:
+            raise YamlError(f"it has a key of more than {MAX_KEY_LENGTH} characters", key.line)
         if key in mapping:
-            raise Flaw(f"the key {key} comes twice", key.line)
-        mapping[key] = _value(next(events), events, depth + 1)
+            raise YamlError(f"the key {key} comes twice", key.line)
+        mapping[key] = _parse_value(next(events), events, depth + 1)
     return mapping
 
 
-def _line(event: Event) -> int:
+def _line_number(event: Event) -> int:
     """Return the line number of an event, from 1; 0 if it is unknown."""
     return 0 if event.start_mark is None else event.start_mark.line + 1
 
 
-def _escaped(character: str) -> str:
+def _escape(character: str) -> str:
     """Return a character as it is written in double quotes."""
     code = ord(character)
     if character in '\\"':

@@ -11,21 +11,23 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import BinaryIO, TypeAlias
 
-from pcopy.errors import Refused
+from pcopy.errors import RequestRefused
 from pcopy.fsio import durable
-from pcopy.fsio.durable import Synced
-from pcopy.fsio.named_file import Directory, NotTrusted, open_directory_of, refuse_to_replace
-from pcopy.text import shown
+from pcopy.fsio.durable import Durability
+from pcopy.fsio.named_file import ParentDirectory, UntrustedFile, check_replaceable, open_directory_of
+from pcopy.text import printable_path
 
-Path: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+AnyPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 
 
 @contextmanager
-def replacing(path: Path, umask: int | None = None, writer: str = "", *, unnamed: bool = False) -> Iterator[BinaryIO]:
+def output_file(
+    path: AnyPath, umask: int | None = None, writer: str = "", *, unnamed: bool = False
+) -> Iterator[BinaryIO]:
     """Yield a stream for the new contents of ``path``, which is replaced at the end of the block.
 
-    On an error the temporary file is removed, and ``path`` is unchanged. Raise ``Refused`` if ``path`` exists and is
-    not a regular file, ``OSError`` for errors of the system.
+    On an error the temporary file is removed, and ``path`` is unchanged. Raise ``RequestRefused`` if ``path`` exists
+    and is not a regular file, ``OSError`` for errors of the system.
 
     Args:
         path: path of the file.
@@ -39,20 +41,25 @@ def replacing(path: Path, umask: int | None = None, writer: str = "", *, unnamed
     with ExitStack() as stack:
         directory = open_directory_of(target)
         stack.callback(os.close, directory.descriptor)
-        _refuse_what_is_no_file(target, directory)
+        _check_regular_file(target, directory)
         # The next commit of its file system makes a name durable in a directory that cannot be read.
-        synced = Synced.NAME if directory.can_sync else Synced.CONTENTS
-        with with_umask(umask):
-            replaced = durable.replacing(
-                directory.descriptor, directory.name, temporary, mode=0o666, synced=synced, unnamed=unnamed
+        synced = Durability.NAME if directory.can_sync else Durability.CONTENTS
+        with temporary_umask(umask):
+            replaced = durable.replaced_file(
+                directory.descriptor,
+                directory.name,
+                temporary,
+                mode=0o666,
+                durability=synced,
+                uses_unnamed_file=unnamed,
             )
             stream = stack.enter_context(replaced)
         yield stream
-        _refuse_what_is_no_file(target, directory)
+        _check_regular_file(target, directory)
 
 
 @contextmanager
-def with_umask(umask: int | None) -> Iterator[None]:
+def temporary_umask(umask: int | None) -> Iterator[None]:
     """Set the umask of the process within the block, so that new files get the mode that the user expects.
 
     A chmod afterwards would override the default ACL of a directory. With None nothing is changed.
@@ -67,9 +74,11 @@ def with_umask(umask: int | None) -> Iterator[None]:
         os.umask(before)
 
 
-def _refuse_what_is_no_file(target: bytes, directory: Directory) -> None:
-    """Raise ``Refused`` if ``target`` exists and is not a regular file, such as a FIFO from which a program reads."""
+def _check_regular_file(target: bytes, directory: ParentDirectory) -> None:
+    """Raise ``RequestRefused`` if ``target`` exists and is not a regular file, such as a FIFO from which a program
+    reads.
+    """
     try:
-        refuse_to_replace(directory.descriptor, directory.name)
-    except NotTrusted as error:
-        raise Refused(f"{shown(target)}: {error.strerror}") from None
+        check_replaceable(directory.descriptor, directory.name)
+    except UntrustedFile as error:
+        raise RequestRefused(f"{printable_path(target)}: {error.strerror}") from None

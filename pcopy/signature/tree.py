@@ -24,13 +24,13 @@ from pcopy.signature.algorithms import Algorithm, Hasher
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
-NODE = b"\x01"
+INNER_NODE_PREFIX = b"\x01"
 """Prefix of the hashed data of an inner node."""
 _ZEROS = bytes(1 << 16)
 """A piece of zeros for hashing holes."""
-_PREFIXES = 64
+_ZERO_HASHERS = 64
 """Number of cached hashers that have processed only zeros. That many ``_ZEROS`` make a block of the usual size."""
-_LEVELS = 65
+_MAX_LEVELS = 65
 """Levels of a tree over all blocks that a file can have, and one more."""
 
 
@@ -65,12 +65,12 @@ class ContentHasher:
         at, end, block_size = 0, view.nbytes, self._block_size
         if self._filled:
             at = min(block_size - self._filled, end)
-            self._fill(view[:at])
+            self._add_to_block(view[:at])
         while end - at >= block_size:
-            self._add(0, self._algorithm.digest(view[at : at + block_size]))
+            self._add_subtree(0, self._algorithm.digest(view[at : at + block_size]))
             at += block_size
         if at < end:
-            self._fill(view[at:])
+            self._add_to_block(view[at:])
 
     def zeros(self, count: int) -> None:
         """Add ``count`` zero bytes, which are what a read of a hole returns.
@@ -82,7 +82,7 @@ class ContentHasher:
         block_size = self._block_size
         if self._filled:
             head = min(block_size - self._filled, count)
-            self._fill_zeros(head)
+            self._add_zeros_to_block(head)
             count -= head
         blocks, tail = divmod(count, block_size)
         if blocks:
@@ -91,9 +91,9 @@ class ContentHasher:
             level = blocks.bit_length() - 1
             if self._blocks:
                 level = min(level, (self._blocks & -self._blocks).bit_length() - 1)
-            self._add(level, roots[level])
+            self._add_subtree(level, roots[level])
             blocks -= 1 << level
-        self._fill_zeros(tail)
+        self._add_zeros_to_block(tail)
 
     def root(self) -> bytes:
         """Return the content root of all bytes so far; more may follow."""
@@ -101,30 +101,30 @@ class ContentHasher:
             return self._subtrees.root()
         return self._subtrees.root(self._partial.digest())
 
-    def _fill(self, view: memoryview) -> None:
+    def _add_to_block(self, view: memoryview) -> None:
         """Add bytes to the current block; at most those that complete it."""
         if self._partial is None:
-            self._partial = self._algorithm.new()
+            self._partial = self._algorithm.new_hasher()
         self._partial.update(view)
         self._filled += len(view)
         if self._filled == self._block_size:
             digest = self._partial.digest()
             self._partial, self._filled = None, 0
-            self._add(0, digest)
+            self._add_subtree(0, digest)
 
-    def _fill_zeros(self, count: int) -> None:
+    def _add_zeros_to_block(self, count: int) -> None:
         """Add zero bytes to the current block; at most those that complete it."""
-        whole = min(count // len(_ZEROS), _PREFIXES)
+        whole = min(count // len(_ZEROS), _ZERO_HASHERS)
         if whole and not self._filled:  # A cached hasher saves time for files with many holes.
-            self._partial = _after_zeros(self._algorithm)[whole - 1].copy()
+            self._partial = _hashers_of_zeros(self._algorithm)[whole - 1].copy()
             self._filled = whole * len(_ZEROS)
             count -= self._filled
         while count:
             piece = memoryview(_ZEROS)[: min(count, len(_ZEROS))]
-            self._fill(piece)
+            self._add_to_block(piece)
             count -= len(piece)
 
-    def _add(self, level: int, root: bytes) -> None:
+    def _add_subtree(self, level: int, root: bytes) -> None:
         """Add a complete subtree of 2^``level`` blocks with this ``root``."""
         self._subtrees.add(level, root)
         self._blocks += 1 << level
@@ -143,14 +143,14 @@ class _Subtrees:
         """Add the next 2^``level`` leaves as a subtree. The number of leaves before must be a multiple of that."""
         roots = self._roots
         while roots and roots[-1][0] == level:
-            root = self._algorithm.digest(NODE + roots.pop()[1] + root)
+            root = self._algorithm.digest(INNER_NODE_PREFIX + roots.pop()[1] + root)
             level += 1
         roots.append((level, root))
 
     def root(self, rest: bytes | None = None) -> bytes:
         """Return the root of all leaves, with ``rest`` as the last leaf unless it is None."""
         for _, root in reversed(self._roots):
-            rest = root if rest is None else self._algorithm.digest(NODE + root + rest)
+            rest = root if rest is None else self._algorithm.digest(INNER_NODE_PREFIX + root + rest)
         return self._algorithm.digest(b"") if rest is None else rest
 
 
@@ -163,7 +163,7 @@ def content_root(algorithm: Algorithm, block_size: int, data: Buffer) -> bytes:
     return hasher.root()
 
 
-def combine(algorithm: Algorithm, parts: Sequence[bytes]) -> bytes:
+def combined_root(algorithm: Algorithm, parts: Sequence[bytes]) -> bytes:
     """Return the content root of a file from the content roots of its chunks, in order.
 
     All chunks must have the same size, the block size times a power of two; only the last one may be shorter.
@@ -180,10 +180,10 @@ def is_power_of_two(number: int) -> bool:
 
 
 @lru_cache(maxsize=2)
-def _after_zeros(algorithm: Algorithm) -> tuple[Hasher, ...]:
+def _hashers_of_zeros(algorithm: Algorithm) -> tuple[Hasher, ...]:
     """Return hashers that have processed ``_ZEROS`` once, twice, and so on. The caller must copy them before use."""
-    hasher, hashers = algorithm.new(), []
-    for _ in range(_PREFIXES):
+    hasher, hashers = algorithm.new_hasher(), []
+    for _ in range(_ZERO_HASHERS):
         hasher.update(_ZEROS)
         hashers.append(hasher.copy())
     return tuple(hashers)
@@ -192,10 +192,10 @@ def _after_zeros(algorithm: Algorithm) -> tuple[Hasher, ...]:
 @lru_cache(maxsize=8)
 def _zero_roots(algorithm: Algorithm, block_size: int) -> tuple[bytes, ...]:
     """Return the content roots of 1, 2, 4, 8, ... blocks of zeros."""
-    block = algorithm.new()
+    block = algorithm.new_hasher()
     for _ in range(0, block_size, len(_ZEROS)):
         block.update(memoryview(_ZEROS)[: min(block_size, len(_ZEROS))])
     roots = [block.digest()]
-    while len(roots) < _LEVELS:
-        roots.append(algorithm.digest(NODE + roots[-1] * 2))
+    while len(roots) < _MAX_LEVELS:
+        roots.append(algorithm.digest(INNER_NODE_PREFIX + roots[-1] * 2))
     return tuple(roots)

@@ -9,121 +9,121 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 
-from pcopy.fsio.half_written import SIDECAR, of_sidecar
+from pcopy.fsio.half_written import SIDECAR_PREFIX, sidecar_problem
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import VERSION, Rows, pack_names, unpack_names
-from pcopy.fsio.problem import Problem, changed
-from pcopy.signature.items import FILE, type_of
+from pcopy.fsio.kernel.columns import VERSION_COLUMNS, Rows, pack_names, unpack_names
+from pcopy.fsio.problem import Problem, source_changed
+from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.attempts import ATTEMPTS, failed_or_retried
+from pcopy.tasks.base.attempts import MAX_ATTEMPTS, fail_or_retry
 from pcopy.tasks.base.hashing import SOCKET
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.selected import Selected
-from pcopy.tasks.base.values import NOWHERE, Item, Place, bucket_of, pack_numbers
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.selected import JobFilter
+from pcopy.tasks.base.values import NO_DIRECTORY, Item, Place, bucket_of, pack_numbers
 from pcopy.tasks.directories.scan_dir import ScanDir
 from pcopy.tasks.directories.scan_dirs import spawn_scans
 from pcopy.tasks.files.copy_files import CopyFiles
 from pcopy.tasks.files.copy_nodes import CopyNodes
-from pcopy.tasks.files.deciding import decides_at_once, what_goes
+from pcopy.tasks.files.deciding import can_decide_in_scan, rows_to_copy
 from pcopy.tasks.files.split_file import SplitFile
 from pcopy.tasks.files.unmark import Unmark  # noqa: F401 (it is only loaded, as the next two)
 from pcopy.tasks.links.group_links import LinkNote
-from pcopy.tasks.links.inodes_copied import notes_of  # noqa: F401
-from pcopy.tasks.links.link_groups import groups_of  # noqa: F401
+from pcopy.tasks.links.inodes_copied import packed_notes  # noqa: F401
+from pcopy.tasks.links.link_groups import tasks_for_items  # noqa: F401
 from pcopy.tasks.verify.read_items import ReadItems
-from pcopy.walk.visitor import Found, Visitor
+from pcopy.walk.visitor import FoundItems, Visitor
 
-BATCH_FILES = 256
+MAX_BATCH_FILES = 256
 """Largest number of files of one task. A larger task would stay with one rank for too long."""
-BATCH_BYTES = 4 << 20
+MAX_BATCH_BYTES = 4 << 20
 """Size in bytes at which a task gets no more files."""
 
 
-def visitor_of(rank: Rank, result: Result, place: Place, attempt: int) -> Visitor:
+def make_visitor(rank: Rank, result: TaskResult, place: Place, attempt: int) -> Visitor:
     """Return the visitor for the items of the source directory of ``place``. Items of a directory without a target are
     only read.
     """
-    return (_Reading if place.target_id == NOWHERE else CopyVisitor)(rank, result, place, attempt)
+    return (_ReadingVisitor if place.target_id == NO_DIRECTORY else CopyVisitor)(rank, result, place, attempt)
 
 
-class Finding:
+class ItemVisitor:
     """The part of a visitor that is the same for all kinds of items. It spawns scans of directories, and counts items
     as found at the first attempt.
     """
 
-    def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
+    def __init__(self, rank: Rank, result: TaskResult, place: Place, attempt: int) -> None:
         self._rank = rank
         self._result = result
         self._place = place
         self._attempt = attempt
         self.device = rank.source_device(place)
-        self._mounts = rank.sources[place.root].mounts
-        self._mounted = rank.sources[place.root].mounted
-        self._selected = rank.own(Selected)
+        self._mounts = rank.sources[place.root].mount_codes
+        self._mount_points = rank.sources[place.root].expected_mounts
+        self._filter = rank.instance(JobFilter)
         self._found = 0
         self._found_bytes = 0
 
-    def failed(self, name: bytes, problem: Problem) -> None:
+    def visit_failed(self, name: bytes, problem: Problem) -> None:
         """Record that the status of ``name`` could not be read."""
         if not self._is_excluded(name):
-            failed_or_retried(self._result, self._place, name, problem, self._attempt, at_once=True)
+            fail_or_retry(self._result, self._place, name, problem, self._attempt, in_same_phase=True)
 
     def _is_excluded(self, name: bytes) -> bool:
         """Return True if an item whose status could not be read is excluded by the filters whatever its type is.
         ``chosen`` counts it.
         """
-        selects = self._selected.anything and not self._attempt
-        return selects and self._selected.excludes_in_any_case(os.path.join(self._place.path, name))
+        selects = self._filter.has_filters and not self._attempt
+        return selects and self._filter.excludes_as_any_type(os.path.join(self._place.path, name))
 
-    def chosen(self, found: Found) -> Iterable[int]:
+    def rows_to_visit(self, found: FoundItems) -> Iterable[int]:
         """Return the rows that pass the filters, but for two sorts of items.
 
         - A file that is a mount point fails if another file is mounted there than when the job began.
         - A file that marks another file as incomplete (``pcopy.fsio.half_written``) fails.
         """
         self._found += len(found)
-        rows = self._selected_rows(found)
-        mounted = self._mounted.names_in(self._place.path)
-        if not (mounted or b"/" + SIDECAR in b"/" + found.packed):
+        rows = self._rows_passing_filters(found)
+        mounted = self._mount_points.mount_names_in(self._place.path)
+        if not (mounted or b"/" + SIDECAR_PREFIX in b"/" + found.packed):
             return rows
-        return [row for row in rows if self._is_chosen(found, row, mounted)]
+        return [row for row in rows if self._is_copied(found, row, mounted)]
 
-    def _selected_rows(self, found: Found) -> Sequence[int]:
+    def _rows_passing_filters(self, found: FoundItems) -> Sequence[int]:
         """Return the rows that pass the filters; count the others as skipped. Items that are tried again passed when
         they were first found.
         """
-        if not self._selected.anything or self._attempt:
+        if not self._filter.has_filters or self._attempt:
             return range(len(found))
-        rows = self._selected.rows(self._place.path, found)
+        rows = self._filter.selected_rows(self._place.path, found)
         for counter in (counts.SKIPPED, counts.EXCLUDED):
             self._result.count(counter, len(found) - len(rows))
-        if self._result.items.is_wanted and self._rank.job.copies:
+        if self._result.item_recorder.is_recording and self._rank.job.copies:
             for row in {*range(len(found))}.difference(rows):
-                kind = type_of(found.rows.mode[row]) or SOCKET
-                self._result.items.did(Action.SKIP, self._place, found.names[row], kind)
+                kind = type_byte(found.rows.mode[row]) or SOCKET
+                self._result.item_recorder.record(Action.SKIP, self._place, found.names[row], kind)
         return rows
 
-    def _is_chosen(self, found: Found, row: int, mounted: set[bytes]) -> bool:
+    def _is_copied(self, found: FoundItems, row: int, mounted: set[bytes]) -> bool:
         """Return True if the item is copied; record its failure if it is not."""
         name, mode = found.names[row], found.rows.mode[row]
         if row in found.problems:
             return True
         if name in mounted and not stat.S_ISDIR(mode):
             try:
-                self._mounted.check_file(os.path.join(self._place.path, name), found.directory, name)
+                self._mount_points.check_file(os.path.join(self._place.path, name), found.directory, name)
             except Problem as problem:
-                failed_or_retried(self._result, self._place, name, problem, self._attempt)
+                fail_or_retry(self._result, self._place, name, problem, self._attempt)
                 return False
-        if name.startswith(SIDECAR) and stat.S_ISREG(mode):
-            failed_or_retried(self._result, self._place, name, of_sidecar(), ATTEMPTS)
+        if name.startswith(SIDECAR_PREFIX) and stat.S_ISREG(mode):
+            fail_or_retry(self._result, self._place, name, sidecar_problem(), MAX_ATTEMPTS)
             return False
         return True
 
-    def directories(self, found: Found, rows: Sequence[int]) -> None:
+    def visit_directories(self, found: FoundItems, rows: Sequence[int]) -> None:
         """Spawn tasks that scan these directories. Directories on the same mount share tasks."""
         place, result = self._place, self._result
         inodes, devices = found.rows.inode, found.rows.device
@@ -132,41 +132,41 @@ class Finding:
             path = os.path.join(place.path, found.names[row])
             # Only items that are no directories are repaired, and the phases that scan directories are over.
             if result.phase >= Phase.REPAIR:
-                problem = changed("stat", "a directory has taken its name since it was copied")
+                problem = source_changed("stat", "a directory has taken its name since it was copied")
                 result.fail(place, found.names[row], problem)
             elif (place.root, path) in self._rank.job.own:
                 self._found -= 1
             else:
-                mount = self._mounts.code(path, devices[row], place.source_id.mount)
-                if mount == place.source_id.mount:
+                mount = self._mounts.directory_code(path, devices[row], place.source_id.mount_code)
+                if mount == place.source_id.mount_code:
                     same_mount.append(row)
                     continue
-                task = ScanDir(place.root, path, Identity(mount, inodes[row]), place, place.since)
+                task = ScanDir(place.root, path, Identity(mount, inodes[row]), place, place.first_run)
                 result.spawn(task, SCAN_COST, expands=True)
                 result.count(counts.UNSCANNED)
         names = found.names
         spawn_scans(self._rank, result, place, [names[row] for row in same_mount], [inodes[row] for row in same_mount])
 
-    def settle(self) -> Steps:
+    def process_visited(self) -> Steps:
         """Yield nothing: a subclass processes collected items here."""
         yield from ()
 
-    def finish(self) -> None:
+    def end_visit(self) -> None:
         """Count the items that were found."""
         if not self._attempt:
             self._result.count(counts.FOUND, self._found)
             self._result.count(counts.FOUND_BYTES, self._found_bytes)
 
 
-class CopyVisitor(Finding):
+class CopyVisitor(ItemVisitor):
     """Visitor for items that are copied: small files and nodes in batches, large files one by one. Names of one inode
     are first grouped.
     """
 
-    def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
+    def __init__(self, rank: Rank, result: TaskResult, place: Place, attempt: int) -> None:
         super().__init__(rank, result, place, attempt)
         alone = len(rank.job.roots) == 1 and rank.job.roots[0].item
-        self.links_apart = rank.options.preserve.links and not alone
+        self.separates_linked = rank.options.preserve.links and not alone
         self._files: tuple[bytes, Rows, int] | None = None
         """Names, columns, and the sum of the sizes of small files."""
         self._nodes: list[tuple[bytes, int]] = []
@@ -174,24 +174,24 @@ class CopyVisitor(Finding):
         self._links: dict[int, list[tuple[bytes, int, int, int]]] = {}
         """Name, mount code, inode number and size of each item with several names, by bucket."""
 
-    def small_files(self, found: Found, rows: Sequence[int]) -> None:
+    def visit_small_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         columns, packed = found.rows, found.packed
         if len(rows) < len(found):
-            columns, packed = columns.chosen(rows), pack_names(map(found.names.__getitem__, rows))
+            columns, packed = columns.selected(rows), pack_names(map(found.names.__getitem__, rows))
         size = sum(columns.size)
         self._found_bytes += size
         self._files = packed, columns, size
 
-    def settle(self) -> Steps:
+    def process_visited(self) -> Steps:
         """Spawn tasks that copy the small files. A file that stays as it is needs no task."""
         if self._files is None:
             return
         packed, rows, size = self._files
-        if decides_at_once(self._rank, self._place):
-            to_copy = yield from what_goes(self._rank, self._result, self._place, packed, rows)
+        if can_decide_in_scan(self._rank, self._place):
+            to_copy = yield from rows_to_copy(self._rank, self._result, self._place, packed, rows)
             if len(to_copy) < len(rows):
                 names = unpack_names(packed)
-                packed, rows = pack_names(map(names.__getitem__, to_copy)), rows.chosen(to_copy)
+                packed, rows = pack_names(map(names.__getitem__, to_copy)), rows.selected(to_copy)
                 size = sum(rows.size)
         self._spawn_files(packed, rows, size)
 
@@ -199,38 +199,38 @@ class CopyVisitor(Finding):
         """Spawn tasks for small files in batches; ``total`` is the sum of their sizes."""
         if not len(rows):
             return
-        if len(rows) <= BATCH_FILES and total < BATCH_BYTES:
+        if len(rows) <= MAX_BATCH_FILES and total < MAX_BATCH_BYTES:
             self._spawn_batch(packed, rows, total)
             return
         names = unpack_names(packed)
         start = size = 0
         for row, each in enumerate(rows.size):
             size += each
-            if row + 1 - start >= BATCH_FILES or size >= BATCH_BYTES or row + 1 == len(rows):
-                self._spawn_batch(pack_names(names[start : row + 1]), rows.part(start, row + 1), size)
+            if row + 1 - start >= MAX_BATCH_FILES or size >= MAX_BATCH_BYTES or row + 1 == len(rows):
+                self._spawn_batch(pack_names(names[start : row + 1]), rows.row_range(start, row + 1), size)
                 start, size = row + 1, 0
 
     def _spawn_batch(self, packed: bytes, rows: Rows, size: int) -> None:
-        task = CopyFiles(self._place, packed, rows.packed(VERSION), self._attempt)
+        task = CopyFiles(self._place, packed, rows.packed(VERSION_COLUMNS), self._attempt)
         self._result.spawn(task, size + len(rows) * CALL_COST)
 
-    def large_files(self, found: Found, rows: Sequence[int]) -> None:
+    def visit_large_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         for row in rows:
             name, size = found.names[row], found.rows.size[row]
-            mount = self._mount(name, found.rows.device[row])
+            mount = self._mount_code(name, found.rows.device[row])
             self._found_bytes += size
             item = Item(mount, found.rows.inode[row], size, ((self._place, name),), self._attempt)
             self._result.spawn(SplitFile(item), size)
 
-    def _mount(self, name: bytes, device: int) -> int:
+    def _mount_code(self, name: bytes, device: int) -> int:
         """Return the mount code of a file."""
         path = os.path.join(self._place.path, name) if self._rank.options.dereference else b""
-        return self._mounts.file_code(device, self._place.source_id.mount, path)
+        return self._mounts.file_code(device, self._place.source_id.mount_code, path)
 
-    def nodes(self, found: Found, rows: Sequence[int]) -> None:
+    def visit_special_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         for row in rows:
             self._nodes.append((found.names[row], found.rows.inode[row]))
-            if len(self._nodes) >= BATCH_FILES:
+            if len(self._nodes) >= MAX_BATCH_FILES:
                 self._spawn_nodes()
 
     def _spawn_nodes(self) -> None:
@@ -239,17 +239,17 @@ class CopyVisitor(Finding):
         self._result.spawn(task, len(names) * CALL_COST)
         self._nodes.clear()
 
-    def linked(self, found: Found, rows: Sequence[int]) -> None:
+    def visit_linked(self, found: FoundItems, rows: Sequence[int]) -> None:
         """Collect items with several names. All names of one inode are sent to one rank, which the inode's number
         determines.
         """
         for row in rows:
             name, inode = found.names[row], found.rows.inode[row]
             size = found.rows.size[row] if stat.S_ISREG(found.rows.mode[row]) else 0
-            link = name, self._mount(name, found.rows.device[row]), inode, size
+            link = name, self._mount_code(name, found.rows.device[row]), inode, size
             self._links.setdefault(bucket_of(inode), []).append(link)
 
-    def finish(self) -> None:
+    def end_visit(self) -> None:
         if self._nodes:
             self._spawn_nodes()
         for bucket, links in self._links.items():
@@ -257,36 +257,36 @@ class CopyVisitor(Finding):
             mounts, inodes, sizes = map(pack_numbers, numbers)
             note = LinkNote(self._place, pack_names(names), mounts, inodes, sizes, self._attempt, bucket)
             self._result.spawn(note)
-        super().finish()
+        super().end_visit()
 
 
-class _Reading(Finding):
+class _ReadingVisitor(ItemVisitor):
     """Visitor for items that are only read, in batches of all types. Sockets are not part of a dataset."""
 
-    links_apart = False
+    separates_linked = False
 
-    def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
+    def __init__(self, rank: Rank, result: TaskResult, place: Place, attempt: int) -> None:
         super().__init__(rank, result, place, attempt)
         self._items: list[tuple[bytes, bytes, int]] = []
         """Name, type byte and inode number of each item."""
         self._bytes = 0
 
-    def small_files(self, found: Found, rows: Sequence[int]) -> None:
+    def visit_small_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         for row in rows:
-            kind = type_of(found.rows.mode[row])
+            kind = type_byte(found.rows.mode[row])
             if not kind:
                 self._result.count(counts.SKIPPED)
                 if self._rank.job.copies:
-                    self._result.items.did(Action.SKIP, self._place, found.names[row], SOCKET)
+                    self._result.item_recorder.record(Action.SKIP, self._place, found.names[row], SOCKET)
                 continue
             size = found.rows.size[row] if kind == FILE else 0
             self._items.append((found.names[row], kind, found.rows.inode[row]))
             self._found_bytes += size
             self._bytes += size
-            if len(self._items) >= BATCH_FILES or self._bytes >= BATCH_BYTES:
+            if len(self._items) >= MAX_BATCH_FILES or self._bytes >= MAX_BATCH_BYTES:
                 self._spawn()
 
-    large_files = nodes = linked = small_files
+    visit_large_files = visit_special_files = visit_linked = visit_small_files
 
     def _spawn(self) -> None:
         names, kinds, inodes = zip(*self._items, strict=True)
@@ -294,7 +294,7 @@ class _Reading(Finding):
         self._result.spawn(task, self._bytes + len(names) * CALL_COST)
         self._items, self._bytes = [], 0
 
-    def finish(self) -> None:
+    def end_visit(self) -> None:
         if self._items:
             self._spawn()
-        super().finish()
+        super().end_visit()

@@ -13,10 +13,10 @@ from pcopy.fsio.kernel.columns import pack_names
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Failure
-from pcopy.tasks.base.kind import Gone, Kind, Left, Note
+from pcopy.tasks.base.kind import LeftoverLocation, MissingDirectories, Note, TaskKind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, RankSet
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place, Retry
 
 
@@ -35,59 +35,59 @@ class ReportFailures(Note, code=70, doing="reporting failures"):
     failures: tuple[tuple[bytes, str, int, str], ...]
     notices: tuple[str, ...]
     retries: tuple[Retry, ...]
-    unknown: tuple[tuple[str, str], ...] = ()
-    once: tuple[tuple[str, str], ...] = ()
+    unsupported_notices: tuple[tuple[str, str], ...] = ()
+    one_time_notices: tuple[tuple[str, str], ...] = ()
 
-    def readdress(self, task: Task, ranks: int) -> Task:
+    def reassigned(self, task: Task, ranks: int) -> Task:
         """Return the task for the phase COPY: names of one inode must be found before the phase in which they are
         linked.
         """
         return task._replace(phase=int(Phase.COPY))
 
-    def held(self) -> Iterator[Kind]:
+    def packed_tasks(self) -> Iterator[TaskKind]:
         """Yield the tasks that retry the failed items."""
         return (decode(retry.task) for retry in self.retries if retry.task)
 
-    def leftovers(self, *, first: bool) -> Iterator[Left]:
-        for again in self.held():
-            yield from again.leftovers(first=first)
+    def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
+        for again in self.packed_tasks():
+            yield from again.leftover_locations(after_first_run=after_first_run)
 
-    def tell(self, task: Task, gone: Gone) -> None:
+    def register_for_resume(self, task: Task, gone: MissingDirectories) -> None:
         for retry in self.retries:
             if retry.task and retry.phase < Phase.REPAIR:
                 decode(retry.task).tell(task._replace(phase=int(Phase.COPY)), gone)
 
-    def mended(self, task: Task, gone: Gone) -> Iterator[Task]:
+    def replacement_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         """Yield this note with the retries that are still possible. New retries stay in the same note, so that their
         directories are finished again.
         """
-        retries = tuple(each for retry in self.retries for each in _mended(retry, task, gone))
+        retries = tuple(each for retry in self.retries for each in _replacement_retries(retry, task, gone))
         yield task._replace(payload=encode(self._replace(retries=retries)))
 
-    def run(self, rank: Rank, result: Result) -> None:
+    def run(self, rank: Rank, result: TaskResult) -> None:
         """Report the failures; in a resumed job, retry the items instead."""
         if result.id[0] < rank.job.run:
-            _try_again(self.retries, rank, result)
+            _spawn_retries(self.retries, rank, result)
             return
         if self.failures:
-            result.hold()
-        shown_once = rank.own(ToldOnce)
-        unknown = [text for name, text in self.unknown if name not in shown_once]
-        shown_once.update(name for name, _ in self.unknown)
+            result.defer_completion()
+        shown_once = rank.instance(ShownOnce)
+        unknown = [text for name, text in self.unsupported_notices if name not in shown_once]
+        shown_once.update(name for name, _ in self.unsupported_notices)
         result.count(counts.WARNINGS, len(unknown))
-        once = [text for key, text in self.once if key not in shown_once]
-        shown_once.update(key for key, _ in self.once)
-        rank.tell([Failure(*failure) for failure in self.failures], [*self.notices, *unknown, *once])
+        once = [text for key, text in self.one_time_notices if key not in shown_once]
+        shown_once.update(key for key, _ in self.one_time_notices)
+        rank.report([Failure(*failure) for failure in self.failures], [*self.notices, *unknown, *once])
 
 
-def _mended(retry: Retry, task: Task, gone: Gone) -> Iterator[Retry]:
+def _replacement_retries(retry: Retry, task: Task, gone: MissingDirectories) -> Iterator[Retry]:
     """Yield the retries that replace ``retry`` if directories vanished.
 
     An item that was verified and differed is copied again in REPAIR. It is not changed here unless its directory
     vanished: none of its names may be linked to the existing copy.
     """
     is_lost = retry.place is not None and gone.has(retry.place)
-    kept = retry._replace(counted=()) if is_lost else retry
+    kept = retry._replace(counts_to_subtract=()) if is_lost else retry
     if retry.task:
         again = decode(retry.task)
         gathers = gone.finds and retry.phase < Phase.REPAIR and again.unmade is not None
@@ -95,15 +95,15 @@ def _mended(retry: Retry, task: Task, gone: Gone) -> Iterator[Retry]:
             kept = kept._replace(task=b"")
             for one in again.reduced(task._replace(payload=retry.task, phase=retry.phase), gone):
                 yield Retry(one.payload, one.phase)
-    if kept.task or kept.counted:
+    if kept.task or kept.counts_to_subtract:
         yield kept
 
 
-class ToldOnce(RankSet[str]):
+class ShownOnce(RankSet[str]):
     """Keys of the notices that rank 0 has shown to the user and shows only once, such as unsupported attributes."""
 
 
-def _try_again(retries: tuple[Retry, ...], rank: Rank, result: Result) -> None:
+def _spawn_retries(retries: tuple[Retry, ...], rank: Rank, result: TaskResult) -> None:
     """Spawn the retries of failed items, and subtract the counts of the failures.
 
     Names of one directory are retried by one task, so that they fail in one note if they fail again.
@@ -114,25 +114,25 @@ def _try_again(retries: tuple[Retry, ...], rank: Rank, result: Result) -> None:
     # If there was a run between the two, it may have created something without recording it.
     is_next = result.id[0] + 1 == rank.job.run
     for failed in retries:
-        for counter, number in failed.counted:
+        for counter, number in failed.counts_to_subtract:
             result.count(counter, -number, failed.place)
         if not failed.task:
             continue
         retry, phase = decode(failed.task), max(failed.phase, result.phase)
-        if failed.untouched and is_next:
+        if failed.is_untouched and is_next:
             retry = retry.begun_now((rank.job.run, rank.job.resumed))
         if isinstance(retry, ScanNames):
             names.setdefault((retry.place, retry.attempt, phase), []).append(retry.names)
         else:
-            _again(retry, rank, result, phase)
+            _spawn_retry(retry, rank, result, phase)
     for (place, attempt, phase), each in names.items():
-        _again(ScanNames(place, pack_names(each), attempt), rank, result, phase)
+        _spawn_retry(ScanNames(place, pack_names(each), attempt), rank, result, phase)
 
 
-def _again(retry: Kind, rank: Rank, result: Result, phase: int) -> None:
+def _spawn_retry(retry: TaskKind, rank: Rank, result: TaskResult, phase: int) -> None:
     """Spawn one retry, and the tasks that finish its directories again."""
-    from pcopy.tasks.directories.finish_dir import finish_again
+    from pcopy.tasks.directories.finish_dir import spawn_finish_once
 
-    retry.try_again(rank, result, phase)
-    for place in retry.puts_into():
-        finish_again(rank, result, place, phase)
+    retry.spawn_retry(rank, result, phase)
+    for place in retry.written_directories():
+        spawn_finish_once(rank, result, place, phase)

@@ -6,80 +6,80 @@ A resumed job reports the items that it processes itself, so these notes are dro
 from __future__ import annotations
 
 from pcopy.tasks.base import unheard
-from pcopy.tasks.base.itemized import ITEMS_AT_ONCE, Itemized
-from pcopy.tasks.base.kind import Again
+from pcopy.tasks.base.itemized import MAX_ITEMS_PER_MESSAGE, ItemOutcomes
+from pcopy.tasks.base.kind import RecreatedNote
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.unheard import Unheard
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.unheard import SendWindow
 
-MOST_UNHEARD = 1 << 18
+MAX_UNACKNOWLEDGED = 1 << 18
 """Largest number of items of all ranks together that are on their way to rank 0: about 20 MB."""
 
-LEAST_SHARE = 1024
+MIN_SHARE = 1024
 """Least share of one rank. With a smaller share each task would wait for its acknowledgement if there are very many
 ranks.
 """
 
 
-class TellItems(Again, code=71, doing="reporting outcomes of items"):
+class ReportItems(RecreatedNote, code=71, doing="reporting outcomes of items"):
     """Note that reports the outcomes of items of the rank ``teller`` to rank 0.
 
-    Each of ``batches`` contains the fields of a ``pcopy.tasks.base.itemized.Itemized``.
+    Each of ``batches`` contains the fields of a ``pcopy.tasks.base.itemized.ItemOutcomes``.
     """
 
-    teller: int
+    sender: int
     batches: tuple[tuple[int, bytes, bytes, bytes, bytes, bytes, bytes], ...]
 
-    def run(self, rank: Rank, result: Result) -> None:
-        items = [Itemized(*each) for each in self.batches]
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        items = [ItemOutcomes(*each) for each in self.batches]
         if rank.sink is not None:
             rank.sink.items(items)
-        acknowledge(rank, result, self.teller, sum(len(each.kinds) for each in items))
+        acknowledge_items(rank, result, self.sender, sum(len(each.kinds) for each in items))
 
 
-class ItemsHeard(Again, code=72, doing="receiving an acknowledgement"):
+class AcknowledgeItems(RecreatedNote, code=72, doing="receiving an acknowledgement"):
     """Note that acknowledges ``number`` more items of the receiving rank."""
 
     number: int
 
-    def run(self, rank: Rank, result: Result) -> None:
-        rank.own(UnheardItems).amount -= self.number
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        rank.instance(ItemSendWindow).unacknowledged -= self.number
 
 
-class UnheardItems(Unheard):
-    """Flow control for ``TellItems``, in items."""
+class ItemSendWindow(SendWindow):
+    """Flow control for ``ReportItems``, in items."""
 
-    most, least = MOST_UNHEARD, LEAST_SHARE
+    total_limit, min_share = MAX_UNACKNOWLEDGED, MIN_SHARE
 
 
-def acknowledge(rank: Rank, result: Result, teller: int, number: int) -> None:
+def acknowledge_items(rank: Rank, result: TaskResult, teller: int, number: int) -> None:
     """Count ``number`` items of the rank ``teller`` that were passed on, on rank 0. Send an acknowledgement once there
     are enough.
     """
-    unheard.acknowledge(rank, result, teller, number, UnheardItems, ItemsHeard)
+    unheard.acknowledge(rank, result, teller, number, ItemSendWindow, AcknowledgeItems)
 
 
-def tell_items(rank: Rank, result: Result) -> None:
+def report_items(rank: Rank, result: TaskResult) -> None:
     """Report the items that the task has collected: pass them on directly on rank 0, send them to rank 0 from any other
     rank.
     """
-    items = tuple(result.items.packed())
+    items = tuple(result.item_recorder.packed_outcomes())
     if not items:
         return
     if rank.number == 0:
         if rank.sink is not None:
             rank.sink.items(items)
         return
-    rank.own(UnheardItems).amount += sum(len(each.kinds) for each in items)
-    batch: list[Itemized] = []
+    rank.instance(ItemSendWindow).unacknowledged += sum(len(each.kinds) for each in items)
+    batch: list[ItemOutcomes] = []
     for each in items:
-        if sum(len(other.kinds) for other in batch) + len(each.kinds) > ITEMS_AT_ONCE:
-            _send(rank, result, batch)
+        if sum(len(other.kinds) for other in batch) + len(each.kinds) > MAX_ITEMS_PER_MESSAGE:
+            _spawn_report(rank, result, batch)
             batch = []
         batch.append(each)
-    _send(rank, result, batch)
+    _spawn_report(rank, result, batch)
 
 
-def _send(rank: Rank, result: Result, items: list[Itemized]) -> None:
+def _spawn_report(rank: Rank, result: TaskResult, items: list[ItemOutcomes]) -> None:
     """Spawn the note that carries these items to rank 0."""
-    result.spawn(TellItems(rank.number, tuple((*each,) for each in items)), owner=0)
+    result.spawn(ReportItems(rank.number, tuple((*each,) for each in items)), owner=0)

@@ -21,74 +21,76 @@ from pcopy.archive.member import safe_path
 from pcopy.archive.reader import FoundMember
 from pcopy.signature import items
 from pcopy.signature.algorithms import Algorithm
-from pcopy.signature.manifest import order_key
+from pcopy.signature.manifest import tree_order_key
 from pcopy.signature.signature_file import Signature
-from pcopy.signature.sorting import ExternalSorter, KeyValue
+from pcopy.signature.sorting import ExternalSorter, SortRecord
 from pcopy.tasks.archive.member_digests import ItemInArchive
-from pcopy.tasks.archive.names import END
-from pcopy.tasks.sign.children import Tally
-from pcopy.text import shown
+from pcopy.tasks.archive.names import ARCHIVE_END
+from pcopy.tasks.sign.children import DatasetCounts
+from pcopy.text import printable_path
 from pcopy.tools.archive_tree import LastMember
 
-_END = b"\0"
-_SPECIAL = b""
+_PATH_END = b"\0"
+_SPECIAL_KEY = b""
 """Key of the counter of all types that are counted together (special files)."""
-_key = itemgetter(0)
-_PLACE = 2 + 16
+_record_key = itemgetter(0)
+_KEY_SUFFIX_BYTES = 2 + 16
 """Length in bytes of the suffix of a key: two zero bytes, and the offset of a member in the archive as 16 hexadecimal
 digits.
 """
-_LAST = b"%016x" % END
+_LAST_SUFFIX = b"%016x" % ARCHIVE_END
 """Suffix of keys that sort after all members of the archive."""
 
 
-class Contradiction(ValueError):
+class NotATree(ValueError):
     """The members of the archive do not form a tree."""
 
 
 class ArchiveSignature:
-    """Computes the signature of an archive from its members, in this order: ``take`` for each member, ``take_link`` for
+    """Computes the signature of an archive from its members, in this order: ``take`` for each member, ``add_link`` for
     each hard link, ``signature``.
     """
 
     def __init__(self, algorithm: Algorithm, block_size: int, open_spool: Callable[[], BinaryIO]) -> None:
         self._algorithm, self._block_size = algorithm, block_size
-        self._found, self._links, self._linked = (ExternalSorter(open_spool) for _ in range(3))
+        self._items, self._links, self._resolved_links = (ExternalSorter(open_spool) for _ in range(3))
         self._top: bytes | None = None
         """Path of the first member while all other members are below it; "" if some are not; None before the first
         member.
         """
 
-    def take(self, found: FoundMember, item: ItemInArchive | None) -> None:
+    def add(self, found: FoundMember, item: ItemInArchive | None) -> None:
         """Add the next member; ``item`` is the item that it becomes, or None for a hard link."""
         path = safe_path(found.member.name)
         if item is not None:
-            self._found.add(_key_of(path, found.data), marshal.dumps(tuple(item)))
+            self._items.add(_sort_key(path, found.data), marshal.dumps(tuple(item)))
         if self._top is None:
             self._top = path
         elif self._top and path != self._top and not path.startswith(self._top + b"/"):
             self._top = b""
 
-    def take_link(self, each: LastMember) -> None:
+    def add_link(self, each: LastMember) -> None:
         """Add a hard link that no later member replaces. Must not be called before all members were added
         by ``take``.
         """
-        self._links.add(_key_of(*(each.copied or (safe_path(each.item.member.link), END))), marshal.dumps(each.path))
+        self._links.add(
+            _sort_key(*(each.link_target or (safe_path(each.item.member.link), ARCHIVE_END))), marshal.dumps(each.path)
+        )
 
     def signature(self, source: str) -> Signature:
         """Return the signature, after all members were added.
 
-        Raise ``Contradiction`` if the members do not form a tree, and ``OSError`` if temporary files cannot be read or
+        Raise ``NotATree`` if the members do not form a tree, and ``OSError`` if temporary files cannot be read or
         written.
         """
         if self._top is None:
-            raise Contradiction("the archive is empty")
+            raise NotATree("the archive is empty")
         self._follow_links()
-        tree = _Tree(self._algorithm, self._top)
-        records = heapq.merge(self._found.sorted(), self._linked.sorted(), key=_key)
-        for key, same in groupby(records, _target):
-            tree.take(key.replace(b"\0", b"/"), max(ItemInArchive.unpacked(value) for _, value in same))
-        digest, tally = tree.end()
+        tree = _TreeDigest(self._algorithm, self._top)
+        records = heapq.merge(self._items.sorted(), self._resolved_links.sorted(), key=_record_key)
+        for key, same in groupby(records, _key_without_offset):
+            tree.add(key.replace(b"\0", b"/"), max(ItemInArchive.unpack(value) for _, value in same))
+        digest, tally = tree.finish()
         return Signature(
             self._algorithm.name, self._block_size, digest.hex(), *tally,
             source=source,
@@ -97,111 +99,119 @@ class ArchiveSignature:
         )  # fmt: skip
 
     def _follow_links(self) -> None:
-        """Turn each hard link into an item with the contents of its target. Raise ``Contradiction`` if the target does
+        """Turn each hard link into an item with the contents of its target. Raise ``NotATree`` if the target does
         not exist.
         """
-        marked = heapq.merge(_marked(self._found, 0), _marked(self._links, 1), key=itemgetter(0, 1))
+        marked = heapq.merge(_marked_records(self._items, 0), _marked_records(self._links, 1), key=itemgetter(0, 1))
         name, target_item = b"", ItemInArchive(0, items.DIRECTORY, 0, b"")
         for key, is_link, value in marked:
             if not is_link:
-                name, target_item = key[:-_PLACE], ItemInArchive.unpacked(value)
+                name, target_item = key[:-_KEY_SUFFIX_BYTES], ItemInArchive.unpack(value)
                 continue
             path = marshal.loads(value)
-            is_there = key[:-_PLACE] == name and key[-16:] in (_LAST, b"%016x" % target_item.at)
+            is_there = key[:-_KEY_SUFFIX_BYTES] == name and key[-16:] in (_LAST_SUFFIX, b"%016x" % target_item.at)
             if not is_there or target_item.kind == items.DIRECTORY:
-                target = shown(key[:-_PLACE].replace(_END, b"/"))
-                raise Contradiction(
-                    f"{shown(path)}: is a hard link to a name that is not a file in the archive: {target}"
+                target = printable_path(key[:-_KEY_SUFFIX_BYTES].replace(_PATH_END, b"/"))
+                raise NotATree(
+                    f"{printable_path(path)}: is a hard link to a name that is not a file in the archive: {target}"
                 )
-            self._linked.add(_key_of(path, END), marshal.dumps(tuple(target_item._replace(at=END))))
+            self._resolved_links.add(
+                _sort_key(path, ARCHIVE_END), marshal.dumps(tuple(target_item._replace(at=ARCHIVE_END)))
+            )
 
     def close(self) -> None:
         """Release the temporary files."""
-        for sorter in (self._found, self._links, self._linked):
+        for sorter in (self._items, self._links, self._resolved_links):
             sorter.close()
 
 
-def _key_of(path: bytes, at: int) -> bytes:
+def _sort_key(path: bytes, at: int) -> bytes:
     """Return the sort key of a member: its path in the order of a walk, then its offset ``at`` in the archive."""
-    return b"%b\0\0%016x" % (order_key(path), at)
+    return b"%b\0\0%016x" % (tree_order_key(path), at)
 
 
-def _target(record: KeyValue) -> bytes:
+def _key_without_offset(record: SortRecord) -> bytes:
     """Return the key of a record without the offset: the path."""
-    return record[0][:-_PLACE]
+    return record[0][:-_KEY_SUFFIX_BYTES]
 
 
-def _marked(sorter: ExternalSorter, mark: int) -> Iterator[tuple[bytes, int, bytes]]:
+def _marked_records(sorter: ExternalSorter, mark: int) -> Iterator[tuple[bytes, int, bytes]]:
     """Yield (key, ``mark``, value) for all records of ``sorter``."""
     return ((key, mark, value) for key, value in sorter.sorted())
 
 
-class _Tree:
+class _TreeDigest:
     """Computes the digest of a tree from its items in the order of a walk. A directory is digested when the walk leaves
     it.
     """
 
     def __init__(self, algorithm: Algorithm, top: bytes) -> None:
         self._algorithm, self._top = algorithm, top
-        self._open: list[tuple[bytes, items.DirectoryHasher]] = []
-        self._counts = dict.fromkeys((items.FILE, items.DIRECTORY, items.SYMLINK, _SPECIAL), 0)
+        self._open_directories: list[tuple[bytes, items.DirectoryHasher]] = []
+        self._counts = dict.fromkeys((items.FILE, items.DIRECTORY, items.SYMLINK, _SPECIAL_KEY), 0)
         self._bytes = 0
-        self._last = b""
+        self._last_non_directory = b""
         """Path of the last item if it is not a directory, else ""."""
-        self._whole = b""
+        self._top_digest = b""
         """Digest of the top item."""
 
-    def take(self, path: bytes, item: ItemInArchive) -> None:
-        """Add the next item. Raise ``Contradiction`` if it is below an item that is not a directory."""
-        if self._last and path.startswith(self._last + b"/"):
-            raise Contradiction(f"{shown(self._last)}: is no directory, but a member is below it: {shown(path)}")
+    def add(self, path: bytes, item: ItemInArchive) -> None:
+        """Add the next item. Raise ``NotATree`` if it is below an item that is not a directory."""
+        if self._last_non_directory and path.startswith(self._last_non_directory + b"/"):
+            raise NotATree(
+                f"{printable_path(self._last_non_directory)}: is no directory, but a member is below it: {printable_path(path)}"
+            )
         is_directory = item.kind == items.DIRECTORY
-        self._last = b"" if is_directory else path
-        self._enter(path if is_directory else path.rpartition(b"/")[0], is_top=path == self._top)
+        self._last_non_directory = b"" if is_directory else path
+        self._go_to(path if is_directory else path.rpartition(b"/")[0], is_top=path == self._top)
         if is_directory:
             return
         self._bytes += item.size
-        self._counts[item.kind if item.kind in self._counts else _SPECIAL] += 1
-        self._add(item.kind, path, item.digest)
+        self._counts[item.kind if item.kind in self._counts else _SPECIAL_KEY] += 1
+        self._add_to_parent(item.kind, path, item.digest)
 
-    def _add(self, kind: bytes, path: bytes, digest: bytes) -> None:
+    def _add_to_parent(self, kind: bytes, path: bytes, digest: bytes) -> None:
         if path == self._top:
-            self._whole = digest
+            self._top_digest = digest
         else:
-            self._open[-1][1].add(kind, path.rpartition(b"/")[2], digest)
+            self._open_directories[-1][1].add(kind, path.rpartition(b"/")[2], digest)
 
-    def _enter(self, path: bytes, *, is_top: bool) -> None:
+    def _go_to(self, path: bytes, *, is_top: bool) -> None:
         """Leave directories until ``path`` is the innermost one or below it, then enter the directories on the way to
         ``path``.
         """
-        while self._open and self._open[-1][0] != path and not (path + b"/").startswith(_within(self._open[-1][0])):
+        while (
+            self._open_directories
+            and self._open_directories[-1][0] != path
+            and not (path + b"/").startswith(_prefix_below(self._open_directories[-1][0]))
+        ):
             self._leave()
-        if self._open and self._open[-1][0] == path:
+        if self._open_directories and self._open_directories[-1][0] == path:
             return
-        if not self._open:
+        if not self._open_directories:
             if is_top and path != self._top:  # The top item is not a directory.
                 return
-            self._begin(self._top)
-        while (innermost := self._open[-1][0]) != path:
-            rest = path[len(_within(innermost)) :]
-            self._begin(_within(innermost) + rest.partition(b"/")[0])
+            self._open_directory(self._top)
+        while (innermost := self._open_directories[-1][0]) != path:
+            rest = path[len(_prefix_below(innermost)) :]
+            self._open_directory(_prefix_below(innermost) + rest.partition(b"/")[0])
 
-    def _begin(self, path: bytes) -> None:
-        self._open.append((path, items.DirectoryHasher(self._algorithm)))
+    def _open_directory(self, path: bytes) -> None:
+        self._open_directories.append((path, items.DirectoryHasher(self._algorithm)))
         self._counts[items.DIRECTORY] += 1
 
     def _leave(self) -> None:
-        path, hasher = self._open.pop()
-        self._add(items.DIRECTORY, path, hasher.digest())
+        path, hasher = self._open_directories.pop()
+        self._add_to_parent(items.DIRECTORY, path, hasher.digest())
 
-    def end(self) -> tuple[bytes, Tally]:
+    def finish(self) -> tuple[bytes, DatasetCounts]:
         """Leave all directories. Return the digest of the top item, and the counts."""
-        while self._open:
+        while self._open_directories:
             self._leave()
         files, directories, symlinks, special = self._counts.values()
-        return self._whole, Tally(files, directories, symlinks, special, self._bytes)
+        return self._top_digest, DatasetCounts(files, directories, symlinks, special, self._bytes)
 
 
-def _within(directory: bytes) -> bytes:
+def _prefix_below(directory: bytes) -> bytes:
     """Return the prefix of all paths below ``directory``; "" for the top."""
     return directory + b"/" if directory else b""

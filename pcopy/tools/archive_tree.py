@@ -17,18 +17,18 @@ from pcopy.fsio.problem import Problem
 from pcopy.named import NamedTuple
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.archive.names import (
-    LinkRival,
+    ConflictingNames,
+    LinkToResolve,
+    NameConflict,
     NameRecords,
-    RivalName,
-    Rivals,
-    by_directory,
-    compared,
-    followed,
-    link_trouble,
+    link_problem_text,
+    members_by_directory,
+    name_conflicts,
+    resolved_links,
 )
-from pcopy.tasks.archive.to_unpack import ToUnpack, key_of, packed_at
+from pcopy.tasks.archive.to_unpack import MemberToExtract, member_key, pack_member
 
-_AT_ONCE = 1024
+_MEMBERS_PER_BATCH = 1024
 """Number of members after which the collected records are passed to the sorters."""
 
 
@@ -42,9 +42,9 @@ class LastMember(NamedTuple):
       whose contents the link gets. Else None.
     """
 
-    item: ToUnpack
+    item: MemberToExtract
     problem: str
-    copied: tuple[bytes, int] | None
+    link_target: tuple[bytes, int] | None
 
     @property
     def path(self) -> bytes:
@@ -59,7 +59,7 @@ class ArchiveTree:
 
     def __init__(self, open_spool: Callable[[], BinaryIO]) -> None:
         self._open_spool = open_spool
-        self._members, self._marks, self._links = (ExternalSorter(open_spool) for _ in range(3))
+        self._members, self._name_marks, self._links = (ExternalSorter(open_spool) for _ in range(3))
         self._records = NameRecords(1)
         self._number = 0
 
@@ -72,14 +72,14 @@ class ArchiveTree:
         """
         path = safe_path(found.member.name)
         member = found.member._replace(xattrs=(), extents=None, size=found.stored, user=b"")
-        self._records.add(path, member, found.data, packed_at(path, member, found.data, trouble))
+        self._records.add_member(path, member, found.data, pack_member(path, member, found.data, trouble))
         self._number += 1
-        if self._number % _AT_ONCE == 0:
-            self._hand_on()
+        if self._number % _MEMBERS_PER_BATCH == 0:
+            self._pass_records()
 
-    def _hand_on(self) -> None:
+    def _pass_records(self) -> None:
         """Pass the collected records to the sorters."""
-        for sorter, records in ((self._members, self._records.members), (self._marks, self._records.marks)):
+        for sorter, records in ((self._members, self._records.members), (self._name_marks, self._records.marks)):
             sorter.extend(records[0])
         self._records = NameRecords(1)
 
@@ -87,36 +87,36 @@ class ArchiveTree:
         """Yield the members that no later member replaces. Raise ``OSError`` if temporary files cannot be read or
         written.
         """
-        self._hand_on()
-        rivals = self._compare()
-        for found in by_directory(self._members.sorted(), _AT_ONCE):
+        self._pass_records()
+        rivals = self._conflicting_names()
+        for found in members_by_directory(self._members.sorted(), _MEMBERS_PER_BATCH):
             for value in found.values:
-                each = ToUnpack.unpacked(value)
+                each = MemberToExtract.unpack(value)
                 try:
-                    if not rivals.refuse(each):
-                        problem = link_trouble(each, rivals) if each.member.kind == LINK else each.trouble
+                    if not rivals.is_superseded(each):
+                        problem = link_problem_text(each, rivals) if each.member.kind == LINK else each.problem_text
                         yield LastMember(each, problem, marshal.loads(each.member.user) if each.member.user else None)
                 except Problem as refused:
                     yield LastMember(each, refused.strerror or "", None)
 
-    def _compare(self) -> Rivals:
+    def _conflicting_names(self) -> ConflictingNames:
         """Compare the names of all members, resolve hard links, and return the names that conflict."""
-        rivals = Rivals()
-        for rival in compared(self._members.sorted(), self._marks.sorted()):
-            if isinstance(rival, RivalName):
-                rivals[rival.path] = NumberPairs.unpacked(rival.stretches)
-            elif isinstance(rival, LinkRival):
+        rivals = ConflictingNames()
+        for rival in name_conflicts(self._members.sorted(), self._name_marks.sorted()):
+            if isinstance(rival, NameConflict):
+                rivals[rival.path] = NumberPairs.from_bytes(rival.stretches)
+            elif isinstance(rival, LinkToResolve):
                 self._links.add(*rival.record)
         with self._open_spool() as spool:
-            for meaning in followed(self._links.sorted(), spool):
+            for meaning in resolved_links(self._links.sorted(), spool):
                 if meaning is not None:
                     at, each, copied = meaning
                     # Records hold members only: the name of the owner, which is not needed here, carries ``copied``.
                     each = each._replace(member=each.member._replace(user=marshal.dumps(copied) if copied else b""))
-                    self._members.add(key_of(each.path, each.name, at | 1), each.packed())
+                    self._members.add(member_key(each.path, each.name, at | 1), each.pack())
         return rivals
 
     def close(self) -> None:
         """Release the temporary files."""
-        for sorter in (self._members, self._marks, self._links):
+        for sorter in (self._members, self._name_marks, self._links):
             sorter.close()

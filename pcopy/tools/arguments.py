@@ -9,20 +9,20 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pcopy.errors import Refused
-from pcopy.jobs.control import Change
-from pcopy.jobs.lifecycle import Keeping, resuming
+from pcopy.errors import RequestRefused
+from pcopy.jobs.control import ControlRequest
+from pcopy.jobs.lifecycle import CheckpointSettings, resume_command
 from pcopy.named import NamedTuple
-from pcopy.report.screen import Telling
+from pcopy.report.screen import OutputOptions
 from pcopy.tasks.base.job import Options
-from pcopy.text import shown
+from pcopy.text import printable_path
 
 if TYPE_CHECKING:
     from pcopy.jobs.directories import StoredJob
     from pcopy.tasks.base.job import Root
     from pcopy.walk.expression import Expression
 
-_RENEWED = {
+_CHANGEABLE_OPTIONS = {
     "max_errors": "max_errors",
     "termination": "termination",
     "no_sync": "sync",
@@ -30,24 +30,24 @@ _RENEWED = {
     "oplimit": "oplimit",
 }
 """Options that may be changed when a job is resumed: name of the option, and the field of ``Options``."""
-_NOT_ASKED = {
-    *_RENEWED.values(),
+_NOT_COMPARED_FIELDS = {
+    *_CHANGEABLE_OPTIONS.values(),
     *("umask", "dry_run", "select", "itemize", "after", "before", "nul_separated", "walk", "sequential"),
 }
 """Fields of ``Options`` that are not compared with a stored job: they do not influence the result in the destination,
 or are compared field by field (``select``).
 """
-_IMPLY_A_HASH = frozenset(("--signature", "--manifest", "--verify", "--repair"))
+_HASH_IMPLYING_OPTIONS = frozenset(("--signature", "--manifest", "--verify", "--repair"))
 """Options that choose a hash if ``--hash`` is not given."""
-_WORDS = {"patterns": "--exclude and --include"}
+_OPTION_WORDS = {"patterns": "--exclude and --include"}
 """Words of the command line for fields of ``Options`` that are not named like an option."""
 
 
-ALONE = b""
-"""Value of ``Asked.resume`` for ``--resume`` without a job: the only unfinished job."""
+ONLY_JOB = b""
+"""Value of ``JobRequest.resume`` for ``--resume`` without a job: the only unfinished job."""
 
 
-class Asked(NamedTuple):
+class JobRequest(NamedTuple):
     """What the command line asks to be done with older jobs: resume, list, discard or control them.
 
     Fields:
@@ -63,13 +63,13 @@ class Asked(NamedTuple):
     resume: bytes | None = None
     jobs: bool = False
     discard: tuple[bytes, ...] | None = None
-    given: frozenset[str] = frozenset()
+    given_options: frozenset[str] = frozenset()
     older_than: float | None = None
     control: bytes | None = None
-    change: Change = Change()
+    change: ControlRequest = ControlRequest()
 
     @property
-    def anything(self) -> bool:
+    def is_any(self) -> bool:
         """True if the command line asks for something to be done with older jobs."""
         is_asked = self.resume is not None or self.discard is not None or self.control is not None
         return self.jobs or is_asked
@@ -95,15 +95,15 @@ class CopyArguments(NamedTuple):
     ranks: int = 0
     in_flight: int = 0
     options: Options = Options()
-    telling: Telling = Telling()
-    is_kept: bool = True
-    keeping: Keeping = Keeping()
-    asked: Asked = Asked()
+    output: OutputOptions = OutputOptions()
+    is_recorded: bool = True
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    job_request: JobRequest = JobRequest()
     force: bool = False
     program: str = "pcopy"
 
 
-class ByProperties(NamedTuple):
+class ComparisonArguments(NamedTuple):
     """The options of ``pverify --compare``.
 
     Fields:
@@ -113,10 +113,10 @@ class ByProperties(NamedTuple):
     - ``nul``: True if paths in these files end with a NUL byte.
     """
 
-    wanted: int
+    properties: int
     window: int = 0
     lists: tuple[tuple[str, bytes], ...] = ()
-    nul: bool = False
+    nul_separated: bool = False
 
 
 class VerifyArguments(NamedTuple):
@@ -131,9 +131,9 @@ class VerifyArguments(NamedTuple):
     ranks: int = 0
     in_flight: int = 0
     options: Options = Options(sync=False, block_size=0)
-    telling: Telling = Telling()
+    output: OutputOptions = OutputOptions()
     force: bool = False
-    comparison: ByProperties | None = None
+    comparison: ComparisonArguments | None = None
 
 
 class TreeArguments(NamedTuple):
@@ -143,12 +143,12 @@ class TreeArguments(NamedTuple):
     ranks: int = 0
     in_flight: int = 0
     options: Options = Options(sync=False)
-    telling: Telling = Telling()
-    listing: bytes = b""
+    output: OutputOptions = OutputOptions()
+    list_file: bytes = b""
     """The file of ``--from``, or empty. If it is given, ``paths`` has at most one element: the directory that contains
     all listed items.
     """
-    nul: bool = False
+    nul_separated: bool = False
 
 
 class RemoveArguments(NamedTuple):
@@ -162,8 +162,8 @@ class RemoveArguments(NamedTuple):
 
     tree: TreeArguments
     yes: bool = False
-    missing_is_fine: bool = False
-    whole: bool = False
+    may_be_missing: bool = False
+    whole_directories: bool = False
 
 
 class ArchiveArguments(NamedTuple):
@@ -177,12 +177,12 @@ class ArchiveArguments(NamedTuple):
     ranks: int = 0
     in_flight: int = 0
     options: Options = Options()
-    telling: Telling = Telling()
-    listing: bytes = b""
+    output: OutputOptions = OutputOptions()
+    list_file: bytes = b""
     """The file of ``-T``, which lists what is archived or unpacked; ``nul`` is True if its paths end with a
     NUL byte.
     """
-    nul: bool = False
+    nul_separated: bool = False
 
 
 class StripeArguments(NamedTuple):
@@ -203,7 +203,7 @@ class BroadcastArguments(NamedTuple):
     fsync: bool = False
     dry_run: bool = False
     termination: str = "tree"
-    telling: Telling = Telling()
+    output: OutputOptions = OutputOptions()
 
 
 class BenchArguments(NamedTuple):
@@ -216,7 +216,7 @@ class BenchArguments(NamedTuple):
     - ``blocks``: the block sizes in bytes.
     - ``repeats``: how often each measurement is made.
     - ``tests``: the names of the tests; empty: all.
-    - ``most_in_flight``: the maximum number of operations that a rank keeps under way.
+    - ``max_in_flight``: the maximum number of operations that a rank keeps under way.
     - ``svg``: the file for the chart, or empty.
     """
 
@@ -228,12 +228,12 @@ class BenchArguments(NamedTuple):
     repeats: int = 1
     tests: tuple[str, ...] = ()
     direct: bool = False
-    most_in_flight: int = 1
+    max_in_flight: int = 1
     ranks: int = 0
     svg: bytes = b""
     dry_run: bool = False
     termination: str = "tree"
-    telling: Telling = Telling()
+    output: OutputOptions = OutputOptions()
 
 
 class WalkArguments(NamedTuple):
@@ -246,14 +246,14 @@ class WalkArguments(NamedTuple):
     outputs: tuple[bytes, ...] = ()
     sort: str = ""
     fields: tuple[str, ...] = ()
-    nul: bool = False
+    nul_separated: bool = False
     json_lines: bool = False
     ls: bool = False
     summary: bool = False
     base: bytes = b""
     page: bytes = b""
     force: bool = False
-    now: int = 0
+    now_ns: int = 0
 
 
 class ChangeArguments(NamedTuple):
@@ -263,17 +263,17 @@ class ChangeArguments(NamedTuple):
     change: tuple[str, int, int, bytes, bytes] = ("", -1, -1, b"", b"")
 
     @property
-    def names_owner(self) -> bool:
+    def changes_owner(self) -> bool:
         """True if the owner or the group is to be changed."""
         return self.change[1:3] != (-1, -1)
 
     @property
-    def is_owner_alone(self) -> bool:
+    def changes_only_owner(self) -> bool:
         """True if nothing but the owner and the group is to be changed."""
-        return self.names_owner and not (self.change[0] or self.change[3])
+        return self.changes_owner and not (self.change[0] or self.change[3])
 
 
-def asked_for(arguments: CopyArguments) -> dict[str, Any]:
+def result_options(arguments: CopyArguments) -> dict[str, Any]:
     """Return the options that determine the result in the destination, by option word, for comparison with a stored
     job.
 
@@ -281,22 +281,22 @@ def asked_for(arguments: CopyArguments) -> dict[str, Any]:
     exists.
     """
     compared: dict[str, Any] = {
-        "SRC": tuple(_from_root(source) for source in arguments.sources),
-        "DST": _from_root(arguments.destination),
+        "SRC": tuple(_absolute_path(source) for source in arguments.sources),
+        "DST": _absolute_path(arguments.destination),
         "--no-target-directory": arguments.no_target_directory,
     }
     options = {**arguments.options._asdict(), **arguments.options.select._asdict()}
     for name, value in options.items():
-        if name not in _NOT_ASKED:
-            word = _WORDS.get(name) or "--" + name.replace("_", "-")
+        if name not in _NOT_COMPARED_FIELDS:
+            word = _OPTION_WORDS.get(name) or "--" + name.replace("_", "-")
             compared[word] = tuple(value) if isinstance(value, tuple) else value
     return compared
 
 
-def refuse_different(
-    stored: StoredJob, arguments: CopyArguments, words: Sequence[str], resolved: Callable[[], Sequence[Root]]
+def refuse_other_arguments(
+    stored: StoredJob, arguments: CopyArguments, words: Sequence[str], resolve: Callable[[], Sequence[Root]]
 ) -> None:
-    """Raise ``Refused`` if the stored job was started with arguments that differ from ``arguments``.
+    """Raise ``RequestRefused`` if the stored job was started with arguments that differ from ``arguments``.
 
     Args:
         stored: the stored job.
@@ -307,30 +307,30 @@ def refuse_different(
     The meaning of DST may have changed since the job was started. So if SRC or DST differ as text, the stored ones and
     these are compared by the roots that both resolve to now.
     """
-    from pcopy.jobs.earlier_jobs import are_same, means_now
+    from pcopy.jobs.earlier_jobs import roots_of_command_now, same_paths
 
-    different = stored.file.differing(asked_for(arguments))
-    if {"SRC", "DST"}.intersection(different) and are_same(means_now(stored.file), resolved()):
+    different = stored.file.differing_keys(result_options(arguments))
+    if {"SRC", "DST"}.intersection(different) and same_paths(roots_of_command_now(stored.file), resolve()):
         different = [each for each in different if each not in ("SRC", "DST")]
     is_named = any(word.partition("=")[0] == "--hash" for word in words)
-    if "--hash" in different and _IMPLY_A_HASH.intersection(different) and not is_named:
+    if "--hash" in different and _HASH_IMPLYING_OPTIONS.intersection(different) and not is_named:
         different.remove("--hash")
     if different:
-        raise Refused(
-            f"{shown(arguments.keeping.directory)}: holds an unfinished job with other arguments "
+        raise RequestRefused(
+            f"{printable_path(arguments.checkpoint.directory)}: holds an unfinished job with other arguments "
             f"(different: {', '.join(different)}): name another directory, "
-            f"or resume it: {resuming(stored.path)}"
+            f"or resume it: {resume_command(stored.path)}"
         )
 
 
-def _from_root(path: bytes) -> bytes:
+def _absolute_path(path: bytes) -> bytes:
     """Return ``path`` as an absolute path. The current directory is not read if ``path`` is absolute already: it may
     have been removed.
     """
     return path if path.startswith(b"/") else os.path.join(os.getcwdb(), path)
 
 
-def renewed(stored: Options, now: Options, given: frozenset[str] | None) -> Options:
+def resumed_options(stored: Options, new: Options, given_options: frozenset[str] | None) -> Options:
     """Return the options of a resumed job: the stored ones, except those that may be changed and are given now.
 
     Args:
@@ -339,10 +339,16 @@ def renewed(stored: Options, now: Options, given: frozenset[str] | None) -> Opti
         given: the names of the options on this command line. None: the command line is complete, so that an option that
             is missing has its default value.
 
-    Raise ``Refused`` if the resulting options contradict each other.
+    Raise ``RequestRefused`` if the resulting options contradict each other.
     """
-    fields = {field: getattr(now, field) for name, field in _RENEWED.items() if given is None or name in given}
-    options = stored._replace(**fields, itemize=now.itemize)
+    fields = {
+        field: getattr(new, field)
+        for name, field in _CHANGEABLE_OPTIONS.items()
+        if given_options is None or name in given_options
+    }
+    options = stored._replace(**fields, itemize=new.itemize)
     if options.verify and not options.sync:
-        raise Refused("--no-sync leaves nothing on storage that the job's --verify could read back: leave it out")
+        raise RequestRefused(
+            "--no-sync leaves nothing on storage that the job's --verify could read back: leave it out"
+        )
     return options

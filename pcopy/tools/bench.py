@@ -7,50 +7,57 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Sequence
 
-from pcopy.engine.task import Spawn, Task
-from pcopy.errors import INCOMPLETE, OK, Refused
-from pcopy.jobs.path_read import root_read
-from pcopy.launch.tool import Ended
-from pcopy.report.gauge import Done, Stage, Stages
+from pcopy.engine.task import NewTask, Task
+from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RequestRefused
+from pcopy.jobs.path_read import read_only_root
+from pcopy.launch.tool import JobResult
+from pcopy.report.gauge import Stage, Stages, WorkDone
 from pcopy.report.output_file import OutputFile
-from pcopy.report.streams import tell
+from pcopy.report.streams import print_error
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Job, Options, Sink, Totals
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.bench.measure import Prepare, first_tasks, notebook_of, private_name
-from pcopy.tasks.bench.steps import Notebook, Step, Taken, Test, medians
-from pcopy.text import counted, shown
+from pcopy.tasks.bench.measure import PrepareStep, benchmark_state, next_step_tasks, private_directory_name
+from pcopy.tasks.bench.steps import BenchmarkState, BenchmarkTest, Step, StepResult, median_results
+from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import BenchArguments
-from pcopy.tools.bench_figures import advice, drawing, tables, values_of
-from pcopy.tools.director import RepeatableDirector, RepeatableTool
-from pcopy.tools.ending import SummedPreparation
-from pcopy.tools.outputs import DRAWN, check_told
-from pcopy.tools.space import free_on
-from pcopy.tools.summary import summary_values
-from pcopy.units import show_seconds, show_size
+from pcopy.tools.bench_figures import advice_lines, json_values, svg_chart, table_lines
+from pcopy.tools.director import UnrecordedJobDirector, UnrecordedTool
+from pcopy.tools.ending import UnrecordedJob
+from pcopy.tools.outputs import SVG_BEGINNING, check_output_files
+from pcopy.tools.space import free_space
+from pcopy.tools.summary import common_json_values
+from pcopy.units import format_seconds, format_size
 
-OF_FILES = (Test.CREATE, Test.STAT, Test.OPEN, Test.READDIR, Test.RENAME, Test.UNLINK)
+METADATA_TESTS = (
+    BenchmarkTest.CREATE,
+    BenchmarkTest.STAT,
+    BenchmarkTest.OPEN,
+    BenchmarkTest.READDIR,
+    BenchmarkTest.RENAME,
+    BenchmarkTest.UNLINK,
+)
 """The metadata tests, in the order in which they run: each needs the files that the tests before it created."""
 
-WARM_UP = 20_000
+WARM_UP_MICROSECONDS = 20_000
 """Microseconds that each test runs before the first measurement, whose rate would be too low while libraries, names and
 files are not cached.
 """
 
-EMPTY_FILE = 512
+EMPTY_FILE_BYTES = 512
 """Bytes that an empty file may occupy: its inode and its directory entry."""
 
 
-def _measured(totals: Totals) -> Done:
+def _measure_progress(totals: Totals) -> WorkDone:
     """Return the progress of the phase ``measure``, in operations and bytes; the total is unknown."""
-    return Done(totals.files, totals.files, totals.bytes, totals.bytes, totals.bytes, False)
+    return WorkDone(totals.files, totals.files, totals.bytes, totals.bytes, totals.bytes, False)
 
 
-STAGES: Stages = {"measure": Stage(_measured, measured=False)}
+STAGES: Stages = {"measure": Stage(_measure_progress, is_measured=False)}
 """The only stage of progress."""
 
 
-def ladder(most: int, factor: int) -> list[int]:
+def increasing_steps(most: int, factor: int) -> list[int]:
     """Return the numbers 1, ``factor``, ``factor``² and so on that are smaller than ``most``, followed by ``most``."""
     steps, value = [], 1
     while value < most:
@@ -59,196 +66,211 @@ def ladder(most: int, factor: int) -> list[int]:
     return [*steps, most]
 
 
-def steps_of(arguments: BenchArguments, ranks: int) -> list[Step]:
+def benchmark_steps(arguments: BenchArguments, ranks: int) -> list[Step]:
     """Return all steps of the benchmark on up to ``ranks`` ranks, in the order in which they run.
 
     Each repeat begins after all other steps were measured once, so that a temporary disturbance affects only one of the
     repeats.
     """
     microseconds = max(1, round(arguments.seconds * 1e6))
-    tests = [test for test in OF_FILES if not arguments.tests or test.name.lower() in arguments.tests]
+    tests = [test for test in METADATA_TESTS if not arguments.tests or test.name.lower() in arguments.tests]
     begins: list[Step] = []
     steps: list[Step] = []
     rounds = 0
     for shared in (True, False) if tests else ():
-        for number in ladder(ranks, 2):
-            for in_flight in ladder(arguments.most_in_flight, 4):
+        for number in increasing_steps(ranks, 2):
+            for in_flight in increasing_steps(arguments.max_in_flight, 4):
                 rounds += 1
-                chosen = [test for test in tests if test != Test.READDIR or in_flight == 1]
-                made = [] if chosen[:1] == [Test.CREATE] or not chosen else [Test.CREATE]
-                for test in (*made, *chosen, Test.CLEAR) if chosen else ():
+                chosen = [test for test in tests if test != BenchmarkTest.READDIR or in_flight == 1]
+                made = [] if chosen[:1] == [BenchmarkTest.CREATE] or not chosen else [BenchmarkTest.CREATE]
+                for test in (*made, *chosen, BenchmarkTest.CLEAR) if chosen else ():
                     steps.append(Step(int(test), number, in_flight, shared, arguments.files, microseconds, rounds))
-    warm = [test for test in tests if test != Test.CREATE]
+    warm = [test for test in tests if test != BenchmarkTest.CREATE]
     for number in dict.fromkeys((1, ranks)) if tests else ():
-        for test in (Test.CREATE, *warm, Test.CLEAR):
-            begins.append(Step(int(test), number, 1, False, arguments.files, min(WARM_UP, microseconds)))
-    moving = [test for test in (Test.WRITE, Test.READ) if not arguments.tests or test.name.lower() in arguments.tests]
+        for test in (BenchmarkTest.CREATE, *warm, BenchmarkTest.CLEAR):
+            begins.append(Step(int(test), number, 1, False, arguments.files, min(WARM_UP_MICROSECONDS, microseconds)))
+    moving = [
+        test
+        for test in (BenchmarkTest.WRITE, BenchmarkTest.READ)
+        if not arguments.tests or test.name.lower() in arguments.tests
+    ]
     for block in arguments.blocks if moving else ():
         amount = arguments.size // block * block
-        for number, shared in [(number, shared) for number in ladder(ranks, 2) for shared in (False, True)]:
-            for test in (Test.WRITE, Test.READ)[: 2 if Test.READ in moving else 1] if number > 1 or not shared else ():
+        for number, shared in [(number, shared) for number in increasing_steps(ranks, 2) for shared in (False, True)]:
+            for test in (
+                (BenchmarkTest.WRITE, BenchmarkTest.READ)[: 2 if BenchmarkTest.READ in moving else 1]
+                if number > 1 or not shared
+                else ()
+            ):
                 step = Step(int(test), number, 1, shared, amount, microseconds, rounds + 1, block, arguments.direct)
                 steps.append(step)
-    of_data = [step for step in steps if step.block == arguments.blocks[0] and step.ranks in (1, ranks)]
-    begins += [step._replace(round=0, microseconds=min(WARM_UP, microseconds)) for step in of_data]
+    of_data = [step for step in steps if step.block_bytes == arguments.blocks[0] and step.ranks in (1, ranks)]
+    begins += [step._replace(round=0, microseconds=min(WARM_UP_MICROSECONDS, microseconds)) for step in of_data]
     turns = range(0, arguments.repeats * (rounds + 1), rounds + 1)
     return [*begins, *(step._replace(round=step.round + turn) for turn in turns for step in steps)]
 
 
-class BenchDirector(RepeatableDirector):
+class BenchDirector(UnrecordedJobDirector):
     """Director of ``pdbench``: there is one phase, in which each step starts when the one before it has ended."""
 
-    def first_tasks(self, phase: int) -> Iterable[Spawn]:
-        return [Spawn(phase, encode(task), 0, owner=owner) for owner, task in self._first()]
+    def first_tasks(self, phase: int) -> Iterable[NewTask]:
+        return [NewTask(phase, encode(task), 0, owner=owner) for owner, task in self._first_tasks_by_rank()]
 
-    def _first(self) -> Iterable[tuple[int, Prepare]]:
-        return first_tasks(notebook_of(self._rank), self._rank.hosts.names)
+    def _first_tasks_by_rank(self) -> Iterable[tuple[int, PrepareStep]]:
+        return next_step_tasks(benchmark_state(self._rank), self._rank.hosts.names)
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         return None
 
 
-class Benchmark(RepeatableTool):
+class BenchTool(UnrecordedTool):
     """The program ``pdbench``. In its counters, an operation is an item that counts as copied."""
 
     name = "pdbench"
-    writes = True
+    writes_to_targets = True
     stages = STAGES
-    done = "measured"
-    director = BenchDirector
+    done_word = "measured"
+    make_director = BenchDirector
 
     def phase_name(self, phase: int) -> str:
         return "measure"
 
-    def discard(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
+    def remove_temporaries(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
         """Remove the private directory on rank 0, however the job has ended."""
         if rank.number == 0:
-            private = notebook_of(rank).private
+            private = benchmark_state(rank).private
             if private is not None:
-                private.remove()  # ``tell_end`` calls it once more and reports what could not be removed.
+                private.remove()  # ``report_end`` calls it once more and reports what could not be removed.
 
 
-BENCHMARK = Benchmark()
-"""The only instance of ``Benchmark``."""
+BENCH_TOOL = BenchTool()
+"""The only instance of ``BenchTool``."""
 
 
-class BenchPreparation(SummedPreparation):
+class BenchJob(UnrecordedJob):
     """The job of ``pdbench`` on rank 0: checks the arguments, chooses the steps, and reports the results."""
 
-    program, incomplete = "pdbench", "a measurement failed, and later ones were not made"
-    stopped = "the tables show what was measured before"
+    program, incomplete_text = "pdbench", "a measurement failed, and later ones were not made"
+    stopped_text = "the tables show what was measured before"
 
     def __init__(self, arguments: BenchArguments) -> None:
-        """Check the arguments and prepare the job. Raise ``Refused`` if nothing can be measured in the directory;
-        nothing is modified.
+        """Check the arguments and prepare the job. Raise ``RequestRefused`` if nothing can be measured in the
+        directory; nothing is modified.
         """
-        super().__init__(arguments.ranks, 1, arguments.telling, dry_run=arguments.dry_run)
+        super().__init__(arguments.ranks, 1, arguments.output, dry_run=arguments.dry_run)
         self.arguments = arguments
-        root = root_read(arguments.directory, follow=True)
+        root = read_only_root(arguments.directory, follow=True)
         if root.item:
-            raise Refused(f"{shown(arguments.directory)}: is no directory; name one on the file system to be measured")
+            raise RequestRefused(
+                f"{printable_path(arguments.directory)}: is no directory; name one on the file system to be measured"
+            )
         if not os.access(root.target, os.W_OK | os.X_OK):
-            raise Refused(f"{shown(arguments.directory)}: no permission to create files in it")
+            raise RequestRefused(f"{printable_path(arguments.directory)}: no permission to create files in it")
         options = Options(termination=arguments.termination, sync=False, dry_run=arguments.dry_run)
         self.job = Job(os.urandom(5).hex(), 1, (root,), options)
         self.steps: list[Step] = []
-        self._book: Notebook | None = None
-        check_told(self.telling, (), "is measured", svg=arguments.svg)
+        self._state: BenchmarkState | None = None
+        check_output_files(self.output, (), "is measured", svg=arguments.svg)
         self._svg = OutputFile(arguments.svg) if arguments.svg else None
 
-    def begin(self, ranks: int) -> None:
-        """Choose the steps for this number of ranks. Raise ``Refused`` if there is too little free space for their
-        files.
+    def complete_preparation(self, ranks: int) -> None:
+        """Choose the steps for this number of ranks. Raise ``RequestRefused`` if there is too little free space for
+        their files.
         """
-        self.steps = steps_of(self.arguments, ranks)
-        self._needs = max((step.most * step.ranks for step in self.steps if step.block), default=0)
-        self._files = max((step.most * step.ranks for step in self.steps if not step.block), default=0)
+        self.steps = benchmark_steps(self.arguments, ranks)
+        self._data_bytes = max((step.max_amount * step.ranks for step in self.steps if step.block_bytes), default=0)
+        self._file_count = max((step.max_amount * step.ranks for step in self.steps if not step.block_bytes), default=0)
         root = self.job.roots[0]
         try:
-            free = free_on(root.target)
+            free = free_space(root.target)
         except OSError:  # The free space is unknown. A measurement that cannot write reports the error.
             return
-        needed = self._needs + self._files * EMPTY_FILE
+        needed = self._data_bytes + self._file_count * EMPTY_FILE_BYTES
         if free.bytes < needed:
-            raise Refused(f"{shown(root.target_shown)}: {show_size(needed)} are needed at a time, and "
-                          f"{show_size(free.bytes)} are free; choose a smaller --size or fewer --files")  # fmt: skip
-        if 0 <= free.inodes < self._files + 2 * ranks:
-            raise Refused(f"{shown(root.target_shown)}: {self._files:,} files are needed at a time, and "
+            raise RequestRefused(f"{printable_path(root.target_shown)}: {format_size(needed)} are needed at a time, and "
+                          f"{format_size(free.bytes)} are free; choose a smaller --size or fewer --files")  # fmt: skip
+        if 0 <= free.inodes < self._file_count + 2 * ranks:
+            raise RequestRefused(f"{printable_path(root.target_shown)}: {self._file_count:,} files are needed at a time, and "
                           f"{free.inodes:,} can be created; choose fewer --files")  # fmt: skip
 
-    def announce(self) -> None:
-        if self.telling.verbose:
-            tell("pdbench", self._planned())
+    def print_start(self) -> None:
+        if self.output.verbose:
+            print_error("pdbench", self._plan_text())
 
-    def _planned(self) -> str:
+    def _plan_text(self) -> str:
         """Return a description of the measurements that will be made, for people."""
         measured = [step for step in self.steps if step.is_measured]
         seconds = sum(step.microseconds for step in measured) / 1e6
         return (
-            f"{counted(len(measured), 'measurement', 'measurements')} of up to {show_seconds(self.arguments.seconds)}, "
-            f"{show_seconds(seconds)} together; at a time up to {counted(self._files, 'empty file', 'empty files')} "
-            f"and {show_size(self._needs)} of data, all below {shown(self._private)}, which is removed at the end"
+            f"{count_with_noun(len(measured), 'measurement', 'measurements')} of up to {format_seconds(self.arguments.seconds)}, "
+            f"{format_seconds(seconds)} together; at a time up to {count_with_noun(self._file_count, 'empty file', 'empty files')} "
+            f"and {format_size(self._data_bytes)} of data, all below {printable_path(self._private_path)}, which is removed at the end"
         )
 
     @property
-    def _private(self) -> bytes:
+    def _private_path(self) -> bytes:
         """Path of the private directory in which everything is measured."""
-        return os.path.join(self.job.roots[0].target_shown, private_name(self.job))
+        return os.path.join(self.job.roots[0].target_shown, private_directory_name(self.job))
 
     def sink(self, screen: Sink) -> Sink:
-        self._book = Notebook(screen, [] if self.dry_run else self.steps)
-        return self._book
+        self._state = BenchmarkState(screen, [] if self.dry_run else self.steps)
+        return self._state
 
-    def settle(self, rank: Rank, totals: Totals) -> int:
-        return OK
+    def complete(self, rank: Rank, totals: Totals) -> int:
+        return EXIT_OK
 
-    def tell_how_to_go_on(self) -> None:
+    def print_resume_advice(self) -> None:
         """Remove the private directory, and report if it cannot be removed. All ranks have ended when this
         is called.
         """
-        private = self._book.private if self._book else None
+        private = self._state.private if self._state else None
         remaining = private.remove() if private is not None else ""
         if remaining:
-            tell("pdbench", f"{shown(self._private)}: {remaining}")
+            print_error("pdbench", f"{printable_path(self._private_path)}: {remaining}")
 
     @property
-    def _taken(self) -> Sequence[Taken]:
+    def _results(self) -> Sequence[StepResult]:
         """The results: for each step the repeat with the median rate."""
-        return medians(self._book.taken) if self._book else ()
+        return median_results(self._state.results) if self._state else ()
 
-    def tell_end(self, ended: Ended, ranks: int) -> int:
-        self.tell_how_to_go_on()
-        return super().tell_end(ended._replace(status=self._draw(ended.status)), ranks)
+    def report_end(self, ended: JobResult, ranks: int) -> int:
+        self.print_resume_advice()
+        return super().report_end(ended._replace(status=self._write_chart(ended.status)), ranks)
 
-    def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
+    def summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> Iterator[str]:
         if self.dry_run:
-            yield self._planned()
+            yield self._plan_text()
             return
-        yield from tables(self._taken)
-        yield from advice(self._taken)
+        yield from table_lines(self._results)
+        yield from advice_lines(self._results)
         times = "once" if self.arguments.repeats == 1 else f"{self.arguments.repeats} times (medians are shown)"
-        yield f"in {show_seconds(seconds)} with up to {counted(ranks, 'rank', 'ranks')}, each measured {times}"
+        yield f"in {format_seconds(seconds)} with up to {count_with_noun(ranks, 'rank', 'ranks')}, each measured {times}"
 
-    def _draw(self, status: int) -> int:
+    def _write_chart(self, status: int) -> int:
         """Write the chart of ``--svg``, if asked for. Return ``status``, or a worse one if the file cannot
         be written.
         """
-        if self._svg is None or not self._taken:
+        if self._svg is None or not self._results:
             return status
         try:
-            self._svg.replace(DRAWN.encode() + drawing(self._taken, shown(self.job.roots[0].target_shown)).encode())
+            self._svg.replace(
+                SVG_BEGINNING.encode()
+                + svg_chart(self._results, printable_path(self.job.roots[0].target_shown)).encode()
+            )
         except OSError as error:
-            tell("pdbench", f"{shown(self._svg.path)}: the chart could not be written: {error.strerror}")
-            return max(status, INCOMPLETE)
+            print_error(
+                "pdbench", f"{printable_path(self._svg.path)}: the chart could not be written: {error.strerror}"
+            )
+            return max(status, EXIT_INCOMPLETE)
         finally:
             self._svg.close()
         return status
 
-    def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
+    def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
         return {
-            **summary_values(ended.totals, ("failed",), seconds, ranks, ended.status),
+            **common_json_values(ended.totals, ("failed",), seconds, ranks, ended.status),
             "dry_run": self.dry_run,
             "operations": ended.totals.files,
             "bytes": ended.totals.bytes,
-            **values_of(self._taken),
+            **json_values(self._results),
         }

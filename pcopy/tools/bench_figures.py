@@ -8,78 +8,82 @@ from math import exp, log
 from statistics import median
 from typing import Any
 
-from pcopy.report.page.charts import scale
+from pcopy.report.page.charts import scale_end
 from pcopy.report.page.markup import Markup, element
-from pcopy.tasks.bench.steps import Taken, Test
-from pcopy.text import counted
-from pcopy.units import show_size
+from pcopy.tasks.bench.steps import BenchmarkTest, StepResult
+from pcopy.text import count_with_noun
+from pcopy.units import format_size
 
-ENOUGH = 0.95
+GOOD_ENOUGH_SHARE = 0.95
 """Share of the best rate that is good enough: the smallest number of ranks and of operations in flight that reaches it
 is recommended.
 """
 
-UNSURE = 0.5
+MAX_SPREAD = 0.5
 """If the repeats of a measurement typically differ by more than this share of its rate, no advice is given."""
 
-WALL = 0.7
+BOTTLENECK_SHARE = 0.7
 """The user is told if one shared directory reaches less than this share of the rate that separate directories reach."""
 
-_LAYOUTS = ((True, "all files in one directory"), (False, "a directory for each rank"))
+_METADATA_LAYOUTS = ((True, "all files in one directory"), (False, "a directory for each rank"))
 """The two layouts of metadata tests: value of ``Step.shared``, and title."""
-_FILES = ((False, "a file for each rank"), (True, "one file for all ranks, a segment for each"))
+_DATA_LAYOUTS = ((False, "a file for each rank"), (True, "one file for all ranks, a segment for each"))
 """The two layouts of data tests: value of ``Step.shared``, and title."""
-_OVERALL = (Test.CREATE, Test.STAT, Test.OPEN, Test.UNLINK)
+_TREE_TESTS = (BenchmarkTest.CREATE, BenchmarkTest.STAT, BenchmarkTest.OPEN, BenchmarkTest.UNLINK)
 """The tests that together represent copying or removing a tree of small files."""
 
 
-def _files(results: Sequence[Taken], shared: bool | None = None) -> list[Taken]:
+def _metadata_results(results: Sequence[StepResult], shared: bool | None = None) -> list[StepResult]:
     """Return the results of metadata tests, of one layout if ``shared`` is not None."""
-    return [each for each in results if not _moves(each) and shared in (None, each.step.shared) and each.number]
+    return [
+        each for each in results if not _is_data_test(each) and shared in (None, each.step.is_shared) and each.amount
+    ]
 
 
-def _data(results: Sequence[Taken], shared: bool | None = None) -> list[Taken]:
+def _data_results(results: Sequence[StepResult], shared: bool | None = None) -> list[StepResult]:
     """Return the results of data tests, of one layout if ``shared`` is not None."""
-    return [each for each in results if _moves(each) and shared in (None, each.step.shared) and each.number]
+    return [each for each in results if _is_data_test(each) and shared in (None, each.step.is_shared) and each.amount]
 
 
-def _moves(result: Taken) -> bool:
+def _is_data_test(result: StepResult) -> bool:
     """True if the test of this result transfers data."""
-    return Test(result.step.test).moves
+    return BenchmarkTest(result.step.test).is_data_test
 
 
-def _name(result: Taken) -> str:
+def _test_name(result: StepResult) -> str:
     """Return the name of the test of a result."""
-    return Test(result.step.test).name.lower()
+    return BenchmarkTest(result.step.test).name.lower()
 
 
-def tables(results: Sequence[Taken]) -> Iterator[str]:
+def table_lines(results: Sequence[StepResult]) -> Iterator[str]:
     """Yield the lines of the tables: the rates of all tests, one line for each combination of ranks and operations in
     flight, or of ranks and block size.
     """
-    for shared, title in _LAYOUTS:
-        chosen = _files(results, shared)
+    for shared, title in _METADATA_LAYOUTS:
+        chosen = _metadata_results(results, shared)
         if chosen:
             yield f"operations a second, {title} (readdir: entries a second)"
             ways = [(each.step.ranks, each.step.in_flight) for each in chosen]
-            rates = {(each.step.ranks, each.step.in_flight, _name(each)): f"{each.rate:,.0f}" for each in chosen}
+            rates = {(each.step.ranks, each.step.in_flight, _test_name(each)): f"{each.rate:,.0f}" for each in chosen}
             rows = [(ranks, number, f"{number}") for ranks, number in dict.fromkeys(ways)]
-            yield from _table("in flight", rows, rates)
+            yield from _one_table("in flight", rows, rates)
             yield ""
-    for shared, title in _FILES:
-        data = _data(results, shared)
+    for shared, title in _DATA_LAYOUTS:
+        data = _data_results(results, shared)
         if not data:
             continue
         path_text = "bypassing the page cache" if data[0].step.direct else "through the page cache"
         yield f"bytes a second, {title}, {path_text}; a write ends with fsync"
-        ways = [(each.step.ranks, each.step.block) for each in data]
-        rates = {(each.step.ranks, each.step.block, _name(each)): show_size(each.rate) for each in data}
-        rows = [(ranks, block, show_size(block)) for ranks, block in dict.fromkeys(ways)]
-        yield from _table("block", rows, rates)
+        ways = [(each.step.ranks, each.step.block_bytes) for each in data]
+        rates = {(each.step.ranks, each.step.block_bytes, _test_name(each)): format_size(each.rate) for each in data}
+        rows = [(ranks, block, format_size(block)) for ranks, block in dict.fromkeys(ways)]
+        yield from _one_table("block", rows, rates)
         yield ""
 
 
-def _table(second: str, rows: Sequence[tuple[int, int, str]], rates: dict[tuple[int, int, str], str]) -> Iterator[str]:
+def _one_table(
+    second: str, rows: Sequence[tuple[int, int, str]], rates: dict[tuple[int, int, str], str]
+) -> Iterator[str]:
     """Yield the lines of one table.
 
     Args:
@@ -94,83 +98,83 @@ def _table(second: str, rows: Sequence[tuple[int, int, str]], rates: dict[tuple[
         yield f"{ranks:>6}  {text:>10}" + "".join(cells)
 
 
-def fastest(results: Sequence[Taken]) -> Taken:
+def fastest(results: Sequence[StepResult]) -> StepResult:
     """Return the result with the smallest effort (ranks * operations in flight) whose rate is about as good as the
     best.
 
     That is a rate of at least the share ``ENOUGH`` of the best one, or of a smaller share if the repeats of a
     measurement differ by more.
     """
-    enough = min(ENOUGH, 1 - _spread(results) / 2) * max(each.rate for each in results)
+    enough = min(GOOD_ENOUGH_SHARE, 1 - _typical_spread(results) / 2) * max(each.rate for each in results)
     return min(
         (each for each in results if each.rate >= enough),
-        key=lambda each: (each.step.ranks * each.step.in_flight, each.step.ranks, each.step.block),
+        key=lambda each: (each.step.ranks * each.step.in_flight, each.step.ranks, each.step.block_bytes),
     )
 
 
-def advice(results: Sequence[Taken]) -> Iterator[str]:
+def advice_lines(results: Sequence[StepResult]) -> Iterator[str]:
     """Yield sentences for people: the fastest number of ranks, of operations in flight, and block size, and what they
     mean for the options of pcopy.
     """
-    if not _is_sure(results):
+    if not _is_reliable(results):
         yield (
-            f"no advice: repeats of a measurement differ by {_spread(results):.0%}: they were too short, or "
+            f"no advice: repeats of a measurement differ by {_typical_spread(results):.0%}: they were too short, or "
             "other programs use the file system; try --time 2 --files 100000 --size 1G"
         )
         return
-    for test in dict.fromkeys(each.step.test for each in _files(results)):
-        of_test = [each for each in _files(results) if each.step.test == test]
+    for test in dict.fromkeys(each.step.test for each in _metadata_results(results)):
+        of_test = [each for each in _metadata_results(results) if each.step.test == test]
         best = fastest(of_test)
-        smallest = next(each for each in of_test if each.step.shared == best.step.shared)
-        where = " in one directory" if best.step.shared else " in directories of their own"
+        smallest = next(each for each in of_test if each.step.is_shared == best.step.is_shared)
+        where = " in one directory" if best.step.is_shared else " in directories of their own"
         if best.step.ranks == 1:  # For one rank, both layouts are the same.
             where = ""
-        yield f"{_DOING[Test(test)]} is fastest with {_way(best)}{where}: {best.rate:,.0f}/s{_times(best, smallest)}"
-    yield from _wall(results)
-    overall = best_way(results)
+        yield f"{_TEST_VERBS[BenchmarkTest(test)]} is fastest with {_ranks_and_in_flight(best)}{where}: {best.rate:,.0f}/s{_speedup_text(best, smallest)}"
+    yield from _bottleneck_line(results)
+    overall = best_combination(results)
     if overall is not None:
         (ranks, in_flight), gain = overall
         yield f"for trees of small files: -n {ranks} --in-flight {in_flight} ({gain:.1f} times as fast as one by one)"
-    for shared, test in dict.fromkeys((each.step.shared, each.step.test) for each in _data(results)):
-        of_test = [each for each in _data(results, shared) if each.step.test == test]
+    for shared, test in dict.fromkeys((each.step.is_shared, each.step.test) for each in _data_results(results)):
+        of_test = [each for each in _data_results(results, shared) if each.step.test == test]
         best = fastest(of_test)
         together = " one file together" if shared else ""
         yield (
-            f"{_DOING[Test(test)]}{together} is fastest with {_way(best)} and blocks of "
-            f"{show_size(best.step.block)}: {show_size(best.rate)}/s"
+            f"{_TEST_VERBS[BenchmarkTest(test)]}{together} is fastest with {_ranks_and_in_flight(best)} and blocks of "
+            f"{format_size(best.step.block_bytes)}: {format_size(best.rate)}/s"
         )
 
 
-def _spread(results: Sequence[Taken]) -> float:
+def _typical_spread(results: Sequence[StepResult]) -> float:
     """Return the median of the relative differences between the repeats of a measurement."""
     return median(each.spread for each in results) if results else 0.0
 
 
-def _is_sure(results: Sequence[Taken]) -> bool:
+def _is_reliable(results: Sequence[StepResult]) -> bool:
     """True if the repeats agree well enough for giving advice."""
-    return _spread(results) <= UNSURE
+    return _typical_spread(results) <= MAX_SPREAD
 
 
-_DOING = {
-    Test.CREATE: "creating",
-    Test.STAT: "reading the status of files (stat)",
-    Test.OPEN: "opening",
-    Test.READDIR: "reading directories",
-    Test.RENAME: "renaming",
-    Test.UNLINK: "removing",
-    Test.WRITE: "writing",
-    Test.READ: "reading",
+_TEST_VERBS = {
+    BenchmarkTest.CREATE: "creating",
+    BenchmarkTest.STAT: "reading the status of files (stat)",
+    BenchmarkTest.OPEN: "opening",
+    BenchmarkTest.READDIR: "reading directories",
+    BenchmarkTest.RENAME: "renaming",
+    BenchmarkTest.UNLINK: "removing",
+    BenchmarkTest.WRITE: "writing",
+    BenchmarkTest.READ: "reading",
 }
 """Words for each test, for advice."""
 
 
-def _way(result: Taken) -> str:
+def _ranks_and_in_flight(result: StepResult) -> str:
     """Return the number of ranks and of operations in flight of a result, as text."""
-    ranks = counted(result.step.ranks, "rank", "ranks")
+    ranks = count_with_noun(result.step.ranks, "rank", "ranks")
     return f"{ranks} and {result.step.in_flight} in flight" if result.step.in_flight > 1 else ranks
 
 
-def _times(best: Taken, smallest: Taken) -> str:
+def _speedup_text(best: StepResult, smallest: StepResult) -> str:
     """Return how many times as fast ``best`` is as ``smallest``, as text; "" if ``smallest`` is not one rank with one
     operation at a time.
     """
@@ -178,18 +182,23 @@ def _times(best: Taken, smallest: Taken) -> str:
     return f", {best.rate / smallest.rate:.1f} times as fast as one by one" if one else ""
 
 
-def _wall(results: Sequence[Taken]) -> Iterator[str]:
+def _bottleneck_line(results: Sequence[StepResult]) -> Iterator[str]:
     """Yield a sentence if creating files in one shared directory is much slower than in separate directories."""
-    made = [each for each in _files(results) if each.step.test == Test.CREATE and each.step.ranks > 1]
-    rates = [max((each.rate for each in made if each.step.shared == shared), default=0.0) for shared, _ in _LAYOUTS]
-    if 0 < rates[0] < WALL * rates[1]:
+    made = [
+        each for each in _metadata_results(results) if each.step.test == BenchmarkTest.CREATE and each.step.ranks > 1
+    ]
+    rates = [
+        max((each.rate for each in made if each.step.is_shared == shared), default=0.0)
+        for shared, _ in _METADATA_LAYOUTS
+    ]
+    if 0 < rates[0] < BOTTLENECK_SHARE * rates[1]:
         yield (
             f"one directory is a bottleneck: creating files in it reaches {rates[0] / rates[1]:.0%} "
             "of the rate of several directories"
         )
 
 
-def best_way(results: Sequence[Taken]) -> tuple[tuple[int, int], float] | None:
+def best_combination(results: Sequence[StepResult]) -> tuple[tuple[int, int], float] | None:
     """Return the fastest combination of ranks and operations in flight for all metadata operations together, and its
     speed-up over the first (smallest) combination that was measured.
 
@@ -197,60 +206,60 @@ def best_way(results: Sequence[Taken]) -> tuple[tuple[int, int], float] | None:
     """
     gains: dict[tuple[int, int], list[float]] = defaultdict(list)
     alone: dict[tuple[bool, int], float] = {}
-    for each in _files(results):
+    for each in _metadata_results(results):
         step = each.step
-        if step.test in _OVERALL:
-            first = alone.setdefault((step.shared, step.test), each.rate)
+        if step.test in _TREE_TESTS:
+            first = alone.setdefault((step.is_shared, step.test), each.rate)
             gains[step.ranks, step.in_flight].append(log(each.rate / first))
     if len(gains) < 2:
         return None
     tests = max(map(len, gains.values()))
     means = {way: exp(sum(logs) / tests) for way, logs in gains.items() if len(logs) == tests}
-    enough = ENOUGH * max(means.values())
+    enough = GOOD_ENOUGH_SHARE * max(means.values())
     way = min((way for way, mean in means.items() if mean >= enough), key=lambda way: (way[0] * way[1], way[0]))
     return way, means[way]
 
 
-def values_of(results: Sequence[Taken]) -> dict[str, Any]:
+def json_values(results: Sequence[StepResult]) -> dict[str, Any]:
     """Return the results and the advice as values for ``--json``."""
     metadata = [
         {
-            "test": _name(each),
-            "directories": "shared" if each.step.shared else "own",
+            "test": _test_name(each),
+            "directories": "shared" if each.step.is_shared else "own",
             "ranks": each.step.ranks,
             "in_flight": each.step.in_flight,
-            "operations": each.number,
+            "operations": each.amount,
             "seconds": round(each.seconds, 6),
             "operations_per_second": round(each.rate, 1),
             "spread": round(each.spread, 3),
         }
         for each in results
-        if not _moves(each)
+        if not _is_data_test(each)
     ]
     data = [
         {
-            "test": _name(each),
-            "files": "shared" if each.step.shared else "own",
+            "test": _test_name(each),
+            "files": "shared" if each.step.is_shared else "own",
             "ranks": each.step.ranks,
-            "block_size": each.step.block,
+            "block_size": each.step.block_bytes,
             "direct": each.step.direct,
-            "bytes": each.number,
+            "bytes": each.amount,
             "seconds": round(each.seconds, 6),
             "bytes_per_second": round(each.rate),
             "spread": round(each.spread, 3),
         }
         for each in results
-        if _moves(each)
+        if _is_data_test(each)
     ]
-    overall = best_way(results) if _is_sure(results) else None
+    overall = best_combination(results) if _is_reliable(results) else None
     chosen = None if overall is None else {"ranks": overall[0][0], "in_flight": overall[0][1]}
-    return {"metadata": metadata, "data": data, "advice": list(advice(results)), "best": chosen}
+    return {"metadata": metadata, "data": data, "advice": list(advice_lines(results)), "best": chosen}
 
 
 # The chart as SVG.
 
 _COLOURS = ("#2f6f9f", "#d08a2e", "#5a9a5a", "#9a5a8a", "#7a7a7a")
-_WIDTH, _PANEL, _HEIGHT, _ROW = 900, 270, 120, 190
+_PICTURE_WIDTH, _CHART_WIDTH, _CHART_HEIGHT, _ROW_HEIGHT = 900, 270, 120, 190
 """Sizes in pixels: width of the picture, width of one chart, height of its columns, and height of a row of charts with
 titles and legends.
 """
@@ -277,24 +286,26 @@ class _Chart:
         """Add a rate; of several rates of one column the highest is shown."""
         self.groups[ranks][key] = max(rate, self.groups[ranks].get(key, 0.0))
 
-    def drawn(self, left: float, top: float) -> Iterator[Markup]:
+    def elements(self, left: float, top: float) -> Iterator[Markup]:
         """Yield the SVG elements of the chart, whose upper left corner is at ``left``, ``top``."""
-        highest = scale(max(rate for group in self.groups.values() for rate in group.values()), self.base)
-        bottom = top + _HEIGHT
+        highest = scale_end(max(rate for group in self.groups.values() for rate in group.values()), self.base)
+        bottom = top + _CHART_HEIGHT
         yield element("text", f"{self.title}, {self.unit}/s", x=left, y=top - 8, font_weight="bold")
         for part in (0, 0.5, 1):
-            height = bottom - part * _HEIGHT
-            yield element("line", x1=left, x2=left + _PANEL - 60, y1=height, y2=height, stroke="#ccc")
-            text = show_size(part * highest) if self.base == 1024 else f"{part * highest:,.0f}"
+            height = bottom - part * _CHART_HEIGHT
+            yield element("line", x1=left, x2=left + _CHART_WIDTH - 60, y1=height, y2=height, stroke="#ccc")
+            text = format_size(part * highest) if self.base == 1024 else f"{part * highest:,.0f}"
             yield element("text", text, x=left - 4, y=height + 3, text_anchor="end", font_size=9)
-        width = (_PANEL - 60) / len(self.groups)
+        width = (_CHART_WIDTH - 60) / len(self.groups)
         column = width * 0.8 / len(self.keys)
         for number, (ranks, group) in enumerate(self.groups.items()):
             start = left + width * (number + 0.1)
             for place, key in enumerate(self.keys):
                 rate = group.get(key, 0.0)
-                column_height = _HEIGHT * rate / highest
-                hint = element("title", f"{self.title}, {counted(ranks, 'rank', 'ranks')}, {key}: {self._shown(rate)}")
+                column_height = _CHART_HEIGHT * rate / highest
+                hint = element(
+                    "title", f"{self.title}, {count_with_noun(ranks, 'rank', 'ranks')}, {key}: {self._rate_text(rate)}"
+                )
                 box = {"x": f"{start + place * column:.1f}", "y": f"{bottom - column_height:.1f}"}
                 box |= {
                     "width": f"{column:.1f}",
@@ -309,33 +320,33 @@ class _Chart:
             yield element("rect", x=at, y=bottom + 20, width=9, height=9, fill=_COLOURS[place % len(_COLOURS)])
             yield element("text", key, x=at + 12, y=bottom + 28, font_size=10)
 
-    def _shown(self, rate: float) -> str:
-        return f"{show_size(rate)}/s" if self.base == 1024 else f"{rate:,.0f}/s"
+    def _rate_text(self, rate: float) -> str:
+        return f"{format_size(rate)}/s" if self.base == 1024 else f"{rate:,.0f}/s"
 
 
-def drawing(results: Sequence[Taken], directory: str) -> str:
+def svg_chart(results: Sequence[StepResult], directory: str) -> str:
     """Return an SVG picture with one chart for each test, by number of ranks. For several numbers of operations in
     flight the best rate is shown.
     """
     charts: dict[tuple[int, bool], _Chart] = {}
-    blocks = [show_size(block) for block in dict.fromkeys(each.step.block for each in _data(results))]
-    for each in (*_files(results), *_data(results)):
-        step, moves = each.step, _moves(each)
+    blocks = [format_size(block) for block in dict.fromkeys(each.step.block_bytes for each in _data_results(results))]
+    for each in (*_metadata_results(results), *_data_results(results)):
+        step, moves = each.step, _is_data_test(each)
         keys = blocks if moves else ["one directory", "several"]
-        which = step.test, moves and step.shared
+        which = step.test, moves and step.is_shared
         chart = charts.get(which)
         if chart is None:
-            unit = "bytes" if moves else "entries" if step.test == Test.READDIR else "operations"
-            title = f"{_name(each)}, one file" if which[1] else _name(each)
+            unit = "bytes" if moves else "entries" if step.test == BenchmarkTest.READDIR else "operations"
+            title = f"{_test_name(each)}, one file" if which[1] else _test_name(each)
             chart = charts[which] = _Chart(title, keys, unit, 1024 if moves else 1000)
-        chart.add(step.ranks, show_size(step.block) if moves else keys[not step.shared], each.rate)
+        chart.add(step.ranks, format_size(step.block_bytes) if moves else keys[not step.is_shared], each.rate)
     rows = -(-len(charts) // 3)
     parts = [element("rect", width="100%", height="100%", fill="#fff")]
     parts.append(element("text", f"pdbench {directory}: rates by the number of ranks", x=20, y=26, font_size=16))
     for number, chart in enumerate(charts.values()):
-        parts.extend(chart.drawn(_LEFT + number % 3 * (_PANEL + 10), _TOP + number // 3 * _ROW))
+        parts.extend(chart.elements(_LEFT + number % 3 * (_CHART_WIDTH + 10), _TOP + number // 3 * _ROW_HEIGHT))
     picture = element(
-        "svg", *parts, xmlns="http://www.w3.org/2000/svg", view_box=f"0 0 {_WIDTH} {_TOP + rows * _ROW}",
+        "svg", *parts, xmlns="http://www.w3.org/2000/svg", view_box=f"0 0 {_PICTURE_WIDTH} {_TOP + rows * _ROW_HEIGHT}",
         font_family="sans-serif", font_size=12, role="img", aria_label=f"rates measured in {directory}",
     )  # fmt: skip
     return f"{picture}\n"

@@ -12,47 +12,47 @@ import os
 from collections.abc import Iterator
 
 from pcopy.engine.messages import Halt
-from pcopy.engine.task import Spawn
-from pcopy.errors import DIFFERENT, INTERNAL, OK, REFUSED, Refused
+from pcopy.engine.task import NewTask
+from pcopy.errors import EXIT_DIFFERENT, EXIT_INTERNAL, EXIT_OK, EXIT_REFUSED, RequestRefused
 from pcopy.fsio.identity import Identity
-from pcopy.jobs.path_read import root_read
-from pcopy.launch.tool import Ended
+from pcopy.jobs.path_read import read_only_root
+from pcopy.launch.tool import JobResult
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
-from pcopy.signature.items import ROOT
-from pcopy.signature.replacing import replacing
+from pcopy.signature.items import ROOT_PATH
+from pcopy.signature.replacing import output_file
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Job, Options, Totals, mount_codes
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.compare.compare_trees import CompareNames
-from pcopy.tasks.compare.properties import CONTENT, ONLY_A, ONLY_B, PROPERTIES, TELLS_COMMON, preserve_of
-from pcopy.tasks.compare.tell_differences import Difference, KnownDifferences
-from pcopy.text import counted, shown
+from pcopy.tasks.compare.properties import CONTENT, ONLY_A, ONLY_B, PROPERTIES, REPORTS_EQUAL, compared_attributes
+from pcopy.tasks.compare.tell_differences import CollectedDifferences, Difference
+from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.director import JobDirector
-from pcopy.tools.ending import ReadPreparation
+from pcopy.tools.ending import VerifyJobBase
 from pcopy.tools.outputs import check_lists, check_outputs, umask_of_user
-from pcopy.tools.summary import summary_values
-from pcopy.units import show_seconds, show_size
+from pcopy.tools.summary import common_json_values
+from pcopy.units import format_seconds, format_size
 
 _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
 """Counters of ``Totals`` that ``--json`` shows."""
 
-_DIFFER = (1 << len(PROPERTIES)) - 1
+_ALL_PROPERTIES = (1 << len(PROPERTIES)) - 1
 """The bits of all properties."""
-_ALONE = {ONLY_A: "only A", ONLY_B: "only B"}
+_ONE_SIDED_WORDS = {ONLY_A: "only A", ONLY_B: "only B"}
 """Words for items that exist in one tree only."""
-_CLASSES = {"common": TELLS_COMMON, "only-a": ONLY_A, "only-b": ONLY_B, "differ": _DIFFER}
+_CLASS_BITS = {"common": REPORTS_EQUAL, "only-a": ONLY_A, "only-b": ONLY_B, "differ": _ALL_PROPERTIES}
 """Classes of items that ``--output`` accepts, and the bits that select them."""
 
 
-def bits_of(name: str) -> int:
+def class_bits(name: str) -> int:
     """Return the bits (``pcopy.tasks.compare.properties``) that select a class of items of ``--output``."""
-    return _CLASSES.get(name) or 1 << PROPERTIES.index(name.removeprefix("differ-in-"))
+    return _CLASS_BITS.get(name) or 1 << PROPERTIES.index(name.removeprefix("differ-in-"))
 
 
-def _named(bits: int) -> list[str]:
+def property_names(bits: int) -> list[str]:
     """Return the names of the properties in ``bits``."""
     return [name for at, name in enumerate(PROPERTIES) if bits >> at & 1]
 
@@ -63,150 +63,161 @@ class CompareDirector(JobDirector):
     Differences are also reported if some items could not be compared.
     """
 
-    def first_tasks(self, phase: int) -> list[Spawn]:
+    def first_tasks(self, phase: int) -> list[NewTask]:
         first, second = (
             Identity(code, root.source_id[1])
             for root, (code, _) in zip(self._job.roots, mount_codes(self._job.roots), strict=True)
         )
-        task = CompareNames(Place(0, b"", first, second, False, False), ROOT)
-        return [Spawn(int(Phase.COPY), encode(task), SCAN_COST, True)]
+        task = CompareNames(Place(0, b"", first, second, False, False), ROOT_PATH)
+        return [NewTask(int(Phase.COPY), encode(task), SCAN_COST, True)]
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         return None
 
-    def _status(self, sums: Totals, halted: Halt | None) -> int:
-        status = super()._status(sums, halted)
-        if halted is None and status != INTERNAL and sums.failed:
-            self._settle(self._rank, sums)
+    def _determine_status(self, sums: Totals, halted: Halt | None) -> int:
+        status = super()._determine_status(sums, halted)
+        if halted is None and status != EXIT_INTERNAL and sums.failed:
+            self._complete(self._rank, sums)
         return status
 
 
-class ComparePreparation(ReadPreparation):
+class CompareJob(VerifyJobBase):
     """The job of ``pverify --compare`` on rank 0."""
 
-    unread = "compared: they may differ"
+    failed_text = "compared: they may differ"
 
     def __init__(self, arguments: VerifyArguments) -> None:
-        """Check the arguments and prepare the job. Raise ``Refused`` if the trees cannot be compared; nothing is
+        """Check the arguments and prepare the job. Raise ``RequestRefused`` if the trees cannot be compared; nothing is
         written.
         """
         super().__init__(arguments)
         comparison = arguments.comparison
         assert comparison is not None
-        self._unlisted = 0
-        self._numbers: dict[int, int] = {}
-        self._nul = comparison.nul
-        self._wanted = comparison.wanted
+        self._unlisted_directories = 0
+        self._counts_by_bits: dict[int, int] = {}
+        self._nul_separated = comparison.nul_separated
+        self._properties = comparison.properties
         self._lists: dict[bytes, int] = {}
         for name, path in comparison.lists:
-            self._lists[path] = self._lists.get(path, 0) | bits_of(name)
-        roots = tuple(root_read(path, follow=True) for path in arguments.paths)
-        tells_common = any(bits & TELLS_COMMON for bits in self._lists.values())
+            self._lists[path] = self._lists.get(path, 0) | class_bits(name)
+        roots = tuple(read_only_root(path, follow=True) for path in arguments.paths)
+        tells_common = any(bits & REPORTS_EQUAL for bits in self._lists.values())
         given = arguments.options
         options = given._replace(
-            preserve=preserve_of(self._wanted),
+            preserve=compared_attributes(self._properties),
             modify_window=comparison.window,
-            hash=(given.hash or DEFAULT_ALGORITHM) if self._wanted & CONTENT else "",
+            hash=(given.hash or DEFAULT_ALGORITHM) if self._properties & CONTENT else "",
             block_size=given.block_size or Options().block_size,
             umask=umask_of_user(),
-            compare=self._wanted | (TELLS_COMMON if tells_common else 0),
+            compare=self._properties | (REPORTS_EQUAL if tells_common else 0),
         )
-        check_outputs(roots, options, self.telling, copies=False)
-        check_lists([*self._lists], roots, self.telling, force=arguments.force)
+        check_outputs(roots, options, self.output, copies=False)
+        check_lists([*self._lists], roots, self.output, force=arguments.force)
         if self._lists and any(root.item for root in roots):
             item = next(root for root in roots if root.item)
-            raise Refused(
-                f"{shown(item.source_shown)}: is no directory, and --output lists the contents of directories: "
+            raise RequestRefused(
+                f"{printable_path(item.source_shown)}: is no directory, and --output lists the contents of directories: "
                 "leave it out"
             )
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False)
 
-    def settle(self, rank: Rank, totals: Totals) -> int:
-        if self._lacks_items(totals):
-            return REFUSED
-        differences = rank.own(KnownDifferences)
-        self._numbers = {bits: number for bits, number in differences.numbers.items() if bits}
-        for difference in differences.sorted() if self._numbers else ():
+    def complete(self, rank: Rank, totals: Totals) -> int:
+        if self._is_everything_excluded(totals):
+            return EXIT_REFUSED
+        differences = rank.instance(CollectedDifferences)
+        self._counts_by_bits = {bits: number for bits, number in differences.numbers.items() if bits}
+        for difference in differences.sorted() if self._counts_by_bits else ():
             if difference.bits:
-                self._tell(difference)
-        troubles = [*filter(None, (self._write(path, bits, differences) for path, bits in self._lists.items()))]
+                self._print_difference(difference)
+        troubles = [*filter(None, (self._write_list(path, bits, differences) for path, bits in self._lists.items()))]
         self._remarks += troubles
         if troubles:
-            return REFUSED
-        return DIFFERENT if self._numbers else OK
+            return EXIT_REFUSED
+        return EXIT_DIFFERENT if self._counts_by_bits else EXIT_OK
 
-    def _tell(self, difference: Difference) -> None:
+    def _print_difference(self, difference: Difference) -> None:
         """Print a difference, as a line or as JSON."""
         path, bits = difference.path, difference.bits
-        if self.telling.json:
-            values: dict[str, object] = {"difference": _ALONE.get(bits, "differ")}
-            values |= {"in": _named(bits)} if bits & _DIFFER else {}
+        if self.output.json:
+            values: dict[str, object] = {"difference": _ONE_SIDED_WORDS.get(bits, "differ")}
+            values |= {"in": property_names(bits)} if bits & _ALL_PROPERTIES else {}
             exact = base64.b64encode(path).decode("ascii")
-            print(json.dumps({**values, "path": shown(path), "path_b64": exact}))
+            print(json.dumps({**values, "path": printable_path(path), "path_b64": exact}))
         else:
-            print(f"{_ALONE.get(bits) or 'differ in ' + ','.join(_named(bits))}: {shown(path)}")
+            print(
+                f"{_ONE_SIDED_WORDS.get(bits) or 'differ in ' + ','.join(property_names(bits))}: {printable_path(path)}"
+            )
 
-    def _write(self, file: bytes, selected: int, differences: KnownDifferences) -> str:
+    def _write_list(self, file: bytes, selected: int, differences: CollectedDifferences) -> str:
         """Write the paths of all items that the bits ``selected`` select to the list ``file``. Return "", or the reason
         why it could not be written.
         """
-        end, left_out = b"\0" if self._nul else b"\n", 0
+        end, left_out = b"\0" if self._nul_separated else b"\n", 0
         try:
-            with replacing(file, self.job.options.umask, self.job.writer) as stream:
+            with output_file(file, self.job.options.umask, self.job.temporary_name_id) as stream:
                 for path, bits, is_entered in differences.sorted():
-                    if not selected & (bits or TELLS_COMMON):
+                    if not selected & (bits or REPORTS_EQUAL):
                         continue
                     if is_entered:
                         left_out += bool(bits)
                         continue
                     if end in path:
-                        raise Refused(f"{shown(path)} has a newline in it: give -0, and pcopy and prm -0, too")
+                        raise RequestRefused(
+                            f"{printable_path(path)} has a newline in it: give -0, and pcopy and prm -0, too"
+                        )
                     stream.write(path + end)
-        except Refused as refused:
-            return f"{shown(file)}: the list could not be written: {refused}"
+        except RequestRefused as refused:
+            return f"{printable_path(file)}: the list could not be written: {refused}"
         except OSError as error:
-            return f"{shown(file)}: the list could not be written: {error.strerror}"
-        self._unlisted = max(self._unlisted, left_out)
+            return f"{printable_path(file)}: the list could not be written: {error.strerror}"
+        self._unlisted_directories = max(self._unlisted_directories, left_out)
         return ""
 
-    def _lines(self, ended: Ended, elapsed: float) -> Iterator[str]:
-        numbers = self._sums()
-        if ended.status == OK:
+    def _summary_lines(self, ended: JobResult, elapsed: float) -> Iterator[str]:
+        numbers = self._difference_counts()
+        if ended.status == EXIT_OK:
             yield "the same"
-        elif self._numbers:
+        elif self._counts_by_bits:
             alone = [f"{numbers[key]:,} {word}" for key, word in (("only_a", "only A"), ("only_b", "only B"))]
-            each = ", ".join(f"{number:,} in {name}" for name, number in self._in_properties().items() if number)
+            each = ", ".join(f"{number:,} in {name}" for name, number in self._counts_by_property().items() if number)
             parts = [*alone, f"{numbers['differ']:,} differ{each and f' ({each})'}"]
             yield f"different: {', '.join(part for part in parts if not part.startswith('0 '))}"
-        if self._unlisted:
-            directories = counted(self._unlisted, "directory that differs is", "directories that differ are")
+        if self._unlisted_directories:
+            directories = count_with_noun(
+                self._unlisted_directories, "directory that differs is", "directories that differ are"
+            )
             yield f"{directories} in no list: pcopy --files-from would copy all that a listed directory holds"
-        if ended.halted is None:
-            items = counted(ended.totals.copied, "item", "items")
-            read = f", {show_size(ended.totals.bytes)} read" if self._wanted & CONTENT else ""
-            yield f"{items} compared by {','.join(_named(self._wanted))}{read} in {show_seconds(elapsed)}"
+        if ended.halt is None:
+            items = count_with_noun(ended.totals.copied, "item", "items")
+            read = f", {format_size(ended.totals.bytes)} read" if self._properties & CONTENT else ""
+            yield f"{items} compared by {','.join(property_names(self._properties))}{read} in {format_seconds(elapsed)}"
 
-    def _sums(self) -> dict[str, int]:
+    def _difference_counts(self) -> dict[str, int]:
         """Return how many items exist in one tree only, and how many differ; the keys are those of ``--json``."""
-        alone = {"only_a": self._numbers.get(ONLY_A, 0), "only_b": self._numbers.get(ONLY_B, 0)}
-        return {**alone, "differ": sum(number for bits, number in self._numbers.items() if bits & _DIFFER)}
-
-    def _in_properties(self) -> dict[str, int]:
-        """Return how many items differ in each of the properties that were compared."""
+        alone = {"only_a": self._counts_by_bits.get(ONLY_A, 0), "only_b": self._counts_by_bits.get(ONLY_B, 0)}
         return {
-            name: sum(number for bits, number in self._numbers.items() if bits & _DIFFER and bits >> at & 1)
-            for at, name in enumerate(PROPERTIES)
-            if self._wanted >> at & 1
+            **alone,
+            "differ": sum(number for bits, number in self._counts_by_bits.items() if bits & _ALL_PROPERTIES),
         }
 
-    def _summary(self, ended: Ended, elapsed: float, ranks: int) -> dict[str, object]:
-        sums = self._sums()
+    def _counts_by_property(self) -> dict[str, int]:
+        """Return how many items differ in each of the properties that were compared."""
         return {
-            "same": {OK: True, DIFFERENT: False}.get(ended.status),
-            "compared": _named(self._wanted),
+            name: sum(
+                number for bits, number in self._counts_by_bits.items() if bits & _ALL_PROPERTIES and bits >> at & 1
+            )
+            for at, name in enumerate(PROPERTIES)
+            if self._properties >> at & 1
+        }
+
+    def _json_summary(self, ended: JobResult, elapsed: float, ranks: int) -> dict[str, object]:
+        sums = self._difference_counts()
+        return {
+            "same": {EXIT_OK: True, EXIT_DIFFERENT: False}.get(ended.status),
+            "compared": property_names(self._properties),
             "common": ended.totals.copied - sum(sums.values()),
             **sums,
-            "differ_in": self._in_properties(),
-            **summary_values(ended.totals, _COUNTED, elapsed, ranks, ended.status),
+            "differ_in": self._counts_by_property(),
+            **common_json_values(ended.totals, _COUNTED, elapsed, ranks, ended.status),
             "bytes_per_second": round(ended.totals.bytes / elapsed) if elapsed > 0 else 0,
         }

@@ -13,86 +13,86 @@ from typing import Any
 
 from pcopy import errors
 from pcopy.engine.messages import Halt
-from pcopy.engine.task import Spawn
+from pcopy.engine.task import NewTask
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.columns import pack_names
 from pcopy.fsio.problem import Problem
-from pcopy.jobs.spool import SET_ANOTHER
-from pcopy.launch.tool import Ended, Settle, Tool
-from pcopy.launch.watch.signals import status_of
-from pcopy.report.gauge import Done, Stage, Stages
+from pcopy.jobs.spool import TMPDIR_ADVICE
+from pcopy.launch.tool import CompleteJob, JobResult, Tool
+from pcopy.launch.watch.signals import exit_status_of
+from pcopy.report.gauge import Stage, Stages, WorkDone
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Job, Totals, mount_codes
-from pcopy.tasks.base.kind import Kind
+from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
-from pcopy.tasks.base.spreading import owner_of
-from pcopy.tasks.base.values import NOWHERE, Entries, Place, pack_numbers
-from pcopy.tasks.files.layouts import Layouts
-from pcopy.text import counted
-from pcopy.walk.listing import NAMES_AT_ONCE
+from pcopy.tasks.base.spreading import directory_owner
+from pcopy.tasks.base.values import NO_DIRECTORY, Entries, Place, pack_numbers
+from pcopy.tasks.files.layouts import RankLayouts
+from pcopy.text import count_with_noun
+from pcopy.walk.listing import NAMES_PER_BATCH
 
 
-def _copied(totals: Totals) -> Done:
+def _copy_progress(totals: Totals) -> WorkDone:
     """Return the progress of copying."""
     items = totals.copied + totals.skipped + totals.failed
     handled = max(totals.moved, totals.bytes) + totals.skipped_bytes + totals.failed_bytes
-    return Done(items, totals.found, handled, totals.found_bytes, totals.moved, totals.unscanned == 0)
+    return WorkDone(items, totals.found, handled, totals.found_bytes, totals.moved, totals.unscanned == 0)
 
 
-def _verified(totals: Totals) -> Done:
+def _verify_progress(totals: Totals) -> WorkDone:
     """Return the progress of reading copies back."""
     read, items = totals.verified_bytes, totals.verified + totals.refuted
-    return Done(items, totals.to_verify, read, totals.to_verify_bytes, read, True)
+    return WorkDone(items, totals.to_verify, read, totals.to_verify_bytes, read, True)
 
 
-def _in_place(totals: Totals) -> Done:
+def _progress_without_total(totals: Totals) -> WorkDone:
     """Return the progress of a stage whose total is unknown, in bytes of files that are complete, skipped or failed,
     however many bytes were transferred for them.
     """
     finished_bytes = totals.bytes + totals.skipped_bytes + totals.failed_bytes
-    return _copied(totals)._replace(bytes=finished_bytes, final=False)
+    return _copy_progress(totals)._replace(bytes=finished_bytes, is_total_known=False)
 
 
 STAGES: Stages = {
-    "copy": Stage(_copied, scans=True),
-    "verify": Stage(_verified),
-    "repair": Stage(_in_place),
-    "reverify": Stage(_verified),
-    "sign": Stage(_in_place, measured=False),
+    "copy": Stage(_copy_progress, finds_total=True),
+    "verify": Stage(_verify_progress),
+    "repair": Stage(_progress_without_total),
+    "reverify": Stage(_verify_progress),
+    "sign": Stage(_progress_without_total, is_measured=False),
 }
 """The stages of progress, by name of the phase. For programs that only read, an item that was read counts as copied."""
 
 
-def one_stage(name: str) -> Stages:
+def single_stage(name: str) -> Stages:
     """Return the stages of a program that walks trees once and transfers no data."""
-    return {name: Stage(_gone_through, scans=True)}
+    return {name: Stage(_walk_progress, finds_total=True)}
 
 
-def _gone_through(totals: Totals) -> Done:
+def _walk_progress(totals: Totals) -> WorkDone:
     """Return the progress of walking trees."""
-    return _in_place(totals)._replace(moved=totals.bytes, final=totals.unscanned == 0)
+    return _progress_without_total(totals)._replace(moved=totals.bytes, is_total_known=totals.unscanned == 0)
 
 
-class RepeatableTool(Tool):
+class UnrecordedTool(Tool):
     """Base class of programs that do not record jobs: after an interruption, the user repeats the command."""
 
-    unfinished = errors.STOPPED
-    spool_advice = SET_ANOTHER
+    unfinished_status = errors.EXIT_STOPPED
+    spool_advice = TMPDIR_ADVICE
     stages = STAGES
     durable_before: tuple[int, ...] = ()
 
-    def first_counts(self, job: Job) -> list[int]:
+    def initial_counts(self, job: Job) -> list[int]:
         """Return the counters before the first task. Each path is counted when it is examined; a list counts as one
         directory to be read.
         """
         return list(Totals(unscanned=int(bool(job.listed))))
 
 
-def _for_each(ranks: Iterable[int], phase: int, value: Any) -> list[Spawn]:
+def _task_per_rank(ranks: Iterable[int], phase: int, value: Any) -> list[NewTask]:
     """Return one task for each of ``ranks``; all carry the same value."""
     payload = encode(value)
-    return [Spawn(phase, payload, 0, owner=rank) for rank in ranks]
+    return [NewTask(phase, payload, 0, owner=rank) for rank in ranks]
 
 
 class JobDirector:
@@ -102,10 +102,10 @@ class JobDirector:
     Implements the protocol ``pcopy.launch.tool.JobDirector``.
     """
 
-    failed_status = errors.REFUSED
+    failed_status = errors.EXIT_REFUSED
     """Exit status of a job in which items have failed."""
 
-    def __init__(self, rank: Rank, settle: Settle, unfinished: int) -> None:
+    def __init__(self, rank: Rank, settle: CompleteJob, unfinished: int) -> None:
         """Create the director of the job of ``rank``, which is rank 0.
 
         Args:
@@ -117,48 +117,48 @@ class JobDirector:
         """
         self._rank = rank
         self._job = rank.job
-        self._settle = settle
-        self._unfinished = unfinished
+        self._complete = settle
+        self._unfinished_status = unfinished
         self._mount_codes = mount_codes(rank.job.roots)
-        self.ended = Ended(errors.INTERNAL, Totals(), None)
+        self.result = JobResult(errors.EXIT_INTERNAL, Totals(), None)
         """How the job ended. A reason to halt that arrives after that does not change it."""
-        self._counted = 0
+        self._undeleted_before = 0
         """When the phase COUNT begins: number of extra items that earlier runs counted in ``to_delete`` and did not
         delete.
         """
 
-    def first_tasks(self, phase: int) -> Iterable[Spawn]:
+    def first_tasks(self, phase: int) -> Iterable[NewTask]:
         """Return the first tasks of a phase, for rank 0, the first rank of each host, or all ranks."""
         ranks: Sequence[int] = range(self._rank.size)
         if phase == Phase.COPY:
             return [*self._root_tasks(), *self._manifest_task()]
         if phase in (Phase.SYNC, Phase.REPAIR_SYNC, Phase.STORE):
-            from pcopy.tasks.directories.sync_files import SyncFiles
+            from pcopy.tasks.directories.sync_files import SyncFileSystems
 
-            return _for_each(ranks if phase == Phase.STORE else self._rank.leaders, phase, SyncFiles(None))
+            return _task_per_rank(ranks if phase == Phase.STORE else self._rank.leaders, phase, SyncFileSystems(None))
         if phase in (Phase.COUNT, Phase.DELETE):
-            return [self._deletion(number, phase) for number, root in enumerate(self._job.roots) if not root.item]
+            return [self._deletion_task(number, phase) for number, root in enumerate(self._job.roots) if not root.item]
         return self._signing_tasks(phase) if phase >= Phase.SIGN else []
 
-    def _deletion(self, number: int, phase: int) -> Spawn:
+    def _deletion_task(self, number: int, phase: int) -> NewTask:
         """Return the task that deletes, or in the phase COUNT counts, the extra items in the target of root
         ``number``.
         """
         from pcopy.tasks.remove.delete_extra import ExamineMounts
 
-        place = Place(number, b"", NOWHERE, NOWHERE, False, False)
-        counted = self._counted if phase == Phase.COUNT else 0
-        return Spawn(phase, encode(ExamineMounts(place, counted)), SCAN_COST, True, self._rank.leaders[0])
+        place = Place(number, b"", NO_DIRECTORY, NO_DIRECTORY, False, False)
+        counted = self._undeleted_before if phase == Phase.COUNT else 0
+        return NewTask(phase, encode(ExamineMounts(place, counted)), SCAN_COST, True, self._rank.leaders[0])
 
-    def _manifest_task(self) -> list[Spawn]:
+    def _manifest_task(self) -> list[NewTask]:
         """Return the task that reads the manifest with which the job compares a tree, if there is one."""
         if not self._job.against:
             return []
         from pcopy.tasks.sign.manifest_lines import ReadManifest
 
-        return _for_each((0,), int(Phase.COPY), ReadManifest())
+        return _task_per_rank((0,), int(Phase.COPY), ReadManifest())
 
-    def _signing_tasks(self, phase: int) -> list[Spawn]:
+    def _signing_tasks(self, phase: int) -> list[NewTask]:
         """Return the tasks of a phase of the signature: send the entries of directories, digest one level of
         directories, or write the manifest.
         """
@@ -167,68 +167,72 @@ class JobDirector:
 
         ranks = range(self._rank.size)
         if phase == Phase.SIGN:
-            return [*self._common_root(), *_for_each(ranks, phase, SendEntries())]
-        depth = self._depth(phase)
-        return _for_each((0,), phase, WriteManifest()) if depth < 0 else _for_each(ranks, phase, DigestLevel(depth))
+            return [*self._common_root_task(), *_task_per_rank(ranks, phase, SendEntries())]
+        depth = self._depth_of_phase(phase)
+        return (
+            _task_per_rank((0,), phase, WriteManifest())
+            if depth < 0
+            else _task_per_rank(ranks, phase, DigestLevel(depth))
+        )
 
-    def _root_tasks(self) -> Iterator[Spawn]:
+    def _root_tasks(self) -> Iterator[NewTask]:
         """Yield the tasks that start the walk of all roots."""
         yield from map(self._root_task, range(len(self._job.roots)))
 
-    def _root_task(self, number: int) -> Spawn:
+    def _root_task(self, number: int) -> NewTask:
         """Return the task that starts the walk of root ``number``."""
         root = self._job.roots[number]
         source_id = Identity(self._mount_codes[number][0], root.source_id[1])
         if self._job.listed:
-            from pcopy.tasks.directories.copy_listed import CopyListed
+            from pcopy.tasks.directories.copy_listed import CopyListedPaths
 
-            return Spawn(int(Phase.COPY), encode(CopyListed(number)), SCAN_COST, True, 0)
+            return NewTask(int(Phase.COPY), encode(CopyListedPaths(number)), SCAN_COST, True, 0)
         from pcopy.tasks.directories.scan_dir import ScanDir
 
         if not root.item:
-            return Spawn(int(Phase.COPY), encode(ScanDir(number, b"", source_id, None)), SCAN_COST, True)
+            return NewTask(int(Phase.COPY), encode(ScanDir(number, b"", source_id, None)), SCAN_COST, True)
         return self._names_task(number, root.item, 1)
 
-    def _names_task(self, number: int, names: bytes, count: int) -> Spawn:
+    def _names_task(self, number: int, names: bytes, count: int) -> NewTask:
         """Return the task for ``count`` single items, whose ``names`` are in the directory of root ``number``."""
         from pcopy.tasks.directories.scan_dir import ScanNames
 
         root, (source_mount, target_mount) = self._job.roots[number], self._mount_codes[number]
         source_id = Identity(source_mount, root.source_id[1])
-        target_id = Identity(target_mount, root.target_id[1]) if self._job.copies else NOWHERE
+        target_id = Identity(target_mount, root.target_id[1]) if self._job.copies else NO_DIRECTORY
         place = Place(number, b"", source_id, target_id, False, False)
-        return Spawn(int(Phase.COPY), encode(ScanNames(place, names, 0)), max(SCAN_COST, count * CALL_COST), True)
+        return NewTask(int(Phase.COPY), encode(ScanNames(place, names, 0)), max(SCAN_COST, count * CALL_COST), True)
 
-    def _common_root(self) -> Iterator[Spawn]:
+    def _common_root_task(self) -> Iterator[NewTask]:
         """Yield the entry of the common root directory, if several sources form one dataset: it does not exist as a
         directory.
         """
         from pcopy.tasks.sign.digest_level import EntriesNote
 
         if self._job.copies and len(self._job.roots) > 1:
-            size = self._rank.hashing.algorithm.size
+            size = self._rank.hashing.algorithm.digest_size
             root = Entries(0, b"", b"", b"d", pack_numbers([0]), bytes(size), 0)
-            owner = owner_of(b"", self._rank.size)
-            yield Spawn(int(Phase.SIGN), encode(EntriesNote((root,))), 0, owner=owner)
+            owner = directory_owner(b"", self._rank.size)
+            yield NewTask(int(Phase.SIGN), encode(EntriesNote((root,))), 0, owner=owner)
 
-    def _depth(self, phase: int) -> int:
+    def _depth_of_phase(self, phase: int) -> int:
         """Return the depth of the directories that are digested in this phase; -1 for the phase after the
         last level.
         """
-        return self._deepest() - (phase - Phase.LEVEL)
+        return self._deepest_level() - (phase - Phase.LEVEL)
 
-    def _deepest(self) -> int:
+    def _deepest_level(self) -> int:
         """Return the depth of the deepest directory of the dataset."""
-        from pcopy.tasks.sign.digest_level import FoundEntries
+        from pcopy.tasks.sign.digest_level import UnsentEntries
 
-        return self._rank.own(FoundEntries).deepest
+        return self._rank.instance(UnsentEntries).deepest_level
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         """Return the phase that follows ``phase``, or None if it was the last one. Phases without work are omitted."""
         sums = Totals(*totals)
         options = self._job.options
         if phase >= Phase.SIGN:
-            last = Phase.LEVEL + self._deepest() + bool(options.manifest)
+            last = Phase.LEVEL + self._deepest_level() + bool(options.manifest)
             return phase + 1 if phase < last else None
         repaired = bool(sums.for_repair)
         due = {
@@ -247,13 +251,13 @@ class JobDirector:
             Phase.REPAIR_FINISH: repaired,
             Phase.REPAIR_SYNC: repaired,
             Phase.REPAIR_VERIFY: repaired,
-            Phase.SIGN: self._rank.signs and not sums.failed,
+            Phase.SIGN: self._rank.collects_entries and not sums.failed,
         }
         following = next(
             (int(candidate) for candidate, is_needed in due.items() if candidate > phase and is_needed), None
         )
         if following == Phase.COUNT:
-            self._counted = sums.to_delete - sums.deleted
+            self._undeleted_before = sums.to_delete - sums.deleted
         return following
 
     def _may_delete(self, sums: Totals) -> bool:
@@ -263,60 +267,62 @@ class JobDirector:
     def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
         """Determine the exit status of the job, record how it ended in ``ended``, and return the status."""
         sums = Totals(*totals)
-        status = self._status(sums, halted)
-        self.ended = Ended(status, sums, halted, tuple(sorted(self._rank.own(Layouts).of_job.items())))
+        status = self._determine_status(sums, halted)
+        self.result = JobResult(
+            status, sums, halted, tuple(sorted(self._rank.instance(RankLayouts).job_totals.items()))
+        )
         return status
 
-    def _status(self, sums: Totals, halted: Halt | None) -> int:
+    def _determine_status(self, sums: Totals, halted: Halt | None) -> int:
         if halted is not None:
             is_kept = self._rank.storage is not None
-            return self._unfinished if is_kept else status_of(halted) or self._unfinished
+            return self._unfinished_status if is_kept else exit_status_of(halted) or self._unfinished_status
         if sums.found != sums.copied + sums.skipped + sums.failed:
-            return errors.INTERNAL
+            return errors.EXIT_INTERNAL
         if sums.failed or sums.unsynced:
             return self.failed_status
-        return self._settle(self._rank, sums)
+        return self._complete(self._rank, sums)
 
 
-class RepeatableDirector(JobDirector):
+class UnrecordedJobDirector(JobDirector):
     """Director of a job that is not recorded: after an interruption, the user repeats the command."""
 
-    failed_status = errors.INCOMPLETE
+    failed_status = errors.EXIT_INCOMPLETE
 
-    def _status(self, sums: Totals, halted: Halt | None) -> int:
-        return errors.STOPPED if halted is not None else super()._status(sums, halted)
+    def _determine_status(self, sums: Totals, halted: Halt | None) -> int:
+        return errors.EXIT_STOPPED if halted is not None else super()._determine_status(sums, halted)
 
 
-class LevelsDirector(RepeatableDirector):
+class LevelsDirector(UnrecordedJobDirector):
     """Director of programs that accept lists (``--from``) and process some directories after their contents.
 
     The first phase walks the paths or the list. Each further phase processes one level of the directories that had to
     wait for their contents, the deepest level first.
     """
 
-    def first_task(self, place: Place, item: bytes) -> Kind:
+    def first_task(self, place: Place, item: bytes) -> TaskKind:
         """Return the task that processes ``item`` of the directory ``place``."""
         raise NotImplementedError
 
-    def _root_task(self, number: int) -> Spawn:
+    def _root_task(self, number: int) -> NewTask:
         if self._job.listed:
-            from pcopy.tasks.listed.hand_out import HandOut
+            from pcopy.tasks.listed.hand_out import DistributeList
 
-            return Spawn(0, encode(HandOut(self._job.options.told)), SCAN_COST, True, 0)
+            return NewTask(0, encode(DistributeList(self._job.options.told)), SCAN_COST, True, 0)
         root = self._job.roots[number]
         identity = Identity(self._mount_codes[number][0], root.source_id[1])
-        place = Place(number, b"", identity, NOWHERE, False, False)
-        return Spawn(0, encode(self.first_task(place, root.item)), SCAN_COST, True)
+        place = Place(number, b"", identity, NO_DIRECTORY, False, False)
+        return NewTask(0, encode(self.first_task(place, root.item)), SCAN_COST, True)
 
-    def first_tasks(self, phase: int) -> Iterable[Spawn]:
-        from pcopy.tasks.listed.deepest_first import HandOutLevel
+    def first_tasks(self, phase: int) -> Iterable[NewTask]:
+        from pcopy.tasks.listed.deepest_first import DistributeLevel
 
-        return super().first_tasks(phase) if phase == 0 else [Spawn(phase, encode(HandOutLevel()), 0, owner=0)]
+        return super().first_tasks(phase) if phase == 0 else [NewTask(phase, encode(DistributeLevel()), 0, owner=0)]
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
-        from pcopy.tasks.listed.deepest_first import DeepestFirst
+        from pcopy.tasks.listed.deepest_first import DeferredDirectories
 
-        return None if self._rank.own(DeepestFirst).is_empty else phase + 1
+        return None if self._rank.instance(DeferredDirectories).is_empty else phase + 1
 
 
 class CopyDirector(JobDirector):
@@ -326,14 +332,14 @@ class CopyDirector(JobDirector):
     ``--max-delete`` of them.
     """
 
-    failed_status = errors.INCOMPLETE
+    failed_status = errors.EXIT_INCOMPLETE
 
-    def _root_tasks(self) -> Iterator[Spawn]:
+    def _root_tasks(self) -> Iterator[NewTask]:
         """Yield one task for each root; roots that are names of the same directory, and keep their names, share a task
-        (``BothSides.root_of``).
+        (``SourceAndTargetDirectories.root_of``).
         """
         roots = self._job.roots
-        if self._job.options.recodes or self._job.listed:
+        if self._job.options.has_compression or self._job.listed:
             yield from super()._root_tasks()
             return
         groups: dict[tuple[bytes, bytes] | int, list[int]] = {}
@@ -341,8 +347,8 @@ class CopyDirector(JobDirector):
             is_renamed = not root.item or root.item != root.name
             groups.setdefault(number if is_renamed else (root.source, root.target), []).append(number)
         for numbers in groups.values():
-            for start in range(0, len(numbers), NAMES_AT_ONCE):
-                part = numbers[start : start + NAMES_AT_ONCE]
+            for start in range(0, len(numbers), NAMES_PER_BATCH):
+                part = numbers[start : start + NAMES_PER_BATCH]
                 names = pack_names([roots[number].item for number in part])
                 yield self._root_task(part[0]) if len(part) == 1 else self._names_task(part[0], names, len(part))
 
@@ -353,29 +359,29 @@ class CopyDirector(JobDirector):
         is_empty = phase == Phase.DELETE and not sums.deleted
         if self._job.options.delete and (is_over or is_empty) and not self._may_delete(sums):
             nothing = "nothing more was deleted" if sums.deleted else "nothing was deleted"
-            self._rank.tell((), (f"{nothing}: {self._why_not(sums)}",))
+            self._rank.report((), (f"{nothing}: {self._reason_not_deleted(sums)}",))
         return following
 
     def _may_delete(self, sums: Totals) -> bool:
-        return self._job.options.delete and not (sums.failed or self._are_too_many(sums))
+        return self._job.options.delete and not (sums.failed or self._exceeds_max_delete(sums))
 
-    def _are_too_many(self, sums: Totals) -> bool:
+    def _exceeds_max_delete(self, sums: Totals) -> bool:
         """True if there are more extra items than ``--max-delete`` allows."""
         return 0 <= self._job.options.max_delete < sums.to_delete
 
-    def _why_not(self, sums: Totals) -> str:
+    def _reason_not_deleted(self, sums: Totals) -> str:
         """Return the reason why nothing, or nothing more, was deleted."""
         if sums.failed:
-            return f"{counted(sums.failed, 'item has', 'items have')} failed"
-        items = counted(sums.to_delete - sums.deleted, "item", "items")
+            return f"{count_with_noun(sums.failed, 'item has', 'items have')} failed"
+        items = count_with_noun(sums.to_delete - sums.deleted, "item", "items")
         earlier = f" and earlier runs of the job have deleted {sums.deleted:,}" if sums.deleted else ""
         return f"the source lacks {items}{earlier}, which is more than --max-delete {self._job.options.max_delete:,}"
 
-    def _status(self, sums: Totals, halted: Halt | None) -> int:
+    def _determine_status(self, sums: Totals, halted: Halt | None) -> int:
         if halted is None:
             self._remove_leftovers()
-        status = super()._status(sums, halted)
-        return self.failed_status if status == errors.OK and self._are_too_many(sums) else status
+        status = super()._determine_status(sums, halted)
+        return self.failed_status if status == errors.EXIT_OK and self._exceeds_max_delete(sums) else status
 
     def _remove_leftovers(self) -> None:
         """Remove temporary files of this job from the directory that contains single items.
@@ -391,4 +397,4 @@ class CopyDirector(JobDirector):
         except Problem as problem:
             text = f"temporary files may be left in the destination: {problem.operation}: {problem.strerror}"
         if text:
-            self._rank.tell((), (text,))
+            self._rank.report((), (text,))

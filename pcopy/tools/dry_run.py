@@ -12,28 +12,28 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 
-from pcopy.errors import INCOMPLETE
-from pcopy.launch.tool import Ended
-from pcopy.launch.watch.signals import told
+from pcopy.errors import EXIT_INCOMPLETE
+from pcopy.launch.tool import JobResult
+from pcopy.launch.watch.signals import stop_message
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.itemized import WORDS, Itemized
-from pcopy.tasks.base.job import InFront, Options, Root, Sink
-from pcopy.text import counted, shown
+from pcopy.tasks.base.itemized import ACTION_WORDS, ItemOutcomes
+from pcopy.tasks.base.job import ForwardingSink, Options, Root, Sink
+from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import CopyArguments
-from pcopy.tools.copy import CopyPreparation
-from pcopy.tools.selecting import left_out
-from pcopy.tools.space import NoRoom, Room, free_on
-from pcopy.tools.summary import filter_values, summary_of, sums_lines
-from pcopy.units import show_seconds, show_size
-from pcopy.walk.look_ahead import LookAhead
+from pcopy.tools.copy import CopyJob
+from pcopy.tools.selecting import excluded_text
+from pcopy.tools.space import FreeSpace, InsufficientSpace, free_space
+from pcopy.tools.summary import copy_json_summary, counts_lines, filter_json_values
+from pcopy.units import format_seconds, format_size
+from pcopy.walk.look_ahead import PreliminaryWalk
 
-_SMALLEST, _STEP = 4 << 10, 16
+_FIRST_LIMIT, _LIMIT_FACTOR = 4 << 10, 16
 """Limits in bytes of the histogram of file sizes: the first class ends at 4 KiB, each further one at 16 times that of
 the class before it.
 """
 
 
-class Sizes:
+class SizeHistogram:
     """Histogram of file sizes: number of files and bytes in each class."""
 
     def __init__(self) -> None:
@@ -42,9 +42,9 @@ class Sizes:
 
     def add(self, size: int) -> None:
         """Count a file of ``size`` bytes."""
-        end = _SMALLEST if size else 0
+        end = _FIRST_LIMIT if size else 0
         while end < size:
-            end *= _STEP
+            end *= _LIMIT_FACTOR
         self._files[end] += 1
         self._bytes[end] += size
 
@@ -55,27 +55,30 @@ class Sizes:
     def lines(self) -> list[str]:
         """Return the lines of the histogram."""
         rows = self.rows()
-        title = {end: f"up to {show_size(end)}" if end else "empty" for end, _, _ in rows}
-        return [f"    {title[end]}: {counted(files, 'file', 'files')}, {show_size(size)}" for end, files, size in rows]
+        title = {end: f"up to {format_size(end)}" if end else "empty" for end, _, _ in rows}
+        return [
+            f"    {title[end]}: {count_with_noun(files, 'file', 'files')}, {format_size(size)}"
+            for end, files, size in rows
+        ]
 
 
-class Foreseen(InFront):
+class DryRunSink(ForwardingSink):
     """Sink that prints the expected outcome of each item, and counts the items by action."""
 
     def __init__(self, sink: Sink, *, prints: bool) -> None:
         super().__init__(sink)
         self._prints = prints
         self.items_by_action: Counter[int] = Counter()
-        self.sizes = Sizes()
+        self.sizes = SizeHistogram()
 
-    def items(self, items: Sequence[Itemized]) -> None:
+    def items(self, items: Sequence[ItemOutcomes]) -> None:
         """Print and count the items."""
         for each in items:
             self.items_by_action[each.action] += len(each.kinds)
             is_made = each.action in (Action.COPY, Action.REPLACE)
             lines = []
-            for item in each.each():
-                lines.append(f"{item.action} {shown(item.path)}\n")
+            for item in each.outcomes():
+                lines.append(f"{item.action} {printable_path(item.path)}\n")
                 if is_made and item.type == "file":
                     self.sizes.add(item.bytes)
             if self._prints and each.action != Action.FAIL:
@@ -83,95 +86,97 @@ class Foreseen(InFront):
         super().items(items)
 
 
-class DryRunPreparation(CopyPreparation):
+class DryRunJob(CopyJob):
     """The job of ``pcopy --dry-run`` on rank 0."""
 
-    _is_enough: bool | None = None
+    _is_sufficient: bool | None = None
     """True if the copy would have enough free space, False if not; None if that is unknown or not checked."""
-    _lacking = ""
+    _space_problem = ""
     """Reason why the copy would be refused, or ""."""
 
     def __init__(self, words: Sequence[str], arguments: CopyArguments) -> None:
-        telling = arguments.telling._replace(verbose=min(arguments.telling.verbose, 1))
+        telling = arguments.output._replace(verbose=min(arguments.output.verbose, 1))
         if sys.stdout.isatty() and telling.progress in ("auto", "bar"):
             telling = telling._replace(progress="none")  # The progress bar and the lines would overwrite each other.
-        keeping = arguments.keeping._replace(directory=b"", at_start=False)
-        super().__init__(words, arguments._replace(telling=telling, is_kept=False, keeping=keeping))
+        keeping = arguments.checkpoint._replace(directory=b"", durable_at_start=False)
+        super().__init__(words, arguments._replace(output=telling, is_recorded=False, checkpoint=keeping))
         options = self.job.options._replace(
             signature=b"", manifest=b"", verify=False, repair=False, hash="", sync=False, fsync=False, itemize=True
         )
         self.job = self.job._replace(options=options)
-        self._foreseen: Foreseen | None = None
+        self._dry_run_sink: DryRunSink | None = None
 
-    def _fits(self, roots: Sequence[Root], options: Options, ahead: LookAhead) -> bool:
+    def _is_space_sufficient(self, roots: Sequence[Root], options: Options, ahead: PreliminaryWalk) -> bool:
         try:
-            self._is_enough = super()._fits(roots, options, ahead) or None
-        except NoRoom as lacking:
-            self._is_enough, self._lacking = False, lacking.why
+            self._is_sufficient = super()._is_space_sufficient(roots, options, ahead) or None
+        except InsufficientSpace as lacking:
+            self._is_sufficient, self._space_problem = False, lacking.reason
         return True
 
     def sink(self, screen: Sink) -> Sink:
-        prints = not (self.telling.json or self.telling.quiet)
-        self._foreseen = Foreseen(super().sink(screen), prints=prints)
-        return self._foreseen
+        prints = not (self.output.json or self.output.quiet)
+        self._dry_run_sink = DryRunSink(super().sink(screen), prints=prints)
+        return self._dry_run_sink
 
-    def tell_end(self, ended: Ended, ranks: int) -> int:
+    def report_end(self, ended: JobResult, ranks: int) -> int:
         seconds = time.monotonic() - self.began
-        if ended.halted is not None:
-            self._tell(told(ended.halted))
+        if ended.halt is not None:
+            self._print_message(stop_message(ended.halt))
         for remark in self._remarks:
-            self._tell(remark)
-        self.values = summary_of(ended, seconds, ranks, sequential=self.job.options.sequential)
-        self.values |= {"bytes_per_second": 0} | self._values()
-        self.values |= filter_values(self.telling.filters)
-        if self.telling.json:
-            print(json.dumps(self.values), flush=True)
-        elif not self.telling.quiet or ended.status:
-            print("\n".join(self._lines(ended, seconds, ranks)), flush=True)
+            self._print_message(remark)
+        self.json_values = copy_json_summary(ended, seconds, ranks, sequential=self.job.options.sequential)
+        self.json_values |= {"bytes_per_second": 0} | self._dry_run_values()
+        self.json_values |= filter_json_values(self.output.filter_origins)
+        if self.output.json:
+            print(json.dumps(self.json_values), flush=True)
+        elif not self.output.quiet or ended.status:
+            print("\n".join(self._summary_lines(ended, seconds, ranks)), flush=True)
         return ended.status
 
-    def _values(self) -> dict[str, object]:
+    def _dry_run_values(self) -> dict[str, object]:
         """Return the values of ``--json`` that only a dry run has."""
-        assert self._foreseen is not None
-        free = self._free()
-        rows = self._foreseen.sizes.rows()
+        assert self._dry_run_sink is not None
+        free = self._free_space()
+        rows = self._dry_run_sink.sizes.rows()
         return {
             "dry_run": True,
-            "actions": {WORDS[action]: self._foreseen.items_by_action[action] for action in Action},
+            "actions": {ACTION_WORDS[action]: self._dry_run_sink.items_by_action[action] for action in Action},
             "sizes": [{"up_to": end, "files": files, "bytes": size} for end, files, size in rows],
             "free_bytes": free and free.bytes,
             "free_inodes": None if free is None or free.inodes < 0 else free.inodes,
-            "fits": self._is_enough,
+            "fits": self._is_sufficient,
         }
 
-    def _lines(self, ended: Ended, seconds: float, ranks: int) -> list[str]:
+    def _summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> list[str]:
         """Return the lines of the summary."""
-        assert self._foreseen is not None
-        totals, by_action = ended.totals, self._foreseen.items_by_action
-        lines = sums_lines(totals, "would be copied", "would be skipped")
+        assert self._dry_run_sink is not None
+        totals, by_action = ended.totals, self._dry_run_sink.items_by_action
+        lines = counts_lines(totals, "would be copied", "would be skipped")
         if totals.skipped_bytes:
-            lines.append(f"  would be skipped: {show_size(totals.skipped_bytes)}")
-        if excluded := left_out(totals.excluded, self.telling.filters):
+            lines.append(f"  would be skipped: {format_size(totals.skipped_bytes)}")
+        if excluded := excluded_text(totals.excluded, self.output.filter_origins):
             lines.append(f"  {excluded}")
-        actions = [f"{by_action[action]:,} {WORDS[action]}" for action in Action if by_action[action]]
+        actions = [f"{by_action[action]:,} {ACTION_WORDS[action]}" for action in Action if by_action[action]]
         lines.append(f"  {', '.join(actions) or 'nothing'}")
-        if rows := self._foreseen.sizes.lines():
+        if rows := self._dry_run_sink.sizes.lines():
             lines += ["  sizes of the files to be copied:", *rows]
-        if (free := self._free()) is not None:
+        if (free := self._free_space()) is not None:
             inodes = f"{free.inodes:,} inodes" if free.inodes >= 0 else "no limit of inodes"
-            lines.append(f"  free on {shown(self.job.roots[0].target)}: {show_size(free.bytes)}, {inodes}")
-        if self._lacking:
-            lines.append(f"  {self._lacking}: the copy would be refused without --force")
-        elif free is not None and totals.bytes > free.bytes and not self._is_enough:
+            lines.append(f"  free on {printable_path(self.job.roots[0].target)}: {format_size(free.bytes)}, {inodes}")
+        if self._space_problem:
+            lines.append(f"  {self._space_problem}: the copy would be refused without --force")
+        elif free is not None and totals.bytes > free.bytes and not self._is_sufficient:
             lines.append("  which is too little, unless files have holes or replace others: the copy would stop early")
-        lines.append(f"nothing was changed (--dry-run): {show_seconds(seconds)} with {counted(ranks, 'rank', 'ranks')}")
-        if ended.status == INCOMPLETE:
+        lines.append(
+            f"nothing was changed (--dry-run): {format_seconds(seconds)} with {count_with_noun(ranks, 'rank', 'ranks')}"
+        )
+        if ended.status == EXIT_INCOMPLETE:
             lines.append("incomplete: some items would fail, or could not be looked at (status 1)")
         return lines
 
-    def _free(self) -> Room | None:
+    def _free_space(self) -> FreeSpace | None:
         """Return the free space at the destination; None if it is unknown."""
         try:
-            return free_on(self.job.roots[0].target)
+            return free_space(self.job.roots[0].target)
         except OSError:
             return None

@@ -15,28 +15,28 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING
 
-from pcopy.archive.incomplete import HAS_MORE, NOTHING, Incomplete
-from pcopy.archive.member import FILE, LINK, SYMLINK, Member, refusal
-from pcopy.archive.reader import Damage, FoundMember, Read, members
-from pcopy.archive.records import LARGEST
-from pcopy.errors import HINDRANCES, INCOMPLETE, OK, Refused, hindrance
+from pcopy.archive.incomplete import MORE_INCOMPLETE_TEXT, NONE_INCOMPLETE, IncompleteNames
+from pcopy.archive.member import FILE, LINK, SYMLINK, Member, refusal_reason
+from pcopy.archive.reader import Damage, FoundMember, ReadFunction, read_members
+from pcopy.archive.records import NUMBER_LIMIT
+from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RESOURCE_EXCEPTIONS, RequestRefused, resource_error_text
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.throttle import Throttle
-from pcopy.jobs.spool import spool_in
-from pcopy.report.streams import tell
-from pcopy.signature.algorithms import algorithm
+from pcopy.jobs.spool import spool_factory
+from pcopy.report.streams import print_error
+from pcopy.signature.algorithms import algorithm_named
 from pcopy.tasks.archive.contents import ArchiveContents
-from pcopy.tasks.archive.member_digests import ItemInArchive, MemberDigests
+from pcopy.tasks.archive.member_digests import ItemInArchive, MemberDigester
 from pcopy.tasks.archive.one_stream import StreamReader
-from pcopy.tasks.archive.opened import Ahead, listed_as_incomplete, number_of, open_archive
+from pcopy.tasks.archive.opened import ReadAhead, open_archive, owner_id, read_incomplete_names
 from pcopy.tasks.archive.wanted_names import WantedNames
 from pcopy.tasks.base.job import Options
-from pcopy.text import shown
+from pcopy.text import printable_path
 from pcopy.tools.archive_tree import ArchiveTree
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.outputs import check_outputs, umask_of_user
-from pcopy.tools.selecting import tell_hidden
-from pcopy.tools.unpack import archive_to_read, with_listed
+from pcopy.tools.selecting import print_excluded
+from pcopy.tools.unpack import checked_archive, with_listed_members
 from pcopy.walk.selection import Selection
 
 if TYPE_CHECKING:
@@ -44,49 +44,49 @@ if TYPE_CHECKING:
 
 
 def list_archive(arguments: ArchiveArguments) -> int:
-    """Print the members of the archive and return the exit status. Raise ``Refused`` if it cannot be read."""
-    if arguments.telling.metrics or arguments.telling.reports:
-        option = "--metrics" if arguments.telling.metrics else "--report"
-        raise Refused(
+    """Print the members of the archive and return the exit status. Raise ``RequestRefused`` if it cannot be read."""
+    if arguments.output.metrics or arguments.output.reports:
+        option = "--metrics" if arguments.output.metrics else "--report"
+        raise RequestRefused(
             f"{option} describes the work of several ranks, but a single process lists this archive: leave it out"
         )
-    arguments = with_listed(arguments)
-    path, stream = archive_to_read(arguments, letters_of(arguments))
+    arguments = with_listed_members(arguments)
+    path, stream = checked_archive(arguments, tar_options(arguments))
     options = listing_options(arguments)
     listing = ArchiveListing(arguments, path, options)
     descriptor = open_archive(path)
     try:
         source = StreamReader(descriptor, stream.program) if stream else ArchiveContents(descriptor, path)
-        lacking = listing.go_through(source.read)
+        lacking = listing.read_members(source.read)
         check = None
         if isinstance(source, StreamReader):
-            source.check_rest()
+            source.check_to_end()
             if source.garbage:
-                listing.is_wrong(source.garbage)
+                listing.report_failure(source.garbage)
         else:
-            check = source.check
-        listing.end(lacking, listing.listed_as_incomplete(source.read, source.size), check)
+            check = source.check_range
+        listing.finish(lacking, listing.read_incomplete_files(source.read, source.size), check)
     except Problem as problem:
-        listing.is_wrong(f"{problem.operation}: {problem.strerror}; what follows is not read")
-    except HINDRANCES as error:
-        listing.is_wrong(hindrance(error))
+        listing.report_failure(f"{problem.operation}: {problem.strerror}; what follows is not read")
+    except RESOURCE_EXCEPTIONS as error:
+        listing.report_failure(resource_error_text(error))
     finally:
         os.close(descriptor)
         listing.close()
     sys.stdout.flush()
-    tell_hidden("ptar", listing.excluded, arguments.telling)
-    return INCOMPLETE if listing.wrong else OK
+    print_excluded("ptar", listing.excluded, arguments.output)
+    return EXIT_INCOMPLETE if listing.failures else EXIT_OK
 
 
-def letters_of(arguments: ArchiveArguments) -> str:
+def tar_options(arguments: ArchiveArguments) -> str:
     """Return the options of tar for the same listing."""
-    return "-tv" if arguments.telling.verbose else "-t"
+    return "-tv" if arguments.output.verbose else "-t"
 
 
 def listing_options(arguments: ArchiveArguments) -> Options:
-    """Return the options of the listing. Raise ``Refused`` if the signature file cannot be created."""
+    """Return the options of the listing. Raise ``RequestRefused`` if the signature file cannot be created."""
     options = arguments.options._replace(umask=umask_of_user())
-    check_outputs((), options, arguments.telling, copies=False)
+    check_outputs((), options, arguments.output, copies=False)
     return options
 
 
@@ -96,53 +96,53 @@ class ArchiveListing:
     """
 
     def __init__(self, arguments: ArchiveArguments, path: bytes, options: Options) -> None:
-        self.wrong = 0
+        self.failures = 0
         self._arguments, self._path, self._options = arguments, path, options
         self._selection = Selection(options.select)
-        self._wanted = WantedNames(arguments.paths)
-        self._tree = ArchiveTree(spool_in(b""))
+        self._requested_names = WantedNames(arguments.paths)
+        self._tree = ArchiveTree(spool_factory(b""))
         self._signature: ArchiveSignature | None = None
         if options.signature:
             from pcopy.tools.archive_signature import ArchiveSignature
 
-            self._signature = ArchiveSignature(algorithm(options.hash), options.block_size, spool_in(b""))
+            self._signature = ArchiveSignature(algorithm_named(options.hash), options.block_size, spool_factory(b""))
 
     @property
     def excluded(self) -> int:
         """Number of members that filters exclude."""
-        return self._wanted.excluded
+        return self._requested_names.excluded_count
 
-    def is_wrong(self, text: str, path: bytes | None = None) -> None:
+    def report_failure(self, text: str, path: bytes | None = None) -> None:
         """Report a failure of the archive, or of the file ``path``."""
-        self.wrong += 1
-        tell("ptar", f"{shown(path or self._path)}: {text}")
+        self.failures += 1
+        print_error("ptar", f"{printable_path(path or self._path)}: {text}")
 
-    def go_through(self, read: Read) -> str:
+    def read_members(self, read: ReadFunction) -> str:
         """Read all members. Return a text about requested names that no member has, or "".
 
         Raise ``Problem`` if the archive cannot be read, and ``OSError`` if temporary files cannot be written.
         """
-        digests: MemberDigests | None = None
+        digests: MemberDigester | None = None
         if self._signature is not None:
-            read = Ahead(_limited(read, self._options.bwlimit)).read
-            digests = MemberDigests(read, algorithm(self._options.hash), self._options.block_size)
-        for each in members(read, number_of, most_extents=self._options.sparse_limit or LARGEST):
+            read = ReadAhead(_with_rate_limit(read, self._options.bwlimit)).read
+            digests = MemberDigester(read, algorithm_named(self._options.hash), self._options.block_size)
+        for each in read_members(read, owner_id, most_extents=self._options.sparse_limit or NUMBER_LIMIT):
             if isinstance(each, Damage):
-                self.damaged(each)
-            elif self._wanted.selects(each.member, self._selection):
+                self.report_damage(each)
+            elif self._requested_names.is_included(each.member, self._selection):
                 item, problem = None, ""
                 try:
-                    item = digests.item(each) if digests and each.member.kind != LINK else None
+                    item = digests.digested_item(each) if digests and each.member.kind != LINK else None
                 except Problem as met:
                     problem = f"{met.operation}: {met.strerror}"
-                self.take(each, item, problem)
-        return self._wanted.lacking
+                self.process_member(each, item, problem)
+        return self._requested_names.missing_names_text
 
-    def damaged(self, damage: Damage) -> None:
+    def report_damage(self, damage: Damage) -> None:
         """Report a damaged part of the archive."""
-        self.is_wrong(f"at byte {damage.offset:,}: {damage.text}")
+        self.report_failure(f"at byte {damage.offset:,}: {damage.text}")
 
-    def take(self, found: FoundMember, item: ItemInArchive | None, problem: str) -> None:
+    def process_member(self, found: FoundMember, item: ItemInArchive | None, problem: str) -> None:
         """Print a member, and add it to the signature.
 
         Args:
@@ -150,31 +150,37 @@ class ArchiveListing:
             item: the item that it becomes, for the signature; None for a hard link or without a signature.
             problem: the reason why its contents cannot be read, or "".
         """
-        member, output = found.member, self._arguments.telling
-        if found.remark:
-            tell("ptar", f"{shown(member.name)}: {found.remark}")
+        member, output = found.member, self._arguments.output
+        if found.warning:
+            print_error("ptar", f"{printable_path(member.name)}: {found.warning}")
         if output.json:
-            print(json.dumps(_values(member)))
+            print(json.dumps(_member_json(member)))
         elif not output.quiet:
-            print(_long(member, numeric=self._options.numeric_owner) if output.verbose else shown(member.name))
-        if refused := refusal(member):
-            self.is_wrong(f"{shown(member.name)}: {refused}")
+            print(
+                _long_line(member, numeric=self._options.numeric_owner)
+                if output.verbose
+                else printable_path(member.name)
+            )
+        if refused := refusal_reason(member):
+            self.report_failure(f"{printable_path(member.name)}: {refused}")
             return
-        self._tree.add(found, problem or found.trouble)
+        self._tree.add(found, problem or found.problem_text)
         if self._signature is not None:
-            self._signature.take(found, item)
+            self._signature.add(found, item)
 
-    def listed_as_incomplete(self, read: Read, size: int) -> Incomplete:
+    def read_incomplete_files(self, read: ReadFunction, size: int) -> IncompleteNames:
         """Return the incomplete files that the trailer of an archive of ``size`` bytes lists. Report a damaged trailer
         as a failure.
         """
         try:
-            return listed_as_incomplete(read, size)
+            return read_incomplete_names(read, size)
         except Problem as problem:
-            self.is_wrong(problem.strerror or "")
-            return NOTHING
+            self.report_failure(problem.strerror or "")
+            return NONE_INCOMPLETE
 
-    def end(self, lacking: str, incomplete: Incomplete, check: Callable[[int, int], None] | None = None) -> None:
+    def finish(
+        self, lacking: str, incomplete: IncompleteNames, check: Callable[[int, int], None] | None = None
+    ) -> None:
         """Report the members that cannot be unpacked, and write the signature, after all members were read. Raise
         ``OSError``.
 
@@ -185,42 +191,42 @@ class ArchiveListing:
         """
         for each in self._tree.last_members():
             member = each.item.member
-            problem = each.problem or incomplete.trouble(member.name)
+            problem = each.problem or incomplete.problem_text(member.name)
             if not problem and check is not None and member.kind == FILE:
                 try:
                     check(each.item.data, member.size)
                 except Problem as met:
                     problem = f"{met.operation}: {met.strerror}"
             if problem:
-                self.is_wrong(f"{shown(each.path)}: {problem}")
-            elif self._signature is not None and (member.kind == LINK or each.copied):
-                self._signature.take_link(each)
+                self.report_failure(f"{printable_path(each.path)}: {problem}")
+            elif self._signature is not None and (member.kind == LINK or each.link_target):
+                self._signature.add_link(each)
         if incomplete.has_more:
-            self.is_wrong(HAS_MORE)
+            self.report_failure(MORE_INCOMPLETE_TEXT)
         if lacking:
-            self.is_wrong(lacking)
+            self.report_failure(lacking)
         if self._signature is not None:
-            self._sign(self._signature)
+            self._write_signature(self._signature)
 
-    def _sign(self, found: ArchiveSignature) -> None:
+    def _write_signature(self, found: ArchiveSignature) -> None:
         """Write the signature of the listed members, unless there were failures. Raise ``OSError`` if temporary files
         cannot be read.
         """
         try:
-            if self.wrong:
+            if self.failures:
                 raise ValueError("not all of the archive could be read")
-            signature = found.signature(shown(self._arguments.archive))
+            signature = found.signature(printable_path(self._arguments.archive))
         except ValueError as error:
-            self.is_wrong(f"no signature is written: {error}")
+            self.report_failure(f"no signature is written: {error}")
             return
         from pcopy.signature.signature_file import write_signature
 
         try:
             write_signature(self._options.signature, signature, self._options.umask)
-        except Refused as refused:
-            self.is_wrong(f"the signature could not be written: {refused}", self._options.signature)
+        except RequestRefused as refused:
+            self.report_failure(f"the signature could not be written: {refused}", self._options.signature)
         except OSError as error:
-            self.is_wrong(f"the signature could not be written: {error.strerror}", self._options.signature)
+            self.report_failure(f"the signature could not be written: {error.strerror}", self._options.signature)
 
     def close(self) -> None:
         """Release the temporary files."""
@@ -229,25 +235,25 @@ class ArchiveListing:
             self._signature.close()
 
 
-def _limited(read: Read, rate: int) -> Read:
+def _with_rate_limit(read: ReadFunction, rate: int) -> ReadFunction:
     """Return a function that reads like ``read``, limited to ``rate`` bytes per second (0: unlimited)."""
     throttle = Throttle()
-    throttle.allow(rate or inf, inf)
+    throttle.set_limits(rate or inf, inf)
 
     def limited(offset: int, size: int) -> bytes:
-        for _ in throttle.spend(size):
+        for _ in throttle.charge_and_wait(size):
             pass
         return read(offset, size)
 
     return limited
 
 
-def _values(member: Member) -> dict[str, object]:
+def _member_json(member: Member) -> dict[str, object]:
     """Return the values of a member for ``--json``."""
     import base64
 
     return {
-        "path": shown(member.name),
+        "path": printable_path(member.name),
         "path_b64": base64.b64encode(member.name).decode("ascii"),
         "type": stat.filemode(member.st_mode)[0] if member.kind != LINK else "h",
         "mode": f"{member.mode:04o}",
@@ -255,28 +261,28 @@ def _values(member: Member) -> dict[str, object]:
         "gid": member.gid,
         "size": member.size,
         "mtime_ns": member.mtime,
-        "link": shown(member.link),
+        "link": printable_path(member.link),
     }
 
 
-def _long(member: Member, *, numeric: bool) -> str:
+def _long_line(member: Member, *, numeric: bool) -> str:
     """Return the line of a member in the format of ``tar -tv``."""
     mode = stat.filemode(member.st_mode)
     if member.kind == LINK:
         mode = "h" + mode[1:]
-    user = str(member.uid) if numeric or not member.user else shown(member.user)
-    group = str(member.gid) if numeric or not member.group else shown(member.group)
+    user = str(member.uid) if numeric or not member.user else printable_path(member.user)
+    group = str(member.gid) if numeric or not member.group else printable_path(member.group)
     size = str(member.size)
     if member.kind in (b"3", b"4"):
         size = f"{os.major(member.device)},{os.minor(member.device)}"
     owners = f"{user}/{group}"
     column = f"{owners} {size:>{max(1, 18 - len(owners))}}"
-    link = f" -> {shown(member.link)}" if member.kind == SYMLINK else ""
-    link = f" link to {shown(member.link)}" if member.kind == LINK else link
-    return f"{mode} {column} {_date(member.mtime)} {shown(member.name)}{link}"
+    link = f" -> {printable_path(member.link)}" if member.kind == SYMLINK else ""
+    link = f" link to {printable_path(member.link)}" if member.kind == LINK else link
+    return f"{mode} {column} {_date_text(member.mtime)} {printable_path(member.name)}{link}"
 
 
-def _date(moment: int) -> str:
+def _date_text(moment: int) -> str:
     """Return a time, given in nanoseconds since the epoch, as local date and minute; as seconds if it has
     no such form.
     """

@@ -8,18 +8,18 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 
-from pcopy.errors import Refused
-from pcopy.fsio.directories import is_empty
+from pcopy.errors import RequestRefused
+from pcopy.fsio.directories import is_directory_empty
 from pcopy.fsio.named_file import real_path
-from pcopy.jobs.paths import lies_in, target_of
+from pcopy.jobs.paths import is_in_tree, target_path
 from pcopy.tasks.base.job import Options, Root
-from pcopy.tasks.files.backup import strangers_of
-from pcopy.text import for_shell, shown
+from pcopy.tasks.files.backup import reason_others_may_write
+from pcopy.text import printable_path, shell_quoted
 from pcopy.tools.arguments import CopyArguments
 
 
-def check_mirror(arguments: CopyArguments, roots: Sequence[Root], option: str) -> None:
-    """Raise ``Refused`` if more might be deleted than the user intends.
+def check_deletion(arguments: CopyArguments, roots: Sequence[Root], option: str) -> None:
+    """Raise ``RequestRefused`` if more might be deleted than the user intends.
 
     Args:
         arguments: the parsed command line.
@@ -32,26 +32,28 @@ def check_mirror(arguments: CopyArguments, roots: Sequence[Root], option: str) -
         option = command = arguments.program
     if root.item:
         return
-    if not (arguments.no_target_directory or _is_contents(source)):
-        destination = for_shell(arguments.destination)
-        target_inside = for_shell(os.path.join(arguments.destination, os.path.basename(source)))
-        raise Refused(
-            f"{shown(source)}: with {option} SRC needs a trailing slash, so that it is clear which directory "
+    if not (arguments.no_target_directory or _means_contents(source)):
+        destination = shell_quoted(arguments.destination)
+        target_inside = shell_quoted(os.path.join(arguments.destination, os.path.basename(source)))
+        raise RequestRefused(
+            f"{printable_path(source)}: with {option} SRC needs a trailing slash, so that it is clear which directory "
             "becomes equal to it. "
-            f"For {destination} itself: {command} {for_shell(source + b'/')} {destination}; "
-            f"for a directory in it: {command} {for_shell(source + b'/')} {target_inside}"
+            f"For {destination} itself: {command} {shell_quoted(source + b'/')} {destination}; "
+            f"for a directory in it: {command} {shell_quoted(source + b'/')} {target_inside}"
         )
-    target = target_of(root)
-    if lies_in(root.source, target) or _identity(target) in _identities_upwards(root.source):
-        raise Refused(f"{shown(source)}: lies in {shown(target)}, so that {option} would delete it; name another DST")
+    target = target_path(root)
+    if is_in_tree(root.source, target) or _identity(target) in _identities_upwards(root.source):
+        raise RequestRefused(
+            f"{printable_path(source)}: lies in {printable_path(target)}, so that {option} would delete it; name another DST"
+        )
     if not arguments.options.delete_all and _is_empty(root.source):
-        raise Refused(
-            f"{shown(source)}: is empty, and {option} would delete all that is in {shown(target)}: is its file system "
+        raise RequestRefused(
+            f"{printable_path(source)}: is empty, and {option} would delete all that is in {printable_path(target)}: is its file system "
             "mounted? If this is intended, use --delete-all"
         )
 
 
-def _is_contents(path: bytes) -> bool:
+def _means_contents(path: bytes) -> bool:
     """True if ``path`` means the contents of a directory (``SRC/``, ``.``), or is no directory at all."""
     return path.endswith(b"/") or os.path.basename(path) in (b".", b"..") or not stat.S_ISDIR(_mode(path))
 
@@ -67,7 +69,7 @@ def _mode(path: bytes) -> int:
 def _is_empty(directory: bytes) -> bool:
     """True if ``directory`` is certainly empty."""
     try:
-        return is_empty(None, directory)
+        return is_directory_empty(None, directory)
     except OSError:  # Reading it will fail, and then nothing is deleted.
         return False
 
@@ -89,7 +91,9 @@ def _identities_upwards(directory: bytes) -> Iterator[tuple[int, int] | None]:
         yield _identity(directory)
 
 
-def spared_in(directories: Sequence[bytes], roots: Sequence[Root], options: Options) -> tuple[tuple[int, bytes], ...]:
+def spared_paths(
+    directories: Sequence[bytes], roots: Sequence[Root], options: Options
+) -> tuple[tuple[int, bytes], ...]:
     """Return (number of the root, path below it) for those of ``directories`` that are in a target, so that they are
     not deleted.
     """
@@ -97,60 +101,62 @@ def spared_in(directories: Sequence[bytes], roots: Sequence[Root], options: Opti
         return ()
     spared = []
     for number, root in enumerate(roots):
-        tree = os.path.realpath(target_of(root))
+        tree = os.path.realpath(target_path(root))
         for real in map(os.path.realpath, filter(None, directories)):
-            if not root.item and real != tree and lies_in(real, tree):
+            if not root.item and real != tree and is_in_tree(real, tree):
                 spared.append((number, os.path.relpath(real, tree)))
     return tuple(spared)
 
 
 def _real_path(path: bytes, given: str) -> bytes:
-    """Return ``path`` without symbolic links. Raise ``Refused`` if it leads through a link of another user."""
+    """Return ``path`` without symbolic links. Raise ``RequestRefused`` if it leads through a link of another user."""
     try:
         return real_path(path)
     except OSError as error:
-        raise Refused(f"{given}: {error.strerror}") from None
+        raise RequestRefused(f"{given}: {error.strerror}") from None
 
 
-def backup_in(directory: bytes, roots: Sequence[Root]) -> bytes:
-    """Return the absolute path of the directory of ``--backup``. Raise ``Refused`` if replaced items cannot be moved
-    there safely.
+def checked_backup_directory(directory: bytes, roots: Sequence[Root]) -> bytes:
+    """Return the absolute path of the directory of ``--backup``. Raise ``RequestRefused`` if replaced items cannot be
+    moved there safely.
     """
     parent = roots[0].target
-    given = f"--backup {shown(directory)}"
+    given = f"--backup {printable_path(directory)}"
     path = _real_path(os.path.join(parent, directory), given)
-    if any(lies_in(target_of(root), path) for root in roots):
-        raise Refused(f"{given}: {shown(target_of(roots[0]))} lies in it; name another directory")
+    if any(is_in_tree(target_path(root), path) for root in roots):
+        raise RequestRefused(f"{given}: {printable_path(target_path(roots[0]))} lies in it; name another directory")
     for root in roots:
-        if not root.item and lies_in(path, root.source):
-            raise Refused(f"{given}: lies in {shown(root.source_shown)}, which is copied; name another directory")
+        if not root.item and is_in_tree(path, root.source):
+            raise RequestRefused(
+                f"{given}: lies in {printable_path(root.source_shown)}, which is copied; name another directory"
+            )
     existing = path
     while not os.path.lexists(existing):
         existing = os.path.dirname(existing)
     try:
         status, target_status = os.stat(existing), os.stat(parent)
     except OSError as error:
-        raise Refused(f"{given}: {error.strerror}") from None
+        raise RequestRefused(f"{given}: {error.strerror}") from None
     if not stat.S_ISDIR(status.st_mode):
-        raise Refused(f"{given}: {shown(existing)} is no directory")
+        raise RequestRefused(f"{given}: {printable_path(existing)} is no directory")
     if status.st_dev != target_status.st_dev:
-        raise Refused(
-            f"{given}: is not on the file system of {shown(parent)}: nothing can be moved there; name a directory on it"
+        raise RequestRefused(
+            f"{given}: is not on the file system of {printable_path(parent)}: nothing can be moved there; name a directory on it"
         )
-    if existing == path and (strangers := strangers_of(status)):
-        raise Refused(
-            f"{given}: {shown(path)} {strangers}: backups would not be safe there; "
+    if existing == path and (strangers := reason_others_may_write(status)):
+        raise RequestRefused(
+            f"{given}: {printable_path(path)} {strangers}: backups would not be safe there; "
             "name a directory that you own and that only you may write to, or one that does not exist"
         )
-    if (twin := next(_twins(path, roots), None)) is not None:
-        raise Refused(f"{given}: {shown(twin)} is to be copied there; name another directory")
+    if (twin := next(_conflicting_sources(path, roots), None)) is not None:
+        raise RequestRefused(f"{given}: {printable_path(twin)} is to be copied there; name another directory")
     return path
 
 
-def _twins(path: bytes, roots: Sequence[Root]) -> Iterator[bytes]:
+def _conflicting_sources(path: bytes, roots: Sequence[Root]) -> Iterator[bytes]:
     """Yield the paths in the sources that would be copied to ``path``."""
     for root in roots:
-        if not root.item and lies_in(path, target_of(root)):
-            twin = os.path.join(root.source, os.path.relpath(path, target_of(root)))
+        if not root.item and is_in_tree(path, target_path(root)):
+            twin = os.path.join(root.source, os.path.relpath(path, target_path(root)))
             if os.path.lexists(twin):
                 yield twin

@@ -16,38 +16,38 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from pcopy import __version__
-from pcopy.errors import Refused
-from pcopy.fsio.directories import count_entries
-from pcopy.fsio.ways import is_ordinary
-from pcopy.jobs.meant import meant_or_made, unwritable
-from pcopy.jobs.paths import filled_by, lies_in, refuse_within, source_of
-from pcopy.report.screen import Telling
-from pcopy.signature.algorithms import algorithm
+from pcopy.errors import RequestRefused
+from pcopy.fsio.directories import entry_count
+from pcopy.fsio.ways import supports_rename_and_random_writes
+from pcopy.jobs.meant import reason_unwritable, suggestion_or_creation
+from pcopy.jobs.paths import destination_path, is_in_tree, refuse_in_source, source_path
+from pcopy.report.screen import OutputOptions
+from pcopy.signature.algorithms import algorithm_named
 from pcopy.tasks.base.job import DeviceInode, Job, Options, Root
-from pcopy.text import shown
+from pcopy.text import printable_path
 
 if TYPE_CHECKING:
-    from pcopy.tasks.sign.signing import SignState
+    from pcopy.tasks.sign.signing import SignatureState
 
 
-_CALLED = {each: f"not what --{each} has written" for each in ("metrics", "svg")}
+_FOREIGN_FILE_TEXTS = {each: f"not what --{each} has written" for each in ("metrics", "svg")}
 """Texts for an existing file that is not an older output of the same kind."""
 
-_KINDS = {"metrics": "a file of metrics", "svg": "a picture", "errors": "a file of errors"}
+_OUTPUT_NOUNS = {"metrics": "a file of metrics", "svg": "a picture", "errors": "a file of errors"}
 """Names of outputs for messages, where the name of the option is no noun."""
 
-DRAWN = "<!-- drawn by pdbench -->\n"
+SVG_BEGINNING = "<!-- drawn by pdbench -->\n"
 """First line of a chart of ``pdbench --svg``, by which it is recognised."""
 
-_WRITTEN_THROUGH = ("errors", "log")
+_WRITTEN_IN_PLACE = ("errors", "log")
 """Outputs that are created or truncated at the start of the job and written while it runs. The others replace an older
 file at the end.
 """
 
 
-def check_outputs(roots: Sequence[Root], options: Options, telling: Telling, *, copies: bool = True) -> None:
-    """Raise ``Refused`` unless the signature, the manifest and the output files can be written where the user wants
-    them.
+def check_outputs(roots: Sequence[Root], options: Options, telling: OutputOptions, *, copies: bool = True) -> None:
+    """Raise ``RequestRefused`` unless the signature, the manifest and the output files can be written where the user
+    wants them.
 
     Args:
         roots: the roots of the job.
@@ -58,26 +58,28 @@ def check_outputs(roots: Sequence[Root], options: Options, telling: Telling, *, 
     Raise ``ImportError`` if the library of the hash algorithm is not installed.
     """
     descriptions = {"signature": options.signature, "manifest": options.manifest}
-    outputs = {name: path for name, path in {**descriptions, **_told(telling)}.items() if path}
-    _refuse_the_same(outputs)
-    if copies and options.signs and len(roots) == 1 and _is_socket(roots[0]):
-        raise Refused(f"{shown(roots[0].source_shown)}: is a socket, which a signature cannot describe")
-    trees = {os.path.realpath(source_of(root)) for root in roots} if outputs else set()
+    outputs = {name: path for name, path in {**descriptions, **_output_paths(telling)}.items() if path}
+    _refuse_equal_outputs(outputs)
+    if copies and options.writes_signature and len(roots) == 1 and _is_socket(roots[0]):
+        raise RequestRefused(f"{printable_path(roots[0].source_shown)}: is a socket, which a signature cannot describe")
+    trees = {os.path.realpath(source_path(root)) for root in roots} if outputs else set()
     if copies:
-        trees.add(filled_by(roots))
+        trees.add(destination_path(roots))
     for name, path in outputs.items():
         file = _real_name(path, name)
         for tree in trees:
-            if lies_in(file, tree):
+            if is_in_tree(file, tree):
                 read = "which is copied from or to" if copies else "which is read"
                 why = "which it describes" if name in descriptions else read
-                raise Refused(f"{shown(path)}: lies in {shown(tree)}, {why}; write it elsewhere")
+                raise RequestRefused(
+                    f"{printable_path(path)}: lies in {printable_path(tree)}, {why}; write it elsewhere"
+                )
         _check_output(name, path)
     if options.hash:
-        algorithm(options.hash)
+        algorithm_named(options.hash)
 
 
-def _told(telling: Telling) -> dict[str, bytes]:
+def _output_paths(telling: OutputOptions) -> dict[str, bytes]:
     """Return the paths of the output files by name of the output; empty for outputs that are not asked for."""
     reports = {f"report ({number})": path for number, path in enumerate(telling.reports, 1)}
     if len(telling.reports) == 1:
@@ -86,8 +88,8 @@ def _told(telling: Telling) -> dict[str, bytes]:
     return {**outputs, **reports}
 
 
-def check_told(telling: Telling, roots: Sequence[Root], usage: str, *, svg: bytes = b"") -> None:
-    """Raise ``Refused`` unless the output files can be written, for a program without signature and manifest.
+def check_output_files(telling: OutputOptions, roots: Sequence[Root], usage: str, *, svg: bytes = b"") -> None:
+    """Raise ``RequestRefused`` unless the output files can be written, for a program without signature and manifest.
 
     Args:
         telling: the output options.
@@ -95,15 +97,17 @@ def check_told(telling: Telling, roots: Sequence[Root], usage: str, *, svg: byte
         usage: what the program does to the roots, for messages, for example "is removed".
         svg: the file for the chart of ``pdbench``, or empty.
     """
-    outputs = {name: path for name, path in {**_told(telling), "svg": svg}.items() if path}
-    _refuse_the_same(outputs)
+    outputs = {name: path for name, path in {**_output_paths(telling), "svg": svg}.items() if path}
+    _refuse_equal_outputs(outputs)
     for name, path in outputs.items():
-        refuse_within(f"--{name}", path, roots, usage)
+        refuse_in_source(f"--{name}", path, roots, usage)
         _check_output(name, path)
 
 
-def refuse_replacing(telling: Telling, sent_files: Mapping[bytes, DeviceInode], directory: bytes) -> None:
-    """Raise ``Refused`` if an output file would replace a file that ``pbcast`` sends, or its copy.
+def refuse_replacing_sent_files(
+    telling: OutputOptions, sent_files: Mapping[bytes, DeviceInode], directory: bytes
+) -> None:
+    """Raise ``RequestRefused`` if an output file would replace a file that ``pbcast`` sends, or its copy.
 
     Args:
         telling: the output options.
@@ -111,63 +115,63 @@ def refuse_replacing(telling: Telling, sent_files: Mapping[bytes, DeviceInode], 
         directory: the target directory.
     """
     inodes = set(sent_files.values())
-    for path in filter(None, _told(telling).values()):
+    for path in filter(None, _output_paths(telling).values()):
         parent, name = os.path.split(path)
         with suppress(OSError):
             status = os.stat(path)
             if (status.st_dev, status.st_ino) in inodes:
-                raise Refused(f"{shown(path)}: is a file that is sent; name another one")
+                raise RequestRefused(f"{printable_path(path)}: is a file that is sent; name another one")
         with suppress(OSError):
             if name in sent_files and os.path.samefile(parent or b".", directory):
-                raise Refused(f"{shown(path)}: is where a file is sent to; name another one")
+                raise RequestRefused(f"{printable_path(path)}: is where a file is sent to; name another one")
 
 
-def check_lists(paths: Sequence[bytes], roots: Sequence[Root], telling: Telling, *, force: bool) -> None:
-    """Raise ``Refused`` unless the lists of ``--output`` can be written.
+def check_lists(paths: Sequence[bytes], roots: Sequence[Root], telling: OutputOptions, *, force: bool) -> None:
+    """Raise ``RequestRefused`` unless the lists of ``--output`` can be written.
 
     An older list cannot be recognised as one. So an existing file that is not empty is replaced only with ``force``.
     """
     lists = {f"output ({number})": path for number, path in enumerate(paths, 1)}
-    _refuse_the_same({**{name: path for name, path in _told(telling).items() if path}, **lists})
+    _refuse_equal_outputs({**{name: path for name, path in _output_paths(telling).items() if path}, **lists})
     for path in paths:
-        refuse_within("--output", path, roots, "is compared")
+        refuse_in_source("--output", path, roots, "is compared")
         try:
             status = os.lstat(path)
         except FileNotFoundError:
             pass
         except OSError as error:
-            raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
+            raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}") from None
         else:
-            _refuse_no_file(path, status, "list")
+            _refuse_unless_regular(path, status, "list")
             if status.st_size and not force:
-                raise Refused(f"{shown(path)}: already exists and is not replaced; --force replaces it")
+                raise RequestRefused(f"{printable_path(path)}: already exists and is not replaced; --force replaces it")
         _check_directory(path)
         _check_renames(path)
 
 
-def _refuse_the_same(outputs: Mapping[str, bytes]) -> None:
-    """Raise ``Refused`` if two outputs are the same file. ``outputs`` maps the name of an output to its path."""
+def _refuse_equal_outputs(outputs: Mapping[str, bytes]) -> None:
+    """Raise ``RequestRefused`` if two outputs are the same file. ``outputs`` maps the name of an output to its path."""
     names: dict[bytes, str] = {}
     for output, path in outputs.items():
         other_output = names.setdefault(_real_name(path, output), output)
         if other_output != output:
-            raise Refused(f"{shown(path)}: {other_output} and {output} cannot be the same file")
+            raise RequestRefused(f"{printable_path(path)}: {other_output} and {output} cannot be the same file")
 
 
 def _real_name(path: bytes, output: str) -> bytes:
-    """Return the absolute path of an output without symbolic links. Raise ``Refused`` if it leads through a link of
-    another user.
+    """Return the absolute path of an output without symbolic links. Raise ``RequestRefused`` if it leads through a link
+    of another user.
 
     The last component is resolved only for outputs that are written while the job runs. Others replace the name itself.
     """
-    from pcopy.fsio.named_file import NotTrusted, look, look_at_directory_of
+    from pcopy.fsio.named_file import UntrustedFile, examine_parent_directory, examine_path
 
     try:
-        if output in _WRITTEN_THROUGH:
-            return look(path).path
-        return os.path.join(look_at_directory_of(path).path, os.path.basename(path))
-    except NotTrusted as error:
-        raise Refused(f"{shown(path)}: {error.strerror}") from None
+        if output in _WRITTEN_IN_PLACE:
+            return examine_path(path).path
+        return os.path.join(examine_parent_directory(path).path, os.path.basename(path))
+    except UntrustedFile as error:
+        raise RequestRefused(f"{printable_path(path)}: {error.strerror}") from None
     except OSError:  # ``_check_output`` reports the error.
         directory, name = os.path.split(path)
         return os.path.join(os.path.realpath(directory or b"."), name)
@@ -176,20 +180,20 @@ def _real_name(path: bytes, output: str) -> bytes:
 def _is_socket(root: Root) -> bool:
     """True if the root is a single item and a socket."""
     try:
-        return bool(root.item) and stat.S_ISSOCK(os.lstat(source_of(root)).st_mode)
+        return bool(root.item) and stat.S_ISSOCK(os.lstat(source_path(root)).st_mode)
     except OSError:
         return False  # Copying it reports the error.
 
 
 def _check_output(output: str, path: bytes) -> None:
-    """Raise ``Refused`` unless the output can be written to ``path``, and nothing else is lost by that.
+    """Raise ``RequestRefused`` unless the output can be written to ``path``, and nothing else is lost by that.
 
     The outputs ``errors`` and ``log`` are truncated and written in place, also through a symbolic link; a pipe or a
     terminal loses nothing. They are checked again when they are opened. All other outputs are new files that replace
     the name ``path``, so whatever has that name would be lost.
     """
-    if output in _WRITTEN_THROUGH:
-        _check_written_through(output, path)
+    if output in _WRITTEN_IN_PLACE:
+        _check_written_in_place(output, path)
         return
     try:
         status = os.lstat(path)
@@ -198,45 +202,49 @@ def _check_output(output: str, path: bytes) -> None:
         _check_renames(path)
         return
     except OSError as error:
-        raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
-    _refuse_no_file(path, status, output)
-    if not _is_older(path, output):
-        called = _CALLED.get(output, f"no {output}")
-        raise Refused(f"{shown(path)}: is there already, and is {called}; name another file, or remove it")
+        raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}") from None
+    _refuse_unless_regular(path, status, output)
+    if not _is_older_output(path, output):
+        called = _FOREIGN_FILE_TEXTS.get(output, f"no {output}")
+        raise RequestRefused(
+            f"{printable_path(path)}: is there already, and is {called}; name another file, or remove it"
+        )
     _check_directory(path)
     _check_renames(path)
 
 
-def _check_written_through(output: str, path: bytes) -> None:
-    """Raise ``Refused`` unless ``LinesFile`` can write to the file that ``path`` leads to."""
-    from pcopy.fsio.named_file import check_to_write, look
-    from pcopy.report.lines_file import BEGINNINGS, refusal
+def _check_written_in_place(output: str, path: bytes) -> None:
+    """Raise ``RequestRefused`` unless ``LinesFile`` can write to the file that ``path`` leads to."""
+    from pcopy.fsio.named_file import check_writable, examine_path
+    from pcopy.report.lines_file import LINE_BEGINNINGS, reason_not_to_overwrite
 
     try:
-        found = look(path)
+        found = examine_path(path)
         if found.status is None:
             _check_directory(found.path, path)
             return
         if stat.S_ISDIR(found.status.st_mode):
-            _refuse_no_file(path, found.status, output)
-        if found.inherited:
+            _refuse_unless_regular(path, found.status, output)
+        if found.is_inherited:
             return
-        check_to_write(found.status)
+        check_writable(found.status)
         if found.is_stream:
             return
-        beginning = _beginning(path, max(map(len, BEGINNINGS.values())))
+        beginning = _first_bytes(path, max(map(len, LINE_BEGINNINGS.values())))
     except FileNotFoundError:
         _check_directory(path)
-        raise Refused(f"{shown(path)}: leads through something that does not exist; name another file") from None
+        raise RequestRefused(
+            f"{printable_path(path)}: leads through something that does not exist; name another file"
+        ) from None
     except OSError as error:
-        raise Refused(f"{shown(path)}: cannot be written: {error.strerror}") from None
-    if why := refusal(output, found.status, beginning):
-        raise Refused(f"{shown(path)}: {why}")
+        raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}") from None
+    if why := reason_not_to_overwrite(output, found.status, beginning):
+        raise RequestRefused(f"{printable_path(path)}: {why}")
 
 
-def _beginning(path: bytes, size: int) -> bytes:
-    """Return the first ``size`` bytes of a regular file, or fewer if it is shorter. Raise ``Refused`` if it cannot be
-    read.
+def _first_bytes(path: bytes, size: int) -> bytes:
+    """Return the first ``size`` bytes of a regular file, or fewer if it is shorter. Raise ``RequestRefused`` if it
+    cannot be read.
     """
     from pcopy.fsio.named_file import open_to_read
 
@@ -244,64 +252,70 @@ def _beginning(path: bytes, size: int) -> bytes:
         with open(open_to_read(path, regular=True, keep_atime=True).descriptor, "rb") as file:
             return file.read(size)
     except OSError as error:
-        raise Refused(f"{shown(path)}: is there already, and cannot be read: {error.strerror}") from None
+        raise RequestRefused(
+            f"{printable_path(path)}: is there already, and cannot be read: {error.strerror}"
+        ) from None
 
 
-def _is_older(path: bytes, output: str) -> bool:
+def _is_older_output(path: bytes, output: str) -> bool:
     """True if the file is empty or an older output of the same kind."""
-    from pcopy.report.metrics import begins_as_metrics
-    from pcopy.report.report import begins_as_report
-    from pcopy.signature.manifest import begins_as_manifest
-    from pcopy.signature.signature_file import LOOK, begins_as_signature
+    from pcopy.report.metrics import is_metrics_beginning
+    from pcopy.report.report import is_report_beginning
+    from pcopy.signature.manifest import looks_like_manifest
+    from pcopy.signature.signature_file import RECOGNITION_SIZE, looks_like_signature
 
-    beginning = _beginning(path, LOOK)
+    beginning = _first_bytes(path, RECOGNITION_SIZE)
     begins: Mapping[str, Callable[[bytes], bool]] = {
-        "signature": begins_as_signature,
-        "manifest": begins_as_manifest,
-        "metrics": begins_as_metrics,
-        "report": begins_as_report,
-        "svg": partial(_begins, DRAWN.encode()),
+        "signature": looks_like_signature,
+        "manifest": looks_like_manifest,
+        "metrics": is_metrics_beginning,
+        "report": is_report_beginning,
+        "svg": partial(_starts_with, SVG_BEGINNING.encode()),
     }
     return not beginning or begins[output.partition(" ")[0]](beginning)
 
 
-def _begins(words: bytes, beginning: bytes) -> bool:
+def _starts_with(words: bytes, beginning: bytes) -> bool:
     """True if ``beginning`` starts with ``words``."""
     return beginning.startswith(words)
 
 
-def _refuse_no_file(path: bytes, status: os.stat_result, output: str) -> None:
-    """Raise ``Refused`` if ``path``, whose status is given, is not a regular file."""
-    from pcopy.fsio.named_file import obstacle
+def _refuse_unless_regular(path: bytes, status: os.stat_result, output: str) -> None:
+    """Raise ``RequestRefused`` if ``path``, whose status is given, is not a regular file."""
+    from pcopy.fsio.named_file import replacement_obstacle
 
     if stat.S_ISDIR(status.st_mode):
         within = os.path.join(path, b"errors.jsonl" if output == "errors" else output.encode())
-        raise Refused(f"{shown(path)}: is a directory; name a file, as {shown(within)}")
+        raise RequestRefused(f"{printable_path(path)}: is a directory; name a file, as {printable_path(within)}")
     kind = output.partition(" ")[0]
-    if why := obstacle(path, status.st_mode, _KINDS.get(kind, f"a {kind}")):
-        raise Refused(f"{shown(path)}: {why}")
+    if why := replacement_obstacle(path, status.st_mode, _OUTPUT_NOUNS.get(kind, f"a {kind}")):
+        raise RequestRefused(f"{printable_path(path)}: {why}")
 
 
 def _check_directory(path: bytes, called: bytes = b"") -> None:
-    """Raise ``Refused`` unless ``path`` can be created in its directory. ``called`` is the path for messages, if it is
-    another one.
+    """Raise ``RequestRefused`` unless ``path`` can be created in its directory. ``called`` is the path for messages, if
+    it is another one.
     """
     directory = os.path.dirname(_real_name(path, ""))
     if not os.path.isdir(directory):
         named = os.path.dirname(path) or directory
-        advice = meant_or_made(named, "make it first")
-        raise Refused(f"{shown(called or path)}: the directory {shown(named)} does not exist; {advice}")
-    if why := unwritable(directory):
-        raise Refused(f"{shown(called or path)}: cannot be written, since {why}; name another file")
+        advice = suggestion_or_creation(named, "make it first")
+        raise RequestRefused(
+            f"{printable_path(called or path)}: the directory {printable_path(named)} does not exist; {advice}"
+        )
+    if why := reason_unwritable(directory):
+        raise RequestRefused(f"{printable_path(called or path)}: cannot be written, since {why}; name another file")
 
 
 def _check_renames(path: bytes) -> None:
-    """Raise ``Refused`` unless a file with another name can be renamed to ``path``. Some file systems cannot rename."""
+    """Raise ``RequestRefused`` unless a file with another name can be renamed to ``path``. Some file systems cannot
+    rename.
+    """
     directory = os.path.dirname(_real_name(path, ""))
-    if not is_ordinary(directory):
-        from pcopy.tools.sequential import refuse_restricted  # Imported here since few directories need it.
+    if not supports_rename_and_random_writes(directory):
+        from pcopy.tools.sequential import refuse_without_rename  # Imported here since few directories need it.
 
-        refuse_restricted(directory, path, "name a file elsewhere", writes=False)
+        refuse_without_rename(directory, path, "name a file elsewhere", at_any_offset=False)
 
 
 def umask_of_user() -> int:
@@ -311,7 +325,7 @@ def umask_of_user() -> int:
     return umask
 
 
-def holds_more(roots: Sequence[Root]) -> bool:
+def has_extra_entries(roots: Sequence[Root]) -> bool:
     """Return True if the directory that several sources were copied into contains other items as well; False if that
     cannot be determined.
 
@@ -320,22 +334,22 @@ def holds_more(roots: Sequence[Root]) -> bool:
     if len(roots) == 1:
         return False  # ``Totals.extra`` says it in this case.
     try:
-        expected = sum(not _is_socket(root) if root.name else _entries(root.source) for root in roots)
-        return _entries(roots[0].target) > expected
+        expected = sum(not _is_socket(root) if root.name else _entry_count(root.source) for root in roots)
+        return _entry_count(roots[0].target) > expected
     except OSError:
         return False
 
 
-def _entries(path: bytes) -> int:
+def _entry_count(path: bytes) -> int:
     """Return the number of entries of a directory, without sockets."""
-    descriptor = _open_without_trace(path)
+    descriptor = _open_keeping_atime(path)
     try:
-        return count_entries(descriptor, sockets=False)
+        return entry_count(descriptor, counts_sockets=False)
     finally:
         os.close(descriptor)
 
 
-def _open_without_trace(path: bytes) -> int:
+def _open_keeping_atime(path: bytes) -> int:
     """Open a directory without changing its access time (O_NOATIME), if that is permitted."""
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     with suppress(PermissionError):
@@ -343,13 +357,13 @@ def _open_without_trace(path: bytes) -> int:
     return os.open(path, flags)
 
 
-def write_result(job: Job, sign: SignState) -> str:
+def write_signature_file(job: Job, sign: SignatureState) -> str:
     """Write the signature file, if asked for. Return a text about the error that occurred with it or with the manifest,
     or "".
     """
     options = job.options
-    if sign.unwritten is not None:  # The old manifest remains, so an old signature, which fits it, remains too.
-        return _unwritten("manifest", options.manifest, sign.unwritten)
+    if sign.manifest_error is not None:  # The old manifest remains, so an old signature, which fits it, remains too.
+        return _write_error_text("manifest", options.manifest, sign.manifest_error)
     if not options.signature:
         return ""
     from pcopy.signature.signature_file import Signature, write_signature
@@ -360,20 +374,20 @@ def write_result(job: Job, sign: SignState) -> str:
         options.block_size,
         digest.hex(),
         *tally,
-        source=" ".join(shown(root.source_shown) for root in job.roots),
+        source=" ".join(printable_path(root.source_shown) for root in job.roots),
         created=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         generator=f"pcopy {__version__}",
     )
     try:
-        write_signature(options.signature, signature, options.umask, job.writer)
-    except (OSError, Refused) as error:
-        return _unwritten("signature", options.signature, error)
+        write_signature(options.signature, signature, options.umask, job.temporary_name_id)
+    except (OSError, RequestRefused) as error:
+        return _write_error_text("signature", options.signature, error)
     return ""
 
 
-def _unwritten(output: str, path: bytes, error: Exception) -> str:
+def _write_error_text(output: str, path: bytes, error: Exception) -> str:
     """Return the message for an output that could not be written to ``path``."""
-    if isinstance(error, Refused):  # Its text contains the path.
+    if isinstance(error, RequestRefused):  # Its text contains the path.
         return f"the {output} could not be written: {error}"
     reason = error.strerror if isinstance(error, OSError) else str(error)
-    return f"{shown(path)}: the {output} could not be written: {reason}"
+    return f"{printable_path(path)}: the {output} could not be written: {reason}"

@@ -10,26 +10,26 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pcopy.errors import Refused
-from pcopy.launch.tool import Ended
-from pcopy.report.streams import tell
+from pcopy.errors import RequestRefused
+from pcopy.launch.tool import JobResult
+from pcopy.report.streams import print_error
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.itemized import Itemized
+from pcopy.tasks.base.itemized import ItemOutcomes
 from pcopy.tasks.base.job import DeviceInode, Root, Totals
-from pcopy.tasks.base.kind import Kind
+from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.remove.listed import ListedRemoval
-from pcopy.tasks.remove.remove_tree import NOBODY, RemoveNames
-from pcopy.text import counted, for_shell, shown
+from pcopy.tasks.remove.remove_tree import NO_WAITER, RemoveNames
+from pcopy.text import count_with_noun, printable_path, shell_quoted
 from pcopy.tools.arguments import RemoveArguments
-from pcopy.tools.director import LevelsDirector, RepeatableTool, one_stage
-from pcopy.tools.summary import origins_of, pace_line, summary_values, sums_lines
-from pcopy.tools.trees import TreePreparation
+from pcopy.tools.director import LevelsDirector, UnrecordedTool, single_stage
+from pcopy.tools.summary import common_json_values, counts_lines, items_per_second_line, origins_of
+from pcopy.tools.trees import TreeJob
 
 if TYPE_CHECKING:
     from pcopy.jobs.listed import PathList
 
-_NAMED = 5
+_MAX_NAMED_PATHS = 5
 """Maximum number of paths that the question names."""
 
 _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
@@ -39,11 +39,11 @@ _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "ex
 class RemoveDirector(LevelsDirector):
     """Director of ``prm``."""
 
-    def first_task(self, place: Place, item: bytes) -> Kind:
-        return RemoveNames(place, NOBODY, item)
+    def first_task(self, place: Place, item: bytes) -> TaskKind:
+        return RemoveNames(place, NO_WAITER, item)
 
 
-class Removal(RepeatableTool):
+class RemoveTool(UnrecordedTool):
     """The program ``prm``.
 
     In its counters, ``copied`` counts the items that were removed, and ``skipped`` the directories that remain because
@@ -51,82 +51,88 @@ class Removal(RepeatableTool):
     """
 
     name = "prm"
-    writes = False  # It creates no names: no probe file has to show that all hosts see the same target.
-    stages = one_stage("remove")
-    done = "removed"
-    director = RemoveDirector
-    visitor = staticmethod(ListedRemoval)
+    writes_to_targets = False  # It creates no names: no probe file has to show that all hosts see the same target.
+    stages = single_stage("remove")
+    done_word = "removed"
+    make_director = RemoveDirector
+    make_visitor = staticmethod(ListedRemoval)
 
     def phase_name(self, phase: int) -> str:
         return "remove"
 
 
-REMOVAL = Removal()
-"""The only instance of ``Removal``."""
+REMOVE_TOOL = RemoveTool()
+"""The only instance of ``RemoveTool``."""
 
 
-class RemovePreparation(TreePreparation):
+class RemoveJob(TreeJob):
     """The job of ``prm`` on rank 0."""
 
-    program, done, incomplete = "prm", "removed", "not everything was removed"
-    names_filters = True
+    program, item_verb, incomplete_text = "prm", "removed", "not everything was removed"
+    states_filters = True
 
     def __init__(self, arguments: RemoveArguments) -> None:
-        """Check the paths, ask the user unless ``--yes`` was given, and prepare the job. Raise ``Refused`` if nothing
-        may be removed.
+        """Check the paths, ask the user unless ``--yes`` was given, and prepare the job. Raise ``RequestRefused`` if
+        nothing may be removed.
         """
         super().__init__(arguments.tree)
-        never_removed = _directories_around_us()
-        missing_is_fine = arguments.missing_is_fine
-        self.whole = arguments.whole
+        never_removed = _never_removed_directories()
+        missing_is_fine = arguments.may_be_missing
+        self.whole_directories = arguments.whole_directories
         kept: tuple[DeviceInode, ...] = ()
-        if self.tree.listing:
-            roots = self.listed(_check_listed(os.getcwdb()), whole=self.whole)
+        if self.tree.list_file:
+            roots = self.read_path_list(_working_directory_check(os.getcwdb()), whole=self.whole_directories)
             kept = tuple(never_removed)
         else:
-            roots = self.roots(lambda path: _root(path, never_removed), missing_is_fine=missing_is_fine)
+            roots = self.existing_roots(
+                lambda path: _root_for_path(path, never_removed), missing_is_fine=missing_is_fine
+            )
         self.make_job(
             roots,
             copies=True,
-            one_file_system=not self.tree.listing,
+            one_file_system=not self.tree.list_file,
             missing_is_fine=missing_is_fine,
             never_removed=kept,
-            whole_directories=self.whole,
+            whole_directories=self.whole_directories,
         )
         if roots and not arguments.yes and not self.dry_run:
-            part = "what the filters select in " if self.tree.options.select.anything else ""
-            _ask(_named(roots, part) if self.list is None else _listed(self.list, self.whole))
+            part = "what the filters select in " if self.tree.options.select.has_filters else ""
+            _ask_user(
+                _paths_description(roots, part)
+                if self.path_list is None
+                else _list_description(self.path_list, self.whole_directories)
+            )
             self.began = time.monotonic()
 
-    def is_listed(self, items: Itemized) -> bool:
+    def is_printed(self, items: ItemOutcomes) -> bool:
         return items.action == Action.DELETE
 
-    def tell_how_to_go_on(self) -> None:
-        tell("prm", "repeat the command to remove the remaining items")
+    def print_resume_advice(self) -> None:
+        print_error("prm", "repeat the command to remove the remaining items")
 
-    def lines(self, ended: Ended, seconds: float, ranks: int) -> Iterator[str]:
+    def summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> Iterator[str]:
         removed = "would be removed" if self.dry_run else "removed"
         totals, select = ended.totals, self.tree.options.select
-        yield from sums_lines(totals, removed, "left" if select.anything else "not empty")
-        if select.anything and totals.skipped:
-            excluded = f"{totals.excluded:,} excluded by filters ({origins_of(self.telling.filters)})"
-            yield f"  left: {excluded}, {_not_empty(totals):,} not empty"
-        if self.list is not None and not self.whole and self.dry_run and totals.directories:
-            yield f"  {counted(totals.directories, 'directory', 'directories')} among them, if nothing else is in them"
-        yield pace_line(totals, seconds, ranks)
+        yield from counts_lines(totals, removed, "left" if select.has_filters else "not empty")
+        if select.has_filters and totals.skipped:
+            excluded = f"{totals.excluded:,} excluded by filters ({origins_of(self.output.filter_origins)})"
+            yield f"  left: {excluded}, {_not_empty_count(totals):,} not empty"
+        if self.path_list is not None and not self.whole_directories and self.dry_run and totals.directories:
+            yield f"  {count_with_noun(totals.directories, 'directory', 'directories')} among them, if nothing else is in them"
+        yield items_per_second_line(totals, seconds, ranks)
 
-    def summary(self, ended: Ended, seconds: float, ranks: int) -> dict[str, object]:
+    def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
         totals = ended.totals
-        removed = {"removed": totals.copied, "not_empty": _not_empty(totals), "dry_run": self.dry_run}
-        return {**summary_values(totals, _COUNTED, seconds, ranks, ended.status), **removed}
+        removed = {"removed": totals.copied, "not_empty": _not_empty_count(totals), "dry_run": self.dry_run}
+        return {**common_json_values(totals, _COUNTED, seconds, ranks, ended.status), **removed}
 
 
-def _not_empty(totals: Totals) -> int:
+def _not_empty_count(totals: Totals) -> int:
     """Return the number of directories that remain because they are not empty."""
     return totals.skipped - totals.excluded
 
 
-def _directories_around_us() -> dict[tuple[int, int], str]:
+def _never_removed_directories() -> dict[tuple[int, int], str]:
     """Return names for messages of directories that are never removed, by device and inode: the working directory, all
     above it, and ``/``.
     """
@@ -145,32 +151,34 @@ def _identity(status: os.stat_result) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def _root(path: bytes, never_removed: dict[tuple[int, int], str]) -> Root:
+def _root_for_path(path: bytes, never_removed: dict[tuple[int, int], str]) -> Root:
     """Return the root for one PATH: the item in its parent directory.
 
-    Raise ``Refused`` if PATH must never be removed, and ``OSError`` if it does not exist.
+    Raise ``RequestRefused`` if PATH must never be removed, and ``OSError`` if it does not exist.
     """
     stripped = path.rstrip(b"/")
     if not stripped:
-        raise Refused(f"{shown(path)}: is the root directory, which is never removed")
+        raise RequestRefused(f"{printable_path(path)}: is the root directory, which is never removed")
     parent, name = os.path.split(stripped)
     if name in (b".", b".."):
-        raise Refused(f"{shown(path)}: {name.decode()} is never removed; name the directory")
+        raise RequestRefused(f"{printable_path(path)}: {name.decode()} is never removed; name the directory")
     status = os.lstat(stripped)
     if path != stripped and not stat.S_ISDIR(status.st_mode):
         if stat.S_ISLNK(status.st_mode):
-            raise Refused(
-                f"{shown(path)}: is a symbolic link; to remove that, leave out the slash: {for_shell(stripped)}"
+            raise RequestRefused(
+                f"{printable_path(path)}: is a symbolic link; to remove that, leave out the slash: {shell_quoted(stripped)}"
             )
-        raise Refused(f"{shown(path)}: is no directory; to remove it, leave out the slash: {for_shell(stripped)}")
+        raise RequestRefused(
+            f"{printable_path(path)}: is no directory; to remove it, leave out the slash: {shell_quoted(stripped)}"
+        )
     directory = os.path.realpath(parent or b".")
     parent_status = os.stat(directory)
     if stat.S_ISDIR(status.st_mode):
         if called := never_removed.get(_identity(status)):
-            raise Refused(f"{shown(path)}: is {called}, which is never removed")
+            raise RequestRefused(f"{printable_path(path)}: is {called}, which is never removed")
         if status.st_dev != parent_status.st_dev:
             advice = "another file system is mounted there, or it is a subvolume; unmount or delete that"
-            raise Refused(f"{shown(path)}: {advice}, or name what is in it")
+            raise RequestRefused(f"{printable_path(path)}: {advice}, or name what is in it")
     return Root(
         directory,
         directory,
@@ -183,7 +191,7 @@ def _root(path: bytes, never_removed: dict[tuple[int, int], str]) -> Root:
     )
 
 
-def _check_listed(working_directory: bytes) -> Callable[[bytes], str]:
+def _working_directory_check(working_directory: bytes) -> Callable[[bytes], str]:
     """Return a function that checks a listed path: it returns why the path must not be removed, or "".
 
     The working directory ``working_directory`` and all directories above it must not be removed.
@@ -198,32 +206,32 @@ def _check_listed(working_directory: bytes) -> Callable[[bytes], str]:
     return check
 
 
-def _named(roots: Sequence[Root], part: str) -> str:
+def _paths_description(roots: Sequence[Root], part: str) -> str:
     """Return the description of the paths for the question. ``part`` is the part of them that is removed; "":
     everything.
     """
-    names = ", ".join(shown(root.source_shown) for root in roots[:_NAMED])
-    more = f" and {len(roots) - _NAMED:,} more" if len(roots) > _NAMED else ""
+    names = ", ".join(printable_path(root.source_shown) for root in roots[:_MAX_NAMED_PATHS])
+    more = f" and {len(roots) - _MAX_NAMED_PATHS:,} more" if len(roots) > _MAX_NAMED_PATHS else ""
     whole = "" if part else f", and all that is in {'it' if len(roots) == 1 else 'them'}"
     return f"{part}{names}{more}{whole}"
 
 
-def _listed(paths: PathList, whole: bool) -> str:
+def _list_description(paths: PathList, whole: bool) -> str:
     """Return the description of a list of paths for the question. ``whole``: directories are removed with their
     contents.
     """
     more = ", and all that is in directories among them" if whole else ""
-    return f"{counted(paths.number, 'path', 'paths')} in {shown(paths.root.source_shown)} that --from lists{more}"
+    return f"{count_with_noun(paths.item_count, 'path', 'paths')} in {printable_path(paths.root.source_shown)} that --from lists{more}"
 
 
-def _ask(description: str) -> None:
-    """Ask the user whether to remove ``description``. Raise ``Refused`` unless the answer is yes."""
+def _ask_user(description: str) -> None:
+    """Ask the user whether to remove ``description``. Raise ``RequestRefused`` unless the answer is yes."""
     if sys.stdin is None or not sys.stdin.isatty():  # ``sys.stdin`` is None if the descriptor is closed.
-        raise Refused(
+        raise RequestRefused(
             "cannot ask for confirmation, since standard input is not a terminal; "
             "use --yes to remove without confirmation"
         )
     sys.stderr.write(f"prm: remove {description}? [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-        raise Refused("nothing was removed")
+        raise RequestRefused("nothing was removed")

@@ -2,42 +2,42 @@
 
 from __future__ import annotations
 
-from pcopy.errors import Refused
-from pcopy.fsio.sequential import Examined, examine, examine_times
-from pcopy.fsio.ways import is_ordinary
-from pcopy.tasks.base.job import KEEPING, Options, unrecognised
-from pcopy.text import shown
+from pcopy.errors import RequestRefused
+from pcopy.fsio.sequential import Examination, examine_close_times, examine_directory
+from pcopy.fsio.ways import supports_rename_and_random_writes
+from pcopy.tasks.base.job import KEEPING_CHOICES, Options, reason_keeping_is_refused
+from pcopy.text import printable_path
 
 
-def fitting(options: Options, path: bytes) -> tuple[Options, list[str]]:
+def options_for_destination(options: Options, path: bytes) -> tuple[Options, list[str]]:
     """Return ``options`` adapted to a job that writes into the directory ``path``, and notices for the user.
 
     If files there can only be written in order and under their final names, the job writes all files in that way, and
-    holes are filled with zeros. Raise ``Refused`` if the options do not permit that.
+    holes are filled with zeros. Raise ``RequestRefused`` if the options do not permit that.
     """
     notices: list[str] = []
     if not options.sequential:
-        if is_ordinary(path):
+        if supports_rename_and_random_writes(path):
             if options.preserve.timestamps and not options.dry_run:
-                examine_times(path)
+                examine_close_times(path)
             return options, notices
-        lacking, remaining_file = Examined() if options.dry_run else examine(path)
+        lacking, remaining_file = Examination() if options.dry_run else examine_directory(path)
         if remaining_file:
             notices.append(f"{remaining_file}: a file of pcopy's own is left there, since it cannot be removed")
         if not lacking:
             return options, notices
-        why = f"{shown(path)}: the file system {lacking}"
-        if options.existing in KEEPING:
-            raise Refused(f"{why}, and {unrecognised(options.existing)}")
+        why = f"{printable_path(path)}: the file system {lacking}"
+        if options.existing in KEEPING_CHOICES:
+            raise RequestRefused(f"{why}, and {reason_keeping_is_refused(options.existing)}")
         if options.backup:
-            raise Refused(f"{why}, and --backup would rename what is replaced: leave it out")
+            raise RequestRefused(f"{why}, and --backup would rename what is replaced: leave it out")
         notices.append(f"{why}: each file is written under its own name, in order, by one rank")
         options = options._replace(sequential=True)
     return options._replace(preserve=options.preserve._replace(sparse=False)), notices
 
 
-def refuse_restricted(path: bytes, file: bytes, advice: str, *, writes: bool) -> None:
-    """Raise ``Refused`` if an output file cannot be created in the directory ``path`` under a temporary name and
+def refuse_without_rename(path: bytes, file: bytes, advice: str, *, at_any_offset: bool) -> None:
+    """Raise ``RequestRefused`` if an output file cannot be created in the directory ``path`` under a temporary name and
     renamed when it is complete.
 
     Args:
@@ -46,5 +46,5 @@ def refuse_restricted(path: bytes, file: bytes, advice: str, *, writes: bool) ->
         advice: what the user can do, for the message.
         writes: True if the file is written in any order.
     """
-    if why := examine(path, writes=writes).refusal:
-        raise Refused(f"{shown(file)}: cannot be made: {why}; {advice}")
+    if why := examine_directory(path, writes=at_any_offset).no_rename_reason:
+        raise RequestRefused(f"{printable_path(file)}: cannot be made: {why}; {advice}")

@@ -13,78 +13,78 @@ import stat
 from collections.abc import Sequence
 from contextlib import suppress
 
-from pcopy.errors import Refused
-from pcopy.fsio.existing import Decision, decide
-from pcopy.fsio.kernel.interface import SMALL_FILE
-from pcopy.fsio.patience import open_patiently
-from pcopy.fsio.preserve import CAP_SYS_RESOURCE, capable
+from pcopy.errors import RequestRefused
+from pcopy.fsio.existing import ExistingDecision, decision_for_existing
+from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
+from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.preserve import CAP_SYS_RESOURCE, has_capability
 from pcopy.libc import free_bytes, type_of_file_system
 from pcopy.named import NamedTuple
-from pcopy.tasks.base.job import InFront, Options, Root, Sink, Totals
-from pcopy.text import shown
-from pcopy.units import show_size
-from pcopy.walk.look_ahead import LookAhead
+from pcopy.tasks.base.job import ForwardingSink, Options, Root, Sink, Totals
+from pcopy.text import printable_path
+from pcopy.units import format_size
+from pcopy.walk.look_ahead import PreliminaryWalk
 from pcopy.walk.selection import Selection
 
-_CLONING = frozenset((0x9123683E, 0x58465342, 0xCA451A4E, 0x7461636F))
+_BLOCK_SHARING_TYPES = frozenset((0x9123683E, 0x58465342, 0xCA451A4E, 0x7461636F))
 """Magic numbers (statfs(2)) of file systems that can share blocks between files: btrfs, XFS, bcachefs, OCFS2."""
 
-_SECTOR = 512
+_ST_BLOCKS_UNIT = 512
 """Bytes of the unit of ``st_blocks`` (stat(2))."""
 
 
-class Room(NamedTuple):
+class FreeSpace(NamedTuple):
     """Free space in bytes, and free inodes; -1 inodes if the file system creates them as needed."""
 
     bytes: int
     inodes: int
 
 
-def free_on(path: bytes) -> Room:
+def free_space(path: bytes) -> FreeSpace:
     """Return the free space for this process on the file system of ``path``. Raise ``OSError``, also if it
     is unknown.
     """
     file_system = os.statvfs(path)
-    free = free_bytes(file_system, reserved=capable(CAP_SYS_RESOURCE))
-    return Room(free, file_system.f_favail if file_system.f_files else -1)
+    free = free_bytes(file_system, reserved=has_capability(CAP_SYS_RESOURCE))
+    return FreeSpace(free, file_system.f_favail if file_system.f_files else -1)
 
 
-class NoRoom(Refused):
+class InsufficientSpace(RequestRefused):
     """The file system of ``target`` has too little free space; ``why`` says what is lacking, with both numbers."""
 
     def __init__(self, target: bytes, why: str) -> None:
-        super().__init__(f"{shown(target)}: {why}; make room, or try it all the same with --force")
-        self.why = why
+        super().__init__(f"{printable_path(target)}: {why}; make room, or try it all the same with --force")
+        self.reason = why
 
 
-def check_space(roots: Sequence[Root], options: Options, ahead: LookAhead) -> bool:
-    """Return True if there is enough free space as far as is known, False if that is unknown. Raise ``NoRoom`` if there
-    is certainly too little.
+def is_space_sufficient(roots: Sequence[Root], options: Options, ahead: PreliminaryWalk) -> bool:
+    """Return True if there is enough free space as far as is known, False if that is unknown. Raise
+    ``InsufficientSpace`` if there is certainly too little.
     """
     target = roots[0].target
     try:
-        free = free_on(target)
-        if _takes_less(roots, free):
+        free = free_space(target)
+        if _do_sources_fit_entirely(roots, free):
             return True
     except OSError:
         return False  # Copying meets the same error and reports it.
     if options.files_from or options.dereference:
         return False
-    needed = _Needed(options)
+    needed = _NeededSpace(options)
     for root in roots:
         needed.add_root(root, ahead)
         if not ahead.is_complete:
             return False
     if needed.bytes > free.bytes:
-        sizes = f"{show_size(needed.bytes)} are needed and {show_size(free.bytes)} are free"
-        raise NoRoom(target, f"too little room: about {sizes}")
+        sizes = f"{format_size(needed.bytes)} are needed and {format_size(free.bytes)} are free"
+        raise InsufficientSpace(target, f"too little room: about {sizes}")
     if free.inodes >= 0 and needed.inodes > free.inodes:
         numbers = f"{needed.inodes:,} are needed and {free.inodes:,} are free"
-        raise NoRoom(target, f"too few inodes: {numbers}")
+        raise InsufficientSpace(target, f"too few inodes: {numbers}")
     return True
 
 
-def _takes_less(roots: Sequence[Root], free: Room) -> bool:
+def _do_sources_fit_entirely(roots: Sequence[Root], free: FreeSpace) -> bool:
     """True if the file systems of all sources together use less space and fewer inodes than are free, so that any part
     of them fits.
     """
@@ -97,7 +97,7 @@ def _takes_less(roots: Sequence[Root], free: Room) -> bool:
     return size < free.bytes and (free.inodes < 0 or inodes < free.inodes)
 
 
-class _Needed:
+class _NeededSpace:
     """Sums of the space and the inodes that a copy needs."""
 
     def __init__(self, options: Options) -> None:
@@ -107,14 +107,14 @@ class _Needed:
         """Inodes that the copy needs."""
         self._options = options
         self._selection = Selection(options.select)
-        self._linked: set[tuple[int, int]] = set()
+        self._counted_inodes: set[tuple[int, int]] = set()
         """Device and inode of files with several names that were counted already."""
 
-    def add_root(self, root: Root, ahead: LookAhead) -> None:
+    def add_root(self, root: Root, ahead: PreliminaryWalk) -> None:
         """Add everything below a root. If ``ahead`` reaches its limit, the sums are incomplete and
         ``ahead.is_complete`` is False.
         """
-        clones = self._options.reflink != "never" and _may_clone(root)
+        clones = self._options.reflink != "never" and _can_share_blocks(root)
         source = os.path.join(root.source, root.item)
         try:
             top = os.lstat(source)
@@ -126,13 +126,13 @@ class _Needed:
             return
         to = os.path.join(root.target, root.name)
         self._add(top, to, clones)
-        for path, status in ahead.items(source, self._selects, one_file_system=self._options.one_file_system):
+        for path, status in ahead.selected_items(source, self._selects, one_file_system=self._options.one_file_system):
             self._add(status, os.path.join(to, path), clones)
 
     def _selects(self, path: bytes, status: os.stat_result) -> bool:
         """True if the filters select the item."""
         selection = self._selection
-        return not selection.anything or selection.takes(path, status.st_mode, status.st_size, status.st_mtime_ns)
+        return not selection.has_filters or selection.selects(path, status.st_mode, status.st_size, status.st_mtime_ns)
 
     def _add(self, status: os.stat_result, target: bytes, clones: bool) -> None:
         """Add one item of the source with its target path. ``clones``: True if larger files share blocks with the
@@ -140,66 +140,66 @@ class _Needed:
         """
         if status.st_nlink > 1 and self._options.preserve.links and not stat.S_ISDIR(status.st_mode):
             inode = status.st_dev, status.st_ino
-            if inode in self._linked:
+            if inode in self._counted_inodes:
                 return
-            self._linked.add(inode)
+            self._counted_inodes.add(inode)
         existing = None
         with suppress(OSError):
             existing = os.lstat(target)
         self.inodes += existing is None
-        if not stat.S_ISREG(status.st_mode) or (clones and status.st_size > SMALL_FILE):
+        if not stat.S_ISREG(status.st_mode) or (clones and status.st_size > MAX_SMALL_FILE_BYTES):
             return
         needed = status.st_size
         if self._options.preserve.sparse:
-            needed = min(needed, status.st_blocks * _SECTOR)
+            needed = min(needed, status.st_blocks * _ST_BLOCKS_UNIT)
         if existing is not None:
-            needed -= self._freed(status, existing, needed)
+            needed -= self._bytes_not_needed(status, existing, needed)
         self.bytes += max(0, needed)
 
-    def _freed(self, status: os.stat_result, existing: os.stat_result, needed: int) -> int:
+    def _bytes_not_needed(self, status: os.stat_result, existing: os.stat_result, needed: int) -> int:
         """Return by how many bytes the needed space is smaller because of the existing item: all ``needed`` bytes if
         that is kept, its own blocks if it is replaced.
         """
-        decision = decide(self._options.existing, self._options.modify_window, status, existing)
-        if decision is not Decision.REPLACE:
+        decision = decision_for_existing(self._options.existing, self._options.modify_window, status, existing)
+        if decision is not ExistingDecision.REPLACE:
             return needed
         gives_way = stat.S_ISREG(existing.st_mode) and existing.st_nlink == 1 and not self._options.backup
-        return existing.st_blocks * _SECTOR if gives_way else 0
+        return existing.st_blocks * _ST_BLOCKS_UNIT if gives_way else 0
 
 
-def _may_clone(root: Root) -> bool:
+def _can_share_blocks(root: Root) -> bool:
     """True if source and target of the root are on the same file system and that can share blocks between files."""
     if root.source_id[0] != root.target_id[0]:
         return False
     try:
-        descriptor = open_patiently(root.target, os.O_PATH | os.O_CLOEXEC)
+        descriptor = open_with_retries(root.target, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return False
     try:
-        return type_of_file_system(descriptor) in _CLONING
+        return type_of_file_system(descriptor) in _BLOCK_SHARING_TYPES
     finally:
         os.close(descriptor)
 
 
-class RoomWatch(InFront):
+class FreeSpaceWatch(ForwardingSink):
     """Sink that prints a warning once if the remaining files will not fit, when all of them have been found."""
 
     def __init__(self, sink: Sink, target: bytes) -> None:
         super().__init__(sink)
         self._target = target
-        self._is_told = False
+        self._has_warned = False
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
         super().progress(phase, totals, silent)
-        if self._is_told or totals.unscanned or phase != "copy":
+        if self._has_warned or totals.unscanned or phase != "copy":
             return
-        self._is_told = True
+        self._has_warned = True
         remaining = totals.found_bytes - totals.skipped_bytes - totals.failed_bytes - max(totals.moved, totals.bytes)
         with suppress(OSError):
-            free = free_on(self._target).bytes
+            free = free_space(self._target).bytes
             if remaining > free:
                 self.notice(
-                    f"{shown(self._target)}: {show_size(remaining)} remain to be copied and {show_size(free)} "
+                    f"{printable_path(self._target)}: {format_size(remaining)} remain to be copied and {format_size(free)} "
                     "are free: unless files have holes or replace others, the job will stop when the space is used up; "
                     "it can be resumed"
                 )

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pcopy.engine.messages import Halt
-from pcopy.errors import INCOMPLETE, INTERNAL, OK, REFUSED, STOPPED, UNSYNCED
-from pcopy.launch.tool import Ended
-from pcopy.launch.watch.signals import told
+from pcopy.errors import EXIT_INCOMPLETE, EXIT_INTERNAL, EXIT_OK, EXIT_REFUSED, EXIT_STOPPED, SYNC_FAILED_CODE
+from pcopy.launch.tool import JobResult
+from pcopy.launch.watch.signals import stop_message
 from pcopy.tasks.base.job import Job, Totals
-from pcopy.text import counted
-from pcopy.units import show_seconds, show_size
+from pcopy.text import count_with_noun
+from pcopy.units import format_seconds, format_size
 
-_OUTCOMES = {
-    INCOMPLETE: "incomplete: not everything is in the destination (status 1)",
-    INTERNAL: "internal error (status 70)",
-    STOPPED: "stopped early (status 75)",
-    REFUSED: "nothing but directories was copied (status 2)",
+_OUTCOME_LINES = {
+    EXIT_INCOMPLETE: "incomplete: not everything is in the destination (status 1)",
+    EXIT_INTERNAL: "internal error (status 70)",
+    EXIT_STOPPED: "stopped early (status 75)",
+    EXIT_REFUSED: "nothing but directories was copied (status 2)",
 }
 """Last line of the summary, by exit status."""
 
@@ -31,14 +31,14 @@ _COUNTED = (
 """Counters of ``Totals`` that ``--json`` shows."""
 
 
-def job_lines(
+def copy_summary_lines(
     job: Job,
-    ended: Ended,
+    ended: JobResult,
     seconds: float,
     ranks: int,
-    before: int | None,
+    earlier_bytes: int | None,
     *,
-    unwritten: bool,
+    has_write_error: bool,
     filters: Sequence[str] = (),
 ) -> list[str]:
     """Return the summary of a copy for people.
@@ -50,25 +50,25 @@ def job_lines(
         ranks: number of ranks.
         before: bytes that earlier runs of the job copied; None for a new job.
         unwritten: True if the signature or the manifest could not be written.
-        filters: where filters are set, as in ``Telling``.
+        filters: where filters are set, as in ``OutputOptions``.
     """
-    from pcopy.jobs.earlier_jobs import KEEPING_UNREAD
+    from pcopy.jobs.earlier_jobs import KEEP_WITHOUT_READING
 
-    options, lines = job.options, summary_lines(ended.totals, seconds, ranks, ended.status, before, filters)
+    options, lines = job.options, summary_lines(ended.totals, seconds, ranks, ended.status, earlier_bytes, filters)
     if options.sequential and ended.totals.files:
         lines.insert(1, "  each file was written under its own name, in order, by one rank (sequential)")
-    if unwritten:
+    if has_write_error:
         lines[-1] = "incomplete: everything is copied, but the signature or manifest could not be written (status 1)"
-    elif lacks_only_deletion(job, ended.totals):
+    elif is_only_deletion_missing(job, ended.totals):
         nothing = "nothing more" if ended.totals.deleted else "nothing"
         lines[-1] = f"incomplete: everything is copied, but {nothing} was deleted (status 1)"
-    if options.verify and options.existing in KEEPING_UNREAD and (kept := ended.totals.skipped):
-        were = counted(kept, "item was", "items were")
+    if options.verify and options.existing in KEEP_WITHOUT_READING and (kept := ended.totals.skipped):
+        were = count_with_noun(kept, "item was", "items were")
         lines.append(f"{were} skipped and not verified (see --existing changed, --checksum)")
     return lines
 
 
-def lacks_only_deletion(job: Job, totals: Totals) -> bool:
+def is_only_deletion_missing(job: Job, totals: Totals) -> bool:
     """True if everything was copied, but nothing was deleted since there are more extra items than ``--max-delete``.
     Resuming the job would not change that.
     """
@@ -76,7 +76,12 @@ def lacks_only_deletion(job: Job, totals: Totals) -> bool:
 
 
 def summary_lines(
-    totals: Totals, seconds: float, ranks: int, status: int, before: int | None = None, filters: Sequence[str] = ()
+    totals: Totals,
+    seconds: float,
+    ranks: int,
+    status: int,
+    earlier_bytes: int | None = None,
+    filters: Sequence[str] = (),
 ) -> list[str]:
     """Return the main lines of the summary for people.
 
@@ -86,35 +91,36 @@ def summary_lines(
         ranks: number of ranks.
         status: exit status.
         before: bytes that earlier runs of the job copied: they do not count for the rate. None for a new job.
-        filters: where filters are set, as in ``Telling``.
+        filters: where filters are set, as in ``OutputOptions``.
     """
-    lines = sums_lines(totals, "copied", "skipped")
+    lines = counts_lines(totals, "copied", "skipped")
     if totals.verified:
-        read = show_size(totals.confirmed_bytes)
-        lines.append(f"  verified: {counted(totals.verified, 'item', 'items')}, {read} read back")
-    lines += _listed(
-        "skipped", [show_size(totals.skipped_bytes), f"{totals.excluded:,} excluded by filters ({origins_of(filters)})"]
+        read = format_size(totals.confirmed_bytes)
+        lines.append(f"  verified: {count_with_noun(totals.verified, 'item', 'items')}, {read} read back")
+    lines += _nonzero_line(
+        "skipped",
+        [format_size(totals.skipped_bytes), f"{totals.excluded:,} excluded by filters ({origins_of(filters)})"],
     )
-    lines += _listed("failed", [f"{totals.changed:,} changed meanwhile", f"{totals.vanished:,} vanished"])
-    lines += remarks_lines(totals)
-    copied = _copied_now(totals, before)
+    lines += _nonzero_line("failed", [f"{totals.changed:,} changed meanwhile", f"{totals.vanished:,} vanished"])
+    lines += other_counts_lines(totals)
+    copied = _bytes_of_this_run(totals, earlier_bytes)
     lines.append(
-        f"{show_size(copied)}{'' if before is None else ' by this run'} in {show_seconds(seconds)}: "
-        f"{show_size(_rate(copied, seconds))}/s with {counted(ranks, 'rank', 'ranks')}"
+        f"{format_size(copied)}{'' if earlier_bytes is None else ' by this run'} in {format_seconds(seconds)}: "
+        f"{format_size(_rate(copied, seconds))}/s with {count_with_noun(ranks, 'rank', 'ranks')}"
     )
-    if status != OK:
-        lines.append(_OUTCOMES.get(status, f"ended with status {status}"))
-        if status == STOPPED and totals.found == totals.copied + totals.skipped + totals.failed:
+    if status != EXIT_OK:
+        lines.append(_OUTCOME_LINES.get(status, f"ended with status {status}"))
+        if status == EXIT_STOPPED and totals.found == totals.copied + totals.skipped + totals.failed:
             lines[-1] += ": all items are done, but the job is not: the last sync, for instance, is missing"
     return lines
 
 
-def filter_values(origins: Sequence[str]) -> dict[str, object]:
+def filter_json_values(origins: Sequence[str]) -> dict[str, object]:
     """Return the values of ``--json`` about filters that are set in files."""
     return {"filters": list(origins)}
 
 
-def sums_lines(totals: Totals, done: str, left: str, *, sizes: bool = True) -> list[str]:
+def counts_lines(totals: Totals, copied_word: str, skipped_word: str, *, sizes: bool = True) -> list[str]:
     """Return the line with the number of items found and their outcomes, and a line with the types of the items.
 
     Args:
@@ -124,49 +130,49 @@ def sums_lines(totals: Totals, done: str, left: str, *, sizes: bool = True) -> l
         sizes: False if the sizes of files are unknown.
     """
     rest = totals.found - totals.copied - totals.skipped - totals.failed
-    sums = [f"{totals.copied:,} {done}", f"{totals.skipped:,} {left}", f"{totals.failed:,} failed"]
+    sums = [f"{totals.copied:,} {copied_word}", f"{totals.skipped:,} {skipped_word}", f"{totals.failed:,} failed"]
     if rest:
         sums.append(f"{rest:,} not reached")
     kinds = [
-        counted(totals.files, "file", "files") + (f" of {show_size(totals.bytes)}" if sizes else ""),
-        counted(totals.directories, "directory", "directories"),
-        counted(totals.symlinks, "symbolic link", "symbolic links"),
-        counted(totals.hardlinks, "hard link", "hard links"),
-        counted(totals.special, "special file", "special files"),
+        count_with_noun(totals.files, "file", "files") + (f" of {format_size(totals.bytes)}" if sizes else ""),
+        count_with_noun(totals.directories, "directory", "directories"),
+        count_with_noun(totals.symlinks, "symbolic link", "symbolic links"),
+        count_with_noun(totals.hardlinks, "hard link", "hard links"),
+        count_with_noun(totals.special, "special file", "special files"),
     ]
-    return [f"{totals.found:,} found = {' + '.join(sums)}", *_listed(done, kinds)]
+    return [f"{totals.found:,} found = {' + '.join(sums)}", *_nonzero_line(copied_word, kinds)]
 
 
-def remarks_lines(totals: Totals) -> list[str]:
+def other_counts_lines(totals: Totals) -> list[str]:
     """Return the line of other counts, such as excused items and warnings, if any is not 0."""
     remarks = [
         f"{totals.deleted:,} deleted",
         f"{totals.mended:,} updated (metadata only)",
         f"{totals.excused:,} excused (owner, group or attributes that cannot be set)",
-        counted(totals.warnings, "warning", "warnings"),
+        count_with_noun(totals.warnings, "warning", "warnings"),
     ]
-    return _listed("besides", remarks)
+    return _nonzero_line("besides", remarks)
 
 
 def origins_of(filters: Sequence[str]) -> str:
-    """Return where filters are set, from ``Telling.filters``, which is empty if all stand on the command line."""
+    """Return where filters are set, from ``OutputOptions.filters``, which is empty if all stand on the command line."""
     return ", ".join(filters) or "on the command line"
 
 
-def pace_line(totals: Totals, seconds: float, ranks: int) -> str:
+def items_per_second_line(totals: Totals, seconds: float, ranks: int) -> str:
     """Return a line with the wall time and the items per second, for programs that transfer no data."""
     rate = _rate(totals.copied, seconds)
-    return f"{show_seconds(seconds)}: {rate:,.0f} items/s with {counted(ranks, 'rank', 'ranks')}"
+    return f"{format_seconds(seconds)}: {rate:,.0f} items/s with {count_with_noun(ranks, 'rank', 'ranks')}"
 
 
-def summary_of(
-    ended: Ended,
+def copy_json_summary(
+    ended: JobResult,
     seconds: float,
     ranks: int,
     *,
     signature: str | None = None,
     job: str | None = None,
-    before: int | None = None,
+    earlier_bytes: int | None = None,
     sequential: bool = False,
 ) -> dict[str, object]:
     """Return the summary of a copy as values for ``--json``; sizes are in bytes, and ``bytes_per_second`` is an
@@ -176,15 +182,15 @@ def summary_of(
     resumed.
     """
     totals = ended.totals
-    values = summary_values(totals, _COUNTED, seconds, ranks, ended.status)
+    values = common_json_values(totals, _COUNTED, seconds, ranks, ended.status)
     values |= {"verified": totals.verified, "verified_bytes": totals.confirmed_bytes}
     values["layouts"] = [{"layout": text, "files": files} for text, files in ended.layouts]
-    rate = round(_rate(_copied_now(totals, before), seconds))
+    rate = round(_rate(_bytes_of_this_run(totals, earlier_bytes), seconds))
     values |= {"bytes_per_second": rate, "sequential": sequential}
     return {**values, "signature": signature, "job": job}
 
 
-def summary_values(
+def common_json_values(
     totals: Totals, counted: Sequence[str], seconds: float, ranks: int, status: int
 ) -> dict[str, object]:
     """Return the values of ``--json`` that all programs have, with the counters named by ``counted``."""
@@ -192,7 +198,7 @@ def summary_values(
     return {**counts, "seconds": round(seconds, 3), "ranks": ranks, "exit_status": status}
 
 
-def _copied_now(totals: Totals, earlier_bytes: int | None) -> int:
+def _bytes_of_this_run(totals: Totals, earlier_bytes: int | None) -> int:
     """The bytes that this run has copied. What it found to be wrong of earlier ones may be more; and earlier ones may
     have copied a part of a large file that it has ended.
     """
@@ -203,18 +209,18 @@ def _rate(copied: int, seconds: float) -> float:
     return copied / seconds if seconds > 0 else 0.0
 
 
-def _listed(title: str, parts: list[str]) -> list[str]:
+def _nonzero_line(title: str, parts: list[str]) -> list[str]:
     """Return a line with those ``parts`` that do not begin with a count of 0; no line if all do."""
     nonzero = [part for part in parts if not part.startswith("0 ")]
     return [f"  {title}: {', '.join(nonzero)}"] if nonzero else []
 
 
-def told_of_halt(reason: Halt, cut_short: bool) -> str:
+def halt_text(reason: Halt, may_be_cut_short: bool) -> str:
     """Return the reason why the job halted, and the consequence for the files that were copied.
 
     Every copied file is complete, except after a failed sync: then it is unknown. ``cut_short``: an earlier run may
     have left incomplete files.
     """
-    text = told(reason)
-    exception = "; but what an earlier run was writing when it ended early may be cut short" if cut_short else ""
-    return text if reason.code == UNSYNCED else f"{text}; every file that has been copied is whole{exception}"
+    text = stop_message(reason)
+    exception = "; but what an earlier run was writing when it ended early may be cut short" if may_be_cut_short else ""
+    return text if reason.code == SYNC_FAILED_CODE else f"{text}; every file that has been copied is whole{exception}"

@@ -8,140 +8,144 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pcopy.errors import INCOMPLETE, OK, Refused
-from pcopy.jobs.meant import meant
-from pcopy.jobs.paths import source_of
-from pcopy.jobs.spool import SET_ANOTHER, refusing, spool_in
-from pcopy.launch.tool import Ended
-from pcopy.tasks.base.itemized import Itemized
+from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RequestRefused
+from pcopy.jobs.meant import suggestion_for
+from pcopy.jobs.paths import source_path
+from pcopy.jobs.spool import TMPDIR_ADVICE, refusing_spool_errors, spool_factory
+from pcopy.launch.tool import JobResult
+from pcopy.tasks.base.itemized import ItemOutcomes
 from pcopy.tasks.base.job import Failure, Job, Root, Sink, Totals
 from pcopy.tasks.base.rank import Rank
-from pcopy.text import shown
+from pcopy.text import printable_path
 from pcopy.tools.arguments import TreeArguments
-from pcopy.tools.ending import LinesOfItems, SummedPreparation, told_beside_lines
-from pcopy.tools.outputs import check_told
+from pcopy.tools.ending import ItemLinesSink, UnrecordedJob, output_for_dry_run
+from pcopy.tools.outputs import check_output_files
 
 if TYPE_CHECKING:
     from pcopy.jobs.listed import PathList
 
 
-class TreePreparation(SummedPreparation):
+class TreeJob(UnrecordedJob):
     """The job, on rank 0, of a program that processes trees in place.
 
     A path that does not exist counts as a failed item; the other paths are processed all the same.
     """
 
-    done: str
+    item_verb: str
     """Word for what is done to trees, for example ``removed``."""
 
     def __init__(self, tree: TreeArguments) -> None:
-        telling = tree.telling
+        telling = tree.output
         dry_run = tree.options.dry_run
         if dry_run:
-            telling = told_beside_lines(telling)
+            telling = output_for_dry_run(telling)
         super().__init__(tree.ranks, tree.in_flight, telling, dry_run=dry_run)
         self.tree = tree
-        self._missing: list[Failure] = []
+        self._missing_paths: list[Failure] = []
         """Failures of paths that do not exist."""
-        self.list: PathList | None = None
+        self.path_list: PathList | None = None
         """The list of ``--from``; None without that option."""
 
-    def roots(
-        self, root_of: Callable[[bytes], Root], *, missing_is_fine: bool = False, once: bool = True
+    def existing_roots(
+        self, make_root: Callable[[bytes], Root], *, missing_is_fine: bool = False, unique: bool = True
     ) -> tuple[Root, ...]:
         """Return the roots of the paths of the command line.
 
         Args:
             root_of: returns the root of a path. It raises ``OSError`` if the path does not exist, which is recorded as
-                a failure, and ``Refused``.
+                a failure, and ``RequestRefused``.
             missing_is_fine: True if a path that does not exist is not a failure.
             once: True if a root that is named more than once is returned once only.
         """
         found: dict[object, Root] = {}
         for path in self.tree.paths:
             try:
-                root = root_of(path)
+                root = make_root(path)
             except OSError as error:
                 if error.errno not in (errno.ENOENT, errno.ENOTDIR) or not missing_is_fine:
-                    self._missing.append(_not_there(path, error))
+                    self._missing_paths.append(_missing_path_failure(path, error))
             else:
-                found.setdefault((root.source_id, root.item) if once else len(found), root)
+                found.setdefault((root.source_id, root.item) if unique else len(found), root)
         return tuple(found.values())
 
-    def listed(self, check: Callable[[bytes], str] = lambda path: "", *, whole: bool = False) -> tuple[Root, ...]:
+    def read_path_list(
+        self, check: Callable[[bytes], str] = lambda path: "", *, whole: bool = False
+    ) -> tuple[Root, ...]:
         """Read the list of ``--from``, and return the root below which all listed paths are, or nothing if the list is
         empty.
 
-        ``check`` and ``whole`` as for ``read_list``. Raise ``Refused`` if the list cannot be used.
+        ``check`` and ``whole`` as for ``read_list``. Raise ``RequestRefused`` if the list cannot be used.
         """
         from pcopy.jobs.listed import read_list
 
         tree = self.tree
         within = os.path.realpath(tree.paths[0]) if tree.paths else None
         if within is not None and not os.path.isdir(within):
-            raise Refused(
-                f"{shown(tree.paths[0])}: is no directory; name the one that contains the paths that --from lists"
+            raise RequestRefused(
+                f"{printable_path(tree.paths[0])}: is no directory; name the one that contains the paths that --from lists"
             )
-        spool = spool_in(b"")
-        with refusing(b"", SET_ANOTHER):
-            self.list = read_list(tree.listing, spool, nul=tree.nul, within=within, check=check, whole=whole)
-        return () if self.list is None else (self.list.root,)
+        spool = spool_factory(b"")
+        with refusing_spool_errors(b"", TMPDIR_ADVICE):
+            self.path_list = read_list(
+                tree.list_file, spool, nul=tree.nul_separated, within=within, check=check, omit_below_listed=whole
+            )
+        return () if self.path_list is None else (self.path_list.root,)
 
     def make_job(self, roots: tuple[Root, ...], *, copies: bool, **options: Any) -> None:
-        """Create the job for these roots. Raise ``Refused`` if an output file cannot be written.
+        """Create the job for these roots. Raise ``RequestRefused`` if an output file cannot be written.
 
         ``options`` are fields of ``Options`` other than those that are common to all these programs.
         """
-        check_told(self.telling, () if self.list else roots, f"is {self.done}")
-        common = self.tree.options._replace(itemize=self.telling.itemizes or self.lists)
+        check_output_files(self.output, () if self.path_list else roots, f"is {self.item_verb}")
+        common = self.tree.options._replace(itemize=self.output.reports_items or self.prints_items)
         self.job = Job(os.urandom(5).hex(), 1, roots, common._replace(**options), copies=copies)
-        if self.list is not None:
-            from pcopy.jobs.files_from import path_of
+        if self.path_list is not None:
+            from pcopy.jobs.files_from import descriptor_path
 
-            options_with_list = self.job.options._replace(told=self.list.told)
-            self.job = self.job._replace(listed=path_of(self.list.file), options=options_with_list)
+            options_with_list = self.job.options._replace(told=self.path_list.record_size)
+            self.job = self.job._replace(listed=descriptor_path(self.path_list.file), options=options_with_list)
         self.began = time.monotonic()
 
     @property
-    def lists(self) -> bool:
+    def prints_items(self) -> bool:
         """True if a line is printed on standard output for each item that would be changed."""
-        return self.dry_run and not (self.telling.json or self.telling.quiet)
+        return self.dry_run and not (self.output.json or self.output.quiet)
 
-    def is_listed(self, items: Itemized) -> bool:
+    def is_printed(self, items: ItemOutcomes) -> bool:
         """Return True if a line is printed for these items in a dry run."""
         return False
 
     def sink(self, screen: Sink) -> Sink:
         """Return the sink of the job, after passing the failures of paths that do not exist to ``screen``."""
-        if self._missing:
-            screen.failures(self._missing)
-        return super().sink(LinesOfItems(screen, self.is_listed) if self.lists else screen)
+        if self._missing_paths:
+            screen.failures(self._missing_paths)
+        return super().sink(ItemLinesSink(screen, self.is_printed) if self.prints_items else screen)
 
-    def settle(self, rank: Rank, totals: Totals) -> int:
-        return INCOMPLETE if self._missing else OK
+    def complete(self, rank: Rank, totals: Totals) -> int:
+        return EXIT_INCOMPLETE if self._missing_paths else EXIT_OK
 
-    def tell_end(self, ended: Ended, ranks: int) -> int:
-        missing, totals = len(self._missing), ended.totals
+    def report_end(self, ended: JobResult, ranks: int) -> int:
+        missing, totals = len(self._missing_paths), ended.totals
         totals = totals._replace(found=totals.found + missing, failed=totals.failed + missing)
-        return super().tell_end(ended._replace(totals=totals), ranks)
+        return super().report_end(ended._replace(totals=totals), ranks)
 
 
-def topmost(roots: Sequence[Root]) -> tuple[Root, ...]:
+def without_nested_roots(roots: Sequence[Root]) -> tuple[Root, ...]:
     """Return the roots without those that are inside another one, so that no item is processed twice or by two ranks at
     the same time.
     """
-    places = {source_of(root): root for root in roots}
-    return tuple(root for place, root in places.items() if places.keys().isdisjoint(_above(place)))
+    places = {source_path(root): root for root in roots}
+    return tuple(root for place, root in places.items() if places.keys().isdisjoint(_parents(place)))
 
 
-def _above(path: bytes) -> Iterator[bytes]:
+def _parents(path: bytes) -> Iterator[bytes]:
     """Yield all directories above ``path``, the nearest first."""
     while (parent := os.path.dirname(path)) != path:
         path = parent
         yield path
 
 
-def _not_there(path: bytes, error: OSError) -> Failure:
+def _missing_path_failure(path: bytes, error: OSError) -> Failure:
     """Return the failure for a path that cannot be examined."""
-    advice = meant(path) if error.errno == errno.ENOENT else ""
+    advice = suggestion_for(path) if error.errno == errno.ENOENT else ""
     return Failure(path, "stat", error.errno or errno.EIO, advice)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from pcopy.text import shown
-from pcopy.tools.walk_summary import histogram
-from pcopy.units import show_size
-from pcopy.walk.layout_sums import OTHER, OTHERS, PATTERNS, AllLayoutSums, LayoutSums
+from pcopy.text import printable_path
+from pcopy.tools.walk_summary import histogram_lines
+from pcopy.units import format_size
+from pcopy.walk.layout_sums import OTHER_NAME, OTHER_NUMBER, PATTERNS, AllLayoutSums, LayoutSums
 
-CALLED = {
+PATTERN_NAMES = {
     "raid0": "stripes on OSTs",
     "overstriped": "several stripes on one OST (overstriped)",
     "mdt": "on the MDT",
@@ -22,19 +22,19 @@ CALLED = {
     "unknown": "unknown: no permission to read the file",
 }
 """Names for people of the patterns of layouts."""
-assert tuple(CALLED) == PATTERNS
+assert tuple(PATTERN_NAMES) == PATTERNS
 
 
 def layouts_lines(sums: AllLayoutSums | None) -> Iterator[str]:
     """Yield the lines for people."""
-    for each in sums.in_order if sums else ():
-        yield from _lines(each)
+    for each in sums.sorted_by_path if sums else ():
+        yield from _file_system_lines(each)
 
 
-def _lines(sums: LayoutSums) -> Iterator[str]:
+def _file_system_lines(sums: LayoutSums) -> Iterator[str]:
     """Yield the lines of one Lustre file system."""
     yield ""
-    yield f"on Lustre, at {shown(sums.path)}:"
+    yield f"on Lustre, at {printable_path(sums.path)}:"
     for title, table in (
         ("files by layout", "layouts"),
         ("files by kind of layout", "patterns"),
@@ -44,29 +44,29 @@ def _lines(sums: LayoutSums) -> Iterator[str]:
         ("objects by OST (bytes are an estimate from stripes and sizes)", "osts"),
         ("files with data on their MDT (bytes are an estimate)", "mdt"),
     ):
-        rows = [(name_of(table, key), number, size) for key, (number, size) in _in_order(sums, table)]
-        yield from histogram(title, rows)
-    yield from histogram(
-        "directories by MDT", [(name_of("mdts", key), number, None) for key, (number, _) in _in_order(sums, "mdts")]
+        rows = [(row_name(table, key), number, size) for key, (number, size) in _sorted_rows(sums, table)]
+        yield from histogram_lines(title, rows)
+    yield from histogram_lines(
+        "directories by MDT", [(row_name("mdts", key), number, None) for key, (number, _) in _sorted_rows(sums, "mdts")]
     )
 
 
-def layouts_of(sums: AllLayoutSums | None) -> dict[str, object]:
+def layouts_json(sums: AllLayoutSums | None) -> dict[str, object]:
     """Return the values for ``--json``: the key ``lustre`` if there are any layouts."""
-    return {"lustre": [_values(each) for each in sums.in_order]} if sums else {}
+    return {"lustre": [_file_system_json(each) for each in sums.sorted_by_path]} if sums else {}
 
 
-def _values(sums: LayoutSums) -> dict[str, object]:
+def _file_system_json(sums: LayoutSums) -> dict[str, object]:
     """Return the values of one Lustre file system for ``--json``."""
 
     def rows(table: str, key: str, number: str = "files", size: str = "bytes") -> list[dict[str, object]]:
         """Return the rows of ``table`` as objects with these keys."""
-        found = [(each, dict(zip((number, size), row, strict=True))) for each, row in _in_order(sums, table)]
-        return [{key: None if each == OTHER else each, **row} for each, row in found]
+        found = [(each, dict(zip((number, size), row, strict=True))) for each, row in _sorted_rows(sums, table)]
+        return [{key: None if each == OTHER_NUMBER else each, **row} for each, row in found]
 
     on_mdt, estimated = sums.tables["mdt"].get(0, (0, 0))
     return {
-        "path": shown(sums.path),
+        "path": printable_path(sums.path),
         "layouts": rows("layouts", "layout"),
         "patterns": rows("patterns", "pattern"),
         "stripe_counts": rows("stripe_counts", "stripes"),
@@ -74,11 +74,11 @@ def _values(sums: LayoutSums) -> dict[str, object]:
         "pools": rows("pools", "pool"),
         "osts": rows("osts", "ost", "objects", "estimated_bytes"),
         "on_mdt": {"files": on_mdt, "estimated_bytes": estimated},
-        "mdts": [{"mdt": mdt, "directories": number} for mdt, (number, _) in _in_order(sums, "mdts")],
+        "mdts": [{"mdt": mdt, "directories": number} for mdt, (number, _) in _sorted_rows(sums, "mdts")],
     }
 
 
-def _in_order(sums: LayoutSums, table: str) -> list[tuple[Any, list[int]]]:
+def _sorted_rows(sums: LayoutSums, table: str) -> list[tuple[Any, list[int]]]:
     """Return the rows of a table: by bytes if the keys are words, by key if the keys are numbers."""
     rows = sums.tables[table].items()
     if table in ("layouts", "patterns", "pools"):
@@ -86,19 +86,19 @@ def _in_order(sums: LayoutSums, table: str) -> list[tuple[Any, list[int]]]:
     return sorted(rows)
 
 
-def name_of(table: str, key: Any) -> str:
+def row_name(table: str, key: Any) -> str:
     """Return the name for people of a row of ``table``."""
-    if key in (None, OTHER):
-        return OTHERS
+    if key in (None, OTHER_NUMBER):
+        return OTHER_NAME
     if key == 0 and table in ("stripe_counts", "stripe_sizes", "mdt"):
         return "on the MDT"
-    return _CALL.get(table, str)(key)
+    return _ROW_NAMES.get(table, str)(key)
 
 
-_CALL: dict[str, Callable[[Any], str]] = {
-    "patterns": lambda key: CALLED.get(key, key),
+_ROW_NAMES: dict[str, Callable[[Any], str]] = {
+    "patterns": lambda key: PATTERN_NAMES.get(key, key),
     "pools": lambda key: key or "in no pool",
-    "stripe_sizes": show_size,
+    "stripe_sizes": format_size,
     "osts": "OST {}".format,
     "mdts": "MDT {}".format,
 }

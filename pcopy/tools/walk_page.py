@@ -7,25 +7,25 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pcopy import __version__
-from pcopy.report.page.charts import bar, columns, figure
-from pcopy.report.page.markup import Child, Markup, element, path
-from pcopy.report.page.page import document
-from pcopy.report.page.sections import edge, section
-from pcopy.report.page.tables import folded, table
-from pcopy.text import counted, shown
-from pcopy.units import show_size
+from pcopy.report.page.charts import figure, share_bar, stacked_columns
+from pcopy.report.page.markup import Child, Markup, element, path_markup
+from pcopy.report.page.page import html_document
+from pcopy.report.page.sections import power_of_two_text, section
+from pcopy.report.page.tables import foldable, table
+from pcopy.text import count_with_noun, printable_path
+from pcopy.units import format_size
 
 BEGINNING = b"<!doctype html>\n<!-- pcopy walk 1 -->\n"
 """First bytes of each page, by which an older one is recognised and may be replaced."""
 
-_MANY = 12
+_MANY_COLUMNS = 12
 """Number of columns above which only some of them are labelled."""
 
 Values = Mapping[str, Any]
 Row = Mapping[str, Any]
 
 
-def page_of(values: Values, sources: Sequence[bytes]) -> str:
+def walk_page(values: Values, sources: Sequence[bytes]) -> str:
     """Return the HTML page.
 
     Args:
@@ -33,8 +33,8 @@ def page_of(values: Values, sources: Sequence[bytes]) -> str:
         sources: the paths that were walked.
     """
     sums = values["summary"]
-    names = [path(shown(source)) for source in sources[:3]]
-    more = counted(len(sources) - 3, "further path", "further paths") if len(sources) > 3 else None
+    names = [path_markup(printable_path(source)) for source in sources[:3]]
+    more = count_with_noun(len(sources) - 3, "further path", "further paths") if len(sources) > 3 else None
     header = element(
         "header",
         element("p", "pwalk summary", class_="over"),
@@ -43,12 +43,20 @@ def page_of(values: Values, sources: Sequence[bytes]) -> str:
         if values["failed"]
         else None,
     )
-    parts = (header, _tiles(values), *_charts(sums), *_lists(sums), _unusual(sums), *_on_lustre(sums), _foot())
-    title = "pwalk: " + ", ".join(map(shown, sources[:3]))
-    return document(title, *parts, comment="pcopy walk 1")
+    parts = (
+        header,
+        _summary_boxes(values),
+        *_chart_sections(sums),
+        *_list_sections(sums),
+        _unusual_section(sums),
+        *_lustre_sections(sums),
+        _footer(),
+    )
+    title = "pwalk: " + ", ".join(map(printable_path, sources[:3]))
+    return html_document(title, *parts, comment="pcopy walk 1")
 
 
-def _tiles(values: Values) -> Markup:
+def _summary_boxes(values: Values) -> Markup:
     """Return the boxes with the most important numbers."""
     sums = values["summary"]
     types = sums["types"]
@@ -57,11 +65,11 @@ def _tiles(values: Values) -> Markup:
         (
             "Directories",
             f"{types.get('directory', 0):,}",
-            counted(types.get("symlink", 0), "symbolic link", "symbolic links"),
+            count_with_noun(types.get("symlink", 0), "symbolic link", "symbolic links"),
         ),
-        ("Bytes", show_size(sums["bytes"]), f"{show_size(sums['allocated'])} allocated"),
-        ("Users", f"{len(sums['users']):,}", counted(len(sums["groups"]), "group", "groups")),
-        ("Mean file", show_size(sums["bytes"] // max(1, types.get("file", 0))), "bytes per file"),
+        ("Bytes", format_size(sums["bytes"]), f"{format_size(sums['allocated'])} allocated"),
+        ("Users", f"{len(sums['users']):,}", count_with_noun(len(sums["groups"]), "group", "groups")),
+        ("Mean file", format_size(sums["bytes"] // max(1, types.get("file", 0))), "bytes per file"),
     ]
     boxes = [
         element("div", element("dt", name), element("dd", value, element("small", note))) for name, value, note in tiles
@@ -69,19 +77,19 @@ def _tiles(values: Values) -> Markup:
     return element("dl", *boxes, class_="tiles")
 
 
-def _charts(sums: Values) -> list[Markup]:
+def _chart_sections(sums: Values) -> list[Markup]:
     """Return the sections with histograms."""
     read = {row["from_days"]: row for row in sums["read"]}
     ages = [{**row, "read": read.get(row["from_days"], {"files": 0})["files"]} for row in sums["modified"]]
     return [
-        _histograms("Sizes of files", "sizes", sums["sizes"], _below, (("files", False), ("bytes", True))),
-        _histograms("Ages of files", "ages", ages, _age, (("files", False), ("bytes", True), ("read", False))),
+        _histograms("Sizes of files", "sizes", sums["sizes"], _size_label, (("files", False), ("bytes", True))),
+        _histograms("Ages of files", "ages", ages, _age_label, (("files", False), ("bytes", True), ("read", False))),
         _histograms("Depths", "depths", sums["depths"], lambda row: f"{row['depth']}", (("items", False),)),
-        _histograms("Entries of directories", "entries", sums["entries"], _fewer, (("directories", False),)),
+        _histograms("Entries of directories", "entries", sums["entries"], _count_label, (("directories", False),)),
     ]
 
 
-_CALLED = {
+_UNIT_TITLES = {
     "files": "Files",
     "bytes": "Bytes",
     "read": "Files by when they were read last",
@@ -93,7 +101,7 @@ _CALLED = {
 
 
 def _histograms(
-    title: str, mark: str, rows: Sequence[Row], called: Callable[[Row], str], units: Sequence[tuple[str, bool]]
+    title: str, anchor: str, rows: Sequence[Row], label_of: Callable[[Row], str], units: Sequence[tuple[str, bool]]
 ) -> Markup:
     """Return a section with a chart for each unit, and one table.
 
@@ -106,82 +114,86 @@ def _histograms(
     """
     charts = []
     for unit, is_size in units:
-        show = show_size if is_size else "{:,}".format
+        show = format_size if is_size else "{:,}".format
         largest = max((row[unit] for row in rows), default=0)
         scale = element("div", element("span", show(largest)), element("span", "0"), class_="scale")
-        hints = [f"{called(row)}: {show(row[unit])}" for row in rows]
-        drawing = columns([[(float(row[unit]), "a")] for row in rows], (f"{_CALLED[unit]}, {title.lower()}",), hints)
-        charts.append(figure(_CALLED[unit], drawing, (), scale, _labels([called(row) for row in rows])))
-    shows = [(unit, show_size if is_size else "{:,}".format) for unit, is_size in units]
-    listed = [(called(row), *(show(row[unit]) for unit, show in shows)) for row in rows]
-    heads = ("", *(_CALLED[unit] for unit, _ in units))
-    return section(title, mark, *charts, folded("As a table", table(heads, listed)))
+        hints = [f"{label_of(row)}: {show(row[unit])}" for row in rows]
+        drawing = stacked_columns(
+            [[(float(row[unit]), "a")] for row in rows], (f"{_UNIT_TITLES[unit]}, {title.lower()}",), hints
+        )
+        charts.append(figure(_UNIT_TITLES[unit], drawing, (), scale, _labels([label_of(row) for row in rows])))
+    shows = [(unit, format_size if is_size else "{:,}".format) for unit, is_size in units]
+    listed = [(label_of(row), *(show(row[unit]) for unit, show in shows)) for row in rows]
+    heads = ("", *(_UNIT_TITLES[unit] for unit, _ in units))
+    return section(title, anchor, *charts, foldable("As a table", table(heads, listed)))
 
 
 def _labels(texts: Sequence[str]) -> Markup:
     """Return the labels below a chart; if there are many columns, only some are labelled."""
-    every = -(-len(texts) // _MANY)
+    every = -(-len(texts) // _MANY_COLUMNS)
     spans = [element("span", text if at % every == 0 else "") for at, text in enumerate(texts)]
     return element("div", *spans, class_="buckets", aria_hidden="true")
 
 
-def _below(row: Row) -> str:
+def _size_label(row: Row) -> str:
     """Return the label of a class of sizes."""
-    return "empty" if row["below"] == 1 else f"< {edge(row['below'].bit_length() - 1)}"
+    return "empty" if row["below"] == 1 else f"< {power_of_two_text(row['below'].bit_length() - 1)}"
 
 
-def _fewer(row: Row) -> str:
+def _count_label(row: Row) -> str:
     """Return the label of a class of numbers of entries."""
     return "empty" if row["below"] == 1 else f"< {row['below']:,}"
 
 
-def _age(row: Row) -> str:
+def _age_label(row: Row) -> str:
     """Return the label of a class of ages."""
     if row["from_days"] is None:
         return "future"
     return f"> {row['from_days']} d" if row["to_days"] is None else f"< {row['to_days']} d"
 
 
-def _lists(sums: Values) -> list[Markup]:
+def _list_sections(sums: Values) -> list[Markup]:
     """Return the sections with the largest trees, users, groups, files and directories."""
-    files = [(path(row["path"]), show_size(row["bytes"])) for row in sums["largest_files"]]
-    directories = [(path(row["path"]), f"{row['entries']:,}") for row in sums["largest_directories"]]
+    files = [(path_markup(row["path"]), format_size(row["bytes"])) for row in sums["largest_files"]]
+    directories = [(path_markup(row["path"]), f"{row['entries']:,}") for row in sums["largest_directories"]]
     return [
-        section("Largest trees", "trees", element("p", _TREES, class_="soft"), _trees(sums["largest_trees"])),
-        section("Users", "users", _owners(sums["users"])),
-        section("Groups", "groups", _owners(sums["groups"])),
+        section(
+            "Largest trees", "trees", element("p", _TREES_NOTE, class_="soft"), _trees_table(sums["largest_trees"])
+        ),
+        section("Users", "users", _owners_table(sums["users"])),
+        section("Groups", "groups", _owners_table(sums["groups"])),
         section("Largest files", "files", table(("Path", "Bytes"), files)),
         section("Directories with the most entries", "directories", table(("Path", "Entries"), directories)),
     ]
 
 
-_TREES = "All that lies below a directory, for directories of up to three levels below what was walked."
+_TREES_NOTE = "All that lies below a directory, for directories of up to three levels below what was walked."
 """Note on the table of the largest trees."""
 
 
-def _trees(rows: Sequence[Row]) -> Markup:
+def _trees_table(rows: Sequence[Row]) -> Markup:
     """Return the table of the largest trees."""
     largest = max((row["bytes"] for row in rows), default=0) or 1
     listed = []
     for row in rows:
         size = _with_bar(row["bytes"], largest)
-        listed.append((path(row["path"]), f"{row['items']:,}", show_size(row["allocated"]), size))
+        listed.append((path_markup(row["path"]), f"{row['items']:,}", format_size(row["allocated"]), size))
     return table(("Path", "Items", "Allocated", "Bytes"), listed)
 
 
 def _with_bar(size: int, largest: int) -> Markup:
     """Return a size with a bar that shows its share of ``largest``."""
-    return element("span", show_size(size), bar(size / largest))
+    return element("span", format_size(size), share_bar(size / largest))
 
 
-def _owners(rows: Sequence[Row]) -> Markup:
+def _owners_table(rows: Sequence[Row]) -> Markup:
     """Return the table of users or groups."""
     largest = max((row["allocated"] for row in rows), default=0) or 1
     listed: list[tuple[Child, ...]] = [
         (
             row["name"],
             f"{row['items']:,}",
-            show_size(row["bytes"]),
+            format_size(row["bytes"]),
             _with_bar(row["allocated"], largest),
         )
         for row in rows[:100]
@@ -189,28 +201,28 @@ def _owners(rows: Sequence[Row]) -> Markup:
     return table(("Name", "Items", "Bytes", "Allocated"), listed)
 
 
-def _unusual(sums: Values) -> Markup:
+def _unusual_section(sums: Values) -> Markup:
     """Return the section on unusual items."""
-    from pcopy.tools.walk_summary import CALLED
+    from pcopy.tools.walk_summary import UNUSUAL_NAMES
 
-    rows = [(CALLED[key], f"{number:,}") for key, number in sums["unusual"].items()]
+    rows = [(UNUSUAL_NAMES[key], f"{number:,}") for key, number in sums["unusual"].items()]
     return section(
-        "Unusual", "unusual", table(("What", "Number"), [*rows, ("in holes", show_size(sums["hole_bytes"]))])
+        "Unusual", "unusual", table(("What", "Number"), [*rows, ("in holes", format_size(sums["hole_bytes"]))])
     )
 
 
-def _on_lustre(sums: Values) -> list[Markup]:
+def _lustre_sections(sums: Values) -> list[Markup]:
     """Return the sections on each Lustre file system: the use of its OSTs, and the layouts."""
     return [
         part
         for number, file_system in enumerate(sums.get("lustre", ()))
-        for part in _file_system(file_system, f"lustre{number}")
+        for part in _file_system_sections(file_system, f"lustre{number}")
     ]
 
 
-def _file_system(values: Values, mark: str) -> list[Markup]:
+def _file_system_sections(values: Values, mark: str) -> list[Markup]:
     """Return the sections on one Lustre file system, whose values are ``values``."""
-    from pcopy.tools.walk_layouts import name_of
+    from pcopy.tools.walk_layouts import row_name
 
     osts = [{**row, "bytes": row["estimated_bytes"]} for row in values["osts"]]
     units = (("objects", False), ("bytes", True))
@@ -221,7 +233,7 @@ def _file_system(values: Values, mark: str) -> list[Markup]:
     tables = [
         table(
             (head, "Files", "Bytes"),
-            [(name_of(key, row[one]), f"{row['files']:,}", show_size(row["bytes"])) for row in values[key]],
+            [(row_name(key, row[one]), f"{row['files']:,}", format_size(row["bytes"])) for row in values[key]],
         )
         for head, key, one in kinds
     ]
@@ -229,12 +241,12 @@ def _file_system(values: Values, mark: str) -> list[Markup]:
         (
             "Files with data on their MDT",
             f"{values['on_mdt']['files']:,}",
-            show_size(values["on_mdt"]["estimated_bytes"]),
+            format_size(values["on_mdt"]["estimated_bytes"]),
         )
     ]
-    mdts = [(name_of("mdts", row["mdt"]), f"{row['directories']:,}") for row in values["mdts"]]
+    mdts = [(row_name("mdts", row["mdt"]), f"{row['directories']:,}") for row in values["mdts"]]
     return [
-        _histograms(f"Lustre, at {values['path']}: objects and bytes by OST", f"{mark}-osts", osts, _ost, units),
+        _histograms(f"Lustre, at {values['path']}: objects and bytes by OST", f"{mark}-osts", osts, _ost_label, units),
         section(
             "Layouts on Lustre", f"{mark}-layouts", element("p", note, class_="soft"), *tables,
             table(("MDT", "Directories"), mdts) if mdts else None,
@@ -243,12 +255,12 @@ def _file_system(values: Values, mark: str) -> list[Markup]:
     ]  # fmt: skip
 
 
-def _ost(row: Row) -> str:
+def _ost_label(row: Row) -> str:
     """Return the label of an OST."""
     return "others" if row["ost"] is None else str(row["ost"])
 
 
-def _foot() -> Markup:
+def _footer() -> Markup:
     """Return the footer."""
     now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     return element("footer", f"Made by pwalk {__version__} at {now}. Sizes are in powers of 1024.")

@@ -8,23 +8,23 @@ from typing import Any
 import pyarrow  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
-from pcopy.fsio.kernel.columns import FIRST, LAST
-from pcopy.walk.forms import TYPES, told_path, values_of
+from pcopy.fsio.kernel.columns import EARLIEST_TIME, LATEST_TIME
+from pcopy.walk.forms import TYPES, path_and_base64, values_of
 from pcopy.walk.matching import Items
 
-GROUP = 1 << 16
+ROWS_PER_GROUP = 1 << 16
 """Number of rows that are written in one group."""
 
-_SIGNED = ("atime_ns", "mtime_ns", "ctime_ns")
+_SIGNED_FIELDS = ("atime_ns", "mtime_ns", "ctime_ns")
 """Fields that may be negative: times before 1970."""
 
 
-def _within(time: int) -> int | None:
+def _or_none_if_too_large(time: int) -> int | None:
     """Return the time, or None if 64 bits do not hold it."""
-    return time if FIRST <= time <= LAST else None
+    return time if EARLIEST_TIME <= time <= LATEST_TIME else None
 
 
-class Parquet:
+class ParquetWriter:
     """Writer of a list with the columns of the CSV format.
 
     ``path_b64`` is null if ``path`` is exact, and a time is null if it does not fit into 64 bits.
@@ -40,36 +40,38 @@ class Parquet:
         columns.append(pyarrow.field("type", text, nullable=False))
         columns += [
             pyarrow.field(name, pyarrow.int64())
-            if name in _SIGNED
+            if name in _SIGNED_FIELDS
             else pyarrow.field(name, pyarrow.uint64(), nullable=False)
             for name in fields
         ]
         self._schema = pyarrow.schema(columns)
-        self._held: list[list[Any]] = [[] for _ in columns]
+        self._pending_columns: list[list[Any]] = [[] for _ in columns]
         """Rows that are not written yet, by column."""
         self._writer = pyarrow.parquet.ParquetWriter(stream, self._schema, compression="zstd")
 
-    def put(self, items: Items) -> None:
-        paths = [told_path(items.above + name) for name in items.names]
+    def write_items(self, items: Items) -> None:
+        paths = [path_and_base64(items.above + name) for name in items.names]
         kinds = [TYPES[kind] for kind in items.kinds]
         columns: list[list[Any]] = [[text for text, _ in paths], [exact or None for _, exact in paths], kinds]
         for name, column in zip(self._fields, values_of(items, self._fields), strict=True):
-            columns.append([_within(time) for time in column] if name in _SIGNED else list(column))
-        for pending, column in zip(self._held, columns, strict=True):
+            columns.append([_or_none_if_too_large(time) for time in column] if name in _SIGNED_FIELDS else list(column))
+        for pending, column in zip(self._pending_columns, columns, strict=True):
             pending.extend(column)
-        if len(self._held[0]) >= GROUP:
+        if len(self._pending_columns[0]) >= ROWS_PER_GROUP:
             self._flush()
 
     def write(self, part: bytes) -> None:
         raise AssertionError  # Items arrive as columns, by ``put``.
 
     def _flush(self) -> None:
-        arrays = [pyarrow.array(pending, each.type) for pending, each in zip(self._held, self._schema, strict=True)]
+        arrays = [
+            pyarrow.array(pending, each.type) for pending, each in zip(self._pending_columns, self._schema, strict=True)
+        ]
         self._writer.write_table(pyarrow.Table.from_arrays(arrays, schema=self._schema))
-        for pending in self._held:
+        for pending in self._pending_columns:
             pending.clear()
 
     def finish(self) -> None:
-        if self._held[0]:
+        if self._pending_columns[0]:
             self._flush()
         self._writer.close()

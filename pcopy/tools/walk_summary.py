@@ -7,15 +7,15 @@ import pwd
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from pcopy.text import shown
-from pcopy.units import show_size
+from pcopy.text import printable_path
+from pcopy.units import format_size
 from pcopy.walk.forms import TYPES
-from pcopy.walk.sums import AGES, OTHERS, TOP, WalkSums
+from pcopy.walk.sums import AGES, LARGEST_SHOWN, OTHER_ID, WalkSums
 
-_BAR = 40
+_BAR_LENGTH = 40
 """Number of characters of the longest bar of a histogram."""
 
-CALLED = {
+UNUSUAL_NAMES = {
     "set_id": "files with a set-user-ID or set-group-ID bit",
     "world_writable": "items that all users may write to (directories without a sticky bit)",
     "future": "items modified in the future",
@@ -25,40 +25,44 @@ CALLED = {
     "hard_linked": "names of files with several hard links",
 }
 """Names for people of the kinds of unusual items."""
-_AGES = (
+_AGE_NAMES = (
     "in the future",
     *("less than a day", "1 to 7 days", "7 to 30 days", "30 to 90 days", "90 to 180 days", "180 days to a year"),
     *("1 to 2 years", "2 to 5 years", "5 years and more"),
 )
 """Names of the age classes, for people."""
-assert len(_AGES) == len(AGES) + 2
+assert len(_AGE_NAMES) == len(AGES) + 2
 
 
-def summary_lines(sums: WalkSums) -> Iterator[str]:
+def walk_summary_lines(sums: WalkSums) -> Iterator[str]:
     """Yield the lines for people."""
     for kind in filter(sums.types.__getitem__, TYPES.values()):
         yield f"{sums.types[kind]:>14,}  {kind}"
-    yield f"{show_size(sums.size):>14}  in regular files, {show_size(sums.allocated)} allocated for all items"
-    yield from _histogram("files by size", sums.sizes, _below, sums.size_bytes)
-    yield from _histogram("files by age (modified)", sums.ages["mtime"], _AGES.__getitem__, sums.ages["mtime_bytes"])
-    yield from _histogram("files by age (read)", sums.ages["atime"], _AGES.__getitem__)
-    yield from _histogram("items by depth", sums.depths, str)
-    yield from _histogram("directories by entries", sums.entries, _fewer)
-    yield from _top("largest files", ((show_size(size), path) for size, path in sums.largest_files))
-    yield from _top("directories with the most entries", ((f"{n:,}", path) for n, path in sums.largest_directories))
-    yield from _trees(sums)
-    yield from _owners("users", sums, _user)
-    yield from _owners("groups", sums, _group)
-    unusual = [f"{sums.unusual[key]:>14,}  {text}" for key, text in CALLED.items() if sums.unusual[key]]
+    yield f"{format_size(sums.size):>14}  in regular files, {format_size(sums.allocated)} allocated for all items"
+    yield from _labelled_histogram("files by size", sums.sizes, _size_label, sums.size_bytes)
+    yield from _labelled_histogram(
+        "files by age (modified)", sums.ages["mtime"], _AGE_NAMES.__getitem__, sums.ages["mtime_bytes"]
+    )
+    yield from _labelled_histogram("files by age (read)", sums.ages["atime"], _AGE_NAMES.__getitem__)
+    yield from _labelled_histogram("items by depth", sums.depths, str)
+    yield from _labelled_histogram("directories by entries", sums.entries, _count_label)
+    yield from _largest_lines("largest files", ((format_size(size), path) for size, path in sums.largest_files))
+    yield from _largest_lines(
+        "directories with the most entries", ((f"{n:,}", path) for n, path in sums.largest_directories)
+    )
+    yield from _tree_lines(sums)
+    yield from _owner_lines("users", sums, _user_name)
+    yield from _owner_lines("groups", sums, _group_name)
+    unusual = [f"{sums.unusual[key]:>14,}  {text}" for key, text in UNUSUAL_NAMES.items() if sums.unusual[key]]
     if unusual:
         yield ""
         yield "unusual:"
         yield from unusual
     if sums.holes:
-        yield f"{show_size(sums.holes):>14}  in holes"
+        yield f"{format_size(sums.holes):>14}  in holes"
 
 
-def summary_of(sums: WalkSums) -> dict[str, object]:
+def walk_summary_json(sums: WalkSums) -> dict[str, object]:
     """Return the values for ``--json``."""
     return {
         "types": {kind: sums.types[kind] for kind in TYPES.values() if sums.types[kind]},
@@ -68,25 +72,25 @@ def summary_of(sums: WalkSums) -> dict[str, object]:
             {"below": 1 << power, "files": number, "bytes": sums.size_bytes[power]}
             for power, number in sorted(sums.sizes.items())
         ],
-        "modified": _ages(sums.ages["mtime"], sums.ages["mtime_bytes"]),
-        "read": _ages(sums.ages["atime"]),
+        "modified": _ages_json(sums.ages["mtime"], sums.ages["mtime_bytes"]),
+        "read": _ages_json(sums.ages["atime"]),
         "depths": [{"depth": depth, "items": number} for depth, number in sorted(sums.depths.items())],
         "entries": [{"below": 1 << power, "directories": number} for power, number in sorted(sums.entries.items())],
-        "largest_files": [{"path": shown(path), "bytes": size} for size, path in sums.largest_files],
-        "largest_directories": [{"path": shown(path), "entries": n} for n, path in sums.largest_directories],
+        "largest_files": [{"path": printable_path(path), "bytes": size} for size, path in sums.largest_files],
+        "largest_directories": [{"path": printable_path(path), "entries": n} for n, path in sums.largest_directories],
         "largest_trees": [
-            {"path": shown(path), "items": items, "bytes": size, "allocated": allocated}
-            for path, items, size, allocated in sums.trees.largest(TOP)
+            {"path": printable_path(path), "items": items, "bytes": size, "allocated": allocated}
+            for path, items, size, allocated in sums.trees.largest(LARGEST_SHOWN)
         ],
-        "trees_folded": sums.trees.is_folded,
-        "users": _owner_values(sums, "users", _user),
-        "groups": _owner_values(sums, "groups", _group),
-        "unusual": {key: sums.unusual[key] for key in CALLED},
+        "trees_folded": sums.trees.has_merged_trees,
+        "users": _owners_json(sums, "users", _user_name),
+        "groups": _owners_json(sums, "groups", _group_name),
+        "unusual": {key: sums.unusual[key] for key in UNUSUAL_NAMES},
         "hole_bytes": sums.holes,
     }
 
 
-def _ages(files: Counter[int], sizes: Counter[int] | None = None) -> list[dict[str, object]]:
+def _ages_json(files: Counter[int], sizes: Counter[int] | None = None) -> list[dict[str, object]]:
     """Return the classes of ages for ``--json``."""
     found: list[dict[str, object]] = []
     for age, number in sorted(files.items()):
@@ -96,26 +100,26 @@ def _ages(files: Counter[int], sizes: Counter[int] | None = None) -> list[dict[s
     return found
 
 
-def _below(power: int) -> str:
+def _size_label(power: int) -> str:
     """Return the label of a class of sizes, by the exponent of its upper limit (a power of two)."""
-    return "empty" if power == 0 else f"below {show_size(1 << power)}"
+    return "empty" if power == 0 else f"below {format_size(1 << power)}"
 
 
-def _fewer(power: int) -> str:
+def _count_label(power: int) -> str:
     """Return the label of a class of numbers of entries, by the exponent of its upper limit (a power of two)."""
     return "empty" if power == 0 else f"below {1 << power:,}"
 
 
-def _histogram(
-    title: str, numbers: Mapping[int, int], called: Callable[[int], str], sizes: Mapping[int, int] | None = None
+def _labelled_histogram(
+    title: str, numbers: Mapping[int, int], label_of: Callable[[int], str], sizes: Mapping[int, int] | None = None
 ) -> Iterator[str]:
     """Yield the lines of a histogram whose rows are labelled by ``called``."""
-    return histogram(
-        title, [(called(key), number, sizes[key] if sizes else None) for key, number in sorted(numbers.items())]
+    return histogram_lines(
+        title, [(label_of(key), number, sizes[key] if sizes else None) for key, number in sorted(numbers.items())]
     )
 
 
-def histogram(title: str, rows: Sequence[tuple[str, int, int | None]]) -> Iterator[str]:
+def histogram_lines(title: str, rows: Sequence[tuple[str, int, int | None]]) -> Iterator[str]:
     """Yield a title and a line for each row with its number, its bytes if not None, its name, and a bar. Rows are
     (name, number, bytes).
     """
@@ -125,70 +129,70 @@ def histogram(title: str, rows: Sequence[tuple[str, int, int | None]]) -> Iterat
     yield f"{title}:"
     largest = max(number for _, number, _ in rows) or 1
     for name, number, size in rows:
-        bytes_text = "" if size is None else f"  {show_size(size):>9}"
-        yield f"{number:>14,}{bytes_text}  {name:<20} {'#' * max(1, round(_BAR * number / largest))}"
+        bytes_text = "" if size is None else f"  {format_size(size):>9}"
+        yield f"{number:>14,}{bytes_text}  {name:<20} {'#' * max(1, round(_BAR_LENGTH * number / largest))}"
 
 
-def _top(title: str, rows: Iterable[tuple[str, bytes]]) -> Iterator[str]:
+def _largest_lines(title: str, rows: Iterable[tuple[str, bytes]]) -> Iterator[str]:
     """Yield the lines of a table of the largest files or directories."""
-    lines = [f"{number:>14}  {shown(path)}" for number, path in rows]
+    lines = [f"{number:>14}  {printable_path(path)}" for number, path in rows]
     if lines:
         yield ""
         yield f"{title}:"
         yield from lines
 
 
-def _trees(sums: WalkSums) -> Iterator[str]:
+def _tree_lines(sums: WalkSums) -> Iterator[str]:
     """Yield the lines of the table of the largest trees."""
-    trees = sums.trees.largest(TOP)
+    trees = sums.trees.largest(LARGEST_SHOWN)
     if not trees:
         return
     yield ""
     yield f"{'largest trees:':<14}  {'bytes':>9}  {'allocated':>9}"
     for path, items, size, allocated in trees:
-        yield f"{items:>14,}  {show_size(size):>9}  {show_size(allocated):>9}  {shown(path)}"
-    if sums.trees.is_folded:
+        yield f"{items:>14,}  {format_size(size):>9}  {format_size(allocated):>9}  {printable_path(path)}"
+    if sums.trees.has_merged_trees:
         yield "(too many directories: some trees are not listed here, but counted in the trees that contain them)"
 
 
-def _owners(title: str, sums: WalkSums, called: Callable[[int], str]) -> Iterator[str]:
+def _owner_lines(title: str, sums: WalkSums, name_of: Callable[[int], str]) -> Iterator[str]:
     """Yield the lines of the table of users or groups."""
     if not sums.owners[title]:
         return
     yield ""
     yield f"{title + ':':<14}  {'bytes':>9}  {'allocated':>9}"
-    for number, (items, size, allocated) in _largest_first(sums, title):
-        yield f"{items:>14,}  {show_size(size):>9}  {show_size(allocated):>9}  {called(number)}"
+    for number, (items, size, allocated) in _owners_by_size(sums, title):
+        yield f"{items:>14,}  {format_size(size):>9}  {format_size(allocated):>9}  {name_of(number)}"
 
 
-def _largest_first(sums: WalkSums, table: str) -> list[tuple[int, list[int]]]:
+def _owners_by_size(sums: WalkSums, table: str) -> list[tuple[int, list[int]]]:
     """Return the rows of users or groups, those with the most allocated bytes first."""
     return sorted(sums.owners[table].items(), key=lambda each: (-each[1][2], -each[1][0], each[0]))
 
 
-def _owner_values(sums: WalkSums, table: str, called: Callable[[int], str]) -> list[dict[str, object]]:
+def _owners_json(sums: WalkSums, table: str, name_of: Callable[[int], str]) -> list[dict[str, object]]:
     """Return the rows of users or groups for ``--json``."""
     return [
-        {"id": number, "name": called(number), "items": items, "bytes": size, "allocated": allocated}
-        for number, (items, size, allocated) in _largest_first(sums, table)
+        {"id": number, "name": name_of(number), "items": items, "bytes": size, "allocated": allocated}
+        for number, (items, size, allocated) in _owners_by_size(sums, table)
     ]
 
 
-def _user(number: int) -> str:
+def _user_name(number: int) -> str:
     """Return the name of a user."""
-    return _named(number, lambda: pwd.getpwuid(number).pw_name)
+    return _name_or_number(number, lambda: pwd.getpwuid(number).pw_name)
 
 
-def _group(number: int) -> str:
+def _group_name(number: int) -> str:
     """Return the name of a group."""
-    return _named(number, lambda: grp.getgrgid(number).gr_name)
+    return _name_or_number(number, lambda: grp.getgrgid(number).gr_name)
 
 
-def _named(number: int, name: Callable[[], str]) -> str:
+def _name_or_number(number: int, name: Callable[[], str]) -> str:
     """Return the result of ``name``, or the number itself if it has no name."""
-    if number == OTHERS:
+    if number == OTHER_ID:
         return "others"
     try:
-        return shown(name().encode(errors="surrogateescape"))
+        return printable_path(name().encode(errors="surrogateescape"))
     except (KeyError, OverflowError):
         return str(number)

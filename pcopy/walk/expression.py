@@ -16,8 +16,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from pcopy.named import NamedTuple
-from pcopy.text import shown
-from pcopy.walk.permissions import bits_of
+from pcopy.text import printable_path
+from pcopy.walk.permissions import parse_permissions
 
 Tree = tuple[Any, ...]
 
@@ -26,13 +26,13 @@ SECOND, MINUTE, DAY = 10**9, 60 * 10**9, 86400 * 10**9
 
 _UNITS = {"c": 1, "w": 2, "b": 512, "k": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _TIMES = {"a": "atime", "c": "ctime", "m": "mtime"}
-_NODES = "bcdpfls"
-_OF_TIME = {
+_TYPE_LETTERS = "bcdpfls"
+_AGE_TESTS = {
     **dict.fromkeys(("-mtime", "-atime", "-ctime"), "_days"),
     **dict.fromkeys(("-mmin", "-amin", "-cmin"), "_minutes"),
 }
 
-ARGUMENTS = {
+ARGUMENT_COUNTS = {
     **dict.fromkeys(("-name", "-iname", "-path", "-wholename", "-ipath", "-iwholename", "-type", "-size", "-perm"), 1),
     **dict.fromkeys(("-mtime", "-atime", "-ctime", "-mmin", "-amin", "-cmin", "-newer", "-anewer", "-cnewer"), 1),
     **dict.fromkeys(("-user", "-group", "-xattr", "-samefile", "-maxdepth", "-mindepth"), 1),
@@ -42,7 +42,7 @@ ARGUMENTS = {
 }
 """Number of arguments that each word takes; ``-newerXY`` also takes one."""
 
-INSTEAD = {
+UNSUPPORTED = {
     **dict.fromkeys(("-exec", "-execdir", "-ok", "-okdir"), "pwalk runs no commands; write -print0 | xargs -0"),
     "-delete": "pwalk changes nothing; write --output LIST.jsonl, and prm --from LIST.jsonl",
     **dict.fromkeys(("-printf", "-fprintf", "-fls"), "write --json-lines, or --output FILE.csv"),
@@ -61,15 +61,15 @@ INSTEAD = {
 _NEWER = re.compile(r"-newer([acmBt])([acmBt])")
 
 
-def begins(word: str) -> bool:
+def begins_expression(word: str) -> bool:
     """Return True if an expression begins with this word of a command line."""
-    known = word in ARGUMENTS or word in INSTEAD or bool(_NEWER.fullmatch(word))
+    known = word in ARGUMENT_COUNTS or word in UNSUPPORTED or bool(_NEWER.fullmatch(word))
     return word in ("(", ")", "!") or (known and word not in ("-o", "-or", "-a", "-and"))
 
 
-def arguments_of(word: str) -> int:
+def argument_count(word: str) -> int:
     """Return how many arguments follow this word."""
-    return 1 if _NEWER.fullmatch(word) else ARGUMENTS.get(word, 0)
+    return 1 if _NEWER.fullmatch(word) else ARGUMENT_COUNTS.get(word, 0)
 
 
 class Expression(NamedTuple):
@@ -110,76 +110,78 @@ class _Parser:
         self._words = [*words]
         self._at = 0
         self._now = now
-        self._said = Expression()
+        self._expression = Expression()
 
     def parse(self) -> Expression:
         """Return the parsed expression; raise ``ValueError`` if a word is left over."""
         if not self._words:
-            return self._said
-        tree = self._any()
+            return self._expression
+        tree = self._parse_or()
         if self._at < len(self._words):
             word = self._words[self._at]
             if word == ",":
                 raise ValueError(",: pwalk does not support it; write two commands")
-            raise ValueError(f"{_quoted(word)}: nothing opens this bracket" if word == ")" else self._unknown(word))
-        return self._said._replace(tree=tree)
+            raise ValueError(
+                f"{_quoted(word)}: nothing opens this bracket" if word == ")" else self._unknown_message(word)
+            )
+        return self._expression._replace(tree=tree)
 
     @property
-    def _next(self) -> str:
+    def _peek(self) -> str:
         return self._words[self._at] if self._at < len(self._words) else ""
 
-    def _any(self) -> Tree:
+    def _parse_or(self) -> Tree:
         """Parse alternatives joined by ``-o``."""
-        tree = self._all()
-        while self._next in ("-o", "-or"):
-            word = self._take()
-            self._wants_more(word)
-            tree = ("or", tree, self._all())
+        tree = self._parse_and()
+        while self._peek in ("-o", "-or"):
+            word = self._take_word()
+            self._require_more(word)
+            tree = ("or", tree, self._parse_and())
         return tree
 
-    def _all(self) -> Tree:
+    def _parse_and(self) -> Tree:
         """Parse tests joined by ``-a`` or by nothing."""
-        tree = self._one()
-        while self._at < len(self._words) and self._next not in (")", "-o", "-or", ","):
-            if self._next in ("-a", "-and"):
-                self._wants_more(self._take())
-            tree = ("and", tree, self._one())
+        tree = self._parse_test()
+        while self._at < len(self._words) and self._peek not in (")", "-o", "-or", ","):
+            if self._peek in ("-a", "-and"):
+                self._require_more(self._take_word())
+            tree = ("and", tree, self._parse_test())
         return tree
 
-    def _wants_more(self, word: str) -> None:
+    def _require_more(self, word: str) -> None:
         """Raise ``ValueError`` if no word follows ``word``."""
         if self._at >= len(self._words):
             raise ValueError(f"{word}: a test has to follow")
 
-    def _one(self) -> Tree:
+    def _parse_test(self) -> Tree:
         """Parse one test, negated or in brackets if need be."""
-        word = self._take()
+        word = self._take_word()
         if word in ("!", "-not"):
-            self._wants_more(word)
-            return ("not", self._one())
+            self._require_more(word)
+            return ("not", self._parse_test())
         if word == "(":
-            self._wants_more("(")
-            if self._next == ")":
+            self._require_more("(")
+            if self._peek == ")":
                 raise ValueError("( ): there is nothing between the brackets")
-            tree = self._any()
-            if self._next != ")":
+            tree = self._parse_or()
+            if self._peek != ")":
                 raise ValueError("(: nothing closes this bracket")
-            self._take()
+            self._take_word()
             return tree
         if word in ("-o", "-or", "-a", "-and", ")", ","):
             raise ValueError(f"{_quoted(word)}: a test has to stand before it")
-        if arguments_of(word):
+        if argument_count(word):
             if self._at >= len(self._words):
                 raise ValueError(f"{word}: its value is missing")
-            return self._with_value(word, self._take())
-        return self._alone(word)
+            return self._parse_valued(word, self._take_word())
+        return self._parse_flag(word)
 
-    def _take(self) -> str:
+    def _take_word(self) -> str:
         word = self._words[self._at]
         self._at += 1
         return word
 
-    def _alone(self, word: str) -> Tree:
+    def _parse_flag(self, word: str) -> Tree:
         """Parse a test without an argument."""
         match word:
             case "-true" | "-noleaf":
@@ -187,20 +189,20 @@ class _Parser:
             case "-false" | "-empty" | "-nouser" | "-nogroup" | "-prune":
                 return (word[1:],)
             case "-print" | "-print0" | "-ls":
-                said = self._said
+                said = self._expression
                 if said.prints and said.ls != (word == "-ls"):
                     raise ValueError("-ls and -print: pwalk prints all items in one format; leave one out")
-                self._said = said._replace(prints=True, nul=said.nul or word == "-print0", ls=word == "-ls")
+                self._expression = said._replace(prints=True, nul=said.nul or word == "-print0", ls=word == "-ls")
                 return ("print",)
             case "-xdev" | "-mount":
-                self._said = self._said._replace(same_device=True)
+                self._expression = self._expression._replace(same_device=True)
                 return ("true",)
-        raise ValueError(self._unknown(word))
+        raise ValueError(self._unknown_message(word))
 
-    def _unknown(self, word: str) -> str:
+    def _unknown_message(self, word: str) -> str:
         """Return the error message for a word that is no test."""
-        if word in INSTEAD:
-            return f"{word}: {INSTEAD[word]}"
+        if word in UNSUPPORTED:
+            return f"{word}: {UNSUPPORTED[word]}"
         if not word.startswith("-"):
             if self._at > 1 and self._words[self._at - 2] == "-o":
                 return f"{_quoted(word)}: after a test -o means or: for a file write --output {_quoted(word)}"
@@ -208,33 +210,35 @@ class _Parser:
         advice = ": short options stand before the first test" if len(word) == 2 else ""
         return f"unknown test {_quoted(word)}{advice}"
 
-    def _with_value(self, word: str, value: str) -> Tree:
+    def _parse_valued(self, word: str, value: str) -> Tree:
         """Parse a test with its argument; raise ``ValueError`` with the word and its argument in the message."""
         try:
-            return self._test(word, value)
+            return self._parse_value(word, value)
         except ValueError as error:
             raise ValueError(f"{word} {_quoted(value)}: {error}") from None
         except OSError as error:
             raise ValueError(f"{word} {_quoted(value)}: {error.strerror}") from None
 
-    def _test(self, word: str, value: str) -> Tree:
+    def _parse_value(self, word: str, value: str) -> Tree:
         """Return the test for a word with its argument; raise ``ValueError`` or ``OSError``."""
         if (newer := _NEWER.fullmatch(word)) is not None:
             return self._newer(newer[1], newer[2], value)
-        if word in _OF_TIME:
-            return getattr(self, _OF_TIME[word])(_TIMES[word[1]], value)  # type: ignore[no-any-return]
+        if word in _AGE_TESTS:
+            return getattr(self, _AGE_TESTS[word])(_TIMES[word[1]], value)  # type: ignore[no-any-return]
         if word in ("-maxdepth", "-mindepth"):
-            depth = _natural(value)
-            said = self._said
-            self._said = said._replace(most_depth=depth) if word == "-maxdepth" else said._replace(least_depth=depth)
+            depth = _parse_natural(value)
+            said = self._expression
+            self._expression = (
+                said._replace(most_depth=depth) if word == "-maxdepth" else said._replace(least_depth=depth)
+            )
             return ("true",)
         if word in ("-newer", "-anewer", "-cnewer"):
             return self._newer("m" if word == "-newer" else word[1], "m", value)
-        return _PLAIN[word](value)
+        return _VALUE_TESTS[word](value)
 
     def _days(self, column: str, value: str) -> Tree:
         """Return the test of an age in days; a fraction of a day is ignored: an age of 1.9 days counts as 1."""
-        sign, age = _moment(value, DAY)
+        sign, age = _parse_age(value, DAY)
         if sign == "+":
             return ("between", column, None, self._now - DAY - age - 1)
         if sign == "-":  # find subtracts one second more here
@@ -243,7 +247,7 @@ class _Parser:
 
     def _minutes(self, column: str, value: str) -> Tree:
         """Return the test of an age in minutes; a fraction of a minute counts as a whole one."""
-        sign, age = _moment(value, MINUTE)
+        sign, age = _parse_age(value, MINUTE)
         if sign == "+":
             return ("between", column, None, self._now - age - 1)
         if sign == "-":
@@ -254,43 +258,43 @@ class _Parser:
         """Return the test of ``-newerXY``: ``own_time`` is X, ``other_time`` is Y."""
         if "B" in (own_time, other_time) or own_time == "t":
             raise ValueError("only a, c and m are compared here (the time of birth is not)")
-        time = _date(value) if other_time == "t" else getattr(os.lstat(value), f"st_{_TIMES[other_time]}_ns")
+        time = _parse_date(value) if other_time == "t" else getattr(os.lstat(value), f"st_{_TIMES[other_time]}_ns")
         return ("between", _TIMES[own_time], time + 1, None)
 
 
 def _quoted(word: str) -> str:
-    return shown(os.fsencode(word))
+    return printable_path(os.fsencode(word))
 
 
-def _signed(value: str) -> tuple[str, str]:
+def _split_sign(value: str) -> tuple[str, str]:
     return (value[0], value[1:]) if value[:1] in ("+", "-") else ("", value)
 
 
-def _natural(value: str) -> int:
+def _parse_natural(value: str) -> int:
     if not re.fullmatch(r"[0-9]{1,9}", value):
         raise ValueError("a whole number is expected")
     return int(value)
 
 
-def _whole(value: str) -> tuple[str, int]:
-    sign, digits = _signed(value)
+def _parse_signed(value: str) -> tuple[str, int]:
+    sign, digits = _split_sign(value)
     if not re.fullmatch(r"[0-9]{1,20}", digits):
         raise ValueError("a whole number is expected, or one after + (more) or - (less)")
     return sign, int(digits)
 
 
-def _between(column: str, sign: str, number: int) -> Tree:
+def _number_test(column: str, sign: str, number: int) -> Tree:
     """Return a test of a column against ``number``, which a ``sign`` of + or - makes a lower or an upper bound."""
     least = None if sign == "-" else number + 1 if sign == "+" else number
     most = None if sign == "+" else number - 1 if sign == "-" else number
     return ("between", column, least, most)
 
 
-def _size(value: str) -> Tree:
+def _parse_size(value: str) -> Tree:
     """Return the test of a size; sizes are rounded up to whole units before they are compared."""
     unit = _UNITS.get(value[-1:], 0)
     try:
-        sign, number = _whole(value[:-1] if unit else value)
+        sign, number = _parse_signed(value[:-1] if unit else value)
     except ValueError:
         raise ValueError("a number is expected, as 100M: c for bytes, k, M, G; + for more, - for less") from None
     unit = unit or 512
@@ -301,22 +305,22 @@ def _size(value: str) -> Tree:
     return ("between", "size", (number - 1) * unit + 1, number * unit)
 
 
-def _types(value: str) -> bytes:
+def _parse_types(value: str) -> bytes:
     kinds = value.split(",")
-    if any(len(kind) != 1 or kind not in _NODES for kind in kinds) or len({*kinds}) < len(kinds):
+    if any(len(kind) != 1 or kind not in _TYPE_LETTERS for kind in kinds) or len({*kinds}) < len(kinds):
         raise ValueError("f, d, l, p, s, b or c is expected, or several of them with commas between")
     return "".join(kinds).encode()
 
 
-def _permissions(value: str) -> tuple[str, int, int]:
+def _parse_permissions(value: str) -> tuple[str, int, int]:
     """Return how modes are compared, the bits for files, and the bits for directories."""
     how, mode = (value[0], value[1:]) if value[:1] in ("-", "/") else ("=", value)
-    return how, bits_of(mode, directory=False), bits_of(mode, directory=True)
+    return how, parse_permissions(mode, directory=False), parse_permissions(mode, directory=True)
 
 
-def _moment(value: str, unit: int) -> tuple[str, int]:
+def _parse_age(value: str, unit: int) -> tuple[str, int]:
     """Return the sign and the number of nanoseconds of an age in units."""
-    sign, number = _signed(value)
+    sign, number = _split_sign(value)
     if not re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", number) or len(number) > 18:
         raise ValueError("a number is expected, or one after + (older) or - (younger)")
     whole, _, part = number.partition(".")
@@ -324,7 +328,7 @@ def _moment(value: str, unit: int) -> tuple[str, int]:
     return sign, int(whole or 0) * unit + fraction
 
 
-def _date(value: str) -> int:
+def _parse_date(value: str) -> int:
     """Return the nanoseconds since 1970 of a date; raise ``ValueError``."""
     from datetime import datetime
 
@@ -336,19 +340,19 @@ def _date(value: str) -> int:
         raise ValueError("a date is expected, as 2026-11-24 or 2026-11-24T18:00, or @SECONDS since 1970") from None
 
 
-def _user(value: str) -> int:
+def _parse_user(value: str) -> int:
     import pwd
 
-    return _numbered(value, lambda name: pwd.getpwnam(name).pw_uid, "user")
+    return _parse_id(value, lambda name: pwd.getpwnam(name).pw_uid, "user")
 
 
-def _group(value: str) -> int:
+def _parse_group(value: str) -> int:
     import grp
 
-    return _numbered(value, lambda name: grp.getgrnam(name).gr_gid, "group")
+    return _parse_id(value, lambda name: grp.getgrnam(name).gr_gid, "group")
 
 
-def _numbered(value: str, look_up: Callable[[str], int], kind: str) -> int:
+def _parse_id(value: str, look_up: Callable[[str], int], kind: str) -> int:
     """Return the id of a user or group by its name, or by its number; raise ``ValueError``."""
     try:
         return look_up(value)
@@ -358,27 +362,27 @@ def _numbered(value: str, look_up: Callable[[str], int], kind: str) -> int:
     raise ValueError(f"there is no such {kind}")
 
 
-def _samefile(value: str) -> Tree:
+def _parse_samefile(value: str) -> Tree:
     status = os.lstat(value)
     inode, device = status.st_ino, status.st_dev
     return ("and", ("between", "inode", inode, inode), ("between", "device", device, device))
 
 
-_PLAIN: dict[str, Callable[[str], Tree]] = {
+_VALUE_TESTS: dict[str, Callable[[str], Tree]] = {
     "-name": lambda value: ("name", os.fsencode(value), False),
     "-iname": lambda value: ("name", os.fsencode(value), True),
     **dict.fromkeys(("-path", "-wholename"), lambda value: ("path", os.fsencode(value), False)),
     **dict.fromkeys(("-ipath", "-iwholename"), lambda value: ("path", os.fsencode(value), True)),
-    "-type": lambda value: ("type", _types(value)),
-    "-size": _size,
-    "-perm": lambda value: ("perm", *_permissions(value)),
-    "-links": lambda value: _between("links", *_whole(value)),
-    "-inum": lambda value: _between("inode", *_whole(value)),
-    "-uid": lambda value: _between("uid", *_whole(value)),
-    "-gid": lambda value: _between("gid", *_whole(value)),
-    "-user": lambda value: _between("uid", "", _user(value)),
-    "-group": lambda value: _between("gid", "", _group(value)),
+    "-type": lambda value: ("type", _parse_types(value)),
+    "-size": _parse_size,
+    "-perm": lambda value: ("perm", *_parse_permissions(value)),
+    "-links": lambda value: _number_test("links", *_parse_signed(value)),
+    "-inum": lambda value: _number_test("inode", *_parse_signed(value)),
+    "-uid": lambda value: _number_test("uid", *_parse_signed(value)),
+    "-gid": lambda value: _number_test("gid", *_parse_signed(value)),
+    "-user": lambda value: _number_test("uid", "", _parse_user(value)),
+    "-group": lambda value: _number_test("gid", "", _parse_group(value)),
     "-xattr": lambda value: ("xattr", os.fsencode(value)),
-    "-samefile": _samefile,
+    "-samefile": _parse_samefile,
 }
 """The remaining tests that take a value."""

@@ -22,12 +22,12 @@ from pcopy.fsio.kernel.columns import (
     MTIME,
     OWNER,
     SIZE,
-    TIMES,
+    TIME_COLUMNS,
 )
-from pcopy.text import shown
+from pcopy.text import printable_path
 from pcopy.walk.matching import Items
 
-FIELDS = {
+FIELD_COLUMNS = {
     "mode": (MODE, "mode"),
     "uid": (OWNER, "uid"),
     "gid": (GROUP, "gid"),
@@ -44,7 +44,7 @@ FIELDS = {
 name of the column.
 """
 
-BLOCK = 512
+BLOCK_BYTES = 512
 """Bytes of a block of the column ``blocks``, from which ``allocated`` is computed."""
 
 TYPES = {
@@ -58,19 +58,19 @@ TYPES = {
     ord("?"): "unknown",
 }
 
-_UNQUOTED = re.compile(rb"[ !#-\[\]-~]*")
+_JSON_SAFE = re.compile(rb"[ !#-\[\]-~]*")
 """Matches paths that need no escapes in JSON."""
-_CSV_PLAIN = re.compile(r'[^",\r\n]*')
+_CSV_SAFE = re.compile(r'[^",\r\n]*')
 
-Form = Callable[[Items], bytes]
+Formatter = Callable[[Items], bytes]
 """A function that formats some items, all of which have the columns of its fields."""
 
 
-def mask_of(fields: Sequence[str]) -> int:
+def columns_mask(fields: Sequence[str]) -> int:
     """Return the mask of the columns that these fields need."""
     mask = 0
     for field in fields:
-        mask |= FIELDS[field][0]
+        mask |= FIELD_COLUMNS[field][0]
     return mask
 
 
@@ -78,99 +78,101 @@ def values_of(items: Items, fields: Sequence[str]) -> list[Sequence[int]]:
     """Return a column for each field: modes without the file type, allocated space in bytes, and exact times."""
     columns: list[Sequence[int]] = []
     for field in fields:
-        name = FIELDS[field][1]
-        column: Sequence[int] = items.seen.times(name) if name in TIMES else getattr(items.seen, name)
+        name = FIELD_COLUMNS[field][1]
+        column: Sequence[int] = (
+            items.columns.exact_times(name) if name in TIME_COLUMNS else getattr(items.columns, name)
+        )
         if field == "mode":
             column = [mode & 0o7777 for mode in column]
         elif field == "allocated":
-            column = [blocks * BLOCK for blocks in column]
+            column = [blocks * BLOCK_BYTES for blocks in column]
         columns.append(column)
     return columns
 
 
-ENDS = {"lines": b"\n", "nul": b"\0", "list": b"\0"}
+PATH_TERMINATORS = {"lines": b"\n", "nul": b"\0", "list": b"\0"}
 """Terminator of each path in the forms that write paths only."""
 
 
-def lines(items: Items) -> bytes:
+def format_lines(items: Items) -> bytes:
     """Format items as ``find -print`` does."""
-    return _joined(items, ENDS["lines"])
+    return _joined_paths(items, PATH_TERMINATORS["lines"])
 
 
-def nul_lines(items: Items) -> bytes:
+def format_nul_lines(items: Items) -> bytes:
     """Format items as ``find -print0`` does."""
-    return _joined(items, ENDS["nul"])
+    return _joined_paths(items, PATH_TERMINATORS["nul"])
 
 
-def _joined(items: Items, end: bytes) -> bytes:
+def _joined_paths(items: Items, end: bytes) -> bytes:
     above = items.above
     return above + (end + above).join(items.names) + end
 
 
-def shown_lines(items: Items) -> bytes:
+def format_escaped_lines(items: Items) -> bytes:
     """Format items for a terminal, with control characters escaped."""
     above = items.above
-    return "".join(f"{shown(above + name)}\n" for name in items.names).encode()
+    return "".join(f"{printable_path(above + name)}\n" for name in items.names).encode()
 
 
 LS_FIELDS = ("mode", "uid", "gid", "size", "allocated", "links", "inode", "mtime_ns")
-"""The fields that ``ls_lines`` needs."""
+"""The fields that ``format_ls`` needs."""
 
-_RECENT, _SOON = 180 * 86400, 3600
+_RECENT_SECONDS, _FUTURE_SECONDS = 180 * 86400, 3600
 """Seconds of the past (half a year) and of the future (clock skew between hosts) for which a time is shown with its
 hour; other times are shown with their year, as find does.
 """
 
 
-def ls_lines(items: Items) -> bytes:
+def format_ls(items: Items) -> bytes:
     """Format items as ``find -ls`` does: inode, KiB allocated, mode, links, owner, group, size, mtime, and escaped
     path.
 
     Unlike find, it shows neither the targets of symbolic links nor device numbers.
     """
-    rows, above, now = items.seen, items.above, time.time()
+    rows, above, now = items.columns, items.above, time.time()
     formatted = []
-    columns = rows.inode, rows.blocks, rows.mode, rows.links, rows.uid, rows.gid, rows.size, rows.times("mtime")
+    columns = rows.inode, rows.blocks, rows.mode, rows.links, rows.uid, rows.gid, rows.size, rows.exact_times("mtime")
     for name, inode, blocks, mode, links, uid, gid, size, changed in zip(items.names, *columns, strict=True):
-        who = f"{_user(uid):<8} {_group(gid):<8}"
-        numbers = f"{inode:>9} {-(-blocks * BLOCK // 1024):>6} {stat.filemode(mode)} {links:>3} {who} {size:>8}"
-        formatted.append(f"{numbers} {_moment(changed // 10**9, now)} {shown(above + name)}\n")
+        who = f"{_user_name(uid):<8} {_group_name(gid):<8}"
+        numbers = f"{inode:>9} {-(-blocks * BLOCK_BYTES // 1024):>6} {stat.filemode(mode)} {links:>3} {who} {size:>8}"
+        formatted.append(f"{numbers} {_formatted_time(changed // 10**9, now)} {printable_path(above + name)}\n")
     return "".join(formatted).encode()
 
 
-def _moment(seconds: int, now: float) -> str:
+def _formatted_time(seconds: int, now: float) -> str:
     """Return the time as text, in the local time zone of this host."""
     try:
         moment = time.localtime(seconds)
     except (OverflowError, ValueError, OSError):
         return f"{seconds:>12}"
-    is_recent = now - _RECENT <= seconds <= now + _SOON
+    is_recent = now - _RECENT_SECONDS <= seconds <= now + _FUTURE_SECONDS
     return time.strftime("%b %e %H:%M" if is_recent else "%b %e  %Y", moment)
 
 
 @lru_cache(4096)
-def _user(number: int) -> str:
+def _user_name(number: int) -> str:
     """Return the name of a user, or the number if there is none."""
     import pwd
 
     try:
-        return shown(pwd.getpwuid(number).pw_name.encode(errors="surrogateescape"))
+        return printable_path(pwd.getpwuid(number).pw_name.encode(errors="surrogateescape"))
     except (KeyError, OverflowError):
         return str(number)
 
 
 @lru_cache(4096)
-def _group(number: int) -> str:
+def _group_name(number: int) -> str:
     """Return the name of a group, or the number if there is none."""
     import grp
 
     try:
-        return shown(grp.getgrgid(number).gr_name.encode(errors="surrogateescape"))
+        return printable_path(grp.getgrgid(number).gr_name.encode(errors="surrogateescape"))
     except (KeyError, OverflowError):
         return str(number)
 
 
-def json_lines(fields: Sequence[str]) -> Form:
+def json_formatter(fields: Sequence[str]) -> Formatter:
     """Return a function that formats items as JSON lines with these fields."""
     parts = [f'"{name}": "%04o"' if name == "mode" else f'"{name}": %d' for name in fields]
     row = b'{%b, "type": "%b"' + "".join(f", {part}" for part in parts).encode() + b"}\n"
@@ -186,7 +188,7 @@ def json_lines(fields: Sequence[str]) -> Form:
 
 def _json_paths(items: Items) -> Iterator[bytes]:
     """Yield the JSON members for the path of each item."""
-    above, is_safe = items.above, _UNQUOTED.fullmatch
+    above, is_safe = items.above, _JSON_SAFE.fullmatch
     is_plain = bool(is_safe(above))
     for name in items.names:
         if is_plain and is_safe(name):
@@ -197,22 +199,22 @@ def _json_paths(items: Items) -> Iterator[bytes]:
 
 def _json_path(path: bytes) -> bytes:
     """Return the JSON members for a path: ``path``, and ``path_b64`` if the escaped path is not exact."""
-    text = shown(path)
+    text = printable_path(path)
     member = b'"path": %b' % json.dumps(text).encode()
     return member if text.encode() == path else b'%b, "path_b64": "%b"' % (member, b64encode(path))
 
 
-def first_line(directory: bytes) -> bytes:
+def listing_header(directory: bytes) -> bytes:
     """Return the first line of a saved listing; relative paths in it start in ``directory``."""
     return b'{"format": "pcopy listing", "version": 1, "directory_b64": "%b"}\n' % b64encode(directory)
 
 
-def csv_head(fields: Sequence[str]) -> bytes:
+def csv_header(fields: Sequence[str]) -> bytes:
     """Return the header line of CSV with these fields."""
     return ",".join(("path", "path_b64", "type", *fields)).encode() + b"\n"
 
 
-def csv_lines(fields: Sequence[str]) -> Form:
+def csv_formatter(fields: Sequence[str]) -> Formatter:
     """Return a function that formats items as CSV (RFC 4180, but with lines ended by LF only).
 
     ``path_b64`` is empty if ``path`` is exact.
@@ -229,26 +231,26 @@ def csv_lines(fields: Sequence[str]) -> Form:
 
 def _csv_paths(items: Items) -> Iterator[str]:
     for name in items.names:
-        text, exact = told_path(items.above + name)
-        yield f"{_quoted(text)},{exact}"
+        text, exact = path_and_base64(items.above + name)
+        yield f"{_csv_field(text)},{exact}"
 
 
-def told_path(path: bytes) -> tuple[str, str]:
+def path_and_base64(path: bytes) -> tuple[str, str]:
     """Return the path as it is shown, and its bytes in base64 if these differ from it, else an empty string."""
-    text = shown(path)
+    text = printable_path(path)
     return text, "" if text.encode() == path else b64encode(path).decode()
 
 
-def _quoted(text: str) -> str:
+def _csv_field(text: str) -> str:
     """Return a CSV field, in quotes if it needs them."""
-    if _CSV_PLAIN.fullmatch(text):
+    if _CSV_SAFE.fullmatch(text):
         return text
     return '"' + text.replace('"', '""') + '"'
 
 
-def form_of(name: str, fields: Sequence[str]) -> Form:
+def formatter_named(name: str, fields: Sequence[str]) -> Formatter:
     """Return the format with this name: ``lines``, ``nul``, ``list``, ``shown``, ``ls``, ``jsonl`` or ``csv``."""
-    without_fields: dict[str, Form] = {
-        "lines": lines, "nul": nul_lines, "list": nul_lines, "shown": shown_lines, "ls": ls_lines
+    without_fields: dict[str, Formatter] = {
+        "lines": format_lines, "nul": format_nul_lines, "list": format_nul_lines, "shown": format_escaped_lines, "ls": format_ls
     }  # fmt: skip
-    return without_fields.get(name) or (json_lines(fields) if name == "jsonl" else csv_lines(fields))
+    return without_fields.get(name) or (json_formatter(fields) if name == "jsonl" else csv_formatter(fields))

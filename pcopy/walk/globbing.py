@@ -11,15 +11,15 @@ from collections.abc import Callable
 
 from pcopy.libc import fnmatch
 
-_PLAIN = re.compile(rb"(?:[^\\\[*?]|\\.|[*?]|\[[!^]?[\w.,:=+@%-]+\])*", re.DOTALL | re.ASCII)
+_LOCALE_FREE = re.compile(rb"(?:[^\\\[*?]|\\.|[*?]|\[[!^]?[\w.,:=+@%-]+\])*", re.DOTALL | re.ASCII)
 """Matches patterns that mean the same in every locale."""
 _RANGE = re.compile(rb"[\w]-[\w]")
 _TOKEN = re.compile(rb"\\(.)|(\*+)|(\?)|\[([!^]?)([\w.,:=+@%-]+)\]|(.)", re.DOTALL | re.ASCII)
-_ENDS_SO = re.compile(rb"\*[^\\\[*?]+", re.DOTALL)
+_SUFFIX_ONLY = re.compile(rb"\*[^\\\[*?]+", re.DOTALL)
 """Matches patterns that only test the end of a name (``*.txt``)."""
 
 
-def matcher(pattern: bytes, *, folds: bool) -> Callable[[bytes], object]:
+def matcher(pattern: bytes, *, ignores_case: bool) -> Callable[[bytes], object]:
     """Return a function that returns a true value if ``pattern`` matches a whole name.
 
     Args:
@@ -27,17 +27,17 @@ def matcher(pattern: bytes, *, folds: bool) -> Callable[[bytes], object]:
     """
 
     def match_in_locale(name: bytes) -> bool:
-        return fnmatch(pattern, name, folds=folds)
+        return fnmatch(pattern, name, ignores_case=ignores_case)
 
-    if not (pattern.isascii() and _PLAIN.fullmatch(pattern)) or _has_odd_range(pattern):
+    if not (pattern.isascii() and _LOCALE_FREE.fullmatch(pattern)) or _has_locale_range(pattern):
         return match_in_locale
-    if not folds and _ENDS_SO.fullmatch(pattern):
+    if not ignores_case and _SUFFIX_ONLY.fullmatch(pattern):
         return lambda name: name.endswith(pattern[1:]) if name.isascii() else match_in_locale(name)
-    match = re.compile(_translated(pattern), re.DOTALL | (re.IGNORECASE if folds else 0)).fullmatch
+    match = re.compile(_regex_of(pattern), re.DOTALL | (re.IGNORECASE if ignores_case else 0)).fullmatch
     return lambda name: match(name) if name.isascii() else match_in_locale(name)
 
 
-def _has_odd_range(pattern: bytes) -> bool:
+def _has_locale_range(pattern: bytes) -> bool:
     """Return True if a range in brackets mixes letters with other characters or runs backwards: its meaning depends on
     the locale.
     """
@@ -55,7 +55,7 @@ def _has_odd_range(pattern: bytes) -> bool:
 _ALPHABETS = (b"0123456789", b"abcdefghijklmnopqrstuvwxyz", b"ABCDEFGHIJKLMNOPQRSTUVWXYZ")
 
 
-def _translated(pattern: bytes) -> bytes:
+def _regex_of(pattern: bytes) -> bytes:
     """Return the regular expression of a pattern."""
     parts = []
     for escaped, stars, any_byte, negated, members, literal in _TOKEN.findall(pattern):
@@ -65,14 +65,14 @@ def _translated(pattern: bytes) -> bytes:
             parts.append(b".")
         elif members:
             inner = re.escape(members).replace(rb"\-", b"-")
-            head, body, tail = _dashes(inner)
+            head, body, tail = _escaped_dashes(inner)
             parts.append(b"[" + (b"^" if negated else b"") + head + body + tail + b"]")
         else:
             parts.append(re.escape(escaped or literal))
     return b"".join(parts)
 
 
-def _dashes(members: bytes) -> tuple[bytes, bytes, bytes]:
+def _escaped_dashes(members: bytes) -> tuple[bytes, bytes, bytes]:
     """Return the members of brackets, with dashes at the ends escaped: these stand for themselves."""
     body = members.strip(b"-")
     has_some = len(body) < len(members)

@@ -13,27 +13,27 @@ from typing import Any
 
 from pcopy.engine.messages import dump_primitives, load_primitives
 from pcopy.lustre.blob import (
+    END_OF_FILE,
     EXTENSION,
     INITIALISED,
     ON_MDT,
     OVERSTRIPED,
     RELEASED,
     STALE,
-    TO_THE_END,
     Component,
     Striping,
-    describe,
+    describe_layout,
 )
-from pcopy.text import shown
+from pcopy.text import printable_path
 
-MOST_ROWS = 4096
+MAX_ROWS = 4096
 """Maximum number of different layouts, OSTs or pools that are counted separately, since a user may create any number of
 layouts.
 """
 
-OTHERS = "others"
+OTHER_NAME = "others"
 """Name of the row that collects all further layouts or pools."""
-OTHER = -1
+OTHER_NUMBER = -1
 """Number of the row that collects all further OSTs, counts or sizes."""
 
 PATTERNS = ("raid0", "overstriped", "mdt", "composite", "self-extending", "mirrored", "released", "none yet", "unknown")
@@ -80,15 +80,15 @@ class LayoutSums:
         if striping is None:
             self._add("patterns", "none yet", size)
             return
-        self._add("layouts", describe(striping.normal), size)
+        self._add("layouts", describe_layout(striping.normalised), size)
         self._add("patterns", pattern_of(striping), size)
-        for pool in striping.normal.pools or (b"",):
-            self._add("pools", shown(pool), size)
-        last = last_used(striping)
+        for pool in striping.normalised.pools or (b"",):
+            self._add("pools", printable_path(pool), size)
+        last = last_component_with_objects(striping)
         on_osts = not last.pattern & ON_MDT
         self._add("stripe_counts", last.stripes if on_osts else 0, size)
-        self._add("stripe_sizes", last.size if on_osts else 0, size)
-        placed = [*_placed(striping, size)]
+        self._add("stripe_sizes", last.stripe_size if on_osts else 0, size)
+        placed = [*_bytes_by_ost(striping, size)]
         whole = sum(part for _, part in placed)
         for ost, part in placed:
             part_allocated = part if allocated >= whole else part * allocated // whole
@@ -106,8 +106,8 @@ class LayoutSums:
         rows = self.tables[table]
         row = rows.get(key)
         if row is None:
-            other = OTHER if isinstance(key, int) else OTHERS
-            row = rows.setdefault(key if len(rows) < MOST_ROWS else other, [0, 0])
+            other = OTHER_NUMBER if isinstance(key, int) else OTHER_NAME
+            row = rows.setdefault(key if len(rows) < MAX_ROWS else other, [0, 0])
         row[0] += number
         row[1] += size
 
@@ -122,30 +122,32 @@ class AllLayoutSums:
     """The sums for all Lustre file systems, by mount code."""
 
     def __init__(self) -> None:
-        self.met: dict[int, LayoutSums] = {}
+        self.by_mount: dict[int, LayoutSums] = {}
 
-    def words(self) -> bytes:
+    def packed(self) -> bytes:
         """Return the packed sums, for ``merge``; empty if there are none."""
         return (
-            dump_primitives([(mount, each.path, each.tables) for mount, each in self.met.items()]) if self.met else b""
+            dump_primitives([(mount, each.path, each.tables) for mount, each in self.by_mount.items()])
+            if self.by_mount
+            else b""
         )
 
     def merge(self, words: bytes) -> None:
         """Add the packed sums of another rank."""
         for mount, path, tables in load_primitives(words):
-            self.at(mount, path).merge(tables)
+            self.sums_for(mount, path).merge(tables)
 
-    def at(self, mount: int, path: bytes) -> LayoutSums:
+    def sums_for(self, mount: int, path: bytes) -> LayoutSums:
         """Return the sums for the file system of the directory ``path``."""
-        sums = self.met.setdefault(mount, LayoutSums(path))
+        sums = self.by_mount.setdefault(mount, LayoutSums(path))
         if len(path) <= len(sums.path):
             sums.path = min(path, sums.path, key=lambda each: (len(each), each))
         return sums
 
     @property
-    def in_order(self) -> list[LayoutSums]:
+    def sorted_by_path(self) -> list[LayoutSums]:
         """The sums sorted by path."""
-        return sorted(self.met.values(), key=lambda each: each.path)
+        return sorted(self.by_mount.values(), key=lambda each: each.path)
 
 
 def pattern_of(striping: Striping) -> str:
@@ -164,13 +166,13 @@ def pattern_of(striping: Striping) -> str:
     return "overstriped" if components[0].pattern & OVERSTRIPED else "raid0"
 
 
-def last_used(striping: Striping) -> Component:
+def last_component_with_objects(striping: Striping) -> Component:
     """Return the component that determines the stripes of a file: the last one with objects in a composite layout."""
     used = [each for each in striping.components if each.flags & INITIALISED and not each.flags & EXTENSION]
     return used[-1] if used else striping.components[0]
 
 
-def _placed(striping: Striping, size: int) -> Iterator[tuple[int | None, int]]:
+def _bytes_by_ost(striping: Striping, size: int) -> Iterator[tuple[int | None, int]]:
     """Yield the OST of each object, or None for the MDT, and how many of the ``size`` bytes of the file lie there.
 
     The stripes of a component are counted from the beginning of the file, not of the component.
@@ -178,16 +180,16 @@ def _placed(striping: Striping, size: int) -> Iterator[tuple[int | None, int]]:
     for each in striping.components:
         if each.pattern & RELEASED or (striping.is_composite and not each.flags & INITIALISED):
             continue
-        start, end = min(each.start, size), size if each.end == TO_THE_END else min(each.end, size)
+        start, end = min(each.start, size), size if each.end == END_OF_FILE else min(each.end, size)
         if each.pattern & ON_MDT:
             yield None, end - start
             continue
         for place, ost in enumerate(each.osts):
-            before, until = (_up_to(at, place, each.size, len(each.osts)) for at in (start, end))
+            before, until = (_bytes_in_object(at, place, each.stripe_size, len(each.osts)) for at in (start, end))
             yield ost, 0 if each.flags & STALE else until - before
 
 
-def _up_to(end: int, place: int, stripe: int, stripes: int) -> int:
+def _bytes_in_object(end: int, place: int, stripe: int, stripes: int) -> int:
     """Return how many of the first ``end`` bytes of a file lie in the object with the index ``place``.
 
     Args:

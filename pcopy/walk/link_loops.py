@@ -11,19 +11,19 @@ import os
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from pcopy.fsio.close import let_go
-from pcopy.fsio.directories import Directories
-from pcopy.fsio.patience import open_patiently
-from pcopy.fsio.problem import Problem, failing
-from pcopy.text import shown
+from pcopy.fsio.close import close_ignoring_errors
+from pcopy.fsio.directories import RootDirectories
+from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.problem import Problem, as_problem
+from pcopy.text import printable_path
 
 _Inode = tuple[int, int]  # st_dev and number
 
-_UPWARDS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+_PARENT_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 
 
-def check_repetition(
-    sources: Directories, path: bytes, status: os.stat_result, shown_as: Callable[[bytes], bytes]
+def refuse_repetition(
+    sources: RootDirectories, path: bytes, status: os.stat_result, shown_as: Callable[[bytes], bytes]
 ) -> None:
     """Raise ``Problem`` (ELOOP) if the directory ``path``, which has this ``status``, is the same as one of its
     parents.
@@ -31,14 +31,14 @@ def check_repetition(
     Args:
         shown_as: returns the path as messages show it.
     """
-    for above, identity in sources.above(path):
-        if (sources.mounts.device(identity.mount), identity.inode) == (status.st_dev, status.st_ino):
-            text = f"a symbolic link leads back to {shown(shown_as(above))}"
+    for above, identity in sources.ancestors(path):
+        if (sources.mount_codes.device_of_code(identity.mount_code), identity.inode) == (status.st_dev, status.st_ino):
+            text = f"a symbolic link leads back to {printable_path(shown_as(above))}"
             raise Problem("scan", errno.ELOOP, on_source=True, text=f"{text}, which contains it")
 
 
-def check_outside(
-    directory: int, status: os.stat_result, around: int, names: Sequence[bytes], *, all_the_way: bool
+def refuse_inside_target(
+    directory: int, status: os.stat_result, around: int, names: Sequence[bytes], *, checks_all_parents: bool
 ) -> None:
     """Raise ``Problem`` if ``directory`` is a target or, with ``all_the_way``, lies anywhere below one.
 
@@ -53,14 +53,16 @@ def check_outside(
         names: names of the targets in it.
         all_the_way: check all parent directories.
     """
-    with failing("open", on_source=True):
-        is_inside = _lies_in(directory, status, around, names, all_the_way=all_the_way)
+    with as_problem("open", on_source=True):
+        is_inside = _is_inside_target(directory, status, around, names, checks_all_parents=checks_all_parents)
     if is_inside:
         raise Problem("scan", 0, on_source=True, text="a symbolic link leads into the target")
 
 
-def _lies_in(directory: int, status: os.stat_result, around: int, names: Sequence[bytes], *, all_the_way: bool) -> bool:
-    """Return True if ``directory`` is a target or lies below one; see ``check_outside``."""
+def _is_inside_target(
+    directory: int, status: os.stat_result, around: int, names: Sequence[bytes], *, checks_all_parents: bool
+) -> bool:
+    """Return True if ``directory`` is a target or lies below one; see ``refuse_inside_target``."""
     top = _identity(around)
     below: _Inode | None = None
     at: _Inode = status.st_dev, status.st_ino
@@ -69,14 +71,14 @@ def _lies_in(directory: int, status: os.stat_result, around: int, names: Sequenc
         while at != below:
             if at == top:
                 return b"" in names or (below is not None and _is_one_of(around, names, below))
-            if below is not None and not all_the_way:
+            if below is not None and not checks_all_parents:
                 return False
-            entered = open_patiently(b"..", _UPWARDS, dir_fd=descriptor)
-            let_go(descriptor)
+            entered = open_with_retries(b"..", _PARENT_FLAGS, dir_fd=descriptor)
+            close_ignoring_errors(descriptor)
             descriptor = entered
             below, at = at, _identity(descriptor)
     finally:
-        let_go(descriptor)
+        close_ignoring_errors(descriptor)
     return False
 
 

@@ -11,20 +11,20 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 
-from pcopy.fsio.patience import open_patiently
+from pcopy.fsio.patience import open_with_retries
 
-MOST_ENTRIES = 100_000
+MAX_ENTRIES = 100_000
 """Maximum number of entries that are examined. With the latency of a file server the time limit
 ends the walk before.
 """
 
-MOST_SECONDS = 1.0
+MAX_SECONDS = 1.0
 """Maximum number of seconds by which this may delay a job."""
 
-_LOOKED = 64
+_CLOCK_INTERVAL = 64
 """Number of entries after which the clock is read."""
 
-_QUIETLY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NOATIME | os.O_CLOEXEC
+_OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NOATIME | os.O_CLOEXEC
 
 Selects = Callable[[bytes, os.stat_result], bool]
 """A function that returns True if the item with this path below the root, and this status, is selected; other
@@ -32,18 +32,18 @@ directories are not entered.
 """
 
 
-def everything(path: bytes, status: os.stat_result) -> bool:
+def select_all(path: bytes, status: os.stat_result) -> bool:
     """Return True: select every item."""
     return True
 
 
-class LookAhead:
+class PreliminaryWalk:
     """One budget of entries and seconds for all trees that are walked with it."""
 
     def __init__(
         self,
-        entries: int = MOST_ENTRIES,
-        seconds: float = MOST_SECONDS,
+        entries: int = MAX_ENTRIES,
+        seconds: float = MAX_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._entries = entries
@@ -52,8 +52,8 @@ class LookAhead:
         self.is_complete = True
         """True if everything has been examined so far."""
 
-    def items(
-        self, root: bytes, selects: Selects = everything, *, one_file_system: bool = False
+    def selected_items(
+        self, root: bytes, selects: Selects = select_all, *, one_file_system: bool = False
     ) -> Iterator[tuple[bytes, os.stat_result]]:
         """Yield path (below the directory ``root``) and status of all selected items, a directory before its contents.
 
@@ -63,7 +63,7 @@ class LookAhead:
         opened = self._open(root, None)
         if opened is None:
             return
-        pending = [(b"", self._listed(opened), opened)]
+        pending = [(b"", self._budgeted_entries(opened), opened)]
         try:
             device = os.fstat(opened).st_dev
             while pending:
@@ -81,7 +81,7 @@ class LookAhead:
                 if stat.S_ISDIR(status.st_mode) and not (one_file_system and status.st_dev != device):
                     opened = self._open(name, directory)
                     if opened is not None:
-                        pending.append((path + b"/", self._listed(opened), opened))
+                        pending.append((path + b"/", self._budgeted_entries(opened), opened))
         finally:
             for *_, opened in pending:
                 os.close(opened)
@@ -89,17 +89,17 @@ class LookAhead:
     def _open(self, name: bytes, parent: int | None) -> int | None:
         """Open a directory; return None, and record that the walk is incomplete, if that fails."""
         try:
-            return open_patiently(name, _QUIETLY, dir_fd=parent)
+            return open_with_retries(name, _OPEN_FLAGS, dir_fd=parent)
         except OSError:
             self.is_complete = False
             return None
 
-    def _listed(self, directory: int) -> Iterator[tuple[bytes, os.stat_result]]:
+    def _budgeted_entries(self, directory: int) -> Iterator[tuple[bytes, os.stat_result]]:
         """Yield the entries of an open directory while the budget lasts."""
         try:
             with os.scandir(directory) as entries:
                 for number, entry in enumerate(entries):
-                    is_late = not number % _LOOKED and self._clock() > self._until
+                    is_late = not number % _CLOCK_INTERVAL and self._clock() > self._until
                     if not self._entries or is_late:
                         self.is_complete = False
                         return

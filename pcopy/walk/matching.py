@@ -21,24 +21,24 @@ from pcopy.fsio.kernel.columns import (
     MODE,
     OWNER,
     SIZE,
-    TIMES,
+    TIME_COLUMNS,
     Rows,
 )
-from pcopy.fsio.patience import open_patiently
+from pcopy.fsio.patience import open_with_retries
 from pcopy.walk.expression import Tree
 from pcopy.walk.globbing import matcher
 
 DIRECTORY, UNKNOWN = ord("d"), ord("?")
 
 _BIT_OF = {name: bit for name, _, bit, _ in COLUMNS}
-_WANTS = {"perm": MODE, "empty": SIZE, "nouser": OWNER, "nogroup": GROUP, "xattr": 0}
-_CHEAP = {"name", "path", "type", "true", "false", "prune", "print"}
-_ACTS = {"prune", "print"}
+_COLUMNS_OF_TEST = {"perm": MODE, "empty": SIZE, "nouser": OWNER, "nogroup": GROUP, "xattr": 0}
+_CHEAP_TESTS = {"name", "path", "type", "true", "false", "prune", "print"}
+_ACTIONS = {"prune", "print"}
 
 _UNBOUNDED = 1 << 96
 """More than any value of a column: times are 64 bits of seconds, in nanoseconds."""
 
-_INTO = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class Items:
@@ -51,10 +51,10 @@ class Items:
     - ``above``: the common beginning of their paths as these are reported, ending with a slash.
     - ``pruned``: rows of directories that are not entered (``-prune``).
     - ``printed``: rows that a ``-print`` of the expression reports, once for each of them.
-    - ``unseen``: rows of items that have vanished or could not be statted.
+    - ``unstatted``: rows of items that have vanished or could not be statted.
     """
 
-    __slots__ = ("above", "directory", "kinds", "names", "printed", "pruned", "rows", "unseen")
+    __slots__ = ("above", "directory", "kinds", "names", "printed", "pruned", "rows", "unstatted")
 
     def __init__(
         self, directory: int, above: bytes, names: Sequence[bytes], kinds: bytes, rows: Rows | None = None
@@ -66,13 +66,13 @@ class Items:
         self.rows = rows
         self.pruned: set[int] = set()
         self.printed: list[int] = []
-        self.unseen: set[int] = set()
+        self.unstatted: set[int] = set()
 
     def __len__(self) -> int:
         return len(self.kinds)
 
     @property
-    def seen(self) -> Rows:
+    def columns(self) -> Rows:
         """The columns, which must exist."""
         assert self.rows is not None
         return self.rows
@@ -80,7 +80,7 @@ class Items:
     def chosen(self, rows: Sequence[int], seen: Rows | None = None) -> Items:
         """Return the items of these rows, in their order, with the columns ``seen`` if given."""
         names, kinds = self.names, self.kinds
-        columns = seen if seen is not None else None if self.rows is None else self.rows.chosen(rows)
+        columns = seen if seen is not None else None if self.rows is None else self.rows.selected(rows)
         return Items(
             self.directory,
             self.above,
@@ -94,44 +94,44 @@ Test = Callable[[Items, Sequence[int]], Sequence[int]]
 """A function that takes items and rows, and returns those rows that fulfil the test."""
 
 
-def wanted(tree: Tree) -> int:
+def needed_columns(tree: Tree) -> int:
     """Return the mask of the columns that the tree needs."""
     if tree[0] == "between":
         return _BIT_OF[tree[1]]
     if tree[0] in ("and", "or", "not"):
         mask = 0
         for each in tree[1:]:
-            mask |= wanted(each)
+            mask |= needed_columns(each)
         return mask
-    return _WANTS.get(tree[0], 0)
+    return _COLUMNS_OF_TEST.get(tree[0], 0)
 
 
 def is_cheap(tree: Tree) -> bool:
     """Return True if the tree needs no status of the items."""
-    return all(map(is_cheap, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in _CHEAP
+    return all(map(is_cheap, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in _CHEAP_TESTS
 
 
-def opens(tree: Tree, test: str) -> bool:
+def contains_test(tree: Tree, test: str) -> bool:
     """Return True if the tree contains this ``test``, which needs more than a status."""
-    return any(opens(each, test) for each in tree[1:]) if tree[0] in ("and", "or", "not") else tree[0] == test
+    return any(contains_test(each, test) for each in tree[1:]) if tree[0] in ("and", "or", "not") else tree[0] == test
 
 
-def _acts(tree: Tree) -> bool:
+def _has_actions(tree: Tree) -> bool:
     """Return True if the tree contains an action (``-prune``, ``-print``)."""
-    return any(map(_acts, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in _ACTS
+    return any(map(_has_actions, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in _ACTIONS
 
 
-def parted(tree: Tree) -> tuple[Tree, Tree]:
+def split_by_cost(tree: Tree) -> tuple[Tree, Tree]:
     """Split a tree into two trees that must both be fulfilled: a cheap one, which is evaluated first, and the rest."""
     cheap: list[Tree] = []
     expensive: list[Tree] = []
-    acts = _acts(tree)
+    acts = _has_actions(tree)
     for each in _conjuncts(tree):
         (cheap if is_cheap(each) and not (acts and expensive) else expensive).append(each)
-    return _all_of(cheap), _all_of(expensive)
+    return _joined(cheap), _joined(expensive)
 
 
-def types_of(tree: Tree) -> bytes | None:
+def tested_types(tree: Tree) -> bytes | None:
     """Return the types of the items that fulfil a cheap tree (empty: any type), or None if it tests
     anything but types.
     """
@@ -149,7 +149,7 @@ def _conjuncts(tree: Tree) -> Iterable[Tree]:
         yield tree
 
 
-def _all_of(trees: list[Tree]) -> Tree:
+def _joined(trees: list[Tree]) -> Tree:
     """Return a tree that requires all of these trees."""
     trees = [tree for tree in trees if tree != ("true",)]
     if not trees:
@@ -160,14 +160,14 @@ def _all_of(trees: list[Tree]) -> Tree:
     return whole
 
 
-def compiled(tree: Tree) -> Test:
+def compile_test(tree: Tree) -> Test:
     """Return the test of a whole tree."""
     name, *operands = tree
     return _MAKERS[name](*operands)
 
 
 def _and(left: Tree, right: Tree) -> Test:
-    first, second = compiled(left), compiled(right)
+    first, second = compile_test(left), compile_test(right)
 
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
         left = first(items, rows)
@@ -180,7 +180,7 @@ def _or(left: Tree, right: Tree) -> Test:
     """Return a test for items that fulfil either tree; the right one is evaluated only for items that do not fulfil the
     left.
     """
-    first, second = compiled(left), compiled(right)
+    first, second = compile_test(left), compile_test(right)
 
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
         found = first(items, rows)
@@ -198,7 +198,7 @@ def _or(left: Tree, right: Tree) -> Test:
 
 def _not(operand: Tree) -> Test:
     """Return a test for items that do not fulfil the tree."""
-    inner = compiled(operand)
+    inner = compile_test(operand)
 
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
         found = inner(items, rows)
@@ -219,16 +219,16 @@ def _false() -> Test:
 
 
 def _name(pattern: bytes, folds: bool) -> Test:
-    match = matcher(pattern, folds=folds)
+    match = matcher(pattern, ignores_case=folds)
 
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
         names = items.names
-        return [row for row in rows if match(_base(names[row]))]
+        return [row for row in rows if match(_basename(names[row]))]
 
     return test
 
 
-def _base(name: bytes) -> bytes:
+def _basename(name: bytes) -> bytes:
     """Return the last component of a name, since a PATH of the command line may have several."""
     if b"/" not in name:
         return name
@@ -236,7 +236,7 @@ def _base(name: bytes) -> bytes:
 
 
 def _path(pattern: bytes, folds: bool) -> Test:
-    match = matcher(pattern, folds=folds)
+    match = matcher(pattern, ignores_case=folds)
 
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
         above, names = items.above, items.names
@@ -261,7 +261,7 @@ def _between(column: str, least: int | None, most: int | None) -> Test:
     high = _UNBOUNDED if most is None else most
 
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
-        values = items.seen.times(column) if column in TIMES else getattr(items.seen, column)
+        values = items.columns.exact_times(column) if column in TIME_COLUMNS else getattr(items.columns, column)
         if len(rows) < len(values):
             return [row for row in rows if low <= values[row] <= high]
         return [row for row, value in enumerate(values) if low <= value <= high]
@@ -273,7 +273,7 @@ def _perm(how: str, of_files: int, of_directories: int) -> Test:
     """Return a test of permission bits: equal (``=``), all set (``-``), or any set (``/``)."""
 
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
-        modes, kinds = items.seen.mode, items.kinds
+        modes, kinds = items.columns.mode, items.kinds
         found = []
         for row in rows:
             bits = of_directories if kinds[row] == DIRECTORY else of_files
@@ -289,23 +289,23 @@ def _empty() -> Test:
     """Return a test for empty files and directories."""
 
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
-        sizes, kinds = items.seen.size, items.kinds
+        sizes, kinds = items.columns.size, items.kinds
         return [
             row
             for row in rows
             if (kinds[row] == ord("f") and not sizes[row])
-            or (kinds[row] == DIRECTORY and _holds_nothing(items.directory, items.names[row]))
+            or (kinds[row] == DIRECTORY and _is_empty_directory(items.directory, items.names[row]))
         ]
 
     return test
 
 
-def _holds_nothing(directory: int, name: bytes) -> bool:
+def _is_empty_directory(directory: int, name: bytes) -> bool:
     """Return True if a directory is empty. Return False if it cannot be listed: the walk reports the error when it
     enters it.
     """
     with suppress(OSError):
-        opened = open_patiently(name, _INTO, dir_fd=directory)
+        opened = open_with_retries(name, _DIRECTORY_FLAGS, dir_fd=directory)
         try:
             with os.scandir(opened) as entries:
                 return next(entries, None) is None
@@ -330,7 +330,7 @@ def _has_attribute(directory: int, item: bytes, name: bytes) -> bool:
     return False
 
 
-def _unknown_to(column: str, look_up: Callable[[int], object]) -> Test:
+def _id_without_name(column: str, look_up: Callable[[int], object]) -> Test:
     """Return a test of ids without an entry in the user or group database."""
     known: dict[int, bool] = {}
 
@@ -344,7 +344,7 @@ def _unknown_to(column: str, look_up: Callable[[int], object]) -> Test:
         return known[number]
 
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
-        values = getattr(items.seen, column)
+        values = getattr(items.columns, column)
         return [row for row in rows if is_unknown(values[row])]
 
     return test
@@ -379,8 +379,8 @@ _MAKERS: dict[str, Callable[..., Test]] = {
     "perm": _perm,
     "empty": _empty,
     "xattr": _xattr,
-    "nouser": lambda: _unknown_to("uid", pwd.getpwuid),
-    "nogroup": lambda: _unknown_to("gid", grp.getgrgid),
+    "nouser": lambda: _id_without_name("uid", pwd.getpwuid),
+    "nogroup": lambda: _id_without_name("gid", grp.getgrgid),
     "prune": _prune,
     "print": _print,
 }

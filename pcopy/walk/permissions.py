@@ -11,7 +11,7 @@ _BITS = {"r": 0o444, "w": 0o222, "x": 0o111}
 _SHIFT = {"u": 6, "g": 3, "o": 0}
 
 
-def bits_of(mode: str, *, directory: bool) -> int:
+def parse_permissions(mode: str, *, directory: bool) -> int:
     """Return the bits of ``mode``, which may differ for a ``directory`` (``X``). Raise
     ``ValueError`` if it is no mode.
     """
@@ -23,18 +23,18 @@ def bits_of(mode: str, *, directory: bool) -> int:
         if found is None:
             raise ValueError("an octal mode is expected, as 0644, or a symbolic one, as u=rw,g+w")
         for operator, letters in _ACTION.findall(found[2]):
-            bits = _applied(bits, found[1], operator, letters, directory=directory)
+            bits = _apply_action(bits, found[1], operator, letters, directory=directory)
     return bits
 
 
-def _applied(bits: int, who: str, operator: str, what: str, *, directory: bool) -> int:
+def _apply_action(bits: int, who: str, operator: str, what: str, *, directory: bool) -> int:
     """Return ``bits`` after one symbolic action. A directory keeps its set-user-ID and set-group-ID bits unless ``s``
     is named.
     """
     reached = 0o7777 if not who or "a" in who else 0
     for each in who.replace("a", ""):
         reached |= _WHO[each]
-    wanted = _wanted(bits, what, directory=directory) & reached
+    wanted = _named_bits(bits, what, directory=directory) & reached
     if operator == "+":
         return bits | wanted
     if operator == "-":
@@ -43,7 +43,7 @@ def _applied(bits: int, who: str, operator: str, what: str, *, directory: bool) 
     return (bits & (~reached | kept)) | wanted
 
 
-def _wanted(bits: int, what: str, *, directory: bool) -> int:
+def _named_bits(bits: int, what: str, *, directory: bool) -> int:
     """Return the bits that the letters of an action name, for user, group and others."""
     if what in _SHIFT and what:
         return (bits >> _SHIFT[what] & 7) * 0o111

@@ -16,12 +16,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from pcopy.errors import HINDRANCES, Refused, hindrance
+from pcopy.errors import RESOURCE_EXCEPTIONS, RequestRefused, resource_error_text
 from pcopy.named import NamedTuple
-from pcopy.text import shown
+from pcopy.text import printable_path
 
 STANDARD_INPUT = b"-"
-BEGINNING = b'{"format": "pcopy listing"'
+LISTING_MAGIC = b'{"format": "pcopy listing"'
 """The first bytes of a saved listing."""
 VERSION = 1
 """Version of the format; other versions are refused."""
@@ -36,28 +36,28 @@ TYPES = {
 }
 """Values of ``type``, with the file type in ``st_mode``."""
 
-_NO_LISTS = {
+_MISTAKEN_FORMATS = {
     b"path,path_b64,type": "is CSV, not a list of paths",
     b'{"path": ': "is JSON without the first line of a saved listing",
     b"PAR1": "is Parquet, not a list of paths",
 }
 """Beginnings of files that are mistaken for lists, and what these files are."""
 
-_BLOCK = 1 << 20
+_READ_BYTES = 1 << 20
 """Bytes that are read in one call."""
-LONGEST_LINE = 1 << 20
+MAX_LINE_BYTES = 1 << 20
 """Maximum length of a line in bytes, without its terminator; a longer one cannot be a path."""
-_SIZES = {"uid": 32, "gid": 32, "size": 64, "allocated": 64, "links": 32, "inode": 64, "device": 64}
+_INTEGER_BITS = {"uid": 32, "gid": 32, "size": 64, "allocated": 64, "links": 32, "inode": 64, "device": 64}
 """Integer fields, with the number of bits that they may have."""
-TIMES = ("atime_ns", "mtime_ns", "ctime_ns")
+TIME_FIELDS = ("atime_ns", "mtime_ns", "ctime_ns")
 _END_OF_TIME = 2**63 * 10**9
 """The first time that 64 bits of seconds cannot represent, in nanoseconds."""
-_NUMBERS = (*_SIZES, *TIMES)
+_NUMBERS = (*_INTEGER_BITS, *TIME_FIELDS)
 _ABSENT = type(None)
 _INTEGERS = {int, _ABSENT}
 
 
-class Recorded(NamedTuple):
+class RecordedStatus(NamedTuple):
     """The values that a saved listing has for an item; None if it has none. Times are nanoseconds since 1970."""
 
     type: int
@@ -75,41 +75,41 @@ class Recorded(NamedTuple):
     ctime_ns: int | None
 
 
-_READ_ONCE: dict[bytes, int] = {}
+_OPEN_STREAMS: dict[bytes, int] = {}
 """Descriptors of lists that are open already, by the name that the user gave: the contents of a pipe can be read only
 once.
 """
 
 
-def check_whole(file: bytes, option: str, *, nul: bool, meant: Callable[[bytes], str]) -> None:
-    """Raise ``Refused`` if a list cannot be opened, or is a saved listing that was cut off.
+def check_not_cut_off(file: bytes, option: str, *, nul: bool, advice_for: Callable[[bytes], str]) -> None:
+    """Raise ``RequestRefused`` if a list cannot be opened, or is a saved listing that was cut off.
 
-    A list that can be read only once, such as a pipe, stays open for the next ``SavedListing`` of that name.
+    A list that can be read only once, such as a pipe, stays open for the next ``PathListReader`` of that name.
     """
-    from pcopy.fsio.named_file import look, open_to_read
+    from pcopy.fsio.named_file import examine_path, open_to_read
 
     try:
-        if look(file).is_stream:
-            _READ_ONCE[file] = open_to_read(file).descriptor
+        if examine_path(file).is_stream:
+            _OPEN_STREAMS[file] = open_to_read(file).descriptor
             return
     except OSError:  # opening it below reports the error
         pass
-    with SavedListing(file, option, nul=nul, meant=meant) as listing:
+    with PathListReader(file, option, nul=nul, advice_for=advice_for) as listing:
         listing.check_end()
 
 
-_CUT_OFF = "has no end: the listing was cut off; write it anew"
+_CUT_OFF_TEXT = "has no end: the listing was cut off; write it anew"
 
 
-class Line(NamedTuple):
+class ListedItem(NamedTuple):
     """An item that stands in line ``number`` of a list, counted from 1; ``known`` is None in a plain list."""
 
     number: int
     path: bytes
-    known: Recorded | None
+    recorded: RecordedStatus | None
 
 
-def from_root(directory: bytes, path: bytes) -> bytes:
+def absolute_path(directory: bytes, path: bytes) -> bytes:
     """Return ``path`` as an absolute path, if it starts in ``directory``; leading ``..`` components are resolved.
 
     ``directory`` must be free of symbolic links, as a working directory is. Further components may be symbolic links,
@@ -123,7 +123,7 @@ def from_root(directory: bytes, path: bytes) -> bytes:
     return b"/".join([*parts[: max(1, len(parts) - up)], *names[up:]]) or b"/"
 
 
-def without_return(line: bytes, directory: bytes) -> bytes:
+def strip_carriage_return(line: bytes, directory: bytes) -> bytes:
     """Return a line of a plain list, whose paths start in ``directory``, without a trailing CR (as Windows editors
     write) unless a file of that name exists.
     """
@@ -132,15 +132,15 @@ def without_return(line: bytes, directory: bytes) -> bytes:
     return line[:-1]
 
 
-class SavedListing:
+class PathListReader:
     """An open list of paths, which can be iterated over once; a context manager that closes it.
 
     ``directory`` is where relative paths of a saved listing start. It is None in a plain list (not ``is_saved``). All
-    methods raise ``Refused`` if the list cannot be read, or is no list.
+    methods raise ``RequestRefused`` if the list cannot be read, or is no list.
     """
 
     def __init__(
-        self, file: bytes, option: str, *, nul: bool = False, meant: Callable[[bytes], str] = lambda file: ""
+        self, file: bytes, option: str, *, nul: bool = False, advice_for: Callable[[bytes], str] = lambda file: ""
     ) -> None:
         """Open the list and read its beginning.
 
@@ -150,25 +150,25 @@ class SavedListing:
             nul: paths of a plain list end with a NUL instead of a newline.
             meant: returns advice for the message if the file does not exist.
         """
-        self._meant = meant
-        self.name = f"{option} {'standard input' if file == STANDARD_INPUT else shown(file)}"
+        self._advice_for = advice_for
+        self.name = f"{option} {'standard input' if file == STANDARD_INPUT else printable_path(file)}"
         self._nul = nul
-        self._source = self._opened(file)
+        self._source = self._open(file)
         self.directory: bytes | None = None
         try:
-            self._begun = self._read(self._source, len(BEGINNING))
-            self.is_saved = self._begun == BEGINNING
-            self._lines = self._split(b"\n" if self.is_saved or not nul else b"\0")
+            self._beginning = self._read(self._source, len(LISTING_MAGIC))
+            self.is_saved = self._beginning == LISTING_MAGIC
+            self._lines = self._split_lines(b"\n" if self.is_saved or not nul else b"\0")
             if self.is_saved:
-                self.directory = self._header()
-            for beginning, kind in _NO_LISTS.items():
-                if self._begun.startswith(beginning):
-                    raise Refused(f"{self.name}: {kind}; write one that pwalk reads again: --output LIST.jsonl")
+                self.directory = self._read_header()
+            for beginning, kind in _MISTAKEN_FORMATS.items():
+                if self._beginning.startswith(beginning):
+                    raise RequestRefused(f"{self.name}: {kind}; write one that pwalk reads again: --output LIST.jsonl")
         except BaseException:
             self._source.close()
             raise
 
-    def __enter__(self) -> SavedListing:
+    def __enter__(self) -> PathListReader:
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -177,22 +177,22 @@ class SavedListing:
     def close(self) -> None:
         self._source.close()
 
-    def __iter__(self) -> Iterator[Line]:
+    def __iter__(self) -> Iterator[ListedItem]:
         """Yield the listed items; empty lines of a plain list are skipped."""
         if self.is_saved:
             for number, line in self._lines:
-                yield self._item(number, line)
+                yield self._parse_item(number, line)
             return
         for number, path in self._lines:
             if not self._nul and b"\0" in path:
-                begins = shown(path[:80].rstrip(b"\0") + b"\0")
-                raise self.refused(number, f"{begins} holds a NUL; write -0 if paths end with one")
+                begins = printable_path(path[:80].rstrip(b"\0") + b"\0")
+                raise self.error_at_line(number, f"{begins} holds a NUL; write -0 if paths end with one")
             if path:
-                yield Line(number, path, None)
+                yield ListedItem(number, path, None)
 
     def check_end(self) -> None:
-        """Raise ``Refused`` if a saved listing was cut off. A pipe, whose end cannot be examined in advance, is not
-        checked.
+        """Raise ``RequestRefused`` if a saved listing was cut off. A pipe, whose end cannot be examined in advance, is
+        not checked.
         """
         descriptor = self._source.fileno()
         try:
@@ -201,88 +201,88 @@ class SavedListing:
                 return
             if os.pread(descriptor, 1, status.st_size - 1) == b"\n":
                 return
-            starts = range(0, status.st_size, _BLOCK)
-            ends = sum(os.pread(descriptor, _BLOCK, start).count(b"\n") for start in starts)
-        except HINDRANCES as error:
-            raise Refused(f"{self.name}: {hindrance(error)}") from None
-        raise self.refused(ends + 1, _CUT_OFF)
+            starts = range(0, status.st_size, _READ_BYTES)
+            ends = sum(os.pread(descriptor, _READ_BYTES, start).count(b"\n") for start in starts)
+        except RESOURCE_EXCEPTIONS as error:
+            raise RequestRefused(f"{self.name}: {resource_error_text(error)}") from None
+        raise self.error_at_line(ends + 1, _CUT_OFF_TEXT)
 
-    def refused(self, number: int, why: str) -> Refused:
+    def error_at_line(self, number: int, why: str) -> RequestRefused:
         """Return the error that names the list and the line."""
-        return Refused(f"{self.name}: line {number}: {why}")
+        return RequestRefused(f"{self.name}: line {number}: {why}")
 
-    def _opened(self, file: bytes) -> BinaryIO:
-        """Open the list; raise ``Refused`` with advice if that fails."""
-        if file in _READ_ONCE:
-            return open(_READ_ONCE.pop(file), "rb", buffering=0)
+    def _open(self, file: bytes) -> BinaryIO:
+        """Open the list; raise ``RequestRefused`` with advice if that fails."""
+        if file in _OPEN_STREAMS:
+            return open(_OPEN_STREAMS.pop(file), "rb", buffering=0)
         from pcopy.fsio.named_file import open_to_read
 
         try:
             path = b"/dev/stdin" if file == STANDARD_INPUT else file
             return open(open_to_read(path).descriptor, "rb", buffering=0)
         except FileNotFoundError:
-            raise Refused(f"{self.name}: does not exist; {self._meant(file) or 'check the name'}") from None
+            raise RequestRefused(f"{self.name}: does not exist; {self._advice_for(file) or 'check the name'}") from None
         except OSError as error:
             if error.errno == errno.EISDIR:
                 text = "is a directory; name a file that lists paths, or - to read them"
-                raise Refused(f"{self.name}: {text}") from None
-            raise Refused(f"{self.name}: cannot be opened: {error.strerror}") from None
+                raise RequestRefused(f"{self.name}: {text}") from None
+            raise RequestRefused(f"{self.name}: cannot be opened: {error.strerror}") from None
 
     def _read(self, source: BinaryIO, size: int) -> bytes:
-        """Read ``size`` bytes, or fewer at the end; raise ``Refused``."""
+        """Read ``size`` bytes, or fewer at the end; raise ``RequestRefused``."""
         parts: list[bytes] = []
         try:
             while size > 0 and (part := source.read(size)):
                 parts.append(part)
                 size -= len(part)
-        except HINDRANCES as error:
-            raise Refused(f"{self.name}: {hindrance(error)}") from None
+        except RESOURCE_EXCEPTIONS as error:
+            raise RequestRefused(f"{self.name}: {resource_error_text(error)}") from None
         return b"".join(parts)
 
-    def _split(self, end: bytes) -> Iterator[tuple[int, bytes]]:
+    def _split_lines(self, end: bytes) -> Iterator[tuple[int, bytes]]:
         """Yield the lines, numbered from 1, without their terminator."""
-        number, rest, block = 0, b"", self._begun
+        number, rest, block = 0, b"", self._beginning
         while block:
             *whole, rest = (rest + block).split(end)
             for line in whole:
                 number += 1
-                if len(line) > LONGEST_LINE:
+                if len(line) > MAX_LINE_BYTES:
                     raise self._too_long(number)
                 yield number, line
-            if len(rest) > LONGEST_LINE:
+            if len(rest) > MAX_LINE_BYTES:
                 raise self._too_long(number + 1)
-            block = self._read(self._source, _BLOCK)
+            block = self._read(self._source, _READ_BYTES)
         if rest and self.is_saved:
-            raise self.refused(number + 1, _CUT_OFF)
+            raise self.error_at_line(number + 1, _CUT_OFF_TEXT)
         if rest:
             yield number + 1, rest
 
-    def _too_long(self, number: int) -> Refused:
+    def _too_long(self, number: int) -> RequestRefused:
         advice = "" if self._nul or self.is_saved else "; -0 says that paths end with a NUL"
-        return self.refused(number, f"is longer than any path{advice}")
+        return self.error_at_line(number, f"is longer than any path{advice}")
 
-    def _header(self) -> bytes:
+    def _read_header(self) -> bytes:
         """Check the first line of a saved listing; return the directory where its relative paths start."""
         for number, line in self._lines:
-            header = self._object(number, line)
+            header = self._parse_object(number, line)
             if header.get("version") != VERSION or isinstance(header["version"], bool):
                 why = f"is of version {header.get('version')!r:.20}, and this program reads {VERSION}"
-                raise self.refused(number, why)
-            directory = self._exact(number, header, "directory_b64")
+                raise self.error_at_line(number, why)
+            directory = self._base64_bytes(number, header, "directory_b64")
             if directory is None or not directory.startswith(b"/"):
-                raise self.refused(number, "has no directory_b64 from the root, where relative paths start")
+                raise self.error_at_line(number, "has no directory_b64 from the root, where relative paths start")
             return directory
         raise AssertionError  # unreachable: the file begins with ``BEGINNING``
 
-    def _object(self, number: int, line: bytes) -> dict[str, Any]:
+    def _parse_object(self, number: int, line: bytes) -> dict[str, Any]:
         found = None
         with suppress(ValueError, RecursionError):
             found = json.loads(line)
         if not isinstance(found, dict):
-            raise self.refused(number, f"is not a JSON object: {shown(line[:80])}")
+            raise self.error_at_line(number, f"is not a JSON object: {printable_path(line[:80])}")
         return found
 
-    def _exact(self, number: int, item: dict[str, Any], key: str) -> bytes | None:
+    def _base64_bytes(self, number: int, item: dict[str, Any], key: str) -> bytes | None:
         """Return the bytes of a base64 value, or None if the key is absent."""
         text = item.get(key)
         if text is None:
@@ -290,52 +290,52 @@ class SavedListing:
         try:
             path = a2b_base64(text, strict_mode=True)
         except (TypeError, ValueError, NoBase64):
-            raise self.refused(number, f"{key} is not base64") from None
+            raise self.error_at_line(number, f"{key} is not base64") from None
         if not path or b"\0" in path:
-            raise self.refused(number, f"{key} is not a valid path")
+            raise self.error_at_line(number, f"{key} is not a valid path")
         return path
 
-    def _item(self, number: int, line: bytes) -> Line:
-        """Return the item of a line; raise ``Refused`` if the line is not valid."""
-        item = self._object(number, line)
-        path = self._exact(number, item, "path_b64")
+    def _parse_item(self, number: int, line: bytes) -> ListedItem:
+        """Return the item of a line; raise ``RequestRefused`` if the line is not valid."""
+        item = self._parse_object(number, line)
+        path = self._base64_bytes(number, item, "path_b64")
         if path is None:
-            path = self._path(number, item)
+            path = self._parse_path(number, item)
         kind = TYPES.get(item["type"]) if isinstance(item.get("type"), str) else None
         if kind is None:
-            raise self.refused(number, f"type is none of {', '.join(TYPES)}")
+            raise self.error_at_line(number, f"type is none of {', '.join(TYPES)}")
         numbers = [*map(item.get, _NUMBERS)]
         if not {*map(type, numbers)} <= _INTEGERS:
-            raise self.refused(number, f"{self._wrong(item, _NUMBERS, 0)} is not an integer")
-        for value, (key, bits) in zip(numbers, _SIZES.items(), strict=False):
+            raise self.error_at_line(number, f"{self._first_non_integer(item, _NUMBERS, 0)} is not an integer")
+        for value, (key, bits) in zip(numbers, _INTEGER_BITS.items(), strict=False):
             if value is not None and (value < 0 or value >> bits):
-                raise self.refused(number, f"{key} is out of range")
-        for key, time in zip(TIMES, numbers[len(_SIZES) :], strict=True):
+                raise self.error_at_line(number, f"{key} is out of range")
+        for key, time in zip(TIME_FIELDS, numbers[len(_INTEGER_BITS) :], strict=True):
             if time is not None and not -_END_OF_TIME <= time < _END_OF_TIME:
-                raise self.refused(number, f"{key} is out of range")
-        return Line(number, path, Recorded(kind, self._mode(number, item), *numbers))
+                raise self.error_at_line(number, f"{key} is out of range")
+        return ListedItem(number, path, RecordedStatus(kind, self._parse_mode(number, item), *numbers))
 
-    def _wrong(self, item: dict[str, Any], keys: tuple[str, ...], default: int) -> str:
+    def _first_non_integer(self, item: dict[str, Any], keys: tuple[str, ...], default: int) -> str:
         """Return the first of the ``keys`` whose value is no integer."""
         return next(key for key in keys if type(item.get(key, default)) not in _INTEGERS)
 
-    def _path(self, number: int, item: dict[str, Any]) -> bytes:
-        """Return the value of ``path``; raise ``Refused`` if it is missing or not a valid path."""
+    def _parse_path(self, number: int, item: dict[str, Any]) -> bytes:
+        """Return the value of ``path``; raise ``RequestRefused`` if it is missing or not a valid path."""
         text = item.get("path")
         if not isinstance(text, str):
-            raise self.refused(number, "has no path")
+            raise self.error_at_line(number, "has no path")
         try:
             path = text.encode()
         except UnicodeEncodeError:
             path = b""
         if not path or b"\0" in path:
-            raise self.refused(number, "path is not a valid path")
+            raise self.error_at_line(number, "path is not a valid path")
         return path
 
-    def _mode(self, number: int, item: dict[str, Any]) -> int | None:
+    def _parse_mode(self, number: int, item: dict[str, Any]) -> int | None:
         text = item.get("mode")
         if text is None:
             return None
         if isinstance(text, str) and len(text) == 4 and text.isascii() and not text.strip("01234567"):
             return int(text, 8)
-        raise self.refused(number, "mode is not four octal digits")
+        raise self.error_at_line(number, "mode is not four octal digits")

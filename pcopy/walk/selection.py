@@ -14,7 +14,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from pcopy.named import NamedTuple
-from pcopy.walk.visitor import Found
+from pcopy.walk.visitor import FoundItems
 
 
 class Select(NamedTuple):
@@ -44,7 +44,7 @@ class Select(NamedTuple):
         return self.larger_than is not None or self.smaller_than is not None
 
     @property
-    def anything(self) -> bool:
+    def has_filters(self) -> bool:
         """True if there is any filter."""
         return bool(self.patterns) or self.by_age or self.by_size
 
@@ -54,18 +54,18 @@ class Selection:
 
     def __init__(self, select: Select) -> None:
         self.select = select
-        self.anything = select.anything
+        self.has_filters = select.has_filters
         self._groups = _compiled(select.patterns) if select.patterns else ()
         """Groups of patterns, each with True if it excludes; the last ones first."""
         self._after, self._before = select.after, select.before
         self._larger, self._smaller = select.larger_than, select.smaller_than
-        self._beside_names = select.by_age or select.by_size
+        self._tests_status = select.by_age or select.by_size
 
     def excludes(self, path: bytes) -> bool:
         """Return True if the patterns exclude the path."""
         return next((excludes for excludes, pattern in self._groups if pattern.search(path)), False)
 
-    def excludes_in_any_case(self, path: bytes) -> bool:
+    def excludes_as_any_type(self, path: bytes) -> bool:
         """Return True if the patterns exclude the path, whether it is a directory or not."""
         return self.excludes(path) and self.excludes(path + b"/")
 
@@ -77,19 +77,19 @@ class Selection:
         above = (b"/".join(parts[:depth]) + b"/" for depth in range(1, len(parts)))
         return any(map(self.excludes, above)) or self.excludes(path)
 
-    def takes_directory(self, path: bytes) -> bool:
+    def selects_directory(self, path: bytes) -> bool:
         """Return True if the patterns do not exclude the directory."""
         return not self.excludes(path + b"/")
 
-    def takes(self, path: bytes, mode: int, size: int, mtime: int) -> bool:
+    def selects(self, path: bytes, mode: int, size: int, mtime: int) -> bool:
         """Return True if the filters select the item."""
         if stat.S_ISDIR(mode):
-            return self.takes_directory(path)
-        return not self.excludes(path) and self.takes_item(mode, size, mtime)
+            return self.selects_directory(path)
+        return not self.excludes(path) and self.selects_status(mode, size, mtime)
 
-    def takes_item(self, mode: int, size: int, mtime: int) -> bool:
+    def selects_status(self, mode: int, size: int, mtime: int) -> bool:
         """Return True if the filters by age and size select an item that is no directory."""
-        if not self._beside_names:
+        if not self._tests_status:
             return True
         return self.is_of_age(mtime) and (not stat.S_ISREG(mode) or self.is_of_size(size))
 
@@ -111,19 +111,19 @@ class Selection:
             (self._larger is not None and size <= self._larger) or (self._smaller is not None and size >= self._smaller)
         )
 
-    def rows(self, directory: bytes, found: Found) -> list[int]:
+    def selected_rows(self, directory: bytes, found: FoundItems) -> list[int]:
         """Return the rows of the items in ``directory`` that are selected, and of items that could not be statted
         unless their names exclude them.
         """
         above = directory + b"/" if directory else b""
-        columns = zip(found.names, found.rows.mode, found.rows.size, found.rows.times("mtime"), strict=True)
+        columns = zip(found.names, found.rows.mode, found.rows.size, found.rows.exact_times("mtime"), strict=True)
         return [
             row
             for row, (name, mode, size, mtime) in enumerate(columns)
             if (
-                self.takes(above + name, mode, size, mtime)
+                self.selects(above + name, mode, size, mtime)
                 if row not in found.problems
-                else not self.excludes_in_any_case(above + name)
+                else not self.excludes_as_any_type(above + name)
             )
         ]
 

@@ -9,28 +9,28 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import BinaryIO
 
-from pcopy.fsio.kernel.columns import COLUMNS, TIMES, Rows
+from pcopy.fsio.kernel.columns import COLUMNS, TIME_COLUMNS, Rows
 from pcopy.signature.sorting import ExternalSorter
-from pcopy.walk.forms import FIELDS
+from pcopy.walk.forms import FIELD_COLUMNS
 from pcopy.walk.matching import Items
 
 KEYS = ("path", "name", "type", "size", "allocated", "links", "uid", "gid", "inode", "atime", "mtime", "ctime")
 """The keys by which items can be sorted; a ``-`` before one reverses the order. Equal items are sorted by path."""
 
-_COLUMN = {
-    **{name: column for name, (_, column) in FIELDS.items()},
+_COLUMN_OF_KEY = {
+    **{name: column for name, (_, column) in FIELD_COLUMNS.items()},
     **{name: name for name in ("atime", "mtime", "ctime")},
 }
-_AT_ONCE = 1024
+_ITEMS_PER_BATCH = 1024
 """Number of items that are returned together."""
-_BUDGET = 64 << 20
+_MEMORY_BYTES = 64 << 20
 """Bytes of memory for sorting: some 200,000 items."""
-_BACKWARDS = bytes(range(255, -1, -1))
+_INVERTED_BYTES = bytes(range(255, -1, -1))
 
 
-def mask_of(sort: str) -> int:
+def sort_columns(sort: str) -> int:
     """Return the mask of the columns that the order needs."""
-    column = _COLUMN.get(sort.removeprefix("-"), "")
+    column = _COLUMN_OF_KEY.get(sort.removeprefix("-"), "")
     return next((bit for name, _, bit, _ in COLUMNS if name == column), 0)
 
 
@@ -41,11 +41,11 @@ class SortedItems:
         """``sort`` is one of ``KEYS``, after a ``-`` for the reverse order."""
         self._key = sort.removeprefix("-")
         self._backwards = sort.startswith("-")
-        self._sorter = ExternalSorter(open_spool, _BUDGET)
+        self._sorter = ExternalSorter(open_spool, _MEMORY_BYTES)
         self._mask = 0
 
     def add(self, items: Items) -> None:
-        """Add items; raise ``NotPutAside`` if a temporary file cannot be written."""
+        """Add items; raise ``SpillFailed`` if a temporary file cannot be written."""
         rows, above = items.rows, items.above
         self._mask = 0 if rows is None else rows.mask
         columns = [] if rows is None else [getattr(rows, name) for name, _, bit, _ in COLUMNS if rows.mask & bit]
@@ -63,17 +63,17 @@ class SortedItems:
         elif self._key == "type":
             keys = (bytes((kind,)) for kind in items.kinds)
         else:
-            name = _COLUMN[self._key]
-            column = items.seen.times(name) if name in TIMES else getattr(items.seen, name)
+            name = _COLUMN_OF_KEY[self._key]
+            column = items.columns.exact_times(name) if name in TIME_COLUMNS else getattr(items.columns, name)
             keys = ((value + (1 << 95)).to_bytes(12, "big") for value in column)
         if not self._backwards:
             return keys
-        return (key.translate(_BACKWARDS) + b"\xff" for key in keys)
+        return (key.translate(_INVERTED_BYTES) + b"\xff" for key in keys)
 
-    def in_order(self) -> Iterator[Items]:
+    def sorted_batches(self) -> Iterator[Items]:
         """Yield the items in their order, up to ``_AT_ONCE`` at a time."""
         records = self._sorter.sorted()
-        while batch := list(islice(records, _AT_ONCE)):
+        while batch := list(islice(records, _ITEMS_PER_BATCH)):
             values = [marshal.loads(value) for _, value in batch]
             names, kinds = [each[0] for each in values], bytes(each[1] for each in values)
             yield Items(-1, b"", names, kinds, self._rows([each[2:] for each in values]))
@@ -83,7 +83,7 @@ class SortedItems:
         if not self._mask:
             return None
         rows = Rows(0, self._mask)
-        rows.number = len(values)
+        rows.row_count = len(values)
         present = [(name, typecode) for name, typecode, bit, _ in COLUMNS if self._mask & bit]
         for (name, typecode), column in zip(present, zip(*values, strict=True), strict=True):
             setattr(rows, name, array(typecode, column))

@@ -18,24 +18,24 @@ from typing import TYPE_CHECKING, Any
 
 from pcopy.engine.messages import dump_primitives, load_primitives
 from pcopy.fsio.kernel.columns import ATIME, BLOCKS, GROUP, LINKS, MODE, MTIME, OWNER, SIZE, Rows
-from pcopy.walk.forms import BLOCK, TYPES
+from pcopy.walk.forms import BLOCK_BYTES, TYPES
 from pcopy.walk.matching import Items
 from pcopy.walk.tree_sums import TreeSums
 
 if TYPE_CHECKING:
-    from pcopy.fsio.kernel.directory_batches import Summed
-    from pcopy.fsio.kernel.interface import Kernel
+    from pcopy.fsio.kernel.directory_batches import ContentsTotals
+    from pcopy.fsio.kernel.interface import Backend
 
-TOP = 20
+LARGEST_SHOWN = 20
 """Number of the largest files, and of the largest directories, that are listed by name."""
 
-MOST_OWNERS = 1 << 16
+MAX_OWNERS = 1 << 16
 """Maximum number of users, or groups, that are counted separately; all further ones are counted together."""
 
-OTHERS = -1
+OTHER_ID = -1
 """The id under which these are counted."""
 
-DEEPEST = 1000
+MAX_DEPTH = 1000
 """Depths from this one on are counted together."""
 
 _DAY = 86400 * 10**9
@@ -69,12 +69,14 @@ class WalkSums:
 
     MASK = MODE | LINKS | OWNER | GROUP | SIZE | BLOCKS | ATIME | MTIME
 
-    def __init__(self, now: int, kernel: Kernel | None = None) -> None:
+    def __init__(self, now: int, kernel: Backend | None = None) -> None:
         self._now = now
         self._bounds = [*(now - days * _DAY for days in reversed(AGES)), now]
         """Bounds of the classes of age; a time that equals a bound belongs to the older class."""
-        self.tally = None if kernel is None else kernel.tally(self._bounds)
-        """Adds up columns; the backend may also add to it directly (``pcopy.fsio.kernel.directory_batches.Look``)."""
+        self.tally = None if kernel is None else kernel.new_column_sums(self._bounds)
+        """Adds up columns; the backend may also add to it directly
+        (``pcopy.fsio.kernel.directory_batches.ListDirectories``).
+        """
         self.types: Counter[str] = Counter()
         self.size = 0
         """Total bytes of regular files. ``allocated`` is the space allocated for all items."""
@@ -99,21 +101,21 @@ class WalkSums:
 
     def add(self, items: Items, depth: int) -> None:
         """Add items of one directory, all of which have the columns of ``MASK``."""
-        rows, kinds = items.seen, items.kinds
+        rows, kinds = items.columns, items.kinds
         self._add_kinds(kinds, depth)
         self._add_names(items)
-        size, allocated, largest = (self.tally and self.tally.add(rows, kinds)) or self._add_columns(rows, kinds)
+        size, allocated, largest = (self.tally and self.tally.add_rows(rows, kinds)) or self._add_columns(rows, kinds)
         if depth > 0:
             self.trees.add(items.above, depth - 1, len(kinds), size, allocated)
         _add_owners(self.owners["users"], rows.uid, items, (size, allocated))
         _add_owners(self.owners["groups"], rows.gid, items, (size, allocated))
-        if _FILE in kinds and largest > (least := self.least_named(items.above)):
+        if _FILE in kinds and largest > (least := self.smallest_listed_size(items.above)):
             for name, kind, each in zip(items.names, kinds, rows.size, strict=True):
                 if kind == _FILE and each > least:
-                    _keep(self._files, (each, items.above + name))
-                    least = self.least_named(items.above)
+                    _insert_largest(self._files, (each, items.above + name))
+                    least = self.smallest_listed_size(items.above)
 
-    def add_summed(self, above: bytes, kinds: bytes, depth: int, summed: Summed) -> None:
+    def add_summed(self, above: bytes, kinds: bytes, depth: int, summed: ContentsTotals) -> None:
         """Add all items of the directory ``above`` (ending with a slash), which the backend has added to ``tally``:
         types and owner.
         """
@@ -123,13 +125,13 @@ class WalkSums:
         _add_owner(self.owners["users"], summed.user, *sums)
         _add_owner(self.owners["groups"], summed.group, *sums)
 
-    def least_named(self, above: bytes) -> int:
+    def smallest_listed_size(self, above: bytes) -> int:
         """Return a size; a larger file may be one of the largest if its path begins with ``above``.
 
         Files of equal size are ordered by path, so that the result does not depend on the order in which ranks find
         them.
         """
-        if len(self._files) < TOP:
+        if len(self._files) < LARGEST_SHOWN:
             return -1
         size, path = self._files[-1]
         return size if above > path else size - 1
@@ -137,11 +139,11 @@ class WalkSums:
     def _add_kinds(self, kinds: bytes, depth: int) -> None:
         for kind in set(kinds):
             self.types[TYPES[kind]] += kinds.count(kind)
-        self.depths[min(depth, DEEPEST)] += len(kinds)
+        self.depths[min(depth, MAX_DEPTH)] += len(kinds)
 
     def _add_columns(self, rows: Rows, kinds: bytes) -> tuple[int, int, int]:
         """As ``Tally.add``, in Python. Each column is processed as a whole; items one by one only where they differ."""
-        allocated = BLOCK * sum(rows.blocks)
+        allocated = BLOCK_BYTES * sum(rows.blocks)
         self.allocated += allocated
         self._add_modes(rows.mode)
         if max(rows.mtime, default=0) > self._now:
@@ -173,23 +175,23 @@ class WalkSums:
         size = sum(sizes)
         self.size += size
         _add_classes(self.sizes, self.size_bytes, list(map(int.bit_length, sizes)), sizes)
-        _add_classes(self.ages["mtime"], self.ages["mtime_bytes"], self._ages_of(mtimes), sizes)
-        _add_classes(self.ages["atime"], None, self._ages_of(atimes), sizes)
+        _add_classes(self.ages["mtime"], self.ages["mtime_bytes"], self._age_classes(mtimes), sizes)
+        _add_classes(self.ages["atime"], None, self._age_classes(atimes), sizes)
         if max(links) > 1:
             self.unusual["hard_linked"] += sum(map((1).__lt__, links))
-        missing = list(map(sub, sizes, map(BLOCK.__mul__, blocks)))
+        missing = list(map(sub, sizes, map(BLOCK_BYTES.__mul__, blocks)))
         if max(missing) > 0:
             holes = [each for each in missing if each > 0]
             self.unusual["sparse"] += len(holes)
             self.holes += sum(holes)
         return size
 
-    def _ages_of(self, moments: Sequence[int]) -> list[int]:
+    def _age_classes(self, moments: Sequence[int]) -> list[int]:
         """Return the class of age of each time, or a single class if all times have the same."""
-        oldest, newest = self._age(min(moments)), self._age(max(moments))
-        return [oldest] if oldest == newest else list(map(self._age, moments))
+        oldest, newest = self._age_class(min(moments)), self._age_class(max(moments))
+        return [oldest] if oldest == newest else list(map(self._age_class, moments))
 
-    def _age(self, moment: int) -> int:
+    def _age_class(self, moment: int) -> int:
         """Return the class of age of a time."""
         return len(self._bounds) - bisect_left(self._bounds, moment)
 
@@ -209,8 +211,8 @@ class WalkSums:
     def add_directory(self, path: bytes, entries: int) -> None:
         """Record that the directory ``path`` was listed and has this many entries."""
         self.entries[entries.bit_length()] += 1
-        if len(self._directories) < TOP or entries >= self._directories[-1][0]:
-            _keep(self._directories, (entries, path))
+        if len(self._directories) < LARGEST_SHOWN or entries >= self._directories[-1][0]:
+            _insert_largest(self._directories, (entries, path))
 
     @property
     def largest_files(self) -> list[tuple[int, bytes]]:
@@ -222,19 +224,19 @@ class WalkSums:
         """Numbers of entries and paths of the largest directories, the largest first."""
         return self._directories
 
-    def words(self) -> bytes:
+    def packed(self) -> bytes:
         """Return the packed sums for ``merge``. Nothing may be added afterwards."""
         self._take_tally()
         counters = [dict(each) for each in self._counters()]
         numbers = self.size, self.allocated, self.holes
-        trees = self.trees.rows, self.trees.is_folded
+        trees = self.trees.rows, self.trees.has_merged_trees
         return dump_primitives((counters, numbers, self.owners, self._files, self._directories, trees))
 
     def _take_tally(self) -> None:
         """Add the sums of the backend's tally, and drop it."""
         if self.tally is None:
             return
-        sums, classes = self.tally.sums(), self.tally.classes()
+        sums, classes = self.tally.sums(), self.tally.histograms()
         self.tally = None
         self.size += sums.pop("bytes")
         self.allocated += sums.pop("allocated")
@@ -260,9 +262,9 @@ class WalkSums:
             for number, values in other_owners.items():
                 _add_owner(own_owners, number, *values)
         for each in files:
-            _keep(self._files, tuple(each))
+            _insert_largest(self._files, tuple(each))
         for each in directories:
-            _keep(self._directories, tuple(each))
+            _insert_largest(self._directories, tuple(each))
 
     def _counters(self) -> list[Counter[Any]]:
         return [
@@ -273,7 +275,7 @@ class WalkSums:
 def _add_classes(
     numbers: Counter[int], all_bytes: Counter[int] | None, classes: Sequence[int], sizes: Sequence[int]
 ) -> None:
-    """Add files to their ``classes``, which has one class for each file, or a single one for all of them."""
+    """Add files to their ``histograms``, which has one class for each file, or a single one for all of them."""
     found = set(classes)
     if len(found) == 1:
         numbers[classes[0]] += len(sizes)
@@ -293,20 +295,20 @@ def _add_owners(known: dict[int, list[int]], numbers: array[int], items: Items, 
         numbers: user or group id of each of the ``items``.
         whole: total size, and total allocated bytes, of the items.
     """
-    rows = items.seen
+    rows = items.columns
     if numbers == numbers[:1] * len(numbers):
         _add_owner(known, numbers[0], len(numbers), *whole)
         return
     for number, kind, size, blocks in zip(numbers, items.kinds, rows.size, rows.blocks, strict=True):
-        _add_owner(known, number, 1, size if kind == _FILE else 0, blocks * BLOCK)
+        _add_owner(known, number, 1, size if kind == _FILE else 0, blocks * BLOCK_BYTES)
 
 
 def _add_owner(known: dict[int, list[int]], number: int, *values: int) -> None:
-    row = known.setdefault(number if number in known or len(known) < MOST_OWNERS else OTHERS, [0, 0, 0])
+    row = known.setdefault(number if number in known or len(known) < MAX_OWNERS else OTHER_ID, [0, 0, 0])
     row[:] = [old + new for old, new in zip(row, values, strict=True)]
 
 
-def _keep(largest: list[tuple[int, bytes]], each: Any) -> None:
-    """Insert an entry into the list of the ``TOP`` largest; equal ones are ordered by path."""
+def _insert_largest(largest: list[tuple[int, bytes]], each: Any) -> None:
+    """Insert an entry into the list of the ``LARGEST_SHOWN`` largest; equal ones are ordered by path."""
     insort(largest, each, key=lambda one: (-one[0], one[1]))
-    del largest[TOP:]
+    del largest[LARGEST_SHOWN:]

@@ -1,7 +1,7 @@
 """Sums for the upper directories of a walk with everything below them, as du computes.
 
-Memory is bounded: directories deeper than ``DEEPEST_TREE`` are added to the ones above them only, and so are further
-ones once there are ``MOST_TREES``.
+Memory is bounded: directories deeper than ``MAX_TREE_LEVEL`` are added to the ones above them only, and so are further
+ones once there are ``MAX_TREES``.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from heapq import nsmallest
 
 from pcopy.named import NamedTuple
 
-DEEPEST_TREE = 3
+MAX_TREE_LEVEL = 3
 """Deepest level below a PATH whose directories have their own sum; PATH itself is level 0."""
 
-MOST_TREES = 1 << 15
+MAX_TREES = 1 << 15
 """Maximum number of directories with their own sum, on each rank."""
 
-Rows = dict[bytes, list[int]]
+TreeRows = dict[bytes, list[int]]
 
 
 class TreeSum(NamedTuple):
@@ -35,25 +35,25 @@ class TreeSums:
     """The sums of one rank, or of all ranks."""
 
     def __init__(self) -> None:
-        self.rows: Rows = {}
+        self.rows: TreeRows = {}
         """By path (ending with a slash): level, items, bytes, allocated bytes; without those of rows below it."""
-        self.is_folded = False
-        """True if there were more than ``MOST_TREES`` directories."""
+        self.has_merged_trees = False
+        """True if there were more than ``MAX_TREES`` directories."""
 
     def add(self, above: bytes, level: int, items: int, size: int, allocated: int) -> None:
         """Add items that lie in the directory ``above`` (ending with a slash), which is ``level``
         levels below a PATH.
         """
-        if level > DEEPEST_TREE:
-            above = above.rsplit(b"/", level - DEEPEST_TREE + 1)[0] + b"/"
-            level = DEEPEST_TREE
+        if level > MAX_TREE_LEVEL:
+            above = above.rsplit(b"/", level - MAX_TREE_LEVEL + 1)[0] + b"/"
+            level = MAX_TREE_LEVEL
         row = self.rows.get(above)
         while row is None:
-            if level == 0 or len(self.rows) < MOST_TREES:
+            if level == 0 or len(self.rows) < MAX_TREES:
                 row = self.rows[above] = [level, 0, 0, 0]
                 break
-            self.is_folded = True
-            above, level = _around(above), level - 1
+            self.has_merged_trees = True
+            above, level = _parent(above), level - 1
             row = self.rows.get(above)
         row[1] += items
         row[2] += size
@@ -61,21 +61,21 @@ class TreeSums:
 
     def merge(self, rows: Mapping[bytes, list[int]], is_folded: bool) -> None:
         """Add the sums of another rank."""
-        self.is_folded |= is_folded
+        self.has_merged_trees |= is_folded
         for above, (level, *numbers) in rows.items():
             self.add(above, level, *numbers)
 
     def largest(self, most: int) -> list[TreeSum]:
         """Return the ``most`` largest directories by bytes, each with everything below it, the largest first."""
         whole = {above: list(row) for above, row in self.rows.items()}
-        for level in range(DEEPEST_TREE, 0, -1):
+        for level in range(MAX_TREE_LEVEL, 0, -1):
             for above in [path for path, row in whole.items() if row[0] == level]:
-                parent = whole.setdefault(_around(above), [level - 1, 0, 0, 0])
+                parent = whole.setdefault(_parent(above), [level - 1, 0, 0, 0])
                 parent[1:] = [old + new for old, new in zip(parent[1:], whole[above][1:], strict=True)]
         trees = (TreeSum(above[:-1] or above, *row[1:]) for above, row in whole.items())
         return nsmallest(most, trees, key=lambda tree: (-tree.size, -tree.allocated, tree.path))
 
 
-def _around(above: bytes) -> bytes:
+def _parent(above: bytes) -> bytes:
     """Return the parent of a directory; both paths end with a slash."""
     return above[: above.rindex(b"/", 0, -1) + 1]

@@ -12,18 +12,18 @@ import stat
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
-from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.kernel.batches import Stat, Stated
-from pcopy.fsio.kernel.columns import FOUND, LINKS, Code, Rows, unpack_names
-from pcopy.fsio.kernel.interface import SMALL_FILE, Kernel, waited
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.kernel.batches import StatNames, StatResult
+from pcopy.fsio.kernel.columns import LINKS, SCAN_COLUMNS, RowCode, Rows, unpack_names
+from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES, Backend, await_ticket
 from pcopy.fsio.problem import Problem
 
-LOOKED_AT = FOUND | LINKS
+VISITOR_COLUMNS = SCAN_COLUMNS | LINKS
 """The columns that a visitor receives."""
 
 
-class Found:
-    """Some names of one open ``directory``, with their statuses: ``rows`` has the columns of ``LOOKED_AT``.
+class FoundItems:
+    """Some names of one open ``directory``, with their statuses: ``rows`` has the columns of ``VISITOR_COLUMNS``.
 
     ``packed`` are the names, joined by slashes. ``problems`` maps rows that could not be statted to the reason; the
     values of such rows are meaningless.
@@ -56,65 +56,69 @@ class Visitor(Protocol):
 
     device: int | None
     """The directory's st_dev; None if it is not known."""
-    links_apart: bool
+    separates_linked: bool
     """True if items with several names are passed to ``linked`` instead of the methods for files and nodes."""
 
-    def failed(self, name: bytes, problem: Problem) -> None:
+    def visit_failed(self, name: bytes, problem: Problem) -> None:
         """Receive a name that could not be statted."""
 
-    def chosen(self, found: Found) -> Iterable[int]:
+    def rows_to_visit(self, found: FoundItems) -> Iterable[int]:
         """Return the rows to visit. The visitor itself counts and reports the others, where that is needed."""
 
-    def directories(self, found: Found, rows: Sequence[int]) -> None:
+    def visit_directories(self, found: FoundItems, rows: Sequence[int]) -> None:
         """Receive directories. They are not entered here: that is done by other tasks."""
 
-    def small_files(self, found: Found, rows: Sequence[int]) -> None:
-        """Receive regular files of up to ``SMALL_FILE`` bytes."""
+    def visit_small_files(self, found: FoundItems, rows: Sequence[int]) -> None:
+        """Receive regular files of up to ``MAX_SMALL_FILE_BYTES`` bytes."""
 
-    def large_files(self, found: Found, rows: Sequence[int]) -> None:
+    def visit_large_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         """Receive files that are larger, or on another file system than the directory; each is processed separately."""
 
-    def nodes(self, found: Found, rows: Sequence[int]) -> None:
+    def visit_special_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         """Receive symbolic links, FIFOs, sockets and devices."""
 
-    def linked(self, found: Found, rows: Sequence[int]) -> None:
+    def visit_linked(self, found: FoundItems, rows: Sequence[int]) -> None:
         """Receive items with several names, other than directories."""
 
-    def settle(self) -> Stepwise[None]:
+    def process_visited(self) -> TicketGenerator[None]:
         """Process the received items, in slices. No further items follow."""
 
-    def finish(self) -> None:
+    def end_visit(self) -> None:
         """End the visit, after ``settle`` is complete."""
 
 
-def visit(
-    kernel: Kernel, directory: int, packed: bytes, visitor: Visitor, *, follow: bool, also: int = 0
-) -> Stepwise[None]:
+def stat_and_visit(
+    kernel: Backend, directory: int, packed: bytes, visitor: Visitor, *, follow: bool, extra_columns: int = 0
+) -> TicketGenerator[None]:
     """Stat the names ``packed`` (joined by slashes; none is empty) in an open directory, and pass them to the visitor.
 
     Args:
         follow: True to follow symbolic links.
-        also: columns that are needed besides ``LOOKED_AT``.
+        also: columns that are needed besides ``VISITOR_COLUMNS``.
     """
     if packed:
-        ticket = kernel.submit(Stat(directory, packed, LOOKED_AT | also, on_source=True, follow=follow))
-        stated = yield from waited(kernel, ticket)
-        hand_over(Found(directory, packed, stated.rows, _problems(directory, packed, stated, follow)), visitor)
-    yield from visitor.settle()
-    visitor.finish()
+        ticket = kernel.submit(
+            StatNames(directory, packed, VISITOR_COLUMNS | extra_columns, on_source=True, follows_links=follow)
+        )
+        stated = yield from await_ticket(kernel, ticket)
+        pass_to_visitor(
+            FoundItems(directory, packed, stated.rows, _stat_problems(directory, packed, stated, follow)), visitor
+        )
+    yield from visitor.process_visited()
+    visitor.end_visit()
 
 
-def _problems(directory: int, packed: bytes, stated: Stated, follow: bool) -> dict[int, Problem]:
+def _stat_problems(directory: int, packed: bytes, stated: StatResult, follow: bool) -> dict[int, Problem]:
     """Return the reasons of the names that could not be statted, by row."""
     codes = stated.verdicts.codes
-    if codes.count(Code.DONE) == len(codes):
+    if codes.count(RowCode.DONE) == len(codes):
         return {}
     names, numbers = unpack_names(packed), stated.verdicts.errnos
-    unseen = [row for row, code in enumerate(codes) if code != Code.DONE]
-    return {row: _unseen(directory, names[row], numbers[row], follow) for row in unseen}
+    unseen = [row for row, code in enumerate(codes) if code != RowCode.DONE]
+    return {row: _stat_problem(directory, names[row], numbers[row], follow) for row in unseen}
 
 
-def _unseen(directory: int, name: bytes, number: int, follow: bool) -> Problem:
+def _stat_problem(directory: int, name: bytes, number: int, follow: bool) -> Problem:
     """Return why a name could not be statted: it vanished, is a dangling symbolic link, or the
     system reports an error.
     """
@@ -129,38 +133,44 @@ def _unseen(directory: int, name: bytes, number: int, follow: bool) -> Problem:
     return Problem("stat", number or errno.EIO, on_source=True, changed=is_missing)
 
 
-def hand_over(found: Found, visitor: Visitor) -> None:
+def pass_to_visitor(found: FoundItems, visitor: Visitor) -> None:
     """Pass the items to the visitor: those that have failed, and the chosen rows by their sort."""
     for row, problem in found.problems.items():
-        visitor.failed(found.names[row], problem)
-    chosen = visitor.chosen(found)
-    if _are_small(found, visitor):
+        visitor.visit_failed(found.names[row], problem)
+    chosen = visitor.rows_to_visit(found)
+    if _are_all_small_files(found, visitor):
         sorts: tuple[Sequence[int], ...] = ((), (), (), (), chosen if isinstance(chosen, range) else list(chosen))
     else:
-        sorts = _sorted(found, visitor, chosen)
-    takes = visitor.directories, visitor.linked, visitor.nodes, visitor.large_files, visitor.small_files
+        sorts = _rows_by_sort(found, visitor, chosen)
+    takes = (
+        visitor.visit_directories,
+        visitor.visit_linked,
+        visitor.visit_special_files,
+        visitor.visit_large_files,
+        visitor.visit_small_files,
+    )
     for rows, take in zip(sorts, takes, strict=True):
         if rows:
             take(found, rows)
 
 
-def _are_small(found: Found, visitor: Visitor) -> bool:
+def _are_all_small_files(found: FoundItems, visitor: Visitor) -> bool:
     """Return True if all items are small files, the most frequent case. (This is faster than sorting them.)"""
     rows = found.rows
     return (
         not found.problems
         and set(map(stat.S_IFMT, set(rows.mode))) == {stat.S_IFREG}
-        and max(rows.size) <= SMALL_FILE
+        and max(rows.size) <= MAX_SMALL_FILE_BYTES
         and rows.device.count(rows.device[0]) == len(rows)
         and rows.device[0] == visitor.device
-        and not (visitor.links_apart and max(rows.links) > 1)
+        and not (visitor.separates_linked and max(rows.links) > 1)
     )
 
 
-def _sorted(found: Found, visitor: Visitor, chosen: Iterable[int]) -> tuple[list[int], ...]:
+def _rows_by_sort(found: FoundItems, visitor: Visitor, chosen: Iterable[int]) -> tuple[list[int], ...]:
     """Return the chosen rows of directories, linked items, nodes, large files and small files."""
     modes, links, sizes, devices = found.rows.mode, found.rows.links, found.rows.size, found.rows.device
-    links_apart, device = visitor.links_apart, visitor.device
+    links_apart, device = visitor.separates_linked, visitor.device
     sorts: tuple[list[int], ...] = ([], [], [], [], [])
     directories, linked, nodes, large, small = sorts
     for row in chosen:
@@ -173,7 +183,7 @@ def _sorted(found: Found, visitor: Visitor, chosen: Iterable[int]) -> tuple[list
             linked.append(row)
         elif kind != stat.S_IFREG:
             nodes.append(row)
-        elif sizes[row] > SMALL_FILE or devices[row] != device:
+        elif sizes[row] > MAX_SMALL_FILE_BYTES or devices[row] != device:
             large.append(row)
         else:
             small.append(row)

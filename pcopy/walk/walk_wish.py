@@ -6,7 +6,7 @@ from pcopy.named import NamedTuple
 from pcopy.walk.expression import Tree
 
 
-class WalkWish(NamedTuple):
+class WalkRequest(NamedTuple):
     """The expression of a walk (``pcopy.walk.expression``), and what is reported of the items that fulfil it.
 
     Fields besides those of ``Expression``:

@@ -16,13 +16,13 @@ from pathlib import Path
 import pytest
 
 from pcopy.archive import index, reader
-from pcopy.archive.headers import header_of, records_size
+from pcopy.archive.headers import member_header, records_size
 from pcopy.archive.member import MOST_HEADERS, Extents, Member
-from pcopy.archive.reader import Damage, FoundMember, members
-from pcopy.archive.records import LARGEST
+from pcopy.archive.reader import Damage, FoundMember, read_members
+from pcopy.archive.records import NUMBER_LIMIT
 from pcopy.fsio import seekable_zstd
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.archive.contents import ArchiveContents, OneStream
+from pcopy.tasks.archive.contents import ArchiveContents, NotSeekable
 from pcopy.tasks.archive.described import check_headers
 from tests.archive.test_types import END, header, item, pax
 from tests.support.command import REPOSITORY
@@ -84,26 +84,26 @@ def test_index_takes_twice_its_offsets(tmp_path: Path) -> None:
 
 def test_index_is_limited_in_parts_and_offsets(monkeypatch: pytest.MonkeyPatch) -> None:
     """As many as are taken, and one more."""
-    monkeypatch.setattr(index, "MOST_POINTS", 10)
-    monkeypatch.setattr(index, "MOST_FRAMES", 10)
+    monkeypatch.setattr(index, "MAX_OFFSETS", 10)
+    monkeypatch.setattr(index, "MAX_FRAMES", 10)
     for more in (0, 1):
         points = b"".join(b"%d\n" % (512 * each) for each in range(10 + more)) + b"end 99840\n"
         frames = b"frame %d 100\n" % (7991 - more) + b"frame 1 100\n" * (9 + more) + b"0\nend 512\n"
         for text in (points, frames):
             if more:
                 with pytest.raises(ValueError, match="more than 10"):
-                    index.unpacked(io.BytesIO(b"#pcopy-tar-index 1 8000 5\n" + text), 8000, 5)
+                    index.read_index(io.BytesIO(b"#pcopy-tar-index 1 8000 5\n" + text), 8000, 5)
             else:
-                index.unpacked(io.BytesIO(b"#pcopy-tar-index 1 8000 5\n" + text), 8000, 5)
+                index.read_index(io.BytesIO(b"#pcopy-tar-index 1 8000 5\n" + text), 8000, 5)
 
 
 @pytest.mark.parametrize("number", [0, 1, 10, 11, 20, 21, 35])
 def test_writer_of_an_index_keeps_its_limits(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neighbours are one part, so that readers accept the index, as long as parts do not get too large."""
-    monkeypatch.setattr(index, "MOST_FRAMES", 10)
-    monkeypatch.setattr(index, "LARGEST_FRAME", 15)
+    monkeypatch.setattr(index, "MAX_FRAMES", 10)
+    monkeypatch.setattr(index, "MAX_FRAME_SIZE", 15)
     frames = [(1 + each, 5) for each in range(number)]
-    parts = index.joined(frames)
+    parts = index.joined_frames(frames)
     assert number > 30 or len(parts) <= 10
     assert sum(size for _, size in parts) == 5 * number and max([0, *(size for _, size in parts)]) <= 15
     ends = list(accumulate(size for size, _ in frames))
@@ -120,17 +120,17 @@ def test_part_of_an_index_is_limited_in_the_archive(more: int, tmp_path: Path) -
     path.with_name("a.tar.gz.idx").write_text(text)
     with open(path, "rb") as file:
         if more:
-            with pytest.raises(OneStream, match="its parts are too large"):
+            with pytest.raises(NotSeekable, match="its parts are too large"):
                 ArchiveContents(file.fileno(), os.fsencode(path))
         else:
             ArchiveContents(file.fileno(), os.fsencode(path))
 
 
 def test_file_with_too_many_frames_has_no_seek_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(seekable_zstd, "MOST_FRAMES", 10)
+    monkeypatch.setattr(seekable_zstd, "MAX_FRAMES", 10)
     frames = [seekable_zstd.Frame(9, 5)] * 10
-    assert len(seekable_zstd.seek_table(frames)) == 8 + 10 * 8 + 9
-    assert seekable_zstd.seek_table([*frames, frames[0]]) == b""
+    assert len(seekable_zstd.packed_seek_table(frames)) == 8 + 10 * 8 + 9
+    assert seekable_zstd.packed_seek_table([*frames, frames[0]]) == b""
 
 
 @pytest.mark.parametrize("line", ["%d", "frame 0 %d"])
@@ -138,12 +138,12 @@ def test_index_is_read_no_further_than_the_archive_reaches(line: str) -> None:
     """Else 50 MB of lines, beside an archive of 2 KiB, would take many seconds."""
     stream = io.BytesIO(FIRST + "".join(f"{line % (512 * each)}\n" for each in range(100_000)).encode())
     with pytest.raises(ValueError, match=r"extends beyond the end of the archive|its parts are not those"):
-        index.unpacked(stream, 1 << 40, 5, 2048)
+        index.read_index(stream, 1 << 40, 5, 2048)
     assert stream.tell() < 200
 
 
 def read(data: bytes, most: int = 4) -> list[FoundMember | Damage]:
-    return list(members(lambda at, size: data[at : at + size], lambda what, name: None, most_extents=most))
+    return list(read_members(lambda at, size: data[at : at + size], lambda what, name: None, most_extents=most))
 
 
 def record(key: bytes, value: bytes) -> bytes:
@@ -205,13 +205,13 @@ def test_sparse_maps_are_limited(form: str) -> None:
                 assert f"more than {most:,} entries; --sparse-limit N allows more" in first.text
                 continue
             assert isinstance(first, FoundMember)
-            assert first.member.extents == Extents.of((2 * each, 1) for each in range(number))
+            assert first.member.extents == Extents.from_pairs((2 * each, 1) for each in range(number))
 
 
 def test_empty_entries_of_an_old_sparse_map_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """A map of empty entries takes no memory, but time: 10 KB of zstd hold millions of them."""
     added: list[bytes] = []
-    monkeypatch.setattr(reader, "_add_pairs", lambda found, fields: added.append(fields))
+    monkeypatch.setattr(reader, "_add_extents", lambda found, fields: added.append(fields))
     for number, is_damage in ((4 + 5 * 21, False), (4 + 6 * 21, True), (4 + 500 * 21, True)):
         added.clear()
         first, last = read(old_sparse(number, empty=True) + header(b"after") + END, 100)
@@ -389,7 +389,7 @@ def test_what_is_written_is_read_up_to_the_limit_of_headers() -> None:
         value = b"v" * (1_000_000 + MOST_HEADERS - least + more)
         member = whole._replace(xattrs=(("user.a", value),))
         assert records_size(member) == MOST_HEADERS + more
-        found = read(header_of(member) + END)[0]
+        found = read(member_header(member) + END)[0]
         if more:
             assert isinstance(found, Damage)
             with pytest.raises(Problem, match="1,048,577 bytes of headers"):
@@ -404,6 +404,6 @@ def test_sparse_limit_lifts_the_limit_of_headers() -> None:
     data = pax_sparse(number, "0.1") + pax_sparse(number, "0.0") + END
     first, second = read(data, 1 << 22)[:2]
     assert isinstance(second, Damage) and "--sparse-limit 0 allows more" in second.text
-    for each in read(data, LARGEST):
+    for each in read(data, NUMBER_LIMIT):
         assert isinstance(each, FoundMember) and len(each.member.extents or ()) == number
     assert isinstance(first, FoundMember)

@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pcopy.archive.acl_text import from_text, to_text
-from pcopy.archive.headers import header_of, header_size, whole_size
-from pcopy.archive.index import Index, packed, unpacked
-from pcopy.archive.member import BLOCK, DIRECTORY, FILE, SYMLINK, Extents, Member, Unsafe, safe_path
-from pcopy.archive.reader import Damage, FoundMember, members
-from pcopy.archive.skim import skim
+from pcopy.archive.acl_text import acl_from_text, acl_to_text
+from pcopy.archive.headers import header_size, member_header, size_in_archive
+from pcopy.archive.index import Index, pack_index, read_index
+from pcopy.archive.member import BLOCK, DIRECTORY, FILE, SYMLINK, Extents, Member, UnsafeName, safe_path
+from pcopy.archive.reader import Damage, FoundMember, read_members
+from pcopy.archive.skim import skim_offsets
 
 NAME = st.binary(min_size=1, max_size=300).filter(lambda name: b"\0" not in name)
 OWNER = st.one_of(st.integers(0, 0o7777777), st.integers(0, (1 << 32) - 2))
@@ -35,7 +35,7 @@ def laid(gaps: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 @st.composite
 def described(draw: Any) -> Member:
     name, size = draw(NAME), draw(st.one_of(st.integers(0, 5000), st.integers(0, 1 << 45)))
-    extents = draw(st.one_of(st.none(), EXTENTS.map(laid).map(Extents.of)))
+    extents = draw(st.one_of(st.none(), EXTENTS.map(laid).map(Extents.from_pairs)))
     if extents is not None:
         size = sum(extents[-1]) + draw(st.integers(0, 10_000)) if extents else size
     xattrs = draw(st.dictionaries(st.sampled_from(["user.a", "user.b=c%d", "trusted.x"]), st.binary(min_size=1)))
@@ -46,23 +46,23 @@ def described(draw: Any) -> Member:
 
 
 def read(data: bytes) -> list[FoundMember | Damage]:
-    return list(members(lambda at, size: data[at : at + size], lambda what, name: None))
+    return list(read_members(lambda at, size: data[at : at + size], lambda what, name: None))
 
 
 @given(described())
 def test_what_is_written_is_read_back(member: Member) -> None:
-    header = header_of(member)
+    header = member_header(member)
     assert len(header) == header_size(member)
-    assert len(header) % BLOCK == whole_size(member) % BLOCK == 0
-    found = next(members(lambda at, size: header[at : at + size], lambda what, name: None))
+    assert len(header) % BLOCK == size_in_archive(member) % BLOCK == 0
+    found = next(read_members(lambda at, size: header[at : at + size], lambda what, name: None))
     assert isinstance(found, FoundMember)
     assert found.member == member
-    assert (found.offset, found.data, found.next) == (0, len(header), whole_size(member))
+    assert (found.offset, found.data, found.next) == (0, len(header), size_in_archive(member))
 
 
 @given(described().filter(lambda member: member.size < 6000 and member.extents is None and 0 <= member.mtime < 1 << 62))
 def test_pythons_tarfile_reads_it(member: Member) -> None:
-    data = header_of(member) + bytes(whole_size(member) - header_size(member) + 1024)
+    data = member_header(member) + bytes(size_in_archive(member) - header_size(member) + 1024)
     with tarfile.open(fileobj=io.BytesIO(data), errors="surrogateescape") as archive:
         (info,) = archive.getmembers()
     assert (info.size, info.mode, info.uid, info.gid) == (member.size, member.mode, member.uid, member.gid)
@@ -73,14 +73,14 @@ def test_pythons_tarfile_reads_it(member: Member) -> None:
 @settings(max_examples=100)
 @given(st.lists(described().filter(lambda member: member.size < 6000), min_size=1, max_size=4), st.data())
 def test_a_damaged_archive_is_read_without_an_exception(some: list[Member], data: st.DataObject) -> None:
-    whole = bytearray(b"".join(header_of(each) + bytes(whole_size(each) - header_size(each)) for each in some))
+    whole = bytearray(b"".join(member_header(each) + bytes(size_in_archive(each) - header_size(each)) for each in some))
     whole += bytes(1024)
     for _ in range(data.draw(st.integers(1, 6))):
         whole[data.draw(st.integers(0, len(whole) - 1))] = data.draw(st.integers(0, 255))
     cut = bytes(whole[: data.draw(st.integers(0, len(whole)))])
     for each in read(cut):
         assert isinstance(each, (FoundMember, Damage))
-    offsets = list(skim(lambda at, size: cut[at : at + size]))
+    offsets = list(skim_offsets(lambda at, size: cut[at : at + size]))
     assert all(at is None or at % BLOCK == 0 for at in offsets)
 
 
@@ -91,15 +91,17 @@ def test_garbage_is_damage(garbage: bytes) -> None:
 
 @given(st.lists(described().filter(lambda member: member.size < 6000), max_size=6))
 def test_skimming_finds_what_reading_finds(some: list[Member]) -> None:
-    data = b"".join(header_of(each) + bytes(whole_size(each) - header_size(each)) for each in some) + bytes(1024)
+    data = b"".join(member_header(each) + bytes(size_in_archive(each) - header_size(each)) for each in some) + bytes(
+        1024
+    )
     found = [each.offset for each in read(data) if isinstance(each, FoundMember)]
     assert len(found) == len(some)
-    assert [0, *skim(lambda at, size: data[at : at + size])][: len(found)] == (found or [])
+    assert [0, *skim_offsets(lambda at, size: data[at : at + size])][: len(found)] == (found or [])
 
 
 @pytest.mark.parametrize("name", [b"../a", b"a/..", b"a/../b", b"..", b"/..", b"a\0b", b"./../x"])
 def test_unsafe_names(name: bytes) -> None:
-    with pytest.raises(Unsafe):
+    with pytest.raises(UnsafeName):
         safe_path(name)
 
 
@@ -113,19 +115,19 @@ def test_acls_in_the_words_of_others() -> None:
     gnu = b"user::rwx\nuser:somebody:r--\ngroup::r-x\nmask::r-x\nother::---\n\n"
     bsd = b"user::rwx,group::r-x,other::---,user:nobody here:r--:1000,mask::r-x"
     people = {"somebody": 1000}
-    values = {from_text(text, lambda what, name: people.get(name)) for text in (ours, gnu, bsd)}
+    values = {acl_from_text(text, lambda what, name: people.get(name)) for text in (ours, gnu, bsd)}
     assert len(values) == 1
-    assert to_text(values.pop()) == ours
+    assert acl_to_text(values.pop()) == ours
     for text in (b"", b"user:nobody:rwx", b"user::rwy", b"what::rwx"):
         with pytest.raises(ValueError):
-            from_text(text, lambda what, name: None)
+            acl_from_text(text, lambda what, name: None)
 
 
 def test_an_index_that_does_not_fit_is_none() -> None:
     index = Index(4096, 5, [0, 512, 2048], 3072, ((4000, 3000), (96, 72)))
-    text = packed(index)
-    again = unpacked(io.BytesIO(text), 4096, 5)
-    assert (list(again.points), again.end, list(again.frames)) == ([0, 512, 2048], 3072, [(4000, 3000), (96, 72)])
+    text = pack_index(index)
+    again = read_index(io.BytesIO(text), 4096, 5)
+    assert (list(again.offsets), again.end, list(again.frames)) == ([0, 512, 2048], 3072, [(4000, 3000), (96, 72)])
     for damaged in (
         *(text[:at] for at in range(len(text))),
         text.replace(b" 1 ", b" 2 ", 1), text.replace(b"512", b"513"), text.replace(b"2048", b"100"),
@@ -134,14 +136,14 @@ def test_an_index_that_does_not_fit_is_none() -> None:
         text.replace(b"3072", b"9223372036854775808"), text.replace(b"frame 96", b"frame 0 0\nframe 96"),
     ):  # fmt: skip
         with pytest.raises(ValueError):
-            unpacked(io.BytesIO(damaged), 4096, 5)
+            read_index(io.BytesIO(damaged), 4096, 5)
     for size, mtime in ((4097, 5), (4096, 6)):
         with pytest.raises(ValueError, match="has changed"):
-            unpacked(io.BytesIO(text), size, mtime)
+            read_index(io.BytesIO(text), size, mtime)
 
 
 def test_kinds_that_have_no_contents(tmp_path: Path) -> None:
     for member in (Member(b"d/", DIRECTORY, 0o755, 0, 0, 0), Member(b"l", SYMLINK, 0o777, 0, 0, 0, link=b"t" * 150)):
-        (found,) = read(header_of(member) + bytes(1024))
+        (found,) = read(member_header(member) + bytes(1024))
         assert isinstance(found, FoundMember)
         assert found.member == member

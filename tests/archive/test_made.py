@@ -7,47 +7,47 @@ from collections.abc import Callable
 
 import pytest
 
-from pcopy.fsio.kernel.directory_batches import MEMBER
-from pcopy.tasks.archive.made import digest_of
-from pcopy.tasks.archive.plain_files import Owners, PlainFiles
+from pcopy.fsio.kernel.directory_batches import MEMBER_ROW
+from pcopy.tasks.archive.made import description_digest
+from pcopy.tasks.archive.plain_files import OwnerNames, SimpleFiles
 
 NAMES = [b"f%02d" % number for number in range(20)]
-OWNERS: Owners = {(0, 0): (b"root", b"root"), (7, 8): (b"lp", b"mail"), (9, 8): (b"news", b"mail")}
+OWNERS: OwnerNames = {(0, 0): (b"root", b"root"), (7, 8): (b"lp", b"mail"), (9, 8): (b"news", b"mail")}
 
 
-def files(*, path: bytes = b"d", uid: int = 7, mtime: int = 10**18, owners: Owners = OWNERS) -> PlainFiles:
+def files(*, path: bytes = b"d", uid: int = 7, mtime: int = 10**18, owners: OwnerNames = OWNERS) -> SimpleFiles:
     """Of root, but for the last one."""
     rows = []
     for at in range(20):
         ids, whole = (uid, 8) if at == 19 else (0, 0), 1024 if at else 512
-        rows.append(MEMBER.pack(100 + at, 10 * at, 3, mtime, 2 * 10**18, stat.S_IFREG | 0o640, *ids, whole))
-    return PlainFiles(0, path, b"tree/" + path + b"/", NAMES, b"".join(rows), owners)
+        rows.append(MEMBER_ROW.pack(100 + at, 10 * at, 3, mtime, 2 * 10**18, stat.S_IFREG | 0o640, *ids, whole))
+    return SimpleFiles(0, path, b"tree/" + path + b"/", NAMES, b"".join(rows), owners)
 
 
-def one(whole: PlainFiles) -> list[bytes | PlainFiles]:
+def one(whole: SimpleFiles) -> list[bytes | SimpleFiles]:
     return [whole]
 
 
-def several(whole: PlainFiles) -> list[bytes | PlainFiles]:
+def several(whole: SimpleFiles) -> list[bytes | SimpleFiles]:
     """As if several ranks had scanned the directory; none of the first part has the second owner."""
     owners = {(0, 0): OWNERS[0, 0]}
-    first = PlainFiles(0, whole.path, whole.prefix, whole.names[:9], whole.rows[: 9 * MEMBER.size], owners)
-    return [first, whole.part(9, 11), whole.part(11, 20)]
+    first = SimpleFiles(0, whole.path, whole.prefix, whole.names[:9], whole.rows[: 9 * MEMBER_ROW.size], owners)
+    return [first, whole.row_range(9, 11), whole.row_range(11, 20)]
 
 
-def taken_apart(whole: PlainFiles) -> list[bytes | PlainFiles]:
-    return [whole.described(row).record[1] for row in range(20)]
+def taken_apart(whole: SimpleFiles) -> list[bytes | SimpleFiles]:
+    return [whole.describe_row(row).record[1] for row in range(20)]
 
 
-def partly(whole: PlainFiles) -> list[bytes | PlainFiles]:
-    return [whole.part(0, 5), *taken_apart(whole)[5:15], whole.part(15, 20)]
+def partly(whole: SimpleFiles) -> list[bytes | SimpleFiles]:
+    return [whole.row_range(0, 5), *taken_apart(whole)[5:15], whole.row_range(15, 20)]
 
 
 @pytest.mark.parametrize("way", [several, taken_apart, partly])
 def test_it_does_not_matter_how_files_were_put_together(
-    way: Callable[[PlainFiles], list[bytes | PlainFiles]],
+    way: Callable[[SimpleFiles], list[bytes | SimpleFiles]],
 ) -> None:
-    assert digest_of(way(files())) == digest_of(one(files()))
+    assert description_digest(way(files())) == description_digest(one(files()))
 
 
 @pytest.mark.parametrize(
@@ -57,25 +57,25 @@ def test_it_does_not_matter_how_files_were_put_together(
         files(uid=9),
         files(mtime=10**18 + 10**9),
         files(owners={**OWNERS, (7, 8): (b"lp", b"post")}),
-        files().part(0, 19),
+        files().row_range(0, 19),
     ],
 )
 @pytest.mark.parametrize("way", [one, several, taken_apart])
-def test_what_differs_does(way: Callable[[PlainFiles], list[bytes | PlainFiles]], other: PlainFiles) -> None:
+def test_what_differs_does(way: Callable[[SimpleFiles], list[bytes | SimpleFiles]], other: SimpleFiles) -> None:
     if len(other) == 20:
-        assert digest_of(way(other)) != digest_of(one(files()))
-    assert digest_of(one(other)) != digest_of(way(files()))
+        assert description_digest(way(other)) != description_digest(one(files()))
+    assert description_digest(one(other)) != description_digest(way(files()))
 
 
 def test_an_owner_that_no_file_has_does_not_matter() -> None:
-    assert digest_of([files(owners={**OWNERS, (1, 1): (b"bin", b"bin")})]) == digest_of([files()])
+    assert description_digest([files(owners={**OWNERS, (1, 1): (b"bin", b"bin")})]) == description_digest([files()])
 
 
 def test_where_one_directory_ends_matters() -> None:
-    some, others = files().part(0, 10), files(path=b"e").part(10, 20)
-    assert digest_of([some, others]) != digest_of([files()])
+    some, others = files().row_range(0, 10), files(path=b"e").row_range(10, 20)
+    assert description_digest([some, others]) != description_digest([files()])
 
 
 def test_nor_does_it_if_another_directory_follows() -> None:
     behind = files(path=b"e")
-    assert digest_of([*several(files()), behind]) == digest_of([files(), behind])
+    assert description_digest([*several(files()), behind]) == description_digest([files(), behind])

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pcopy.archive.member import DIRECTORY, safe_path
-from pcopy.archive.reader import FoundMember, members
-from pcopy.archive.skim import skim
-from pcopy.tasks.archive.to_unpack import ToUnpack, key_of, path_in
+from pcopy.archive.reader import FoundMember, read_members
+from pcopy.archive.skim import skim_offsets
+from pcopy.tasks.archive.to_unpack import MemberToExtract, member_key, path_in_key
 from tests.support import native
 
 native.require()
-from pcopy.fsio.kernel.native_tar import TarHeaders  # noqa: E402 (only where it was built)
+from pcopy.fsio.kernel.native_tar import TarHeaderParser  # noqa: E402 (only where it was built)
 
 OWNERS = {("user", "known"): 7, ("group", "known"): 8, **{("user", f"u{number}"): number for number in range(40)}}
 NAMES = ["file", "./dir/file", "a/b/c/d", "dir/" + "n" * 90, "dir/" + "é" * 140, "p" * 120 + "/" + "n" * 60, "./x./y",
@@ -52,26 +52,26 @@ def archives(draw: Any) -> bytes:
     return stream.getvalue()
 
 
-def found_in_c(data: bytes, window: int = 1 << 20) -> list[tuple[bytes, ToUnpack]]:
+def found_in_c(data: bytes, window: int = 1 << 20) -> list[tuple[bytes, MemberToExtract]]:
     """All plain members that C finds, the reader stepping over the others; offsets and members."""
-    headers, at, found = TarHeaders(lookup), 0, list[tuple[bytes, ToUnpack]]()
+    headers, at, found = TarHeaderParser(lookup), 0, list[tuple[bytes, MemberToExtract]]()
     while True:
-        part = headers.find(data[at : at + window], at, at, 1 << 62)
+        part = headers.parse_members(data[at : at + window], at, at, 1 << 62)
         directories = {number for number, (one, other) in enumerate(pairwise([b"", *part.keys]))
                        if not number or one.partition(b"\0\0")[0] != other.partition(b"\0\0")[0]}  # fmt: skip
-        assert directories <= set(part.begins)
-        plain = [ToUnpack.unpacked(value, *_place(key)) for key, value in zip(part.keys, part.values, strict=True)]
+        assert directories <= set(part.directory_starts)
+        plain = [MemberToExtract.unpack(value, *_place(key)) for key, value in zip(part.keys, part.values, strict=True)]
         assert part.bytes == sum(each.member.size for each in plain)
         found += zip(part.keys, plain, strict=True)
-        at = part.at
-        other = next(members(lambda at, size: data[at : at + size], lookup, at), None)
+        at = part.next_offset
+        other = next(read_members(lambda at, size: data[at : at + size], lookup, at), None)
         if not isinstance(other, FoundMember):
             return found
         at = other.next
 
 
 def _place(key: bytes) -> tuple[bytes, bytes]:
-    path, _, name = path_in(key[:-17]).rpartition(b"/")
+    path, _, name = path_in_key(key[:-17]).rpartition(b"/")
     return path, name
 
 
@@ -90,7 +90,7 @@ def test_python_says_the_same(data: bytes) -> None:
             continue
         key, member = found.pop(info.offset_data)
         path, _, last = safe_path(name).rpartition(b"/")
-        assert key == key_of(path, last, info.offset_data)
+        assert key == member_key(path, last, info.offset_data)
         uid, gid = lookup("user", info.uname), lookup("group", info.gname)
         owner = info.uid if uid is None else uid, info.gid if gid is None else gid
         moment = int(info.mtime) * 10**9 + int(info.mtime % 1 * 10**9)
@@ -106,12 +106,12 @@ def test_the_reader_says_the_same_of_what_is_damaged(data: bytes, drawn: st.Data
         damaged[drawn.draw(st.integers(0, min(len(data), 4096) - 1))] = drawn.draw(st.sampled_from(b"\0 /.0x7L\xff"))
     data = mended(bytes(damaged)) if drawn.draw(st.booleans()) else bytes(damaged)
     window = drawn.draw(st.sampled_from([1 << 20, 1536, 700]))
-    known = {each.data: each.member for each in members(lambda at, size: data[at : at + size], lookup)
+    known = {each.data: each.member for each in read_members(lambda at, size: data[at : at + size], lookup)
              if isinstance(each, FoundMember)}  # fmt: skip
     for key, each in found_in_c(data, window):
         member, found = known[each.data], each.member
         path = safe_path(member.name)
-        assert path_in(key[:-17]) == path and member.kind != DIRECTORY and not member.xattrs
+        assert path_in_key(key[:-17]) == path and member.kind != DIRECTORY and not member.xattrs
         assert (found.kind, found.mode, found.mtime, found.size) == (b"0", member.mode, member.mtime, member.size)
         names = (("user", member.user, member.uid), ("group", member.group, member.gid))
         numbers = [lookup(what, name.decode("utf-8", "surrogateescape")) for what, name, _ in names]
@@ -138,7 +138,9 @@ def test_skimming_finds_the_same(data: bytes, drawn: st.DataObject) -> None:
     def read(at: int, size: int) -> bytes:
         return data[at : at + min(size, 1536)]
 
-    assert list(skim(read, in_c=TarHeaders(None))) == list(skim(lambda at, size: data[at : at + size]))
+    assert list(skim_offsets(read, in_c=TarHeaderParser(None))) == list(
+        skim_offsets(lambda at, size: data[at : at + size])
+    )
 
 
 def test_more_owners_than_are_kept() -> None:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from pcopy.archive.reader import Damage, FoundMember, members
-from pcopy.archive.skim import skim
+from pcopy.archive.reader import Damage, FoundMember, read_members
+from pcopy.archive.skim import skim_offsets
 from tests.support import native
 
 MAGICS = {"v7": b"", "posix": b"ustar\x0000", "gnu": b"ustar  \0"}
@@ -45,7 +45,7 @@ def pax(text: bytes, kind: bytes = b"x") -> bytes:
 
 
 def read(data: bytes) -> list[FoundMember | Damage]:
-    return list(members(lambda at, size: data[at : at + size], lambda what, name: None))
+    return list(read_members(lambda at, size: data[at : at + size], lambda what, name: None))
 
 
 def names(data: bytes) -> list[str]:
@@ -55,11 +55,11 @@ def names(data: bytes) -> list[str]:
 def check_skimmed(data: bytes) -> None:
     """Both skimmers find the members that the reader finds, as far as they understand the archive."""
     found = [each.offset for each in read(data) if isinstance(each, FoundMember)]
-    ways = [list(skim(lambda at, size: data[at : at + size]))]
+    ways = [list(skim_offsets(lambda at, size: data[at : at + size]))]
     if not native.why_not():
-        from pcopy.fsio.kernel.native_tar import TarHeaders
+        from pcopy.fsio.kernel.native_tar import TarHeaderParser
 
-        ways.append(list(skim(lambda at, size: data[at : at + size], in_c=TarHeaders(None))))
+        ways.append(list(skim_offsets(lambda at, size: data[at : at + size], in_c=TarHeaderParser(None))))
     for offsets in ways:
         assert offsets == ways[0]
         known = [0, *(each for each in offsets if each is not None)]
@@ -117,7 +117,7 @@ def test_sparse_type_counts_only_in_the_format_that_has_it() -> None:
     (first, last) = read(data)
     assert isinstance(first, FoundMember) and isinstance(last, FoundMember)
     assert (first.member.extents, first.member.size, first.stored) == (None, 4, 4)
-    assert "type that is not known" in first.remark
+    assert "type that is not known" in first.warning
     assert isinstance(read(item(b"q", b"data", b"S", magic=MAGICS["gnu"]) + END)[0], Damage)  # it has no map
 
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from pcopy.fsio.kernel.choose import kernel_name
+from pcopy.fsio.kernel.choose import backend_name
 from tests.chaos.dataset import BLOCKS, IN_THE_WAY, SPLIT
 from tests.chaos.kinds import Grounds, check_totals, do_damage, kind_of
 from tests.chaos.prepared import COUNTED, written_over
@@ -165,7 +165,7 @@ class InterruptedJob:
 
     def _in_flight(self) -> list[Argument]:
         """Another run may keep more operations under way, or fewer."""
-        if kernel_name() != "c":
+        if backend_name() != "c":
             return []
         return ["--in-flight", self._random.choice(("auto", "1", "2", "8", "64"))]
 

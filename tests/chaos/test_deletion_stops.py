@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.engine.task import ANYBODY, Spawn, Task
+from pcopy.engine.task import ANY_RANK, NewTask, Task
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Options
-from pcopy.tasks.base.kind import Kind
+from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.values import NOWHERE, Place, pack_numbers
-from pcopy.tasks.remove.delete_extra import DeleteAmong, DeleteExtra
+from pcopy.tasks.base.values import NO_DIRECTORY, Place, pack_numbers
+from pcopy.tasks.remove.delete_extra import DeleteExtra, DeleteExtraNames
 from pcopy.tasks.remove.remove_tree import RemoveNames
 from pcopy.tasks.remove.stopping import StopDeletion
 from pcopy.tasks.runner import TaskRunner
@@ -75,9 +75,9 @@ class Three:
         self.ranks = [rank for rank, _ in ranks]
         self._runners = [TaskRunner(rank) for rank in self.ranks]
 
-    def run(self, number: int, value: Kind, phase: int = Phase.DELETE) -> list[Spawn]:
+    def run(self, number: int, value: TaskKind, phase: int = Phase.DELETE) -> list[NewTask]:
         """Return what the task ``value`` spawns on a rank."""
-        spawned: list[Spawn] = outcome(self._runners[number], Task((1, number, 1), phase, encode(value), 0)).spawned
+        spawned: list[NewTask] = outcome(self._runners[number], Task((1, number, 1), phase, encode(value), 0)).spawned
         return spawned
 
     def compared(self, number: int, name: str) -> RemoveNames:
@@ -86,9 +86,9 @@ class Three:
         (removal,) = (task for task in tasks if isinstance(task, RemoveNames))
         return removal
 
-    def deliver(self, spawned: list[Spawn]) -> list[int]:
+    def deliver(self, spawned: list[NewTask]) -> list[int]:
         """Run each task that is addressed to a rank there; return these ranks."""
-        addressed = [spawn for spawn in spawned if spawn.owner != ANYBODY]
+        addressed = [spawn for spawn in spawned if spawn.owner != ANY_RANK]
         for spawn in addressed:
             self.run(spawn.owner, decode(spawn.payload), spawn.phase)
         return [spawn.owner for spawn in addressed]
@@ -103,7 +103,7 @@ def three(trees: tuple[Path, Path]) -> Iterator[Three]:
 
 
 def directory(name: str) -> Place:
-    return Place(0, name.encode(), NOWHERE, NOWHERE, False, False)
+    return Place(0, name.encode(), NO_DIRECTORY, NO_DIRECTORY, False, False)
 
 
 def test_message_stops_what_other_ranks_hold(trees: tuple[Path, Path], three: Three) -> None:
@@ -115,7 +115,7 @@ def test_message_stops_what_other_ranks_hold(trees: tuple[Path, Path], three: Th
     (source / "007").rename(source / "lost")
     assert sorted(three.deliver(three.run(1, DeleteExtra(directory("007"))))) == [0, 0, 2]  # one reports the failure
     assert [failure.path for failure in three.told[0].failed] == [bytes(source / "007")]
-    part = DeleteAmong(directory("002"), b"extra/file", b"ff", pack_numbers([0, 0]))
+    part = DeleteExtraNames(directory("002"), b"extra/file", b"ff", pack_numbers([0, 0]))
     for number, own in ((0, names[0]), (2, names[1])):
         for value in (own, part, DeleteExtra(directory("003"))):
             assert three.run(number, value) == [], value

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.identity import birth_of
+from pcopy.fsio.identity import birth_time
 from tests.chaos.prepared import OLD_ENOUGH
 from tests.support.command import Argument, pcopy, show, succeed, summary
 from tests.support.faults import Fault
@@ -22,7 +22,7 @@ SIZES = {"small": 10, "large": 9 << 20}
 def has_birth(directory: Path) -> bool:
     descriptor = os.open(directory, os.O_PATH)
     try:
-        return birth_of(descriptor) > 0
+        return birth_time(descriptor) > 0
     finally:
         os.close(descriptor)
 

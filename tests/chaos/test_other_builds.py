@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pcopy import tasks
-from pcopy.tasks.base.kind import FORMAT, KINDS
+from pcopy.tasks.base.kind import KIND_BY_CODE, TASK_FORMAT
 from tests.chaos.unfinished import REFUSED, Stop, check_equal, listed
 from tests.support.command import BEING_WRITTEN, REPOSITORY, pcopy, show, succeed
 from tests.support.edits import Edit, edit_file
@@ -176,7 +176,7 @@ KNOWN: dict[int, tuple[str, str]] = {
 MORE = Edit("tasks/files/unmark.py", "", "", ANOTHER_KIND)
 FEWER = Edit("tasks/files/copy_files.py", "CopyFiles", "10", "198")
 SHAPE = Edit("tasks/files/copy_files.py", "CopyFiles", "attempt: int", "attempt: int\nmore: int = 0")
-NEXT = Edit("tasks/base/kind.py", "", f"FORMAT = {FORMAT}", f"FORMAT = {FORMAT + 1}")
+NEXT = Edit("tasks/base/kind.py", "", f"FORMAT = {TASK_FORMAT}", f"FORMAT = {TASK_FORMAT + 1}")
 
 Build = Callable[..., dict[str, str]]
 
@@ -205,7 +205,7 @@ def test_a_build_with_other_kinds_refuses_the_job_and_leaves_it_alone(
     for words in (("--resume", name), ("--resume",)):
         run = pcopy(*words, env=other)
         assert run.returncode == REFUSED, show(run)
-        for told in (f"version {FORMAT};", f"version {FORMAT + 1};", "--discard"):
+        for told in (f"version {TASK_FORMAT};", f"version {TASK_FORMAT + 1};", "--discard"):
             assert told.encode() in run.stderr, show(run)
         assert len(run.stderr.splitlines()) == 3 - len(words), show(run)
     assert [job["job"] for job in listed(env)] == [name]
@@ -221,12 +221,12 @@ def test_a_build_whose_version_was_forgotten_takes_no_task_for_another(
     name = stop(tree, area / "copy")
     run = pcopy("--resume", name, env=build(edit))
     assert run.returncode == REFUSED, show(run)
-    assert f"version {FORMAT}".encode() in run.stderr, show(run)
+    assert f"version {TASK_FORMAT}".encode() in run.stderr, show(run)
     assert len(run.stderr.splitlines()) == 1, show(run)
     succeed("--resume", name, env=env)
     check_equal(tree, area / "copy")
 
 
 def test_codes_are_never_given_again() -> None:
-    assert {code: (kind.__name__, " ".join(kind.fields)) for code, kind in KINDS.items()} == KNOWN
-    assert FORMAT == OF_FORMAT
+    assert {code: (kind.__name__, " ".join(kind.fields)) for code, kind in KIND_BY_CODE.items()} == KNOWN
+    assert TASK_FORMAT == OF_FORMAT

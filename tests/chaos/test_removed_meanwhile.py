@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.errors import Refused
-from pcopy.jobs.gone_directories import Missing
-from pcopy.jobs.lifecycle import naming
+from pcopy.errors import RequestRefused
+from pcopy.jobs.gone_directories import DirectoryRepair
+from pcopy.jobs.lifecycle import refusing_os_errors
 from pcopy.tasks.base.job import Options
 from tests.chaos.interrupted import TOTALS
 from tests.chaos.unfinished import INCOMPLETE, Stop, check_equal
@@ -214,7 +214,7 @@ def test_a_directory_that_was_made_anew_is_known_in_later_runs(area: Path, env: 
 def test_a_destination_that_cannot_be_opened_is_told_by_its_own_name(area: Path) -> None:
     """And not as a job's directory that cannot be written."""
     root = root_of(area, area)._replace(target=bytes(area / "copy"))
-    missing = Missing((root,), (), io.BytesIO, Options())
+    missing = DirectoryRepair((root,), (), io.BytesIO, Options())
     told = f"^{area}/copy: cannot be opened: No such file or directory$"
-    with pytest.raises(Refused, match=told), naming(bytes(area / "job")):
-        missing.look(1, ())
+    with pytest.raises(RequestRefused, match=told), refusing_os_errors(bytes(area / "job")):
+        missing.examine(1, ())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.identity import birth_of
+from pcopy.fsio.identity import birth_time
 from tests.chaos.unfinished import INCOMPLETE, kill
 from tests.support.command import Argument, pcopy, show, succeed, summary
 from tests.support.faults import READS, slowed
@@ -73,7 +73,7 @@ def test_a_finished_directory_is_not_taken_for_a_new_one(area: Path, env: dict[s
 def birth_of_path(path: Path) -> int:
     descriptor = os.open(path, os.O_PATH)
     try:
-        return birth_of(descriptor)
+        return birth_time(descriptor)
     finally:
         os.close(descriptor)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from pcopy.engine.task import HEADER_BYTES, Task
+from pcopy.engine.task import TASK_OVERHEAD_BYTES, Task
 
 
 class Backlog(Protocol):
@@ -53,7 +53,7 @@ def first_in_first_out(open_store: Open, spool: Path, steps: Iterable[int]) -> N
             store.close()
             model.clear()
         assert store.count == len(model)
-        assert store.footprint == sum(HEADER_BYTES + len(each.payload) for each in model)
+        assert store.footprint == sum(TASK_OVERHEAD_BYTES + len(each.payload) for each in model)
     assert list(drained(store)) == list(model)
     assert (store.count, store.footprint, store.take_frame()) == (0, 0, [])
     store.close()

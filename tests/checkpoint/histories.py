@@ -10,16 +10,16 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from pcopy.checkpoint.framing import SegmentWriter
-from pcopy.checkpoint.record import Record, Window
+from pcopy.checkpoint.framing import RecordFileWriter
+from pcopy.checkpoint.record import FactCollector, FactRecord
 from pcopy.checkpoint.resume import read_base
-from pcopy.engine.task import ANYBODY, Task, TaskId
+from pcopy.engine.task import ANY_RANK, Task, TaskId
 
 Step = tuple[int, int, int, int, bool]
 """A rank, which of the waiting tasks it takes, how many it spawns, an owner for them, and whether it cuts before."""
 
 
-def task(number: int, *, rank: int = 0, run: int = 1, owner: int = ANYBODY, payload: bytes = b"") -> Task:
+def task(number: int, *, rank: int = 0, run: int = 1, owner: int = ANY_RANK, payload: bytes = b"") -> Task:
     return Task((run, rank, number), number % 3, payload or b"%d" % number, number * 7, number % 2 == 0, owner)
 
 
@@ -28,8 +28,8 @@ class History:
 
     def __init__(self, run: int, ranks: int, tasks: Iterable[Task], counts: tuple[int, ...], phase: int = 0) -> None:
         self.run, self.ranks, self.counts, self.phase = run, ranks, counts, phase
-        self.windows = [Window(run, rank, ranks) for rank in range(ranks)]
-        self.records: list[list[Record]] = [[] for _ in range(ranks)]
+        self.windows = [FactCollector(run, rank, ranks) for rank in range(ranks)]
+        self.records: list[list[FactRecord]] = [[] for _ in range(ranks)]
         self.waiting = {each.id: each for each in tasks}
         self.tasks = dict(self.waiting)
         self.spawned_in = dict.fromkeys(self.tasks, 0)
@@ -43,10 +43,10 @@ class History:
         return len(self.records[rank]) + 1
 
     def cut(self, rank: int) -> None:
-        self.records[rank].append(self.windows[rank].capture(self.epoch(rank)))
+        self.records[rank].append(self.windows[rank].take_record(self.epoch(rank)))
 
     def begin_phase(self, phase: int) -> None:
-        self.windows[0].begun(phase)
+        self.windows[0].set_phase(phase)
         self.begun_in[self.epoch(0)] = phase
 
     def step(self, rank: int, pick: int, children: int, owner: int, cut: bool) -> None:
@@ -56,7 +56,7 @@ class History:
         if not self.waiting:
             return
         taken = list(self.waiting)[pick % len(self.waiting)]
-        settled = [each for each in self.waiting if each != taken and owner == self.waiting[each].owner != ANYBODY]
+        settled = [each for each in self.waiting if each != taken and owner == self.waiting[each].owner != ANY_RANK]
         for each in (taken, *settled):
             while self.spawned_in[each] > self.epoch(rank):
                 self.cut(rank)
@@ -65,12 +65,12 @@ class History:
             made = task(self._number, rank=rank, run=self.run, owner=owner)
             self.tasks[made.id] = self.waiting[made.id] = made
             self.spawned_in[made.id] = self.epoch(rank)
-            self.windows[rank].spawned(made)
+            self.windows[rank].add_spawned(made)
         for each in (taken, *settled):
             del self.waiting[each]
             self.done_in[each] = self.epoch(rank)
         self.counted[taken] = (1, pick, children)
-        self.windows[rank].done(taken, self.counted[taken], settled)
+        self.windows[rank].add_done(taken, self.counted[taken], settled)
 
     def write(self, job: Path, durable: Iterable[int]) -> int:
         """Writes as many records of each rank as ``durable`` says; returns the least, the epoch that counts."""
@@ -78,7 +78,7 @@ class History:
         for rank, (records, most) in enumerate(zip(self.records, durable, strict=False)):
             written.append(min(len(records), most))
             if written[-1]:
-                writer = SegmentWriter(job, self.run, rank)
+                writer = RecordFileWriter(job, self.run, rank)
                 for record in records[: written[-1]]:
                     writer.append(record)
                 writer.close()

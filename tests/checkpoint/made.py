@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pcopy.jobs.directories import StoredJob, create
+from pcopy.jobs.directories import StoredJob, create_job
 from pcopy.jobs.job_file import JobFile, JobRoot
 from tests.support.command import REPOSITORY
 
@@ -76,7 +76,7 @@ def child(program: str, *words: str | bytes | Path) -> Iterator[subprocess.Popen
 
 def made(directory: Path | None, **fields: Any) -> StoredJob:
     """A job whose lock has been given back, as if its run had died."""
-    job, lock = create(None if directory is None else bytes(directory), job_of(some_root(), **fields))
+    job, lock = create_job(None if directory is None else bytes(directory), job_of(some_root(), **fields))
     lock.close()
     return job
 

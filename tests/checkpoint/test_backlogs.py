@@ -34,7 +34,7 @@ def open_lmdb(spool: Path) -> conformance.Backlog:
 
 @pytest.fixture(autouse=True, scope="module")
 def small_map() -> Iterator[None]:
-    with mock.patch("pcopy.checkpoint.lmdb_backlog.FIRST_MAP", FIRST_MAP):
+    with mock.patch("pcopy.checkpoint.lmdb_backlog.FIRST_MAP_BYTES", FIRST_MAP):
         yield
 
 
@@ -132,7 +132,7 @@ def test_lmdb_gives_tasks_that_it_cannot_delete(area: Path) -> None:
         store = open_lmdb(point)
         for number in range(5000):
             store.append(conformance.task(number, 1000))
-        with mock.patch.object(LmdbBacklog, "_delete_taken", side_effect=lmdb.DiskError("full")):
+        with mock.patch.object(LmdbBacklog, "_delete_read_frames", side_effect=lmdb.DiskError("full")):
             taken = [store.take_frame()[0].id[2] for _ in range(30)]
         assert taken == list(range(0, 30 * 128, 128))
         store.take_frame()

@@ -13,10 +13,10 @@ from unittest import mock
 
 import pytest
 
-from pcopy.checkpoint.framing import SegmentWriter, frames, write_frame
-from pcopy.checkpoint.resume import Remaining, begin, compact, load
-from pcopy.engine.task import ANYBODY, Task
-from pcopy.errors import Refused
+from pcopy.checkpoint.framing import RecordFileWriter, read_frames, write_frame
+from pcopy.checkpoint.resume import JobProgress, load_progress, write_first_run, write_next_run
+from pcopy.engine.task import ANY_RANK, Task
+from pcopy.errors import RequestRefused
 from tests.checkpoint.histories import History, make_job, task
 from tests.checkpoint.power import CALLS, Power
 from tests.support.filesystems import mounted, remove
@@ -24,32 +24,32 @@ from tests.support.records import read_record
 
 COUNTS = (100, 20, 3)
 FIRST = [task(1), task(2), task(3)]
-State = tuple[Remaining, list[Task]]
+State = tuple[JobProgress, list[Task]]
 open_spool: Callable[[], BinaryIO] = tempfile.TemporaryFile
 
 
 def state(job: Path) -> State:
-    told, tasks = load(job, open_spool=open_spool)
+    told, tasks = load_progress(job, open_spool=open_spool)
     return told, sorted(tasks)
 
 
 def worked_on(area: Path) -> tuple[Path, State, State]:
     """A job of two ranks with records that a crash has left behind; its state, and the one after a compaction for 3."""
     job = make_job(area)
-    begin(job, 2, COUNTS, FIRST)
+    write_first_run(job, 2, COUNTS, FIRST)
     history = History(1, 2, FIRST, COUNTS)
     for number in range(20):
-        history.step(number % 2, number * 7, number % 4, ANYBODY, number % 3 == 0)
+        history.step(number % 2, number * 7, number % 4, ANY_RANK, number % 3 == 0)
     history.cut(0)
     epoch = history.write(job, (9, 4))
     left = sorted(history.remaining(epoch).values())
     assert len(left) > 2
     counts = history.totals(epoch)
-    return job, (Remaining(1, 2, 0, epoch, counts), left), (Remaining(2, 3, 0, 0, counts), left)
+    return job, (JobProgress(1, 2, 0, epoch, counts), left), (JobProgress(2, 3, 0, 0, counts), left)
 
 
 def compact_for_three(job: Path) -> None:
-    compact(job, 3, open_spool=open_spool)
+    write_next_run(job, 3, open_spool=open_spool)
 
 
 @pytest.fixture(params=["from scratch", "after an earlier attempt"])
@@ -83,16 +83,16 @@ def test_compaction_leaves_the_old_state_or_the_new_one(area: Path, attempt: boo
 def test_a_job_begins_whole_or_not_at_all(area: Path) -> None:
     job = make_job(area)
     power = Power(job)
-    power.run(lambda: begin(job, 2, COUNTS, FIRST))
+    power.run(lambda: write_first_run(job, 2, COUNTS, FIRST))
     begun = []
     for image in power.images:
         copy = image.put(area / "copy")
         begun.append((copy / "current").exists())
         if not begun[-1]:
-            with pytest.raises(Refused, match="current: is missing"):
+            with pytest.raises(RequestRefused, match="current: is missing"):
                 state(copy)
-            begin(copy, 2, COUNTS, FIRST)
-        assert state(copy) == (Remaining(1, 2, 0, 0, COUNTS), FIRST), f"{image.kind}, {image.step}"
+            write_first_run(copy, 2, COUNTS, FIRST)
+        assert state(copy) == (JobProgress(1, 2, 0, 0, COUNTS), FIRST), f"{image.kind}, {image.step}"
         remove(copy)
     assert not any(begun[:3])
     assert all(begun[-3:])
@@ -101,13 +101,13 @@ def test_a_job_begins_whole_or_not_at_all(area: Path) -> None:
 def test_an_appended_record_is_durable(area: Path) -> None:
     """The first one too, whose file is new."""
     job = make_job(area)
-    begin(job, 1, COUNTS, FIRST)
+    write_first_run(job, 1, COUNTS, FIRST)
     history = History(1, 1, FIRST, COUNTS)
     for _ in range(3):
-        history.step(0, 0, 1, ANYBODY, False)
+        history.step(0, 0, 1, ANY_RANK, False)
         history.cut(0)
     power = Power(job)
-    writer = SegmentWriter(job, 1, 0)
+    writer = RecordFileWriter(job, 1, 0)
     for number, record in enumerate(history.records[0], 1):
         power.run(lambda record=record: writer.append(record))  # type: ignore[misc]
         for image in power.images[-3:]:  # after it: killed, names first, nothing more
@@ -153,7 +153,7 @@ def test_an_error_at_any_step_leaves_the_old_state_or_the_new_one(area: Path) ->
         ):
             try:
                 compact_for_three(job)
-            except (OSError, Refused):
+            except (OSError, RequestRefused):
                 failed = True
         found = state(job)
         assert found == new if not failed else found in (old, new)
@@ -173,7 +173,7 @@ def test_a_failed_compaction_gives_its_room_back(area: Path) -> None:
         raise OSError(errno.ENOSPC, "no room")
 
     with pytest.raises(OSError, match="no room"):
-        compact(job, 3, address=address, open_spool=open_spool)
+        write_next_run(job, 3, address=address, open_spool=open_spool)
     assert sorted(os.listdir(job)) == ["current", "run-1"]
 
 
@@ -181,14 +181,14 @@ def test_no_room_for_a_record_is_final(area: Path) -> None:
     """The half of it that had room is cut off, and nothing is written behind it even if there is room again."""
     with mounted("tmpfs", area, size=1 << 20) as point:
         job = make_job(point)
-        begin(job, 1, COUNTS, FIRST)
+        write_first_run(job, 1, COUNTS, FIRST)
         history = History(1, 1, FIRST, COUNTS)
         history.cut(0)
         good = history.records[0][0]
-        writer = SegmentWriter(job, 1, 0)
+        writer = RecordFileWriter(job, 1, 0)
         writer.append(good)
         size = (job / "run-1" / "facts-0").stat().st_size
-        large = good._replace(epoch=2, spawned=((*task(9)[:2], os.urandom(2 << 20), 1, False, ANYBODY),))
+        large = good._replace(epoch=2, spawned_tasks=((*task(9)[:2], os.urandom(2 << 20), 1, False, ANY_RANK),))
         with pytest.raises(OSError, match="No space left on device"):
             writer.append(large)
         assert (job / "run-1" / "facts-0").stat().st_size == size
@@ -202,11 +202,11 @@ def test_no_room_for_a_record_is_final(area: Path) -> None:
 def test_a_failed_sync_of_a_record_is_final(area: Path, when: int) -> None:
     """The kernel reports it once, and may have dropped the pages: a second fsync would succeed over a hole."""
     job = make_job(area)
-    begin(job, 1, COUNTS, FIRST)
+    write_first_run(job, 1, COUNTS, FIRST)
     history = History(1, 1, FIRST, COUNTS)
     history.cut(0)
     history.cut(0)
-    writer = SegmentWriter(job, 1, 0)
+    writer = RecordFileWriter(job, 1, 0)
     if when == 2:
         writer.append(history.records[0][0])
     with (
@@ -223,22 +223,22 @@ def test_a_failed_sync_of_a_record_is_final(area: Path, when: int) -> None:
 
 def test_a_segment_is_created_by_the_first_record_and_is_private(area: Path) -> None:
     job = make_job(area)
-    begin(job, 1, COUNTS, FIRST)
+    write_first_run(job, 1, COUNTS, FIRST)
     facts = job / "run-1" / "facts-0"
-    writer = SegmentWriter(job, 1, 0)
+    writer = RecordFileWriter(job, 1, 0)
     assert not facts.exists()
     history = History(1, 1, FIRST, COUNTS)
     history.cut(0)
     writer.append(history.records[0][0])
     writer.close()
     assert facts.stat().st_mode & 0o7777 == 0o600
-    assert [read_record(frame.payload) for frame in frames(facts)] == history.records[0]
+    assert [read_record(frame.payload) for frame in read_frames(facts)] == history.records[0]
     with pytest.raises(OSError, match="exists"):
-        SegmentWriter(job, 1, 0).append(history.records[0][0])
+        RecordFileWriter(job, 1, 0).append(history.records[0][0])
     facts.unlink()
     facts.symlink_to(area / "elsewhere")
     with pytest.raises(OSError, match="exists"):
-        SegmentWriter(job, 1, 0).append(history.records[0][0])
+        RecordFileWriter(job, 1, 0).append(history.records[0][0])
     assert not (area / "elsewhere").exists()
     with pytest.raises(OSError, match="earlier record"):
         writer.append(history.records[0][0])

@@ -11,10 +11,10 @@ from typing import Any, BinaryIO
 
 import pytest
 
-from pcopy.checkpoint.layout import VERSION
-from pcopy.checkpoint.resume import begin, compact, load, read_base
-from pcopy.engine.task import ANYBODY
-from pcopy.errors import REFUSED, Refused
+from pcopy.checkpoint.layout import JOB_FORMAT_VERSION
+from pcopy.checkpoint.resume import load_progress, read_base, write_first_run, write_next_run
+from pcopy.engine.task import ANY_RANK
+from pcopy.errors import EXIT_REFUSED, RequestRefused
 from tests.checkpoint.histories import History, make_job, task
 from tests.support.frames import Evil, framed
 from tests.support.users import NOBODY, require_root
@@ -28,7 +28,7 @@ open_spool: Callable[[], BinaryIO] = tempfile.TemporaryFile
 def history() -> History:
     made = History(1, 2, FIRST, COUNTS)
     for number in range(30):
-        made.step(number % 2, number * 5, number % 3, ANYBODY, number % 5 == 4)
+        made.step(number % 2, number * 5, number % 3, ANY_RANK, number % 5 == 4)
     for rank in range(2):
         while len(made.records[rank]) < 4:
             made.cut(rank)
@@ -39,24 +39,24 @@ def history() -> History:
 def job(area: Path, history: History) -> Path:
     """Two ranks, four records each."""
     made = make_job(area)
-    begin(made, 2, COUNTS, FIRST)
+    write_first_run(made, 2, COUNTS, FIRST)
     assert history.write(made, (4, 4)) == 4
     return made
 
 
 def read(job: Path) -> int:
     """Reads all that a resume needs; the epoch that counts."""
-    told, tasks = load(job, open_spool=open_spool)
+    told, tasks = load_progress(job, open_spool=open_spool)
     assert list(tasks)
     return told.epoch
 
 
 def refused(job: Path, why: str) -> None:
     before = sorted(job.rglob("*"))
-    for action in (lambda: read(job), lambda: compact(job, 3, open_spool=open_spool)):
-        with pytest.raises(Refused, match=why) as caught:
+    for action in (lambda: read(job), lambda: write_next_run(job, 3, open_spool=open_spool)):
+        with pytest.raises(RequestRefused, match=why) as caught:
             action()
-        assert caught.value.status == REFUSED
+        assert caught.value.status == EXIT_REFUSED
     assert sorted(job.rglob("*")) == before
 
 
@@ -70,7 +70,7 @@ def test_a_segment_cut_off_anywhere_counts_up_to_its_last_whole_record(job: Path
     assert len(ends) == 4
     for length in range(len(whole), -1, -1):
         os.truncate(facts, length)
-        told, tasks = load(job, open_spool=open_spool)
+        told, tasks = load_progress(job, open_spool=open_spool)
         assert told.epoch == sum(end <= length for end in ends)
         assert told.counts == history.totals(told.epoch)
         if length in ends or length + 1 in ends or length < 2:
@@ -100,11 +100,11 @@ def test_what_was_written_once_is_whole_or_refused(job: Path, name: str, rank: i
     for length in {*range(0, len(whole), stride), len(whole) - 1}:
         os.truncate(path, 0)
         path.write_bytes(whole[:length])
-        with pytest.raises(Refused, match=f"{path.name}: damaged"):
+        with pytest.raises(RequestRefused, match=f"{path.name}: damaged"):
             read(job)
     for at in {*range(0, len(whole), stride), len(whole) - 1}:
         path.write_bytes(whole[:at] + bytes([whole[at] ^ 255]) + whole[at + 1 :])
-        with pytest.raises(Refused, match=f"{path.name}: damaged"):
+        with pytest.raises(RequestRefused, match=f"{path.name}: damaged"):
             read(job)
 
 
@@ -129,14 +129,14 @@ def pickled(*values: Any) -> bytes:
     return framed(*(pickle.dumps(value, 5) for value in values))
 
 
-HEAD = ("pcopy-base", VERSION, 1, 1, 2, -1, ())
+HEAD = ("pcopy-base", JOB_FORMAT_VERSION, 1, 1, 2, -1, ())
 
 
 @pytest.mark.parametrize(
     ("values", "why"),
     [
         (
-            (("pcopy-base", VERSION + 1, *HEAD[2:]), 0),
+            (("pcopy-base", JOB_FORMAT_VERSION + 1, *HEAD[2:]), 0),
             "version 7 of pcopy-base; this pcopy reads version 6; end the job",
         ),
         ((("pcopy-base", 1, *HEAD[2:]), 0), "version 1 of pcopy-base; this pcopy reads version 6; end the job"),
@@ -149,7 +149,7 @@ HEAD = ("pcopy-base", VERSION, 1, 1, 2, -1, ())
         ((HEAD, [tuple(FIRST[0])]), "it ends after 1 tasks"),
         ((HEAD, [7], 1), "not a task"),
         ((HEAD, "tasks", 0), "neither tasks nor the end"),
-        ((("pcopy-base", VERSION, 1, 1, 3, -1, ()), 0), "for 3 ranks; the run has 2"),
+        ((("pcopy-base", JOB_FORMAT_VERSION, 1, 1, 3, -1, ()), 0), "for 3 ranks; the run has 2"),
         ((*HEAD,), "no file of the format"),
     ],
 )
@@ -162,14 +162,14 @@ def test_a_base_with_anything_else_in_it_is_refused(job: Path, values: tuple[Any
     ("value", "why"),
     [
         (
-            ("pcopy-checkpoint", VERSION + 1, 1, 2),
+            ("pcopy-checkpoint", JOB_FORMAT_VERSION + 1, 1, 2),
             "version 7 of pcopy-checkpoint; this pcopy reads version 6; end the job",
         ),
         (("pcopy-checkpoint", 1, 1, 2), "version 1 of pcopy-checkpoint; this pcopy reads version 6; end the job"),
-        (("pcopy-checkpoint", VERSION, 1), "not the number of a run"),
-        (("pcopy-checkpoint", VERSION, 1, 0), "not the number of a run"),
-        (("pcopy-checkpoint", VERSION, 0, 2), "not the number of a run"),
-        (("pcopy-checkpoint", VERSION, "1", 2), "not the number of a run"),
+        (("pcopy-checkpoint", JOB_FORMAT_VERSION, 1), "not the number of a run"),
+        (("pcopy-checkpoint", JOB_FORMAT_VERSION, 1, 0), "not the number of a run"),
+        (("pcopy-checkpoint", JOB_FORMAT_VERSION, 0, 2), "not the number of a run"),
+        (("pcopy-checkpoint", JOB_FORMAT_VERSION, "1", 2), "not the number of a run"),
         (("pcopy-checkpoint", "1", 1, 2), "no file of the format"),
         ((), "no file of the format"),
         (1, "no file of the format"),
@@ -230,10 +230,10 @@ def test_what_is_no_file_is_refused(area: Path, job: Path, name: str, kind: str)
 
 def test_a_base_is_read_with_the_same_care(area: Path, job: Path) -> None:
     (job / "run-1").chmod(0o770)
-    with pytest.raises(Refused, match=r"run-1: .*0770"):
+    with pytest.raises(RequestRefused, match=r"run-1: .*0770"):
         list(read_base(job, 1, 0))
     (job / "run-1").chmod(0o700)
     (area / "link").symlink_to(job)
-    with pytest.raises(Refused, match="link: "):
+    with pytest.raises(RequestRefused, match="link: "):
         list(read_base(area / "link", 1, 0))
     assert [each for rank in range(2) for each in read_base(job, 1, rank)]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.errors import Refused
-from pcopy.jobs.deleted import deleted_by, deleted_in
+from pcopy.errors import RequestRefused
+from pcopy.jobs.deleted import deletion_counters, items_deleted
 from tests.support.filesystems import mounted
 
 SIZES = {"tmpfs": 2 << 20, "ext4": 16 << 20, "btrfs": 120 << 20}
@@ -48,7 +48,7 @@ def test_counts_on_a_file_system_that_becomes_full(tmp_path: Path, kind: str) ->
         run = subprocess.run([sys.executable, "-c", COUNTS, place], check=False, capture_output=True)
         assert (run.returncode, run.stderr) == (0, b"")
         assert (job / "deleted-3").read_bytes() == (7).to_bytes(8, sys.byteorder) + bytes(8)
-        assert deleted_in(os.fsencode(job)) == 7
+        assert items_deleted(os.fsencode(job)) == 7
 
 
 def test_a_file_with_another_name_is_not_written_to(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_a_file_with_another_name_is_not_written_to(tmp_path: Path) -> None:
     other.write_bytes(b"precious")
     os.link(other, tmp_path / "deleted-0")
     told: list[str] = []
-    assert deleted_by(job, 0, told.append)() is None
+    assert deletion_counters(job, 0, told.append)() is None
     assert [line for line in told if "something else has its name" in line] == told != []
     assert other.read_bytes() == b"precious"
 
@@ -67,15 +67,7 @@ def test_files_of_another_size_count_nothing(tmp_path: Path) -> None:
     for rank, size in enumerate((0, 1, 17, 1 << 43)):
         (tmp_path / f"deleted-{rank}").touch(mode=0o600)
         os.truncate(tmp_path / f"deleted-{rank}", size)
-    assert deleted_in(os.fsencode(tmp_path)) == 0
+    assert items_deleted(os.fsencode(tmp_path)) == 0
     os.mkfifo(tmp_path / "deleted-9", 0o600)
-    with pytest.raises(Refused, match="no regular file"):
-        deleted_in(os.fsencode(tmp_path))
-
-
-def test_without_a_job_directory_each_count_is_none_and_one_message_says_why(tmp_path: Path) -> None:
-    messages: list[str] = []
-    numbers = deleted_by(os.fsencode(tmp_path / "missing"), 3, messages.append)
-    assert numbers() is None and numbers() is None
-    (message,) = messages
-    assert message.startswith("the count of deletions of rank 3 cannot be kept: ") and "missing" in message
+    with pytest.raises(RequestRefused, match="no regular file"):
+        items_deleted(os.fsencode(tmp_path))

@@ -9,9 +9,9 @@ from unittest import mock
 import pytest
 
 from pcopy.checkpoint.journal import FactJournal
-from pcopy.checkpoint.record import Record, Window
+from pcopy.checkpoint.record import FactCollector, FactRecord
 from pcopy.engine.limits import Limits
-from pcopy.engine.task import Spawn, Task
+from pcopy.engine.task import NewTask, Task
 from tests.engine.spoken import Directions, Spoken
 from tests.support.processes import wait_until
 
@@ -29,13 +29,13 @@ class Storage:
     def sync(self) -> None:
         assert self.free.acquire(timeout=60)
 
-    def begin(self, phase: int, tasks: Sequence[Task]) -> None:
+    def store_base(self, phase: int, tasks: Sequence[Task]) -> None:
         """Takes no time."""
 
-    def append(self, record: Record) -> None:
+    def append(self, record: FactRecord) -> None:
         self.epochs.append(record.epoch)
 
-    def withdraw(self) -> None:
+    def remove_job(self) -> None:
         raise AssertionError
 
     def close(self) -> None:
@@ -49,7 +49,7 @@ def storage() -> Storage:
 
 @pytest.fixture
 def journal(storage: Storage) -> Iterator[FactJournal]:
-    made = FactJournal(Window(1, 0, 1), storage, storage.sync)
+    made = FactJournal(FactCollector(1, 0, 1), storage, storage.sync)
     yield made
     storage.free.release(10)
     made.close(5)
@@ -60,42 +60,42 @@ def held(journal: FactJournal, until: Callable[[], bool]) -> int:
     for number in range(200):
         if until():
             return number * MIB
-        journal.spawned(Task((1, 0, number + 1), 0, PAYLOAD, 1))
+        journal.record_spawned(Task((1, 0, number + 1), 0, PAYLOAD, 1))
     raise AssertionError("it holds any number of facts")
 
 
 def test_a_cut_is_wanted_from_32_mebibytes_on(journal: FactJournal, storage: Storage) -> None:
-    assert held(journal, lambda: journal.wants_cut) == 32 * MIB
-    journal.cut(1, 0)
-    assert not journal.wants_cut
-    assert held(journal, lambda: journal.wants_cut) == 32 * MIB
+    assert held(journal, lambda: journal.needs_cut) == 32 * MIB
+    journal.end_epoch(1, 0)
+    assert not journal.needs_cut
+    assert held(journal, lambda: journal.needs_cut) == 32 * MIB
 
 
 def test_facts_that_have_cancelled_out_count_no_more(journal: FactJournal) -> None:
     for number in range(1, 200):
         task = Task((1, 0, number), 0, PAYLOAD, 1)
-        journal.spawned(task)
-        journal.done(task, (1,), ())
-        assert not journal.wants_cut
+        journal.record_spawned(task)
+        journal.record_done(task, (1,), ())
+        assert not journal.needs_cut
 
 
 def test_a_rank_is_full_at_64_mebibytes_until_some_are_on_storage(journal: FactJournal, storage: Storage) -> None:
-    assert held(journal, lambda: journal.is_full) == 64 * MIB
-    journal.cut(1, 0)
-    assert journal.is_full, "what is under way to storage is in memory"
+    assert held(journal, lambda: journal.must_wait_for_storage) == 64 * MIB
+    journal.end_epoch(1, 0)
+    assert journal.must_wait_for_storage, "what is under way to storage is in memory"
     storage.free.release()
-    assert wait_until(lambda: not journal.is_full)
+    assert wait_until(lambda: not journal.must_wait_for_storage)
     assert storage.epochs == [1]
 
 
 def test_what_is_under_way_counts_with_what_has_come_since(journal: FactJournal, storage: Storage) -> None:
-    held(journal, lambda: journal.wants_cut)
-    journal.cut(1, 0)
-    assert not journal.is_full
-    assert held(journal, lambda: journal.is_full) == 32 * MIB
+    held(journal, lambda: journal.needs_cut)
+    journal.end_epoch(1, 0)
+    assert not journal.must_wait_for_storage
+    assert held(journal, lambda: journal.must_wait_for_storage) == 32 * MIB
     storage.free.release()
-    assert wait_until(lambda: not journal.is_full)
-    assert journal.wants_cut
+    assert wait_until(lambda: not journal.must_wait_for_storage)
+    assert journal.needs_cut
 
 
 def test_a_job_cuts_and_waits_by_its_facts_whatever_the_time(journal: FactJournal, storage: Storage) -> None:
@@ -103,14 +103,14 @@ def test_a_job_cuts_and_waits_by_its_facts_whatever_the_time(journal: FactJourna
     rank = Spoken(0, 1, Directions(first=200, phases=2), journal=journal, limits=Limits())
     rank.node.start(0.0)
     cuts: list[int] = []
-    with mock.patch.object(journal, "cut", wraps=journal.cut) as cut:
+    with mock.patch.object(journal, "cut", wraps=journal.end_epoch) as cut:
         for run in range(1, 65):
-            rank.run(Spawn(1, PAYLOAD, 1))
+            rank.run(NewTask(1, PAYLOAD, 1))
             cuts += [run] * (cut.call_count - len(cuts))
     assert cuts == [32, 64]
-    assert rank.node.take() is None
+    assert rank.node.take_task() is None
     assert storage.epochs == []
     storage.free.release()
-    assert wait_until(lambda: not journal.is_full)
+    assert wait_until(lambda: not journal.must_wait_for_storage)
     assert storage.epochs == [1]
-    assert rank.node.take() is not None
+    assert rank.node.take_task() is not None

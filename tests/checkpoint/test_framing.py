@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pcopy.checkpoint.framing import frames, write_frame
-from pcopy.errors import Refused
+from pcopy.checkpoint.framing import read_frames, write_frame
+from pcopy.errors import RequestRefused
 from tests.support.filesystems import scratch
 from tests.support.frames import framed
 
@@ -26,7 +26,7 @@ def payloads(*sizes: int) -> list[bytes]:
 def read(path: Path, content: bytes) -> list[bytes]:
     path.write_bytes(content)
     path.chmod(0o600)
-    return [frame.payload for frame in frames(path)]
+    return [frame.payload for frame in read_frames(path)]
 
 
 @pytest.fixture
@@ -83,7 +83,9 @@ def test_a_torn_tail_whose_first_page_is_missing_is_ignored(file: Path) -> None:
     begun = framed(*some[:2])
     for lost in range(8, len(last)):
         assert read(file, begun + bytes(lost) + last[lost:]) == some[:2], lost
-    with pytest.raises(Refused, match=f"at byte {first}: the record is not complete, but a complete one follows"):
+    with pytest.raises(
+        RequestRefused, match=f"at byte {first}: the record is not complete, but a complete one follows"
+    ):
         read(file, begun[:first] + bytes(100) + begun[first + 100 :] + last)
 
 
@@ -96,7 +98,7 @@ def test_a_flipped_bit_in_the_last_frame_is_a_torn_tail_unless_it_moves_its_end(
             whole[at] ^= bit
             try:
                 assert read(file, bytes(whole)) == some[:2]
-            except Refused as error:
+            except RequestRefused as error:
                 assert at == last + 7, f"{at}: {error}"  # shorter than it was: something lies behind it
                 assert f"damaged at byte {last}: a wrong digest" in str(error)
             whole[at] ^= bit
@@ -110,12 +112,12 @@ def test_a_flipped_bit_in_any_other_frame_is_refused(file: Path) -> None:
     for at in range(last):
         for bit in (1, 4, 128):
             whole[at] ^= bit
-            with pytest.raises(Refused, match=rf"facts: damaged at byte {0 if at < second else second}: "):
+            with pytest.raises(RequestRefused, match=rf"facts: damaged at byte {0 if at < second else second}: "):
                 read(file, bytes(whole))
             whole[at] ^= bit
     whole[:8] = (len(whole) - HEADER).to_bytes(8, "big")
     with pytest.raises(
-        Refused, match="facts: damaged at byte 0: the record is not complete, but a complete one follows"
+        RequestRefused, match="facts: damaged at byte 0: the record is not complete, but a complete one follows"
     ):
         read(file, bytes(whole))
 
@@ -124,7 +126,7 @@ def test_a_flipped_bit_in_any_other_frame_is_refused(file: Path) -> None:
 def test_a_wrong_digest_with_anything_behind_it_is_refused(file: Path, behind: bytes) -> None:
     """The frame was synced before anything was written behind it, so it is no torn one. What is behind it may be."""
     some = framed(*payloads(3, 300))
-    with pytest.raises(Refused, match=f"at byte {len(framed(*payloads(3)))}: a wrong digest"):
+    with pytest.raises(RequestRefused, match=f"at byte {len(framed(*payloads(3)))}: a wrong digest"):
         read(file, some[:-9] + bytes([some[-9] ^ 1]) + some[-8:] + behind)
 
 
@@ -132,7 +134,7 @@ def test_a_frame_far_behind_the_damage_is_found(file: Path) -> None:
     """Wherever it lies with regard to the blocks in which it is searched for."""
     for shift in range(-3, HEADER + 3):
         junk = b"\xff" * ((1 << 20) + shift)
-        with pytest.raises(Refused, match="at byte 0: the record is not complete, but a complete one follows"):
+        with pytest.raises(RequestRefused, match="at byte 0: the record is not complete, but a complete one follows"):
             read(file, junk + framed(*payloads(5)))
         assert read(file, junk) == []
 
@@ -148,9 +150,9 @@ def test_whatever_follows_whole_frames_they_are_read_first(sizes: list[int], jun
         (area / "facts").chmod(0o600)
         found = []
         try:
-            for frame in frames(area / "facts"):
+            for frame in read_frames(area / "facts"):
                 found.append(frame.payload)
-        except Refused as error:
+        except RequestRefused as error:
             assert f"facts: damaged at byte {len(framed(*found))}: " in str(error)
         untouched = sum(len(framed(*some[: number + 1])) <= at for number in range(len(some)))
         assert found == some[: len(found)]
@@ -163,16 +165,16 @@ def test_a_file_of_somebody_else_is_refused(file: Path, user: int) -> None:
     if os.geteuid():
         pytest.skip("only root can give files away")
     os.chown(file, user, -1)
-    with pytest.raises(Refused, match="facts: belongs to user 65534"):
-        list(frames(file))
+    with pytest.raises(RequestRefused, match="facts: belongs to user 65534"):
+        list(read_frames(file))
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
 def test_a_file_that_others_may_write_is_refused(file: Path, mode: int) -> None:
     read(file, framed(*payloads(1)))
     file.chmod(mode)
-    with pytest.raises(Refused, match=f"facts: .*{mode:04o}"):
-        list(frames(file))
+    with pytest.raises(RequestRefused, match=f"facts: .*{mode:04o}"):
+        list(read_frames(file))
 
 
 @pytest.mark.timeout(20)
@@ -187,5 +189,5 @@ def test_what_is_no_file_is_refused(area: Path) -> None:
         ("link", "is a symbolic link"),
         ("gone", "is missing"),
     ):
-        with pytest.raises(Refused, match=f"{name}: {why}"):
-            list(frames(area / name))
+        with pytest.raises(RequestRefused, match=f"{name}: {why}"):
+            list(read_frames(area / name))

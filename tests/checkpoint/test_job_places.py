@@ -11,11 +11,19 @@ from pathlib import Path
 import pytest
 
 from pcopy.checkpoint import directory as files
-from pcopy.checkpoint.directory import check_makeable
+from pcopy.checkpoint.directory import check_can_make
 from pcopy.jobs import directories as jobs
-from pcopy.jobs.directories import StoredJob, create, open_job, state_directory, take, unfinished, update
+from pcopy.jobs.directories import (
+    StoredJob,
+    create_job,
+    open_job,
+    open_unfinished,
+    state_directory,
+    unfinished_jobs,
+    write_job_file,
+)
 from pcopy.jobs.job_file import encode
-from pcopy.jobs.lock import Held, Holder, Lock
+from pcopy.jobs.lock import JobLocked, Lock, LockHolder
 from tests.checkpoint.made import job_of, made, some_root, tree
 from tests.support.refusals import refusal
 from tests.support.users import NOBODY, as_user, require_root
@@ -56,7 +64,7 @@ def test_a_state_directory_that_may_not_be_written_is_refused_with_what_to_do(ar
     require_root("make a directory that the user may not write")
 
     def tried() -> None:
-        for action in (lambda: check_makeable(state_directory()), lambda: create(None, job_of(some_root()))):
+        for action in (lambda: check_can_make(state_directory()), lambda: create_job(None, job_of(some_root()))):
             text = refusal(action)
             assert text.startswith(str(area))
             assert "--checkpoint DIR" in text
@@ -64,7 +72,7 @@ def test_a_state_directory_that_may_not_be_written_is_refused_with_what_to_do(ar
 
     as_user(tried)
     assert not os.listdir(area)
-    check_makeable(state_directory())
+    check_can_make(state_directory())
     assert not os.listdir(area), "looking has made something"
 
 
@@ -72,17 +80,17 @@ def test_a_state_directory_of_somebody_else_is_refused(state: Path) -> None:
     require_root("give a directory away")
     state.mkdir(parents=True)
     os.chown(state, NOBODY, NOBODY)
-    for action in (lambda: create(None, job_of(some_root())), lambda: unfinished(bytes(state))):
+    for action in (lambda: create_job(None, job_of(some_root())), lambda: unfinished_jobs(bytes(state))):
         assert f"belongs to user {NOBODY}" in refusal(action)
     assert not os.listdir(state)
 
 
 def test_what_is_no_directory_is_in_the_way(area: Path) -> None:
     (area / "file").touch()
-    assert "--checkpoint DIR" in refusal(lambda: check_makeable(bytes(area / "file" / "job")))
+    assert "--checkpoint DIR" in refusal(lambda: check_can_make(bytes(area / "file" / "job")))
     for path in (area / "file", area / "file" / "job"):
-        refusal(partial(create, bytes(path), job_of(some_root())))
-        refusal(partial(check_makeable, bytes(path)))
+        refusal(partial(create_job, bytes(path), job_of(some_root())))
+        refusal(partial(check_can_make, bytes(path)))
     assert os.listdir(area) == ["file"]
 
 
@@ -90,11 +98,11 @@ def uses(directory: Path) -> list[Callable[[], object]]:
     path = bytes(directory)
     return [
         lambda: open_job(path),
-        lambda: take(path),
-        lambda: create(path, job_of(some_root())),
-        lambda: check_makeable(path),
-        lambda: jobs.is_job(path),
-        lambda: update(StoredJob(path, job_of(some_root()))),
+        lambda: open_unfinished(path),
+        lambda: create_job(path, job_of(some_root())),
+        lambda: check_can_make(path),
+        lambda: jobs.has_unfinished_job(path),
+        lambda: write_job_file(StoredJob(path, job_of(some_root()))),
     ]
 
 
@@ -147,10 +155,10 @@ def test_a_job_of_another_user_is_refused(area: Path) -> None:
 def test_a_link_to_a_job_is_refused(ending: str, area: Path) -> None:
     made(area / "job")
     (area / "link").symlink_to("job")
-    actions: list[Callable[[bytes], object]] = [open_job, take, check_makeable, jobs.is_job]
+    actions: list[Callable[[bytes], object]] = [open_job, open_unfinished, check_can_make, jobs.has_unfinished_job]
     for action in actions:
         assert "a symbolic link" in refusal(partial(action, os.fsencode(f"{area}/link{ending}")))
-    assert "a symbolic link" in refusal(lambda: create(os.fsencode(f"{area}/link{ending}"), job_of(some_root())))
+    assert "a symbolic link" in refusal(lambda: create_job(os.fsencode(f"{area}/link{ending}"), job_of(some_root())))
 
 
 def test_a_link_in_place_of_the_file_is_not_followed(area: Path) -> None:
@@ -158,7 +166,7 @@ def test_a_link_in_place_of_the_file_is_not_followed(area: Path) -> None:
     (area / "job" / "job").rename(area / "moved")
     (area / "job" / "job").symlink_to(area / "moved")
     refusal(lambda: open_job(stored.path))
-    update(stored)
+    write_job_file(stored)
     assert (area / "moved").read_bytes() == encode(stored.file)
     assert not (area / "job" / "job").is_symlink()
 
@@ -182,11 +190,11 @@ def test_a_directory_that_another_process_has_taken_is_left(area: Path, monkeypa
 
     def taken(directory: bytes) -> Lock:
         (path / "lock-0").touch()
-        raise Held(directory, [Holder(0, "elsewhere", 1, 0.0)])
+        raise JobLocked(directory, [LockHolder(0, "elsewhere", 1, 0.0)])
 
-    monkeypatch.setattr(jobs, "hold_alone", taken)
-    with pytest.raises(Held):
-        create(bytes(path), job_of(some_root()))
+    monkeypatch.setattr(jobs, "take_only_lock", taken)
+    with pytest.raises(JobLocked):
+        create_job(bytes(path), job_of(some_root()))
     assert os.listdir(path) == ["lock-0"]
 
 
@@ -201,8 +209,8 @@ def test_nothing_is_left_of_a_job_that_was_not_stored(area: Path, monkeypatch: p
         real(directory, name, data, durable=durable)
         raise KeyboardInterrupt
 
-    real = files.replace
-    monkeypatch.setattr(files, "replace", interrupted)
+    real = files.replace_file
+    monkeypatch.setattr(files, "replace_file", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        create(bytes(path), job_of(some_root()))
+        create_job(bytes(path), job_of(some_root()))
     assert [*area.rglob("*")] == ([path.parent, path] if there else [])

@@ -13,25 +13,25 @@ from typing import Any
 
 import pytest
 
-from pcopy.checkpoint.directory import check_makeable
+from pcopy.checkpoint.directory import check_can_make
 from pcopy.jobs import directories as jobs
 from pcopy.jobs.directories import (
     StoredJob,
-    create,
-    hold_job,
+    create_job,
     nonce_of,
+    open_and_lock,
     open_job,
-    remove,
-    remove_rest,
-    remove_unreadable,
-    take,
-    unfinished,
-    update,
+    open_unfinished,
+    remove_job,
+    remove_late_records,
+    remove_unreadable_job,
+    unfinished_jobs,
+    write_job_file,
 )
-from pcopy.jobs.job_file import OVER, STOPPED, JobFile, OtherVersion, decode, encode, nonce_in
-from pcopy.jobs.lifecycle import Keeping
-from pcopy.jobs.lock import Held, Lock, hold_alone
-from pcopy.jobs.rank_store import check_shared
+from pcopy.jobs.job_file import OVER, STOPPED, JobFile, OtherVersion, decode, decode_nonce, encode
+from pcopy.jobs.lifecycle import CheckpointSettings
+from pcopy.jobs.lock import JobLocked, Lock, take_only_lock
+from pcopy.jobs.rank_store import check_job_visible
 from tests.checkpoint.made import HOLD, child, job_of, made, some_root, tree
 from tests.support.filesystems import mounted
 from tests.support.refusals import refusal
@@ -39,7 +39,7 @@ from tests.support.refusals import refusal
 
 def test_everything_comes_back(area: Path) -> None:
     job = job_of(some_root(), some_root()._replace(item=b""), runs=3, state=STOPPED)
-    stored, lock = create(bytes(area / "job"), job)
+    stored, lock = create_job(bytes(area / "job"), job)
     lock.close()
     assert open_job(bytes(area / "job")) == stored == StoredJob(bytes(area / "job"), job)
 
@@ -101,27 +101,30 @@ def test_each_of_many_roots_costs_little_to_store() -> None:
 def test_the_nonce_is_read_without_the_roots(area: Path) -> None:
     """Each rank compares it before its first record."""
     job = _of_many(600)._replace(nonce="cd" * 16)
-    _, lock = create(bytes(area / "many"), job)
+    _, lock = create_job(bytes(area / "many"), job)
     lock.close()
-    assert _calls(lambda: check_shared(Keeping(directory=bytes(area / "many"), nonce=job.nonce), 0.0)) < 600
+    assert (
+        _calls(lambda: check_job_visible(CheckpointSettings(directory=bytes(area / "many"), nonce=job.nonce), 0.0))
+        < 600
+    )
     many = encode(job)
-    assert nonce_in(many) == job.nonce
+    assert decode_nonce(many) == job.nonce
     stored = made(area / "job", options={"key": b'\n "nonce": "no",\n'})
     assert nonce_of(stored.path) == stored.file.nonce
     with pytest.raises(ValueError, match="damaged"):
-        nonce_in(many.replace(b"cdcd", b"abab"))
+        decode_nonce(many.replace(b"cdcd", b"abab"))
     with pytest.raises(OtherVersion):
-        nonce_in(many.replace(b"job 6 ", b"job 5 "))
+        decode_nonce(many.replace(b"job 6 ", b"job 5 "))
 
 
 def test_a_job_of_another_version_is_refused_and_can_be_discarded(area: Path) -> None:
     stored = made(area / "job")
     path = area / "job" / "job"
     path.write_bytes(path.read_bytes().replace(b"pcopy job 6", b"pcopy job 1", 1))
-    said = refusal(lambda: take(stored.path))
+    said = refusal(lambda: open_unfinished(stored.path))
     assert "version 1 of pcopy's jobs; this pcopy reads version 6" in said
     assert said.endswith(f"or discard it: pcopy --discard {area}/job")
-    remove_unreadable(stored.path)
+    remove_unreadable_job(stored.path)
     assert not (area / "job").exists()
 
 
@@ -192,7 +195,7 @@ def test_all_that_is_made_is_the_owners_only(area: Path) -> None:
     before = os.umask(0)
     try:
         job = made(area / "a" / "b" / "job")
-        update(job)
+        write_job_file(job)
     finally:
         os.umask(before)
     assert tree(area) == {
@@ -215,7 +218,7 @@ def test_the_old_file_stays_until_the_new_one_is_on_storage(area: Path, monkeypa
 
     monkeypatch.setattr(os, "fsync", synced)
     monkeypatch.setattr(os, "rename", renamed)
-    update(stored._replace(file=stored.file._replace(runs=2)))
+    write_job_file(stored._replace(file=stored.file._replace(runs=2)))
     assert calls == ["job.new", "job.new to job", "job"]
     assert open_job(stored.path).file.runs == 2
 
@@ -227,9 +230,9 @@ def test_a_full_disk_leaves_the_old_file(session_scratch: Path) -> None:
             with pytest.raises(OSError):
                 filler.write(bytes(1 << 20))
                 filler.flush()
-            assert "cannot be recorded: No space left" in refusal(lambda: update(stored))
+            assert "cannot be recorded: No space left" in refusal(lambda: write_job_file(stored))
             assert open_job(stored.path) == stored
-            assert remove(*take(stored.path)) == []
+            assert remove_job(*open_unfinished(stored.path)) == []
             filler.truncate(0)
         assert os.listdir(point) == ["filler"]
 
@@ -237,37 +240,37 @@ def test_a_full_disk_leaves_the_old_file(session_scratch: Path) -> None:
 def test_a_foreign_directory_never_becomes_a_job(area: Path) -> None:
     (area / "job").mkdir(0o755)
     (area / "job" / "thesis").write_text("mine")
-    assert "holds thesis, which is not a job's" in refusal(lambda: create(bytes(area / "job"), job_of(some_root())))
-    assert "no job is in" in refusal(lambda: take(bytes(area / "job")))
-    assert not jobs.is_job(bytes(area / "job"))
+    assert "holds thesis, which is not a job's" in refusal(lambda: create_job(bytes(area / "job"), job_of(some_root())))
+    assert "no job is in" in refusal(lambda: open_unfinished(bytes(area / "job")))
+    assert not jobs.has_unfinished_job(bytes(area / "job"))
     assert os.listdir(area / "job") == ["thesis"]
 
 
 def test_an_empty_directory_becomes_one(area: Path) -> None:
     (area / "job").mkdir(0o755)
-    check_makeable(bytes(area / "job"))
+    check_can_make(bytes(area / "job"))
     made(area / "job")
-    assert jobs.is_job(bytes(area / "job"))
+    assert jobs.has_unfinished_job(bytes(area / "job"))
 
 
 def test_a_job_is_never_written_over(area: Path) -> None:
     stored = made(area / "job")
     other = job_of(some_root(), name="other")
-    assert "contains a job already" in refusal(lambda: create(bytes(area / "job"), other))
+    assert "contains a job already" in refusal(lambda: create_job(bytes(area / "job"), other))
     assert open_job(stored.path) == stored
-    job, lock = take(stored.path)
-    with pytest.raises(Held):
-        create(bytes(area / "job"), other)
+    job, lock = open_unfinished(stored.path)
+    with pytest.raises(JobLocked):
+        create_job(bytes(area / "job"), other)
     assert job == stored
     lock.close()
 
 
 def test_what_an_earlier_job_has_left_is_cleared(area: Path) -> None:
     stored = made(area / "job")
-    update(stored._replace(file=stored.file._replace(state=OVER)))
+    write_job_file(stored._replace(file=stored.file._replace(state=OVER)))
     fill(area / "job")
-    assert not jobs.is_job(stored.path)
-    assert "the job is finished" in refusal(lambda: take(stored.path))
+    assert not jobs.has_unfinished_job(stored.path)
+    assert "the job is finished" in refusal(lambda: open_unfinished(stored.path))
     made(area / "job", name="other")
     assert sorted(os.listdir(area / "job")) == ["job", "lock-0"]
     assert open_job(stored.path).file.name == "other"
@@ -288,23 +291,23 @@ def fill(directory: Path) -> None:
 def test_a_job_goes_without_a_trace(area: Path) -> None:
     made(area / "job")
     fill(area / "job")
-    assert remove(*take(bytes(area / "job"))) == []
+    assert remove_job(*open_unfinished(bytes(area / "job"))) == []
     assert not os.listdir(area)
 
 
 def test_what_is_written_while_a_job_goes_is_removed_too(area: Path) -> None:
     """By ranks that do not know yet; but not what a new job in its place has made."""
     made(area / "job")
-    job, lock = take(bytes(area / "job"))
-    remove(job, lock)
+    job, lock = open_unfinished(bytes(area / "job"))
+    remove_job(job, lock)
     (area / "job").mkdir(0o700)
     fill(area / "job")
-    remove_rest(job)
+    remove_late_records(job)
     assert not os.listdir(area)
-    remove_rest(job)
+    remove_late_records(job)
     made(area / "job")
     fill(area / "job")
-    remove_rest(job)
+    remove_late_records(job)
     assert all((area / "job" / name).exists() for name in OURS)
 
 
@@ -318,7 +321,7 @@ def test_only_what_pcopy_made_is_removed(area: Path) -> None:
         (area / "job" / name).parent.mkdir(parents=True, exist_ok=True)
         (area / "job" / name).write_text("mine")
     (area / "job" / "run-9").symlink_to(area / "outside")
-    left = remove(*take(bytes(area / "job")))
+    left = remove_job(*open_unfinished(bytes(area / "job")))
     paths = [path for path in (area / "job").rglob("*") if path.is_symlink() or not path.is_dir()]
     assert {str(path.relative_to(area / "job")) for path in paths} == {*foreign, "run-9"}
     assert set(left) == {os.fsencode(name) for name in os.listdir(area / "job")}
@@ -336,53 +339,56 @@ def test_a_job_that_was_half_removed_is_none(area: Path, state: Path, monkeypatc
             raise OSError(5, "Input/output error")
         unlink(name, dir_fd=dir_fd)
 
-    job, lock = take(stored.path)
+    job, lock = open_unfinished(stored.path)
     with monkeypatch.context() as patched:
         patched.setattr(os, "unlink", failing)
-        assert "cannot be removed: Input/output error" in refusal(lambda: remove(job, lock))
+        assert "cannot be removed: Input/output error" in refusal(lambda: remove_job(job, lock))
     lock.close()
-    assert unfinished(bytes(state)) == []
-    assert "the job is finished" in refusal(lambda: take(stored.path))
+    assert unfinished_jobs(bytes(state)) == []
+    assert "the job is finished" in refusal(lambda: open_unfinished(stored.path))
 
 
 def test_unfinished_jobs_are_found_newest_first(state: Path) -> None:
-    assert unfinished(bytes(state)) == []
+    assert unfinished_jobs(bytes(state)) == []
     for name, created in (("a", 2.0), ("b", 3.5), ("c", 1.0)):
         made(None, name=name, created=created)
     over = made(None, name="d", created=9.0)
-    update(over._replace(file=over.file._replace(state=OVER)))
+    write_job_file(over._replace(file=over.file._replace(state=OVER)))
     (state / "file").write_text("x")
     (state / "empty").mkdir()
     (state / "link").symlink_to("a")
     made(None, name="e", created=9.0)
     (state / "e" / "job").write_text("x")
-    found = unfinished(bytes(state))
+    found = unfinished_jobs(bytes(state))
     assert [os.path.basename(listed.path) for listed in found] == [b"b", b"a", b"c", b"e", b"link"]
     assert [listed.file.name if listed.file else "" for listed in found] == ["b", "a", "c", "", ""]
-    assert "not a job of pcopy's" in found[3].trouble
-    assert "symbolic link" in found[4].trouble
+    assert "not a job of pcopy's" in found[3].reason
+    assert "symbolic link" in found[4].reason
 
 
 def test_a_job_that_is_worked_on_is_not_taken(area: Path) -> None:
     stored = made(area / "job")
-    with child(HOLD, stored.path, "3") as holder, pytest.raises(Held, match=rf"rank 3 on .*process {holder.pid}\b"):
-        take(stored.path)
-    _, lock = take(stored.path)
+    with (
+        child(HOLD, stored.path, "3") as holder,
+        pytest.raises(JobLocked, match=rf"rank 3 on .*process {holder.pid}\b"),
+    ):
+        open_unfinished(stored.path)
+    _, lock = open_unfinished(stored.path)
     lock.close()
 
 
 def test_of_two_that_make_a_job_one_does(area: Path) -> None:
-    first, lock = create(bytes(area / "job"), job_of(some_root()))
-    with pytest.raises(Held):
-        create(bytes(area / "job"), job_of(some_root(), name="other"))
+    first, lock = create_job(bytes(area / "job"), job_of(some_root()))
+    with pytest.raises(JobLocked):
+        create_job(bytes(area / "job"), job_of(some_root(), name="other"))
     assert open_job(first.path) == first
     lock.close()
 
 
 def test_where_there_is_no_job_no_lock_is_left(area: Path) -> None:
     (area / "empty").mkdir()
-    refusal(lambda: take(bytes(area / "empty")))
-    refusal(lambda: take(bytes(area / "missing")))
+    refusal(lambda: open_unfinished(bytes(area / "empty")))
+    refusal(lambda: open_unfinished(bytes(area / "missing")))
     assert os.listdir(area) == ["empty"]
     assert not os.listdir(area / "empty")
 
@@ -390,14 +396,14 @@ def test_where_there_is_no_job_no_lock_is_left(area: Path) -> None:
 def test_what_was_asked_is_compared_by_name(area: Path) -> None:
     asked = {"SRC": [b"/a"], "--existing": "newer", "--preserve": (True, (-1, -1))}
     stored = open_job(made(area / "job", asked=asked).path).file
-    assert stored.differing(asked) == []
-    assert stored.differing({**asked, "SRC": (b"/a",)}) == []
-    assert stored.differing({**asked, "SRC": (b"/b",), "--delete": True}) == ["SRC", "--delete"]
-    assert stored.differing({"SRC": [b"/a"]}) == ["--existing", "--preserve"]
+    assert stored.differing_keys(asked) == []
+    assert stored.differing_keys({**asked, "SRC": (b"/a",)}) == []
+    assert stored.differing_keys({**asked, "SRC": (b"/b",), "--delete": True}) == ["SRC", "--delete"]
+    assert stored.differing_keys({"SRC": [b"/a"]}) == ["--existing", "--preserve"]
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["with its directory", "but for its directory"])
-@pytest.mark.parametrize("action", [take, hold_job])
+@pytest.mark.parametrize("action", [open_unfinished, open_and_lock])
 def test_a_job_may_end_while_somebody_asks_for_it(
     area: Path, monkeypatch: pytest.MonkeyPatch, action: Callable[[bytes], object], whole: bool
 ) -> None:
@@ -406,11 +412,11 @@ def test_a_job_may_end_while_somebody_asks_for_it(
 
     def late(path: bytes) -> Lock:
         if whole:
-            remove(job, hold_alone(path))
-            return hold_alone(path)
+            remove_job(job, take_only_lock(path))
+            return take_only_lock(path)
         os.unlink(area / "job" / "job")
-        return hold_alone(path)
+        return take_only_lock(path)
 
-    monkeypatch.setattr("pcopy.jobs.directories.hold_alone", late)
+    monkeypatch.setattr("pcopy.jobs.directories.take_only_lock", late)
     assert refusal(lambda: action(job.path)) == f"{area}/job: the job has finished or was removed in the meantime"
     assert os.listdir(area) == []

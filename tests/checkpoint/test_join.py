@@ -8,9 +8,9 @@ import random
 import pytest
 
 from pcopy.checkpoint import join as module
-from pcopy.checkpoint.join import Join
+from pcopy.checkpoint.join import RemainingTasksFinder
 from pcopy.checkpoint.record import pack_id
-from pcopy.errors import Refused
+from pcopy.errors import RequestRefused
 from tests.checkpoint.histories import task
 
 TASK = 300
@@ -31,18 +31,18 @@ class Spools:
 @pytest.mark.parametrize("budget", [10 * TASK, 500 * TASK, 1 << 30])
 def test_what_remains_is_found_by_id_in_whatever_order_facts_come(budget: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Consecutive numbers, as real ids have. What the budget does not hold is on disk, and nothing more."""
-    monkeypatch.setattr(module, "BUDGET", budget)
+    monkeypatch.setattr(module, "JOIN_MEMORY_BYTES", budget)
     spools = Spools()
     made = [task(number, rank=rank) for rank in range(3) for number in range(1, 3001)]
     done = random.Random(3).sample(made, 6000)
-    join = Join(spools, where="run-1")
+    join = RemainingTasksFinder(spools, where="run-1")
     for each in done[:3000]:
-        join.done(pack_id(each.id))
+        join.add_done(pack_id(each.id))
     for each in random.Random(4).sample(made, len(made)):
-        join.spawned(each)
+        join.add_spawned(each)
     for each in done[3000:]:
-        join.done(pack_id(each.id))
-    assert list(join.remaining()) == sorted(set(made) - set(done))
+        join.add_done(pack_id(each.id))
+    assert list(join.remaining_tasks()) == sorted(set(made) - set(done))
     join.close()
     assert bool(spools.made) == (budget < 1 << 30)
     assert all(spool.closed for spool in spools.made)
@@ -60,23 +60,23 @@ def test_what_remains_is_found_by_id_in_whatever_order_facts_come(budget: int, m
 def test_facts_that_do_not_fit_are_refused(
     budget: int, spawned: list[int], done: list[int], wrong: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "BUDGET", budget)
-    join = Join(io.BytesIO, where="run-1")
+    monkeypatch.setattr(module, "JOIN_MEMORY_BYTES", budget)
+    join = RemainingTasksFinder(io.BytesIO, where="run-1")
     for number in (*range(100, 200), *spawned):
-        join.spawned(task(number))
+        join.add_spawned(task(number))
     for number in done:
-        join.done(pack_id(task(number).id))
-    with pytest.raises(Refused, match=f"run-1: damaged: {wrong}"):
-        list(join.remaining())
+        join.add_done(pack_id(task(number).id))
+    with pytest.raises(RequestRefused, match=f"run-1: damaged: {wrong}"):
+        list(join.remaining_tasks())
     join.close()
 
 
 def test_spools_are_closed_when_only_some_tasks_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "BUDGET", 10 * TASK)
+    monkeypatch.setattr(module, "JOIN_MEMORY_BYTES", 10 * TASK)
     spools = Spools()
-    join = Join(spools, where="run-1")
+    join = RemainingTasksFinder(spools, where="run-1")
     for number in range(500):
-        join.spawned(task(number))
-    next(iter(join.remaining()))
+        join.add_spawned(task(number))
+    next(iter(join.remaining_tasks()))
     join.close()
     assert spools.made and all(spool.closed for spool in spools.made)

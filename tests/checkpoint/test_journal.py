@@ -9,8 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from pcopy.checkpoint.journal import FactJournal
-from pcopy.checkpoint.record import Record, Window
-from pcopy.engine.journal import LOST, Epochs
+from pcopy.checkpoint.record import FactCollector, FactRecord
+from pcopy.engine.journal import NEVER_DURABLE, RankEpoch
 from pcopy.engine.messages import LAST_EPOCH
 from pcopy.engine.task import Task
 from tests.support.processes import wait_until
@@ -32,13 +32,13 @@ class Storage:
     def sync(self) -> None:
         self._call("sync")
 
-    def begin(self, phase: int, tasks: Sequence[Task]) -> None:
+    def store_base(self, phase: int, tasks: Sequence[Task]) -> None:
         self.told.append("begin")
 
-    def append(self, record: Record) -> None:
+    def append(self, record: FactRecord) -> None:
         self._call("append")
 
-    def withdraw(self) -> None:
+    def remove_job(self) -> None:
         self.told.append("withdraw")
 
     def close(self) -> None:
@@ -46,7 +46,7 @@ class Storage:
 
 
 def journal_of(storage: Storage) -> FactJournal:
-    return FactJournal(Window(1, 0, 1), storage, storage.sync)
+    return FactJournal(FactCollector(1, 0, 1), storage, storage.sync)
 
 
 @pytest.fixture(params=[0, 1, 2])
@@ -60,30 +60,30 @@ def test_what_is_synced_is_recorded() -> None:
     storage = Storage()
     journal = journal_of(storage)
     for epoch in (1, 2, 3):
-        journal.cut(epoch, 0)
-    assert wait_until(lambda: journal.durable == 3)
+        journal.end_epoch(epoch, 0)
+    assert wait_until(lambda: journal.durable_epoch == 3)
     journal.close(5)
     assert storage.told == ["sync", "append"] * 3
-    assert not journal.is_lost
+    assert not journal.has_lost_data
 
 
 def test_after_data_that_are_lost_nothing_is_synced_or_recorded(good: int) -> None:
     storage = Storage(syncs=good)
     journal = journal_of(storage)
     for epoch in range(1, 5):
-        journal.cut(epoch, 0)
+        journal.end_epoch(epoch, 0)
     journal.close(5)
     assert storage.told == ["sync", "append"] * good + ["sync"]
-    assert journal.is_lost
-    assert journal.data_lost == "the destination could not be synced: Input/output error"
-    assert journal.durable == good
+    assert journal.has_lost_data
+    assert journal.data_loss_reason == "the destination could not be synced: Input/output error"
+    assert journal.durable_epoch == good
 
 
 def test_the_base_goes_before_a_sync_that_may_take_long() -> None:
     storage = Storage(syncs=0)
     journal = journal_of(storage)
-    journal.base(0, ())
-    journal.cut(1, 0)
+    journal.record_base(0, ())
+    journal.end_epoch(1, 0)
     journal.close(5)
     assert storage.told == ["begin", "sync"]
 
@@ -92,26 +92,26 @@ def test_after_a_record_that_is_lost_the_job_is_withdrawn(good: int) -> None:
     storage = Storage(appends=good)
     journal = journal_of(storage)
     for epoch in range(1, 5):
-        journal.cut(epoch, 0)
+        journal.end_epoch(epoch, 0)
     assert wait_until(lambda: journal.has_failed)
     assert storage.told == ["sync", "append"] * (good + 1)
-    assert not journal.is_lost
-    assert journal.durable == good
+    assert not journal.has_lost_data
+    assert journal.durable_epoch == good
     assert journal.warning is not None
-    journal.give_up()
+    journal.abandon()
     journal.close(5)
     assert storage.told[-1] == "withdraw"
-    assert journal.durable == LAST_EPOCH
+    assert journal.durable_epoch == LAST_EPOCH
 
 
 def test_who_is_told_to_give_up_records_nothing_and_says_nothing() -> None:
     storage = Storage()
     journal = journal_of(storage)
-    journal.give_up()
-    journal.cut(1, 0)
+    journal.abandon()
+    journal.end_epoch(1, 0)
     journal.close(5)
     assert storage.told == ["withdraw"]
-    assert journal.durable == LAST_EPOCH
+    assert journal.durable_epoch == LAST_EPOCH
     assert journal.warning is None
 
 
@@ -120,11 +120,11 @@ def test_who_is_told_to_give_up_during_a_sync_records_nothing() -> None:
     storage = Storage()
 
     def sync() -> None:
-        journal.give_up()
+        journal.abandon()
 
-    journal = FactJournal(Window(1, 0, 1), storage, sync)
-    journal.cut(1, 0)
-    assert wait_until(lambda: journal.durable == LAST_EPOCH)
+    journal = FactJournal(FactCollector(1, 0, 1), storage, sync)
+    journal.end_epoch(1, 0)
+    assert wait_until(lambda: journal.durable_epoch == LAST_EPOCH)
     journal.close(5)
     assert storage.told == ["withdraw"]
 
@@ -132,12 +132,12 @@ def test_who_is_told_to_give_up_during_a_sync_records_nothing() -> None:
 def test_a_job_that_is_told_to_stop_waits_for_no_rank_that_can_record_nothing() -> None:
     storage = Storage()
     journal = journal_of(storage)
-    journal.fail(OSError(errno.ENOENT, os.strerror(errno.ENOENT)))
-    epochs = Epochs(journal)
-    assert epochs.durable == 0
+    journal.stop_recording(OSError(errno.ENOENT, os.strerror(errno.ENOENT)))
+    epochs = RankEpoch(journal)
+    assert epochs.durable_epoch == 0
     epochs.is_ending = True
-    assert epochs.durable == LOST
-    epochs.enter(LAST_EPOCH, 0)
-    assert wait_until(lambda: epochs.durable == LAST_EPOCH), "but until the job is gone that is not kept any more"
+    assert epochs.durable_epoch == NEVER_DURABLE
+    epochs.enter_epoch(LAST_EPOCH, 0)
+    assert wait_until(lambda: epochs.durable_epoch == LAST_EPOCH), "but until the job is gone that is not kept any more"
     journal.close(5)
     assert storage.told == ["withdraw"]

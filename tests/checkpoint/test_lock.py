@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.errors import Refused
-from pcopy.jobs.lock import Held, hold, hold_alone, holders
+from pcopy.errors import RequestRefused
+from pcopy.jobs.lock import JobLocked, lock_holders, take_lock, take_only_lock
 from tests.checkpoint.made import HOLD, child
 from tests.support.command import REPOSITORY
 from tests.support.processes import wait_until
@@ -62,19 +62,19 @@ def path(area: Path) -> bytes:
 
 
 def ranks(path: bytes) -> list[int]:
-    return [holder.rank for holder in holders(path)]
+    return [holder.rank for holder in lock_holders(path)]
 
 
 def test_a_lock_tells_who_has_it(path: bytes) -> None:
     before = time.time()
     with child(HOLD, path, "0", "12") as process:
-        found = holders(path)
+        found = lock_holders(path)
         assert [holder.rank for holder in found] == [0, 12]
         for holder in found:
             assert (holder.host, holder.pid) == (os.uname().nodename, process.pid)
             assert before - 1 <= holder.began <= time.time()
-        with pytest.raises(Held) as caught:
-            hold(path, 12)
+        with pytest.raises(JobLocked) as caught:
+            take_lock(path, 12)
         assert str(caught.value).startswith(f"{path.decode()}: rank 12 on {os.uname().nodename} (process {process.pid}")
 
 
@@ -84,30 +84,30 @@ def test_a_lock_goes_with_its_process(number: int, path: bytes) -> None:
         assert ranks(path) == [0, 3]
         process.send_signal(number)
         process.wait()
-        assert holders(path) == []
+        assert lock_holders(path) == []
         assert sorted(os.listdir(path)) == [b"lock-0", b"lock-3"], "the files stay, and mean nothing"
-        hold_alone(path).close()
-        hold(path, 3).close()
+        take_only_lock(path).close()
+        take_lock(path, 3).close()
 
 
 def test_a_process_that_stands_still_keeps_its_lock(path: bytes) -> None:
     with child(HOLD, path, "0") as process:
         process.send_signal(signal.SIGSTOP)
-        with pytest.raises(Held):
-            hold_alone(path)
+        with pytest.raises(JobLocked):
+            take_only_lock(path)
 
 
 def test_a_run_is_kept_out_by_any_rank(path: bytes) -> None:
     with child(HOLD, path, "5", "7"):
-        with pytest.raises(Held, match=r"rank 5 on .*, and 1 more, still work on this job"):
-            hold_alone(path)
+        with pytest.raises(JobLocked, match=r"rank 5 on .*, and 1 more, still work on this job"):
+            take_only_lock(path)
         assert ranks(path) == [5, 7], "who was refused has left its own lock"
 
 
 def test_a_child_has_not_its_parents_lock(path: bytes) -> None:
     with child(FORK, path) as parent:
         assert wait_until(lambda: ranks(path) == [0, 1])
-        grandchild = holders(path)[1].pid
+        grandchild = lock_holders(path)[1].pid
         try:
             assert grandchild != parent.pid
             parent.kill()
@@ -127,7 +127,7 @@ def test_a_program_that_is_started_has_not_its_parents_lock(path: bytes) -> None
         parent.kill()
         parent.wait()
         os.kill(sleeper, 0)
-        assert holders(path) == []
+        assert lock_holders(path) == []
     finally:
         os.kill(sleeper, signal.SIGKILL)
         parent.kill()
@@ -154,7 +154,7 @@ def test_of_many_that_start_at_once_one_goes_on(path: bytes) -> None:
         (winner,) = [racer for racer in racers if racer.poll() is None]
         assert winner.stdout is not None
         assert winner.stdout.readline() == b"held\n"
-        assert [holder.pid for holder in holders(path)] == [winner.pid]
+        assert [holder.pid for holder in lock_holders(path)] == [winner.pid]
     finally:
         for racer in racers:
             racer.kill()
@@ -164,28 +164,28 @@ def test_of_many_that_start_at_once_one_goes_on(path: bytes) -> None:
 def test_what_an_earlier_holder_has_written_is_gone(path: bytes) -> None:
     with open(path + b"/lock-0", "wb") as file:
         file.write(b"x" * 1000)
-    lock = hold(path, 0)
-    (holder,) = holders(path)
+    lock = take_lock(path, 0)
+    (holder,) = lock_holders(path)
     assert (holder.host, holder.pid) == (os.uname().nodename, os.getpid())
     lock.close()
-    assert holders(path) == []
+    assert lock_holders(path) == []
     lock.close()
 
 
 def test_lookers_keep_nobody_out(path: bytes) -> None:
-    hold(path, 0).close()
+    take_lock(path, 0).close()
     end = threading.Event()
 
     def look() -> None:
         while not end.is_set():
-            holders(path)
+            lock_holders(path)
 
     lookers = [threading.Thread(target=look) for _ in range(2)]
     for looker in lookers:
         looker.start()
     try:
         for _ in range(20):
-            hold(path, 0).close()
+            take_lock(path, 0).close()
     finally:
         end.set()
         for looker in lookers:
@@ -193,10 +193,10 @@ def test_lookers_keep_nobody_out(path: bytes) -> None:
 
 
 def test_lookers_do_not_see_each_other(path: bytes) -> None:
-    hold(path, 0).close()
+    take_lock(path, 0).close()
     with open(os.path.join(path, b"lock-0"), "rb") as other:
         fcntl.flock(other, fcntl.LOCK_SH)
-        assert holders(path) == []
+        assert lock_holders(path) == []
 
 
 def test_a_lock_is_on_the_file_that_has_the_name(path: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +211,7 @@ def test_a_lock_is_on_the_file_that_has_the_name(path: bytes, monkeypatch: pytes
         flock(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    lock = hold(path, 0)
+    lock = take_lock(path, 0)
     assert len(opened) == 2
     assert ranks(path) == [0]
     lock.close()
@@ -225,8 +225,8 @@ def test_a_file_that_changes_all_the_time_is_not_waited_for(path: bytes, monkeyp
         flock(descriptor, how)
 
     monkeypatch.setattr(fcntl, "flock", late)
-    with pytest.raises(Held):
-        hold(path, 0)
+    with pytest.raises(JobLocked):
+        take_lock(path, 0)
 
 
 @pytest.mark.parametrize("content", [b"", b"x" * 9999, b"[]", b'{"host": 1}', b'{"host": "h", "pid": "x"}'])
@@ -234,9 +234,9 @@ def test_a_file_that_says_nothing_counts_by_its_lock(content: bytes, path: bytes
     with child(HOLD, path, "4"):
         Path(os.fsdecode(path), "lock-4").write_bytes(content)
         assert ranks(path) == [4]
-        with pytest.raises(Held, match="rank 4 on an unknown host"):
-            hold_alone(path)
-    hold_alone(path).close()
+        with pytest.raises(JobLocked, match="rank 4 on an unknown host"):
+            take_only_lock(path)
+    take_only_lock(path).close()
 
 
 def test_what_is_no_lock_file_is_not_used(path: bytes, area: Path) -> None:
@@ -247,18 +247,18 @@ def test_what_is_no_lock_file_is_not_used(path: bytes, area: Path) -> None:
     os.mkfifo(area / "job" / "lock-2")
     (area / "job" / "lock-3").mkdir()
     for rank in range(4):
-        with pytest.raises(Refused, match=f"lock-{rank}: "):
-            hold(path, rank)
+        with pytest.raises(RequestRefused, match=f"lock-{rank}: "):
+            take_lock(path, rank)
     assert (area / "victim").read_text() == (area / "other").read_text() == "mine"
     for name in ("lock-", "lock-01", "lock-x", "lock-1.new"):
         (area / "job" / name).touch()
-    assert holders(path) == []
+    assert lock_holders(path) == []
 
 
 def test_other_directories_are_refused(path: bytes, area: Path) -> None:
     (area / "job").chmod(0o770)
-    for action in (lambda: hold(path, 0), lambda: holders(path)):
-        with pytest.raises(Refused, match="others may write"):
+    for action in (lambda: take_lock(path, 0), lambda: lock_holders(path)):
+        with pytest.raises(RequestRefused, match="others may write"):
             action()
     assert not os.listdir(path)
 
@@ -270,5 +270,5 @@ def test_trouble_with_locks_is_no_free_lock(code: int, path: bytes, monkeypatch:
 
     monkeypatch.setattr(fcntl, "flock", failing)
     told = f"cannot be locked: {os.strerror(code)}; choose another directory with --checkpoint"
-    with pytest.raises(Refused, match=told):
-        hold(path, 0)
+    with pytest.raises(RequestRefused, match=told):
+        take_lock(path, 0)

@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcopy.checkpoint.record import (
-    Record,
-    Window,
-    added,
-    as_task,
+    FactCollector,
+    FactRecord,
+    checked_task,
+    counter_sums,
     pack_id,
     read_head,
     unpack_id,
 )
-from pcopy.engine.task import HEADER_BYTES, UNTOLD, Task, TaskId
+from pcopy.engine.task import TASK_OVERHEAD_BYTES, UNRECORDED, Task, TaskId
 from tests.checkpoint.histories import task
 from tests.support.records import read_record, unpack_ids
 
@@ -35,7 +35,7 @@ TASKS = st.builds(
 )
 COUNTS = st.lists(st.integers(0, 1 << 70), max_size=4).map(tuple)
 RECORDS = st.builds(
-    Record,
+    FactRecord,
     st.integers(1, 9),
     st.integers(0, 9),
     st.integers(1, 9),
@@ -56,15 +56,15 @@ def test_ids_are_packed_in_16_bytes(ids: list[TaskId]) -> None:
 
 
 @given(RECORDS)
-def test_a_record_is_read_as_it_was_packed(record: Record) -> None:
+def test_a_record_is_read_as_it_was_packed(record: FactRecord) -> None:
     packed = record.pack()
     assert read_record(packed) == record
-    assert read_head(packed) == (*record[:6], len(record.done) // 16, len(record.spawned), record.began)
-    assert [tuple(as_task(each)) for each in record.spawned] == list(record.spawned)
+    assert read_head(packed) == (*record[:6], len(record.done_ids) // 16, len(record.spawned_tasks), record.cut_time)
+    assert [tuple(checked_task(each)) for each in record.spawned_tasks] == list(record.spawned_tasks)
 
 
 def test_a_record_holds_primitives_only() -> None:
-    packed = Record(1, 0, 1, 1, -1, (1,), pack_id((1, 0, 1)), (tuple(task(5)),)).pack()
+    packed = FactRecord(1, 0, 1, 1, -1, (1,), pack_id((1, 0, 1)), (tuple(task(5)),)).pack()
     names = {opcode.name for opcode, _, _ in pickletools.genops(packed)}
     assert not {name for name in names if "GLOBAL" in name or "REDUCE" in name or "OBJ" in name}
 
@@ -138,13 +138,13 @@ def test_anything_else_is_no_record(parts: Any) -> None:
 )
 def test_anything_else_is_no_task(fields: Any) -> None:
     with pytest.raises(ValueError, match="not a task"):
-        as_task(fields)
+        checked_task(fields)
 
 
 def test_a_record_of_many_tasks() -> None:
     """More than one pickle holds."""
     spawned = tuple(tuple(task(number)) for number in range(1, 2500))
-    record = Record(1, 0, 1, 1, -1, (1,), b"", spawned)
+    record = FactRecord(1, 0, 1, 1, -1, (1,), b"", spawned)
     assert read_record(record.pack()) == record
     assert record.pack().count(b"\x80\x05\x95") == 5
 
@@ -153,7 +153,7 @@ def test_a_record_of_many_tasks() -> None:
 @given(st.lists(st.tuples(st.sampled_from("sdnc"), st.integers(0, 5), st.integers(0, 3)), max_size=40))
 def test_a_window_holds_what_a_later_reader_needs(actions: list[tuple[str, int, int]]) -> None:
     """Against a model: spawn a task, end one or more, begin a phase, cut."""
-    window = Window(3, 2, 8)
+    window = FactCollector(3, 2, 8)
     waiting: list[Task] = [task(number, run=2) for number in range(1, 5)]
     spawned: dict[TaskId, Task] = {}
     done: list[TaskId] = []
@@ -165,41 +165,43 @@ def test_a_window_holds_what_a_later_reader_needs(actions: list[tuple[str, int, 
             made = task(number, rank=2, run=3, owner=which % 3 - 1, payload=bytes(which + 1))
             waiting.append(made)
             spawned[made.id] = made
-            window.spawned(made)
+            window.add_spawned(made)
         elif action == "d" and waiting:
             first = waiting.pop(which % len(waiting))
             others = [waiting.pop() for _ in range(min(more, len(waiting)))]
-            window.done(first.id, (which, more), [each.id for each in others])
+            window.add_done(first.id, (which, more), [each.id for each in others])
             counts = tuple(map(sum, zip(counts or (0, 0), (which, more), strict=True)))
             for each in (first, *others):
                 if spawned.pop(each.id, None) is None:
                     done.append(each.id)
         elif action == "n":
             phase = which
-            window.begun(which)
+            window.set_phase(which)
         elif action == "c":
             epoch += 1
-            record = window.capture(epoch)
+            record = window.take_record(epoch)
             assert record[:6] == (3, 2, 8, epoch, phase, counts)
-            assert sorted(unpack_ids(record.done)) == sorted(done)
-            assert record.spawned == tuple(tuple(each) for each in spawned.values())
-            assert all(type(each) is tuple for each in record.spawned)
+            assert sorted(unpack_ids(record.done_ids)) == sorted(done)
+            assert record.spawned_tasks == tuple(tuple(each) for each in spawned.values())
+            assert all(type(each) is tuple for each in record.spawned_tasks)
             assert read_record(record.pack()) == record
             spawned, done, counts = {}, [], ()
-        assert window.size == sum(HEADER_BYTES + len(each.payload) for each in spawned.values()) + 16 * len(done)
+        assert window.memory_bytes == sum(
+            TASK_OVERHEAD_BYTES + len(each.payload) for each in spawned.values()
+        ) + 16 * len(done)
 
 
 def test_a_task_that_is_told_twice_or_not_at_all_is_recorded_so() -> None:
     """One that settles itself is done once; one that was given no number to tell of leaves its counts only."""
-    window = Window(3, 2, 8)
-    window.done((2, 0, 5), (1,), [(2, 0, 5), (2, 0, 6)])
-    window.done((2, 0, UNTOLD), (10,))
-    record = window.capture(1)
-    assert list(unpack_ids(record.done)) == [(2, 0, 5), (2, 0, 6)]
+    window = FactCollector(3, 2, 8)
+    window.add_done((2, 0, 5), (1,), [(2, 0, 5), (2, 0, 6)])
+    window.add_done((2, 0, UNRECORDED), (10,))
+    record = window.take_record(1)
+    assert list(unpack_ids(record.done_ids)) == [(2, 0, 5), (2, 0, 6)]
     assert record.counts == (11,)
 
 
 def test_counters_are_added_one_by_one() -> None:
-    assert added((), ()) == ()
-    assert added((1, 2), ()) == added((), (1, 2)) == (1, 2)
-    assert added((1, 2, 3), (10, 20)) == (11, 22, 3)
+    assert counter_sums((), ()) == ()
+    assert counter_sums((1, 2), ()) == counter_sums((), (1, 2)) == (1, 2)
+    assert counter_sums((1, 2, 3), (10, 20)) == (11, 22, 3)

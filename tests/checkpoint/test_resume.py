@@ -17,12 +17,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pcopy.checkpoint import join
-from pcopy.checkpoint.base import read_header
-from pcopy.checkpoint.framing import SegmentWriter
-from pcopy.checkpoint.record import Record, pack_id
-from pcopy.checkpoint.resume import Remaining, begin, compact, load
-from pcopy.engine.task import ANYBODY, Task
-from pcopy.errors import Refused
+from pcopy.checkpoint.base import read_base_header
+from pcopy.checkpoint.framing import RecordFileWriter
+from pcopy.checkpoint.record import FactRecord, pack_id
+from pcopy.checkpoint.resume import JobProgress, load_progress, write_first_run, write_next_run
+from pcopy.engine.task import ANY_RANK, Task
+from pcopy.errors import RequestRefused
 from tests.checkpoint.histories import History, Step, bases, make_job, task
 from tests.support.filesystems import scratch
 
@@ -47,7 +47,7 @@ def played(history: History, steps: list[Step | str]) -> None:
 
 def check(job: Path, history: History, epoch: int) -> dict[tuple[int, int, int], Task]:
     expected = history.remaining(epoch)
-    told, tasks = load(job, open_spool=open_spool)
+    told, tasks = load_progress(job, open_spool=open_spool)
     assert told[:5] == (history.run, history.ranks, history.phase_at(epoch), epoch, history.totals(epoch))
     listed = list(tasks)
     assert {each.id: each for each in listed} == expected
@@ -59,37 +59,37 @@ def check(job: Path, history: History, epoch: int) -> dict[tuple[int, int, int],
 @given(st.lists(RUN, min_size=1, max_size=3), st.sampled_from([200, 2000, 1 << 26]), st.integers(1, 5))
 def test_any_history_cut_anywhere(runs: list[tuple[int, list[Step | str], list[int]]], budget: int, last: int) -> None:
     """What is told and dealt out after each of several runs, on other numbers of ranks, is what the model holds."""
-    with scratch() as area, mock.patch.object(join, "BUDGET", budget):
+    with scratch() as area, mock.patch.object(join, "JOIN_MEMORY_BYTES", budget):
         job = make_job(area)
         tasks = {each.id: each for each in (task(number) for number in range(1000, 1004))}
-        told = begin(job, runs[0][0], COUNTS, tasks.values(), phase=0)
+        told = write_first_run(job, runs[0][0], COUNTS, tasks.values(), phase=0)
         for number, (ranks, steps, durable) in enumerate(runs, 1):
             history = History(number, ranks, tasks.values(), told.counts, told.phase)
             played(history, steps)
             epoch = history.write(job, durable)
             expected = check(job, history, epoch)
             size = runs[number][0] if number < len(runs) else last
-            told = compact(job, size, open_spool=open_spool)
+            told = write_next_run(job, size, open_spool=open_spool)
             assert told[:5] == (number + 1, size, history.phase_at(epoch), 0, history.totals(epoch))
             assert sorted(os.listdir(job)) == ["current", f"run-{number + 1}"]
             dealt = bases(job, number + 1, size)
             tasks = {each.id: each for each in chain.from_iterable(dealt)}
             assert sum(map(len, dealt)) == len(tasks)
             assert tasks == {
-                key: each if each.owner == ANYBODY else each._replace(owner=each.owner % size)
+                key: each if each.owner == ANY_RANK else each._replace(owner=each.owner % size)
                 for key, each in expected.items()
             }
             for rank, own in enumerate(dealt):
-                assert {each.owner for each in own} <= {ANYBODY, rank}
-            assert load(job, open_spool=open_spool)[0] == told
+                assert {each.owner for each in own} <= {ANY_RANK, rank}
+            assert load_progress(job, open_spool=open_spool)[0] == told
 
 
 def test_a_missing_or_empty_segment_leaves_the_base_alone(area: Path) -> None:
     for content in (None, b""):
         job = make_job(area)
-        begin(job, 2, COUNTS, [task(1), task(2)], phase=1)
+        write_first_run(job, 2, COUNTS, [task(1), task(2)], phase=1)
         history = History(1, 2, [task(1), task(2)], COUNTS, 1)
-        history.step(0, 0, 2, ANYBODY, False)
+        history.step(0, 0, 2, ANY_RANK, False)
         history.cut(0)
         assert history.write(job, (1, 1)) == 0
         if content is not None:
@@ -100,10 +100,10 @@ def test_a_missing_or_empty_segment_leaves_the_base_alone(area: Path) -> None:
 
 def test_epochs_behind_a_gap_do_not_count(area: Path) -> None:
     job = make_job(area)
-    begin(job, 1, COUNTS, [task(1), task(2), task(3)])
+    write_first_run(job, 1, COUNTS, [task(1), task(2), task(3)])
     history = History(1, 1, [task(1), task(2), task(3)], COUNTS)
     for _ in range(3):
-        history.step(0, 0, 0, ANYBODY, False)
+        history.step(0, 0, 0, ANY_RANK, False)
         history.cut(0)
     del history.records[0][1]
     history.write(job, (9,))
@@ -113,25 +113,25 @@ def test_epochs_behind_a_gap_do_not_count(area: Path) -> None:
 @pytest.mark.parametrize("epochs", [(1, 1), (1, 2, 1), (2, 1), (0,)])
 def test_epochs_that_do_not_ascend_are_refused(area: Path, epochs: tuple[int, ...]) -> None:
     job = make_job(area)
-    begin(job, 1, COUNTS, [task(1)])
+    write_first_run(job, 1, COUNTS, [task(1)])
     history = History(1, 1, [], COUNTS)
-    writer = SegmentWriter(job, 1, 0)
+    writer = RecordFileWriter(job, 1, 0)
     for epoch in epochs:
-        writer.append(history.windows[0].capture(epoch))
+        writer.append(history.windows[0].take_record(epoch))
     writer.close()
-    with pytest.raises(Refused, match=r"facts-0: damaged at byte \d+: epoch \d after epoch \d"):
-        load(job, open_spool=open_spool)
+    with pytest.raises(RequestRefused, match=r"facts-0: damaged at byte \d+: epoch \d after epoch \d"):
+        load_progress(job, open_spool=open_spool)
 
 
 @pytest.mark.parametrize(("run", "rank", "size"), [(2, 0, 1), (1, 1, 1), (1, 0, 2)])
 def test_another_ranks_segment_is_refused(area: Path, run: int, rank: int, size: int) -> None:
     job = make_job(area)
-    begin(job, 1, COUNTS, [task(1)])
-    writer = SegmentWriter(job, 1, 0)
-    writer.append(History(1, 1, [], COUNTS).windows[0].capture(1)._replace(run=run, rank=rank, size=size))
+    write_first_run(job, 1, COUNTS, [task(1)])
+    writer = RecordFileWriter(job, 1, 0)
+    writer.append(History(1, 1, [], COUNTS).windows[0].take_record(1)._replace(run=run, rank=rank, size=size))
     writer.close()
-    with pytest.raises(Refused, match=f"facts-0: damaged at byte 0: from run {run}, rank {rank} of {size}"):
-        load(job, open_spool=open_spool)
+    with pytest.raises(RequestRefused, match=f"facts-0: damaged at byte 0: from run {run}, rank {rank} of {size}"):
+        load_progress(job, open_spool=open_spool)
 
 
 @pytest.mark.parametrize("budget", [100, 1 << 20])
@@ -150,48 +150,48 @@ def test_facts_that_contradict_each_other_are_refused(
 ) -> None:
     """Else what remains would be a guess, and a task could be lost in silence. Tasks 1 to 8 are in the base."""
     job = make_job(area)
-    begin(job, 1, COUNTS, [task(number) for number in range(1, 9)])
-    writer = SegmentWriter(job, 1, 0)
+    write_first_run(job, 1, COUNTS, [task(number) for number in range(1, 9)])
+    writer = RecordFileWriter(job, 1, 0)
     facts = [(b"", (tuple(task(number)),)) for number in spawned] + [(pack_id((1, 0, number)), ()) for number in done]
     for epoch, (ids, tasks) in enumerate(facts, 1):
-        writer.append(Record(1, 0, 1, epoch, 0, (1,), ids, tasks))
+        writer.append(FactRecord(1, 0, 1, epoch, 0, (1,), ids, tasks))
     writer.close()
     with (
-        mock.patch.object(join, "BUDGET", budget),
-        pytest.raises(Refused, match=f"run-1: damaged: task .* of rank 0 in run 1 was {wrong}"),
+        mock.patch.object(join, "JOIN_MEMORY_BYTES", budget),
+        pytest.raises(RequestRefused, match=f"run-1: damaged: task .* of rank 0 in run 1 was {wrong}"),
     ):
-        compact(job, 1, open_spool=open_spool)
+        write_next_run(job, 1, open_spool=open_spool)
     assert sorted(os.listdir(job)) == ["current", "run-1"]
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 9, 25, 300])
 def test_tasks_are_dealt_out_evenly(area: Path, size: int) -> None:
     job = make_job(area)
-    made = [task(number, owner=number % 40 if number % 5 == 0 else ANYBODY) for number in range(2000)]
-    begin(job, size, COUNTS, made)
+    made = [task(number, owner=number % 40 if number % 5 == 0 else ANY_RANK) for number in range(2000)]
+    write_first_run(job, size, COUNTS, made)
     dealt = bases(job, 1, size)
     assert sorted(chain.from_iterable(dealt)) == sorted(
-        each if each.owner == ANYBODY else each._replace(owner=each.owner % size) for each in made
+        each if each.owner == ANY_RANK else each._replace(owner=each.owner % size) for each in made
     )
-    anybodys = [sum(each.owner == ANYBODY for each in own) for own in dealt]
-    assert max(anybodys) - min(anybodys) <= join.CHUNK
+    anybodys = [sum(each.owner == ANY_RANK for each in own) for own in dealt]
+    assert max(anybodys) - min(anybodys) <= join.TASKS_PER_TURN
     for rank, own in enumerate(dealt):
-        assert {each.owner for each in own} <= {ANYBODY, rank}
+        assert {each.owner for each in own} <= {ANY_RANK, rank}
 
 
 def test_tasks_are_addressed_anew_or_left_out(area: Path) -> None:
     job = make_job(area)
-    begin(job, 2, COUNTS, [task(number, owner=number % 2) for number in range(10)] + [task(50), task(60)])
+    write_first_run(job, 2, COUNTS, [task(number, owner=number % 2) for number in range(10)] + [task(50), task(60)])
 
     def address(each: Task) -> Task | None:
         if each.id[2] == 60:
             return None
-        return each if each.owner == ANYBODY else each._replace(owner=each.id[2])
+        return each if each.owner == ANY_RANK else each._replace(owner=each.id[2])
 
-    compact(job, 4, address=address, open_spool=open_spool)
+    write_next_run(job, 4, address=address, open_spool=open_spool)
     dealt = bases(job, 2, 4)
     for rank, own in enumerate(dealt):
-        assert sorted(each.id[2] for each in own if each.owner != ANYBODY) == list(range(rank, 10, 4))
+        assert sorted(each.id[2] for each in own if each.owner != ANY_RANK) == list(range(rank, 10, 4))
     assert sum(map(len, dealt)) == 11
 
 
@@ -202,13 +202,13 @@ class Mended:
         self._labels = labels
         self.seen: list[Task] = []
 
-    def look(self, run: int, tasks: Iterable[Task]) -> None:
+    def examine(self, run: int, tasks: Iterable[Task]) -> None:
         self.seen += tasks
 
-    def takes_back(self, label: bytes) -> bool:
+    def are_counts_void(self, label: bytes) -> bool:
         return label in self._labels
 
-    def tasks(self) -> Iterator[Task]:
+    def replacement_tasks(self) -> Iterator[Task]:
         yield task(70)
 
 
@@ -216,45 +216,45 @@ class Mended:
 def test_counts_are_taken_back_by_their_labels(area: Path, ranks: int) -> None:
     """Those of all runs and ranks, and none of epochs that do not count."""
     job = make_job(area)
-    begin(job, 2, (100, 20), [task(1), task(2)])
+    write_first_run(job, 2, (100, 20), [task(1), task(2)])
     for rank, epochs in enumerate((2, 1)):
-        writer = SegmentWriter(job, 1, rank)
+        writer = RecordFileWriter(job, 1, rank)
         for epoch in range(1, epochs + 1):
             shares = ((b"0/a", ((0, 3), (1, 1))), (b"0/b", ((0, 2),)))
-            writer.append(Record(1, rank, 2, epoch, 0, (5, 1), b"", (), shares))
+            writer.append(FactRecord(1, rank, 2, epoch, 0, (5, 1), b"", (), shares))
         writer.close()
-    assert compact(job, ranks, open_spool=open_spool).counts == (110, 22)
+    assert write_next_run(job, ranks, open_spool=open_spool).counts == (110, 22)
     for rank in range(ranks):
-        writer = SegmentWriter(job, 2, rank)
+        writer = RecordFileWriter(job, 2, rank)
         writer.append(
-            Record(2, rank, ranks, 1, 0, (0, 1) if rank else (0, 0, 4), b"", (), ((b"0/b", ((1, 1),)),)[:rank])
+            FactRecord(2, rank, ranks, 1, 0, (0, 1) if rank else (0, 0, 4), b"", (), ((b"0/b", ((1, 1),)),)[:rank])
         )
         writer.close()
     mended = Mended(b"0/a")
-    assert compact(job, 2, mending=mended, open_spool=open_spool).counts == (104, 20 + ranks - 1, 4)
+    assert write_next_run(job, 2, mending=mended, open_spool=open_spool).counts == (104, 20 + ranks - 1, 4)
     assert {each.id for each in mended.seen} == {task(1).id, task(2).id}
     assert [each.id for each in chain(*bases(job, 3, 2))] == [task(70).id]
-    assert compact(job, 1, mending=Mended(b"0/a", b"0/b"), open_spool=open_spool).counts == (100, 20, 4)
+    assert write_next_run(job, 1, mending=Mended(b"0/a", b"0/b"), open_spool=open_spool).counts == (100, 20, 4)
 
 
 def test_what_is_no_job_directory_is_refused(area: Path) -> None:
-    with pytest.raises(Refused, match="nowhere: "):
-        load(area / "nowhere", open_spool=open_spool)
+    with pytest.raises(RequestRefused, match="nowhere: "):
+        load_progress(area / "nowhere", open_spool=open_spool)
     job = make_job(area)
-    with pytest.raises(Refused, match="current: is missing"):
-        load(job, open_spool=open_spool)
-    begin(job, 1, COUNTS, [])
-    with pytest.raises(Refused, match="has begun"):
-        begin(job, 1, COUNTS, [])
-    assert load(job, open_spool=open_spool)[0] == Remaining(1, 1, 0, 0, COUNTS)
+    with pytest.raises(RequestRefused, match="current: is missing"):
+        load_progress(job, open_spool=open_spool)
+    write_first_run(job, 1, COUNTS, [])
+    with pytest.raises(RequestRefused, match="has begun"):
+        write_first_run(job, 1, COUNTS, [])
+    assert load_progress(job, open_spool=open_spool)[0] == JobProgress(1, 1, 0, 0, COUNTS)
 
 
 def test_only_rank_0_tells_the_phase(area: Path) -> None:
     job = make_job(area)
-    begin(job, 2, COUNTS, [task(1)], phase=1)
+    write_first_run(job, 2, COUNTS, [task(1)], phase=1)
     history = History(1, 2, [task(1)], COUNTS, 1)
     history.begin_phase(2)
-    history.windows[1].begun(9)
+    history.windows[1].set_phase(9)
     for rank in range(2):
         history.cut(rank)
     history.write(job, (1, 1))
@@ -263,21 +263,21 @@ def test_only_rank_0_tells_the_phase(area: Path) -> None:
 
 def test_rank_0_alone_holds_counts_and_phase(area: Path) -> None:
     job = make_job(area)
-    begin(job, 2, COUNTS, [], phase=3)
-    assert read_header(job, 1, 0) == (1, 0, 2, 3, COUNTS)
-    assert read_header(job, 1, 1) == (1, 1, 2, -1, ())
+    write_first_run(job, 2, COUNTS, [], phase=3)
+    assert read_base_header(job, 1, 0) == (1, 0, 2, 3, COUNTS)
+    assert read_base_header(job, 1, 1) == (1, 1, 2, -1, ())
 
 
 def test_what_an_earlier_attempt_left_is_removed(area: Path) -> None:
     job = make_job(area)
-    begin(job, 1, COUNTS, [task(1)])
+    write_first_run(job, 1, COUNTS, [task(1)])
     for stale in ("run-2", "run-0", "run-17"):
         (job / stale).mkdir()
         (job / stale / "base-0").write_bytes(b"stale")
     (job / "run-3").symlink_to(area)
     (job / "current.new").write_bytes(b"stale")
     (job / "other").write_bytes(b"not ours")
-    compact(job, 2, open_spool=open_spool)
+    write_next_run(job, 2, open_spool=open_spool)
     assert sorted(os.listdir(job)) == ["current", "other", "run-2"]
     assert sorted(chain.from_iterable(bases(job, 2, 2))) == [task(1)]
     assert area.is_dir()
@@ -285,9 +285,13 @@ def test_what_an_earlier_attempt_left_is_removed(area: Path) -> None:
 
 def test_what_cannot_be_removed_is_no_error_once_the_job_is_safe(area: Path) -> None:
     job = make_job(area)
-    begin(job, 1, COUNTS, [task(1)])
+    write_first_run(job, 1, COUNTS, [task(1)])
     (job / "run-1" / "directory").mkdir()
-    assert compact(job, 2, open_spool=open_spool) == load(job, open_spool=open_spool)[0] == (2, 2, 0, 0, COUNTS, 0)
+    assert (
+        write_next_run(job, 2, open_spool=open_spool)
+        == load_progress(job, open_spool=open_spool)[0]
+        == (2, 2, 0, 0, COUNTS, 0)
+    )
 
 
 MEMORY_PROGRAM = """

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.errors import Refused
-from pcopy.jobs.job_file import JobRoot, Made
-from pcopy.jobs.roots import Gone, check_roots, check_targets, with_made, with_places
+from pcopy.errors import RequestRefused
+from pcopy.jobs.job_file import JobRoot, TargetIdentity
+from pcopy.jobs.roots import DestinationRemoved, check_roots, check_targets, with_file_systems, with_target_identity
 from tests.checkpoint.made import job_of, root_of
 from tests.support import loops
 from tests.support.filesystems import MAKE, Place, make_image, mounted
@@ -29,7 +29,7 @@ def test_roots_are_seen_as_stat_sees_them(on: Place) -> None:
     for source in paths:
         for target in paths:
             root = root_of(source, target)
-            assert with_places((root.plain,)) == (root,)
+            assert with_file_systems((root.as_root,)) == (root,)
             assert check_roots(job_of(root)) == (root,)
 
 
@@ -44,14 +44,16 @@ def test_another_directory_of_the_name_is_refused(side: str, trees: tuple[Path, 
     job = job_of(root_of(*trees))
     path = trees[side == "target"]
     path.rename(path.with_name("moved"))
-    with pytest.raises(Refused, match=f"{path}: .*cannot be opened: No such file"):
+    with pytest.raises(RequestRefused, match=f"{path}: .*cannot be opened: No such file"):
         check_roots(job)
     path.mkdir()
-    with pytest.raises(Refused, match=rf"{path}: not the directory that job {job.name} began with: its inode is \d+"):
+    with pytest.raises(
+        RequestRefused, match=rf"{path}: not the directory that job {job.name} began with: its inode is \d+"
+    ):
         check_roots(job)
     path.rmdir()
     path.symlink_to("moved")
-    with pytest.raises(Refused, match=f"{path}: "):
+    with pytest.raises(RequestRefused, match=f"{path}: "):
         check_roots(job)
     path.unlink()
     path.with_name("moved").rename(path)
@@ -63,7 +65,7 @@ def test_another_type_of_file_system_is_refused(trees: tuple[Path, Path], on: Pl
     job, other = job_of(root), on("tmpfs" if root.target_place[0] == 0xEF53 else "ext4")
     subprocess.run(["mount", "--bind", other, trees[1]], check=True)
     try:
-        with pytest.raises(Refused, match=rf"{trees[1]}: .*type of its file system is 0x\w+, was 0x\w+; .*fsid"):
+        with pytest.raises(RequestRefused, match=rf"{trees[1]}: .*type of its file system is 0x\w+, was 0x\w+; .*fsid"):
             check_roots(job)
     finally:
         subprocess.run(["umount", trees[1]], check=True)
@@ -76,7 +78,9 @@ def test_another_file_system_of_the_same_type_is_refused(session_scratch: Path) 
         assert os.stat(first).st_ino == os.stat(second).st_ino
         subprocess.run(["mount", "--bind", second, first], check=True)
         try:
-            with pytest.raises(Refused, match=rf"{first}: .*began with: its file system \(fsid\) is 0x") as caught:
+            with pytest.raises(
+                RequestRefused, match=rf"{first}: .*began with: its file system \(fsid\) is 0x"
+            ) as caught:
                 check_roots(job)
             assert "type" not in str(caught.value)
         finally:
@@ -93,7 +97,7 @@ def test_a_file_system_that_was_mounted_again_is_the_same(session_scratch: Path,
             subprocess.run(mounting, check=True)
             job = job_of(root_of(area, area))
             subprocess.run(["umount", area], check=True)
-            with pytest.raises(Refused):
+            with pytest.raises(RequestRefused):
                 check_roots(job)
             subprocess.run(mounting, check=True)
             try:
@@ -106,8 +110,8 @@ def test_a_file_system_that_was_mounted_again_is_the_same(session_scratch: Path,
 
 def test_a_root_that_was_replaced_before_the_job_began_is_refused(trees: tuple[Path, Path]) -> None:
     root = root_of(*trees)
-    with pytest.raises(Refused, match="was replaced by another"):
-        with_places((root._replace(target_id=root.source_id).plain,))
+    with pytest.raises(RequestRefused, match="was replaced by another"):
+        with_file_systems((root._replace(target_id=root.source_id).as_root,))
 
 
 def made_in(trees: tuple[Path, Path]) -> tuple[JobRoot, Path]:
@@ -117,32 +121,32 @@ def made_in(trees: tuple[Path, Path]) -> tuple[JobRoot, Path]:
 
 def test_what_the_job_has_made_is_known_once_it_is_there(trees: tuple[Path, Path]) -> None:
     root, copy = made_in(trees)
-    assert with_made(root) == root
+    assert with_target_identity(root) == root
     copy.symlink_to(trees[0])
-    assert with_made(root) == root, "a link gives way"
+    assert with_target_identity(root) == root, "a link gives way"
     copy.unlink()
     copy.mkdir()
-    made = with_made(root)
+    made = with_target_identity(root)
     born = int(subprocess.run(["stat", "-c", "%W", copy], check=True, capture_output=True).stdout)
     inode, f_type, fsid, birth = made.made
     assert (inode, (f_type, fsid), birth // 10**9) == (copy.stat().st_ino, root.target_place, born)
-    assert with_made(made) is made
+    assert with_target_identity(made) is made
     assert check_roots(job_of(made)) == (made,)
     for other in (root._replace(name=b""), root._replace(item=b"item")):
-        assert with_made(other) == other
+        assert with_target_identity(other) == other
 
 
 @pytest.mark.parametrize("field", range(4))
 def test_another_directory_than_the_one_that_was_made_is_refused(field: int, trees: tuple[Path, Path]) -> None:
     root, copy = made_in(trees)
     copy.mkdir()
-    root = with_made(root)
+    root = with_target_identity(root)
     values = list(root.made)
     values[field] += 1
     if field == 3 and not root.made.birth:
         pytest.skip("no file system here tells when a directory was made")
-    other = root._replace(made=Made(*values))
-    with pytest.raises(Refused, match=f"{copy}: not the directory that job .* copies to: it is another one; "):
+    other = root._replace(made=TargetIdentity(*values))
+    with pytest.raises(RequestRefused, match=f"{copy}: not the directory that job .* copies to: it is another one; "):
         check_roots(job_of(other))
     unknown = root._replace(made=root.made._replace(birth=0))
     assert check_roots(job_of(unknown)) == (unknown,), "an older kernel, or another host, does not know"
@@ -154,13 +158,13 @@ def test_a_destination_that_is_gone_is_told_from_one_that_is_not_mounted(
     gone = root_of(*trees)
     trees[1].rmdir()
     for _ in range(2):
-        with pytest.raises(Gone, match=f"{trees[1]}: is gone, or another directory is in its place"):
+        with pytest.raises(DestinationRemoved, match=f"{trees[1]}: is gone, or another directory is in its place"):
             check_targets(job_of(gone))
         trees[1].mkdir(exist_ok=True)
     with mounted("tmpfs", session_scratch) as point:
         (point / "target").mkdir()
         away = root_of(trees[0], point / "target")
         check_targets(job_of(away))
-    with pytest.raises(Refused, match="not mounted there") as caught:
+    with pytest.raises(RequestRefused, match="not mounted there") as caught:
         check_targets(job_of(away))
-    assert not isinstance(caught.value, Gone)
+    assert not isinstance(caught.value, DestinationRemoved)

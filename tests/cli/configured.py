@@ -11,7 +11,7 @@ import pytest
 from pcopy.cli import program as cli_program
 from pcopy.cli.pcopy import PCOPY
 from pcopy.cli.program import Program
-from pcopy.fsio.preserve import ATTRIBUTES
+from pcopy.fsio.preserve import PRESERVABLE_METADATA
 from pcopy.tools.arguments import CopyArguments
 from tests.support import refusals
 
@@ -22,7 +22,7 @@ Files = Callable[..., None]
 def files(area: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
     """Writes the machine's file, the user's, and ``more.yaml``, which is named relative to the working directory."""
     (area / "user").mkdir()
-    monkeypatch.setattr(cli_program, "SYSTEM_FILE", os.fsencode(area / "system.yaml"))
+    monkeypatch.setattr(cli_program, "SYSTEM_CONFIG_FILE", os.fsencode(area / "system.yaml"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(area / "user"))
     monkeypatch.chdir(area)
 
@@ -42,7 +42,7 @@ def parse(*words: str) -> CopyArguments:
 
 def preserved(*words: str) -> set[str]:
     preserve = parse(*words).options.preserve
-    return {name for name in ATTRIBUTES if getattr(preserve, name)}
+    return {name for name in PRESERVABLE_METADATA if getattr(preserve, name)}
 
 
 def refusal(*words: str, program: Program = PCOPY) -> str:
@@ -50,6 +50,6 @@ def refusal(*words: str, program: Program = PCOPY) -> str:
 
 
 def shown(*words: str, program: Program = PCOPY) -> str:
-    text = program.answer(["--show-config", *words])
+    text = program.answer_without_ranks(["--show-config", *words])
     assert text is not None
     return text

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from pcopy.jobs.directories import StoredJob, create
+from pcopy.jobs.directories import StoredJob, create_job
 from tests.checkpoint.made import job_of, root_of
 
 BEGUN = 1_700_000_000.0
@@ -17,7 +17,7 @@ def made(area: Path, name: str, directory: Path | None = None, **fields: Any) ->
         (area / tree).mkdir(exist_ok=True)
     fields = {"created": BEGUN, **fields}
     file = job_of(root_of(area / "source", area / "target"), name=name, **fields)
-    job, lock = create(None if directory is None else bytes(directory), file)
+    job, lock = create_job(None if directory is None else bytes(directory), file)
     lock.close()
     return job
 

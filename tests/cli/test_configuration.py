@@ -13,7 +13,7 @@ import pytest
 from pcopy.cli.prm import PRM
 from pcopy.cli.pstripe import PSTRIPE
 from pcopy.cli.pverify import PVERIFY
-from pcopy.fsio.preserve import ATTRIBUTES
+from pcopy.fsio.preserve import PRESERVABLE_METADATA
 from tests.cli.configured import Files, files, parse, preserved, refusal
 from tests.support.users import NOBODY, require_root
 
@@ -45,10 +45,10 @@ class TestWhatCounts:
         options = found.options
         assert (options.direct, options.fsync, options.block_size) == (True, False, 128 << 10)
         assert (options.stripe, options.stripe_table) == ("auto", "0=1,1G=8,10G=24")
-        assert (found.telling.verbose, found.telling.interval, found.telling.errors) == (2, 0.5, b"a b.jsonl")
+        assert (found.output.verbose, found.output.interval, found.output.errors) == (2, 0.5, b"a b.jsonl")
         assert preserved() == {"mode", "acl"}
-        assert (options.existing, options.preserve.chown, found.is_kept) == ("newer", (-1, 0), False)
-        assert found.keeping.spool == os.path.join(os.getcwdb(), b"dir")
+        assert (options.existing, options.preserve.chown, found.is_recorded) == ("newer", (-1, 0), False)
+        assert found.checkpoint.spool == os.path.join(os.getcwdb(), b"dir")
         files(user="stripe: auto\nstripe-table: '1,1G=8'\npreserve: mode,acl\n")
         assert (parse().options.stripe_table, preserved()) == ("1,1G=8", {"mode", "acl"})
 
@@ -59,8 +59,8 @@ class TestWhatCounts:
 
     def test_the_command_line_takes_the_place_of_lists(self, files: Files) -> None:
         files("no-preserve: [ownership]\n", None)
-        assert preserved() == set(ATTRIBUTES) - {"ownership"}
-        assert preserved("--no-preserve", "xattr") == set(ATTRIBUTES) - {"xattr"}
+        assert preserved() == set(PRESERVABLE_METADATA) - {"ownership"}
+        assert preserved("--no-preserve", "xattr") == set(PRESERVABLE_METADATA) - {"xattr"}
         assert preserved("--preserve", "mode") == {"mode"}
         files("no-preserve: [ownership]\n", "preserve: [mode, ownership]\n")
         assert preserved() == {"mode", "ownership"}
@@ -93,7 +93,7 @@ class TestWhatCounts:
     def test_what_was_said_by_another_name_counts_too(self, files: Files) -> None:
         files(user="existing: skip\nverbose: 2\n")
         assert parse("-u").options.existing == "newer"
-        assert parse("-v").telling.verbose == 1
+        assert parse("-v").output.verbose == 1
         assert parse("--checksum").options.existing == "changed"
         files("existing: skip\n", "checksum: true\n")
         assert (parse().options.existing, parse().options.checksum) == ("changed", True)

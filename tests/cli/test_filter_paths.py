@@ -10,7 +10,7 @@ from pcopy.cli.pcopy import PCOPY
 from pcopy.cli.prm import PRM
 from pcopy.cli.program import Program
 from pcopy.cli.pverify import PVERIFY
-from pcopy.errors import Refused
+from pcopy.errors import RequestRefused
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def refusal(program: Program, *words: str) -> str:
     """One line, or nothing if the words are understood."""
     try:
         program.parse(words)
-    except Refused as refused:
+    except RequestRefused as refused:
         return str(refused)
     return ""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pcopy.report.gauge import ITEM_WEIGHT, Gauge, silence
+from pcopy.report.gauge import ITEM_WEIGHT, ProgressGauge, silence_text
 from pcopy.tasks.base.job import Totals
 from pcopy.tools.director import STAGES
 
@@ -12,24 +12,24 @@ HALF = Totals(found=10, found_bytes=1 << 30, files=5, bytes=1 << 29, moved=1 << 
 
 
 def test_half_done_is_half_done() -> None:
-    reading = Gauge(0.0, STAGES).read(10.0, HALF)
+    reading = ProgressGauge(0.0, STAGES).read(10.0, HALF)
     assert reading.fraction == 0.5
     assert reading.rate == reading.mean_rate == (1 << 29) / 10
-    assert reading.left == pytest.approx(10.0)
+    assert reading.remaining == pytest.approx(10.0)
     assert (reading.items_done, reading.items_found) == (5, 10)
 
 
 def test_nothing_is_foretold_while_scanning() -> None:
-    reading = Gauge(0.0, STAGES).read(10.0, HALF._replace(unscanned=1))
+    reading = ProgressGauge(0.0, STAGES).read(10.0, HALF._replace(unscanned=1))
     assert reading.fraction is None
-    assert reading.left is None
-    assert Gauge(0.0, STAGES).read(0.0, Totals()).fraction is None
+    assert reading.remaining is None
+    assert ProgressGauge(0.0, STAGES).read(0.0, Totals()).fraction is None
 
 
 def test_skipped_and_failed_bytes_are_handled() -> None:
     totals = Totals(found=4, found_bytes=400, files=1, bytes=100, moved=100, skipped=1, skipped_bytes=100, failed=1,
                     failed_bytes=100)  # fmt: skip
-    reading = Gauge(0.0, STAGES).read(1.0, totals)
+    reading = ProgressGauge(0.0, STAGES).read(1.0, totals)
     assert reading.bytes_done == 300
     assert reading.items_done == 3
     assert reading.failed == 1
@@ -37,42 +37,44 @@ def test_skipped_and_failed_bytes_are_handled() -> None:
 
 def test_what_moved_in_vain_never_makes_it_whole() -> None:
     totals = Totals(found=2, found_bytes=200, moved=150, failed=1, failed_bytes=100)
-    reading = Gauge(0.0, STAGES).read(1.0, totals)
+    reading = ProgressGauge(0.0, STAGES).read(1.0, totals)
     assert reading.bytes_done == 200
     assert reading.fraction is not None
     assert reading.fraction < 1
 
 
 def test_holes_and_links_do_not_keep_it_from_being_whole() -> None:
-    reading = Gauge(0.0, STAGES).read(1.0, Totals(found=2, found_bytes=200, files=1, hardlinks=1, bytes=50, moved=10))
+    reading = ProgressGauge(0.0, STAGES).read(
+        1.0, Totals(found=2, found_bytes=200, files=1, hardlinks=1, bytes=50, moved=10)
+    )
     assert reading.bytes_done == 200
     assert reading.fraction == 1
 
 
 def test_bytes_never_go_back() -> None:
-    gauge = Gauge(0.0, STAGES)
+    gauge = ProgressGauge(0.0, STAGES)
     gauge.read(1.0, HALF)
     assert gauge.read(2.0, HALF._replace(moved=0, bytes=0)).bytes_done == 1 << 29
 
 
 def test_the_current_rate_forgets() -> None:
-    gauge = Gauge(0.0, STAGES)
+    gauge = ProgressGauge(0.0, STAGES)
     for second in range(1, 101):
         moved = 100 * second if second <= 50 else 5000
         reading = gauge.read(float(second), Totals(found=9, found_bytes=10**6, moved=moved))
     assert reading.rate == 0
     assert reading.mean_rate == 50
-    assert reading.left is None
+    assert reading.remaining is None
 
 
 def test_small_files_count_by_the_item() -> None:
-    reading = Gauge(0.0, STAGES).read(1.0, Totals(found=100, found_bytes=0, files=25))
+    reading = ProgressGauge(0.0, STAGES).read(1.0, Totals(found=100, found_bytes=0, files=25))
     assert reading.fraction == 0.25
-    assert reading.left == pytest.approx(3.0)
+    assert reading.remaining == pytest.approx(3.0)
     assert ITEM_WEIGHT > 0
 
 
 def test_silent_ranks_are_named() -> None:
-    assert silence([]) == ""
-    assert silence([3, 5]) == "no answer from rank 3, 5"
-    assert silence(range(100)) == "no answer from rank 0, 1, 2, 3, 4, 5, 6, 7 and 92 more"
+    assert silence_text([]) == ""
+    assert silence_text([3, 5]) == "no answer from rank 3, 5"
+    assert silence_text(range(100)) == "no answer from rank 0, 1, 2, 3, 4, 5, 6, 7 and 92 more"

@@ -9,14 +9,22 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pcopy.report.bar import open_screen, render
-from pcopy.report.gauge import Gauge, Reading, items, mean_rate, percent, rate, sizes
-from pcopy.report.screen import PlainScreen, Telling
+from pcopy.report.bar import open_screen, render_bar
+from pcopy.report.gauge import (
+    ProgressGauge,
+    ProgressReading,
+    bytes_text,
+    items_text,
+    mean_rate_text,
+    percent_text,
+    rate_text,
+)
+from pcopy.report.screen import LinesScreen, OutputOptions
 from pcopy.tasks.base.job import Totals
 from pcopy.tasks.base.phases import Phase
-from pcopy.tools.copy import COPY
+from pcopy.tools.copy import COPY_TOOL
 from pcopy.tools.director import STAGES
-from pcopy.tools.verify import VERIFY
+from pcopy.tools.verify import VERIFY_TOOL
 
 COPIED = Totals(found=10, found_bytes=1 << 30, files=10, bytes=1 << 30, moved=1 << 30, to_verify=10,
                 to_verify_bytes=1 << 30)  # fmt: skip
@@ -24,11 +32,11 @@ HALF = COPIED._replace(verified=5, verified_bytes=1 << 29)
 PROVED = COPIED._replace(verified=10, verified_bytes=1 << 30)
 
 
-def verifying(*steps: tuple[float, Totals], phase: str = "verify") -> Reading:
+def verifying(*steps: tuple[float, Totals], phase: str = "verify") -> ProgressReading:
     """The last reading of a phase that began at 100 s, with a copy before it."""
-    gauge = Gauge(0.0, STAGES)
+    gauge = ProgressGauge(0.0, STAGES)
     gauge.read(99.0, COPIED)
-    gauge.enter(100.0, phase, steps[0][1])
+    gauge.enter_phase(100.0, phase, steps[0][1])
     return [gauge.read(now, totals) for now, totals in steps][-1]
 
 
@@ -37,7 +45,7 @@ def test_the_verification_begins_at_nothing() -> None:
     assert reading.fraction == 0
     assert (reading.items_done, reading.items_found, reading.bytes_done) == (0, 10, 0)
     assert reading.rate == reading.mean_rate == 0
-    assert percent(reading) == "0.0 %"
+    assert percent_text(reading) == "0.0 %"
 
 
 def test_its_rates_and_the_time_left_are_its_own() -> None:
@@ -45,7 +53,7 @@ def test_its_rates_and_the_time_left_are_its_own() -> None:
     assert reading.fraction == 0.5
     assert reading.rate == reading.mean_rate == (1 << 29) / 10
     assert reading.item_rate == reading.mean_item_rate == 0.5
-    assert reading.left == pytest.approx(10.0)
+    assert reading.remaining == pytest.approx(10.0)
     assert reading.elapsed == 110.0
 
 
@@ -73,17 +81,17 @@ def test_what_is_found_wrong_takes_nothing_back() -> None:
 def test_nothing_to_verify_has_no_fraction() -> None:
     reading = verifying((100.0, Totals(found=3, failed=3)))
     assert reading.fraction is None
-    assert percent(reading) == ""
+    assert percent_text(reading) == ""
 
 
 def test_a_repair_counts_what_is_in_place() -> None:
     """Its extent is not known; the copy's bytes that moved twice count once."""
     wrong = PROVED._replace(verified=8, refuted=2, files=8, bytes=1 << 29, moved=1 << 30)
     reading = verifying((100.0, wrong), (105.0, wrong._replace(moved=(1 << 30) + 5000)), phase="repair")
-    assert percent(reading) == ""
-    assert reading.left is None
-    assert items(reading) == "8 of 10 items"
-    assert sizes(reading) == "512 MiB of 1.00 GiB"
+    assert percent_text(reading) == ""
+    assert reading.remaining is None
+    assert items_text(reading) == "8 of 10 items"
+    assert bytes_text(reading) == "512 MiB of 1.00 GiB"
     assert reading.rate == 1000
 
 
@@ -97,15 +105,15 @@ def test_what_was_repaired_is_to_be_verified_too() -> None:
 
 def test_the_signature_claims_nothing() -> None:
     reading = verifying((100.0, PROVED), (110.0, PROVED), phase="sign")
-    assert (percent(reading), rate(reading), mean_rate(reading)) == ("", "", "")
-    assert items(reading) == "10 items"
-    assert sizes(reading) == "1.00 GiB"
+    assert (percent_text(reading), rate_text(reading), mean_rate_text(reading)) == ("", "", "")
+    assert items_text(reading) == "10 items"
+    assert bytes_text(reading) == "1.00 GiB"
 
 
 def test_the_phases_of_a_copy_are_one_stage() -> None:
-    gauge = Gauge(0.0, STAGES)
+    gauge = ProgressGauge(0.0, STAGES)
     for second, phase in enumerate(("copy", "link", "finish", "seal", "sync"), 1):
-        gauge.enter(float(second), phase, COPIED)
+        gauge.enter_phase(float(second), phase, COPIED)
         reading = gauge.read(float(second), COPIED._replace(moved=100 * second))
     assert reading.mean_rate == 100
     assert reading.fraction == 1
@@ -114,9 +122,9 @@ def test_the_phases_of_a_copy_are_one_stage() -> None:
 def test_the_names_of_the_phases() -> None:
     names = ["copy", "link", "store", "name", "count", "delete", "again", "finish", "seal", "sync"]
     names += ["verify", *["repair"] * 4, "reverify", "sign"]
-    assert [COPY.phase_name(phase) for phase in range(Phase.LEVEL)] == names
-    assert COPY.phase_name(Phase.LEVEL + 7) == "sign"
-    assert [VERIFY.phase_name(phase) for phase in (Phase.COPY, Phase.LINK, Phase.LEVEL)] == [
+    assert [COPY_TOOL.phase_name(phase) for phase in range(Phase.LEVEL)] == names
+    assert COPY_TOOL.phase_name(Phase.LEVEL + 7) == "sign"
+    assert [VERIFY_TOOL.phase_name(phase) for phase in (Phase.COPY, Phase.LINK, Phase.LEVEL)] == [
         "read",
         "read",
         "sign",
@@ -130,7 +138,9 @@ def shown_by(phase: str, totals: Totals, progress: str) -> str:
     """What is told 10 s after the phase began at 100 s, and of it nothing at its begin."""
     now = 0.0
     stream = io.StringIO()
-    screen = open_screen(COPY.name, COPY.stages, Telling(progress=progress, interval=105.0), stream, lambda: now)
+    screen = open_screen(
+        COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(progress=progress, interval=105.0), stream, lambda: now
+    )
     now = 100.0
     screen.progress(phase, COPIED, ())
     assert stream.getvalue() == ""
@@ -142,7 +152,7 @@ def shown_by(phase: str, totals: Totals, progress: str) -> str:
 def bar(phase: str, totals: Totals, width: int) -> list[str]:
     stream = io.StringIO()
     reading = verifying((100.0, COPIED), (110.0, totals), phase=phase)
-    Console(file=stream, width=width, no_color=True).print(render(phase, reading, (), width))
+    Console(file=stream, width=width, no_color=True).print(render_bar(phase, reading, (), width))
     return stream.getvalue().splitlines()
 
 
@@ -191,7 +201,7 @@ def test_a_line_says_nothing_of_the_stage_before() -> None:
     """The stage begins with its first report, not with the first line that is due."""
     now = 0.0
     stream = io.StringIO()
-    screen = PlainScreen(COPY.name, COPY.stages, stream, 10.0, lambda: now)
+    screen = LinesScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 10.0, lambda: now)
     screen.progress("copy", COPIED, ())
     now = 8.0
     screen.progress("verify", COPIED, ())

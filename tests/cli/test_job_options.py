@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.cli.job_options import MAY_CHANGE
-from pcopy.cli.pcopy import PCOPY, early_answer, parse
-from pcopy.errors import Refused
+from pcopy.cli.job_options import OPTIONS_ALLOWED_ON_RESUME
+from pcopy.cli.pcopy import PCOPY, help_or_version, parse
+from pcopy.errors import RequestRefused
 from pcopy.fsio.preserve import Preserve
-from pcopy.jobs.lifecycle import Keeping
+from pcopy.jobs.lifecycle import CheckpointSettings
 from pcopy.tasks.base.job import Options
-from pcopy.tools.arguments import Asked, CopyArguments, asked_for, renewed
+from pcopy.tools.arguments import CopyArguments, JobRequest, result_options, resumed_options
 from tests.support import refusals
 
 NEW = (
@@ -29,14 +29,14 @@ def refusal(*argv: str) -> str:
 class TestJobOptions:
     @pytest.mark.parametrize("option", NEW)
     def test_help_names_them(self, option: str) -> None:
-        told = early_answer(["--help"])
+        told = help_or_version(["--help"])
         assert told is not None
         assert option in told
         assert all(len(line) < 80 for line in told.splitlines())
 
     def test_defaults(self) -> None:
         assert parse(["a", "b"]) == CopyArguments(sources=(b"a",), destination=b"b")
-        assert Keeping() == (b"", "", 60.0, "auto", b"", 0, False, 0, (), False, 0)
+        assert CheckpointSettings() == (b"", "", 60.0, "auto", b"", 0, False, 0, (), False, 0)
 
     def test_values(self) -> None:
         where = ["--checkpoint", "dir\udcff", "--spool=/tmp/../var"]
@@ -45,38 +45,46 @@ class TestJobOptions:
         directory = os.path.join(os.getcwdb(), b"dir\xff")
         assert (found.is_kept, found.keeping) == (
             True,
-            Keeping(directory, "", 0.5, "lmdb", b"/var", 3 << 29, at_start=True),
+            CheckpointSettings(directory, "", 0.5, "lmdb", b"/var", 3 << 29, durable_at_start=True),
         )
-        assert found.asked == Asked()
+        assert found.asked == JobRequest()
         assert (found.sources, found.destination) == ((b"a",), b"b")
 
     def test_none_is_no_directory(self) -> None:
         found = parse(["--checkpoint", "none", "a", "b"])
-        assert (found.is_kept, found.keeping) == (False, Keeping())
+        assert (found.is_kept, found.keeping) == (False, CheckpointSettings())
         directory = os.path.join(os.getcwdb(), b"none")
-        assert parse(["--checkpoint", "./none", "a", "b"]).keeping == Keeping(directory=directory, at_start=True)
+        assert parse(["--checkpoint", "./none", "a", "b"]).keeping == CheckpointSettings(
+            directory=directory, durable_at_start=True
+        )
 
     @pytest.mark.parametrize(
         ("argv", "asked"),
         [
-            (["--resume"], Asked(resume=b"")),
-            (["--resume", "j\udcfe"], Asked(resume=b"j\xfe")),
-            (["--resume=../dir/"], Asked(resume=b"../dir/")),
-            (["-q", "--resume"], Asked(resume=b"", given=frozenset({"quiet"}))),
-            (["--resume", "-n", "3"], Asked(resume=b"", given=frozenset({"ranks"}))),
-            (["--jobs"], Asked(jobs=True)),
-            (["--json", "--jobs", "-v"], Asked(jobs=True, given=frozenset({"json", "verbose"}))),
-            (["--discard", "j"], Asked(discard=(b"j",))),
-            (["--discard", "j", "k", "-q", "l"], Asked(discard=(b"j", b"k", b"l"), given=frozenset({"quiet"}))),
-            (["--discard=j", "--discard", "k"], Asked(discard=(b"j", b"k"))),
-            (["--discard", "--older-than=7d"], Asked(discard=(), older_than=604800, given=frozenset({"older_than"}))),
+            (["--resume"], JobRequest(resume=b"")),
+            (["--resume", "j\udcfe"], JobRequest(resume=b"j\xfe")),
+            (["--resume=../dir/"], JobRequest(resume=b"../dir/")),
+            (["-q", "--resume"], JobRequest(resume=b"", given_options=frozenset({"quiet"}))),
+            (["--resume", "-n", "3"], JobRequest(resume=b"", given_options=frozenset({"ranks"}))),
+            (["--jobs"], JobRequest(jobs=True)),
+            (["--json", "--jobs", "-v"], JobRequest(jobs=True, given_options=frozenset({"json", "verbose"}))),
+            (["--discard", "j"], JobRequest(discard=(b"j",))),
+            (
+                ["--discard", "j", "k", "-q", "l"],
+                JobRequest(discard=(b"j", b"k", b"l"), given_options=frozenset({"quiet"})),
+            ),
+            (["--discard=j", "--discard", "k"], JobRequest(discard=(b"j", b"k"))),
+            (
+                ["--discard", "--older-than=7d"],
+                JobRequest(discard=(), older_than=604800, given_options=frozenset({"older_than"})),
+            ),
             (
                 ["--older-than", "1.5h", "--discard"],
-                Asked(discard=(), older_than=5400, given=frozenset({"older_than"})),
+                JobRequest(discard=(), older_than=5400, given_options=frozenset({"older_than"})),
             ),
         ],
     )
-    def test_older_jobs(self, argv: list[str], asked: Asked) -> None:
+    def test_older_jobs(self, argv: list[str], asked: JobRequest) -> None:
         found = parse(argv)
         assert found.asked == asked
         assert found.asked.anything
@@ -142,16 +150,16 @@ class TestJobOptions:
         refused |= {"chunk_size", "block_size", "checkpoint", "jobs", "discard", "older_than", "control"}
         parser = PCOPY.parser()
         names = {action.dest for action in parser._actions} - {"resume", "help", "version", "show_config"}
-        assert names == refused | (names & MAY_CHANGE)
+        assert names == refused | (names & OPTIONS_ALLOWED_ON_RESUME)
 
     def test_what_may_change_is_not_ignored(self) -> None:
         """An option of the job that a resume takes has to reach it."""
         words = {"max_errors": "9", "termination": "ring", "no_sync": None, "bwlimit": "5M", "oplimit": "9"}
-        assert {name for name in MAY_CHANGE if name.removeprefix("no_") in Options._fields} == set(words)
+        assert {name for name in OPTIONS_ALLOWED_ON_RESUME if name.removeprefix("no_") in Options._fields} == set(words)
         for name, value in words.items():
             option = "--" + name.replace("_", "-")
             line = parse(["--resume", "j", option, *([value] if value else [])])
-            assert renewed(Options(), line.options, frozenset({name})) != Options(), option
+            assert resumed_options(Options(), line.options, frozenset({name})) != Options(), option
 
     @pytest.mark.parametrize("argv", [["--resume", "j", "a"], ["a", "b", "--resume"], ["--resume", "--", "a"]])
     def test_a_resumed_job_takes_no_paths(self, argv: list[str]) -> None:
@@ -198,22 +206,24 @@ def test_what_is_asked_for_is_told_by_option(area: Path, monkeypatch: pytest.Mon
     monkeypatch.chdir(area)
     options = Options(existing="newer", preserve=Preserve(chown=(1, 2)))
     arguments = CopyArguments((b"a/", b"/b"), b"../c", True, options=options)
-    asked = asked_for(arguments)
+    asked = result_options(arguments)
     assert asked["SRC"] == (bytes(area / "a") + b"/", b"/b")
     assert asked["DST"] == bytes(area) + b"/../c"
     assert (asked["--no-target-directory"], asked["--existing"]) == (True, "newer")
     assert type(asked["--preserve"]) is tuple
     others = Options(sync=False, max_errors=7, umask=0, termination="ring")
-    differing = asked_for(arguments._replace(options=others))
+    differing = result_options(arguments._replace(options=others))
     assert {name for name in asked if asked[name] != differing[name]} == {"--existing", "--preserve"}
 
 
 def test_a_resumed_job_keeps_its_options_but_for_those_that_are_given() -> None:
     stored = Options(existing="skip", max_errors=9, termination="ring", umask=0o27, sync=False)
     now = Options(max_errors=1)
-    assert renewed(stored, now, frozenset()) == stored
-    assert renewed(stored, now, frozenset({"max_errors", "ranks"})) == stored._replace(max_errors=1)
-    assert renewed(stored, now, frozenset({"termination", "no_sync"})) == stored._replace(termination="tree", sync=True)
-    assert renewed(stored, now, None) == stored._replace(max_errors=1, termination="tree", sync=True)
-    with pytest.raises(Refused, match="--no-sync leaves nothing on storage"):
-        renewed(Options(verify=True), Options(sync=False), frozenset({"no_sync"}))
+    assert resumed_options(stored, now, frozenset()) == stored
+    assert resumed_options(stored, now, frozenset({"max_errors", "ranks"})) == stored._replace(max_errors=1)
+    assert resumed_options(stored, now, frozenset({"termination", "no_sync"})) == stored._replace(
+        termination="tree", sync=True
+    )
+    assert resumed_options(stored, now, None) == stored._replace(max_errors=1, termination="tree", sync=True)
+    with pytest.raises(RequestRefused, match="--no-sync leaves nothing on storage"):
+        resumed_options(Options(verify=True), Options(sync=False), frozenset({"no_sync"}))

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.errors import REFUSED, Refused
+from pcopy.errors import EXIT_REFUSED, RequestRefused
 from pcopy.jobs import chosen as jobs
 from pcopy.jobs.directories import StoredJob, open_job
-from pcopy.jobs.lock import Held, holders
+from pcopy.jobs.lock import JobLocked, lock_holders
 from tests.checkpoint.made import HOLD, child
 from tests.cli.stored import Told, made, squeezed
 from tests.support.users import NOBODY, require_root
@@ -24,10 +24,10 @@ def as_killed(job: StoredJob) -> StoredJob:
 def test_the_only_job_is_resumed(area: Path, state: Path) -> None:
     job = made(area, "aaa")
     told = Told()
-    resumed, lock = jobs.resume(b"", told)
+    resumed, lock = jobs.job_to_resume(b"", told)
     assert resumed == as_killed(open_job(job.path))
     assert lock.descriptor >= 0
-    assert [holder.rank for holder in holders(job.path)] == [0]
+    assert [holder.rank for holder in lock_holders(job.path)] == [0]
     lock.close()
     assert told == []
 
@@ -38,10 +38,10 @@ def test_the_only_free_job_is_resumed(area: Path, state: Path) -> None:
     (state / "bad" / "job").write_text("x")
     told = Told()
     with child(HOLD, bytes(state / "bbb"), "2"):
-        resumed, lock = jobs.resume(b"", told)
+        resumed, lock = jobs.job_to_resume(b"", told)
         assert resumed.file.name == "aaa"
-        with pytest.raises(Refused, match="all unfinished jobs are being worked on"):
-            jobs.resume(b"", told)
+        with pytest.raises(RequestRefused, match="all unfinished jobs are being worked on"):
+            jobs.job_to_resume(b"", told)
         lock.close()
     (table,) = told
     assert table.count("running") == 2
@@ -51,23 +51,23 @@ def test_of_several_jobs_none_is_guessed(area: Path, state: Path) -> None:
     for name in ("aaa", "bbb"):
         made(area, name)
     told = Told()
-    with pytest.raises(Refused, match="2 unfinished jobs can be meant; name one: pcopy --resume JOB") as caught:
-        jobs.resume(b"", told)
-    assert caught.value.status == REFUSED
+    with pytest.raises(RequestRefused, match="2 unfinished jobs can be meant; name one: pcopy --resume JOB") as caught:
+        jobs.job_to_resume(b"", told)
+    assert caught.value.status == EXIT_REFUSED
     (table,) = told
     assert [line[:3] for line in table.split("\n") if line[0] != " "] == ["JOB", "aaa", "bbb"]
-    assert holders(bytes(state / "aaa")) == holders(bytes(state / "bbb")) == []
-    resumed, lock = jobs.resume(b"bbb", told)
+    assert lock_holders(bytes(state / "aaa")) == lock_holders(bytes(state / "bbb")) == []
+    resumed, lock = jobs.job_to_resume(b"bbb", told)
     assert resumed.file.name == "bbb"
     lock.close()
 
 
 def test_without_jobs_there_is_nothing_to_resume(area: Path, state: Path) -> None:
     told = Told()
-    with pytest.raises(Refused, match=f"no unfinished job in {state}; .*--resume DIR"):
-        jobs.resume(b"", told)
-    with pytest.raises(Refused, match="aaa: there is no such job; pcopy --jobs"):
-        jobs.resume(b"aaa", told)
+    with pytest.raises(RequestRefused, match=f"no unfinished job in {state}; .*--resume DIR"):
+        jobs.job_to_resume(b"", told)
+    with pytest.raises(RequestRefused, match="aaa: there is no such job; pcopy --jobs"):
+        jobs.job_to_resume(b"aaa", told)
     assert not told
     assert not os.listdir(area)
 
@@ -84,7 +84,7 @@ def test_a_job_is_named_by_its_directory_too(area: Path, state: Path, monkeypatc
     monkeypatch.chdir(area / "mine")
     assert jobs.job_path(b".") == job.path
     assert jobs.job_path(b"..") == bytes(area)
-    resumed, lock = jobs.resume(bytes(area / "mine"), Told())
+    resumed, lock = jobs.job_to_resume(bytes(area / "mine"), Told())
     assert resumed == as_killed(job)
     lock.close()
 
@@ -94,19 +94,19 @@ def test_other_roots_are_refused_and_the_lock_is_given_back(side: str, area: Pat
     job = made(area, "aaa")
     (area / side).rename(area / "moved")
     (area / side).mkdir()
-    with pytest.raises(Refused, match=f"{area}/{side}: not the directory that job aaa began with: its inode"):
-        jobs.resume(b"", Told())
-    assert holders(job.path) == []
+    with pytest.raises(RequestRefused, match=f"{area}/{side}: not the directory that job aaa began with: its inode"):
+        jobs.job_to_resume(b"", Told())
+    assert lock_holders(job.path) == []
 
 
 def test_a_job_that_is_worked_on_is_neither_resumed_nor_discarded(area: Path, state: Path) -> None:
     job = made(area, "aaa")
     removed: list[StoredJob] = []
     with child(HOLD, job.path, "2"):
-        with pytest.raises(Held, match="rank 2 on "):
-            jobs.resume(b"aaa", Told())
-        with pytest.raises(Held, match="rank 2 on "):
-            jobs.discard(b"aaa", removed.append, Told())
+        with pytest.raises(JobLocked, match="rank 2 on "):
+            jobs.job_to_resume(b"aaa", Told())
+        with pytest.raises(JobLocked, match="rank 2 on "):
+            jobs.discard_job(b"aaa", removed.append, Told())
     assert not removed
     assert open_job(job.path) == job
 
@@ -117,9 +117,9 @@ def test_a_discarded_job_is_gone_with_its_temporary_files(area: Path, state: Pat
     told = Told()
 
     def remove_temporaries(job: StoredJob) -> None:
-        seen.append((job, [holder.rank for holder in holders(job.path)], os.path.exists(job.path)))
+        seen.append((job, [holder.rank for holder in lock_holders(job.path)], os.path.exists(job.path)))
 
-    jobs.discard(b"aaa", remove_temporaries, told)
+    jobs.discard_job(b"aaa", remove_temporaries, told)
     assert seen == [(job, [0], True)], "the job is locked, and stays until its files are gone"
     assert not os.listdir(state)
     assert told == []
@@ -129,12 +129,12 @@ def test_a_job_stays_if_its_temporary_files_cannot_be_removed(area: Path, state:
     job = made(area, "aaa")
 
     def failing(job: StoredJob) -> None:
-        raise Refused("no")
+        raise RequestRefused("no")
 
-    with pytest.raises(Refused, match="no"):
-        jobs.discard(b"aaa", failing, Told())
+    with pytest.raises(RequestRefused, match="no"):
+        jobs.discard_job(b"aaa", failing, Told())
     assert open_job(job.path) == job
-    assert holders(job.path) == []
+    assert lock_holders(job.path) == []
 
 
 def test_nothing_is_removed_from_another_destination(area: Path, state: Path) -> None:
@@ -142,7 +142,7 @@ def test_nothing_is_removed_from_another_destination(area: Path, state: Path) ->
     (area / "target").rmdir()
     removed: list[StoredJob] = []
     told = Told()
-    jobs.discard(b"aaa", removed.append, told)
+    jobs.discard_job(b"aaa", removed.append, told)
     assert not removed
     assert not os.listdir(state)
     assert len(told) == 1
@@ -154,7 +154,7 @@ def test_what_is_not_pcopys_is_left_and_told(area: Path, state: Path) -> None:
     made(area, "aaa", area / "mine")
     (area / "mine" / "thesis").write_text("mine")
     told = Told()
-    jobs.discard(bytes(area / "mine"), lambda job: None, told)
+    jobs.discard_job(bytes(area / "mine"), lambda job: None, told)
     assert os.listdir(area / "mine") == ["thesis"]
     assert told == [f"{area}/mine/thesis: not removed: pcopy did not create it"]
 
@@ -167,8 +167,8 @@ def test_only_jobs_are_discarded(area: Path, state: Path) -> None:
         (b"aaa", "no such job"),
         (bytes(area / "x"), "no such"),
     ):
-        with pytest.raises(Refused, match=reason):
-            jobs.discard(word, lambda job: None, Told())
+        with pytest.raises(RequestRefused, match=reason):
+            jobs.discard_job(word, lambda job: None, Told())
     assert os.listdir(area / "data") == ["current"]
 
 
@@ -176,11 +176,11 @@ def test_root_touches_nobody_elses_job(area: Path, state: Path) -> None:
     require_root("give a directory away")
     job = made(area, "aaa")
     os.chown(job.path, NOBODY, NOBODY)
-    for action in (jobs.resume, lambda word, tell: jobs.discard(word, lambda job: None, tell)):
-        with pytest.raises(Refused, match=f"belongs to user {NOBODY}"):
+    for action in (jobs.job_to_resume, lambda word, tell: jobs.discard_job(word, lambda job: None, tell)):
+        with pytest.raises(RequestRefused, match=f"belongs to user {NOBODY}"):
             action(b"aaa", Told())
     assert sorted(os.listdir(state / "aaa")) == ["job", "lock-0"]
-    assert f"belongstouser{NOBODY}" in squeezed(jobs.listing(False))
+    assert f"belongstouser{NOBODY}" in squeezed(jobs.job_list_lines(False))
 
 
 def damage(directory: Path) -> None:
@@ -193,7 +193,7 @@ def test_a_damaged_job_is_discarded(area: Path, state: Path) -> None:
     damage(state / "aaa")
     removed: list[StoredJob] = []
     told = Told()
-    jobs.discard(b"aaa", removed.append, told)
+    jobs.discard_job(b"aaa", removed.append, told)
     assert not removed and not os.listdir(state)
     (line,) = told
     assert "its digest does not fit" in line and "(.pcopy-aaa-*) may be left" in line
@@ -204,7 +204,7 @@ def test_a_job_of_another_version_is_discarded_without_advice_to_do_so(area: Pat
     job = state / "aaa/job"
     job.write_bytes(job.read_bytes().replace(b"pcopy job 6 ", b"pcopy job 1 "))
     told = Told()
-    jobs.discard(b"aaa", lambda job: None, told)
+    jobs.discard_job(b"aaa", lambda job: None, told)
     reason = f"{job}: version 1 of pcopy's jobs; this pcopy reads version 6; "
     assert told == [f"{reason}temporary files (.pcopy-aaa-*) may be left in its destination"]
     assert not os.listdir(state)
@@ -216,14 +216,16 @@ def test_what_looks_like_a_damaged_job_is_one_only_with_its_files(area: Path, st
         damage(area / name)
         (area / name / change).unlink() if name == "less" else (area / name / change).touch()
         before = sorted(os.listdir(area / name))
-        with pytest.raises(Refused, match="thesis, which is not a job's" if name == "more" else "no job is in this"):
-            jobs.discard(bytes(area / name), lambda job: None, Told())
+        with pytest.raises(
+            RequestRefused, match="thesis, which is not a job's" if name == "more" else "no job is in this"
+        ):
+            jobs.discard_job(bytes(area / name), lambda job: None, Told())
         assert sorted(os.listdir(area / name)) == before
 
 
 def test_a_damaged_job_that_is_worked_on_is_not_discarded(area: Path, state: Path) -> None:
     job = made(area, "aaa")
     damage(state / "aaa")
-    with child(HOLD, job.path, "1"), pytest.raises(Held, match="rank 1 on "):
-        jobs.discard(b"aaa", lambda job: None, Told())
+    with child(HOLD, job.path, "1"), pytest.raises(JobLocked, match="rank 1 on "):
+        jobs.discard_job(b"aaa", lambda job: None, Told())
     assert "job" in os.listdir(state / "aaa")

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.checkpoint.framing import SegmentWriter
-from pcopy.checkpoint.record import Record
-from pcopy.checkpoint.resume import begin
-from pcopy.errors import Refused
+from pcopy.checkpoint.framing import RecordFileWriter
+from pcopy.checkpoint.record import FactRecord
+from pcopy.checkpoint.resume import write_first_run
+from pcopy.errors import RequestRefused
 from pcopy.jobs import chosen as jobs
-from pcopy.jobs.directories import create, update
+from pcopy.jobs.directories import create_job, write_job_file
 from pcopy.jobs.job_file import FAILED_ITEMS, OVER, STOPPED
 from tests.checkpoint.made import HOLD, child, job_of, root_of, some_root
 from tests.cli.stored import BEGUN, made, squeezed
@@ -26,16 +26,16 @@ def columns(line: str) -> list[str]:
 
 
 def test_there_may_be_no_jobs(area: Path, state: Path) -> None:
-    assert jobs.listing(False) == [f"no unfinished jobs in {state}"]
-    assert jobs.listing(True) == []
+    assert jobs.job_list_lines(False) == [f"no unfinished jobs in {state}"]
+    assert jobs.job_list_lines(True) == []
     assert not os.listdir(area), "listing makes nothing"
 
 
 def test_a_place_that_cannot_be_looked_at_is_not_empty(area: Path, state: Path) -> None:
     (area / "state").touch()
     for as_json in (False, True):
-        with pytest.raises(Refused, match=f"{state}: cannot be examined: Not a directory"):
-            jobs.listing(as_json)
+        with pytest.raises(RequestRefused, match=f"{state}: cannot be examined: Not a directory"):
+            jobs.job_list_lines(as_json)
 
 
 def test_paths_are_told_from_the_root(area: Path, state: Path) -> None:
@@ -44,13 +44,13 @@ def test_paths_are_told_from_the_root(area: Path, state: Path) -> None:
         (area / name).mkdir()
     root = root_of(area / "source", area / "target")._replace(source_shown=b"source", target_shown=b"../target/")
     for name, file in (("all", root), ("one", root._replace(item=b"file", name=b"copy"))):
-        _, lock = create(None, job_of(file, name=name))
+        _, lock = create_job(None, job_of(file, name=name))
         lock.close()
     ways = [(f"{area}/source", f"{area}/target"), (f"{area}/source/file", f"{area}/target/copy")]
-    table = jobs.listing(False)
+    table = jobs.job_list_lines(False)
     for source, target in ways:
         assert f"  {source} -> {target}" in table
-    told = [json.loads(line) for line in jobs.listing(True)]
+    told = [json.loads(line) for line in jobs.job_list_lines(True)]
     assert sorted((*job["sources"], job["destination"]) for job in told) == ways
 
 
@@ -60,9 +60,9 @@ def test_a_table_tells_of_each_job(area: Path, state: Path) -> None:
     made(area, "aaa", totals=totals)
     made(area, "bbb", created=BEGUN + 60, state=STOPPED, totals={})
     made(area, "ccc", created=BEGUN + 120, state=FAILED_ITEMS, totals={"found": 1, "failed": 1})
-    update(made(area, "over")._replace(file=job_of(some_root(), state=OVER)))
+    write_job_file(made(area, "over")._replace(file=job_of(some_root(), state=OVER)))
     with child(HOLD, bytes(state / "aaa"), "0", "1"):
-        told = jobs.listing(False)
+        told = jobs.job_list_lines(False)
     host = os.uname().nodename
     assert told == [
         "JOB  BEGUN             STATE         COPIED",
@@ -74,27 +74,27 @@ def test_a_table_tells_of_each_job(area: Path, state: Path) -> None:
         f"  {way}",
         f"  2 ranks on {host}",
     ]
-    assert columns(jobs.listing(False)[-2])[2] == "interrupted"
+    assert columns(jobs.job_list_lines(False)[-2])[2] == "interrupted"
 
 
 def test_paths_are_told_in_full_however_long(area: Path, state: Path) -> None:
     """They may be copied from there."""
     root = some_root()._replace(source=b"/" + 250 * b"s", target=b"/t" + 250 * b"\xff", item=b"", name=b"n")
-    create(None, job_of(root))[1].close()
+    create_job(None, job_of(root))[1].close()
     escaped = 250 * r"\xff"
-    assert jobs.listing(False)[2] == f"  /{250 * 's'} -> /t{escaped}/n"
+    assert jobs.job_list_lines(False)[2] == f"  /{250 * 's'} -> /t{escaped}/n"
 
 
 def test_an_interrupted_job_is_listed_with_what_is_on_record(area: Path, state: Path) -> None:
     """The least that all ranks have; a record that is being written, and one after a missing epoch, do not count."""
     job = made(area, "aaa", totals={"files": 1, "found": 1})
-    begin(job.path, 2, [10], [])
+    write_first_run(job.path, 2, [10], [])
     counts: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
     counts |= {0: [(1, (20, 5, 0, 3, 1)), (2, (30, 6, 0, 4))], 1: [(1, (40, 7, 0, 5)), (3, (1000, 1000, 0, 1000))]}
     for rank, records in counts.items():
-        writer = SegmentWriter(job.path, 1, rank)
+        writer = RecordFileWriter(job.path, 1, rank)
         for epoch, count in records:
-            writer.append(Record(1, rank, 2, epoch, 0, count, b"", ()))
+            writer.append(FactRecord(1, rank, 2, epoch, 0, count, b"", ()))
         writer.close()
     with open(state / "aaa" / "run-1" / "facts-1", "ab") as file:
         file.write(bytes(7))
@@ -102,50 +102,50 @@ def test_an_interrupted_job_is_listed_with_what_is_on_record(area: Path, state: 
     for torn in (bytes(20), b"\xff" * 40, b""):
         with open(state / "aaa" / "run-1" / "facts-1", "ab") as file:
             file.write(torn)
-        (told,) = map(json.loads, jobs.listing(True))
+        (told,) = map(json.loads, jobs.job_list_lines(True))
         assert (told["found"], told["copied"], told["state"]) == (70, 9, "interrupted")
-    assert jobs.listing(False)[1].endswith("  9 of 70, 0 B")
+    assert jobs.job_list_lines(False)[1].endswith("  9 of 70, 0 B")
     assert {path.name for path in (state / "aaa").rglob("*") if path.is_file()} == {path.name for path in before}
     (state / "aaa" / "run-1" / "base-0").unlink()
-    assert jobs.listing(False)[1].endswith("  1 of 1, 0 B"), "what the run before it left"
+    assert jobs.job_list_lines(False)[1].endswith("  1 of 1, 0 B"), "what the run before it left"
 
 
 def test_a_job_that_stopped_in_order_is_listed_with_its_totals(area: Path, state: Path) -> None:
     job = made(area, "aaa", state=STOPPED, totals={"files": 4, "found": 5})
-    begin(job.path, 1, [10], [])
-    assert jobs.listing(False)[1].endswith("  4 of 5, 0 B")
+    write_first_run(job.path, 1, [10], [])
+    assert jobs.job_list_lines(False)[1].endswith("  4 of 5, 0 B")
 
 
 def test_names_cannot_forge_a_line(area: Path, state: Path) -> None:
-    _, lock = create(None, job_of(some_root()))
+    _, lock = create_job(None, job_of(some_root()))
     lock.close()
-    told = jobs.listing(False)
+    told = jobs.job_list_lines(False)
     assert len(told) == 3
     assert told[2] == "  /s\\xff\\n/item -> /t\\\\/näme"
     assert all(line.isprintable() for line in told)
 
 
 def test_several_sources_are_counted(area: Path, state: Path) -> None:
-    _, lock = create(None, job_of(some_root(), some_root()._replace(name=b"b")))
+    _, lock = create_job(None, job_of(some_root(), some_root()._replace(name=b"b")))
     lock.close()
-    assert jobs.listing(False)[2] == "  2 sources -> /t\\\\"
+    assert jobs.job_list_lines(False)[2] == "  2 sources -> /t\\\\"
 
 
 def test_what_cannot_be_used_is_told(area: Path, state: Path) -> None:
     made(area, "bad")
     (state / "bad" / "job").write_text("x")
     trouble = f"{state}/bad/job: not a job of pcopy's; discard it: pcopy --discard bad"
-    assert squeezed(jobs.listing(False)) == squeezed([f"cannot be used: {trouble}"])
-    (told,) = map(json.loads, jobs.listing(True))
+    assert squeezed(jobs.job_list_lines(False)) == squeezed([f"cannot be used: {trouble}"])
+    (told,) = map(json.loads, jobs.job_list_lines(True))
     assert (told["job"], told["state"]) == ("bad", None)
     made(area, "good")
-    assert jobs.listing(False)[1].startswith("good ")
+    assert jobs.job_list_lines(False)[1].startswith("good ")
 
 
 def test_json_tells_of_each_job_on_a_line(area: Path, state: Path) -> None:
     made(area, "aaa", totals={"files": 3, "found": 5, "failed": 1, "bytes": 7}, runs=2)
     with child(HOLD, bytes(state / "aaa"), "4") as process:
-        (told,) = map(json.loads, jobs.listing(True))
+        (told,) = map(json.loads, jobs.job_list_lines(True))
     locked = told.pop("locked")
     assert [(holder["rank"], holder["host"], holder["pid"]) for holder in locked] == [
         (4, os.uname().nodename, process.pid)
@@ -171,15 +171,15 @@ def test_what_a_running_job_tells_of_itself_is_shown(area: Path, state: Path) ->
     with child(HOLD, bytes(state / "aaa"), "0"):
         for contents in (json.dumps({**told, "run": 1}), "{", "[]", json.dumps({"run": 2})):
             file.write_text(contents)
-            assert columns(jobs.listing(False)[1])[2:] == ["running", "7 of 9, 1.00 TiB"]
-            assert "progress" in json.loads(jobs.listing(True)[0])
+            assert columns(jobs.job_list_lines(False)[1])[2:] == ["running", "7 of 9, 1.00 TiB"]
+            assert "progress" in json.loads(jobs.job_list_lines(True)[0])
         told["time"] = time.time() - 61  # what comes before may take a second on a busy machine
         file.write_text(json.dumps(told))
-        _, row, _, line = jobs.listing(False)
+        _, row, _, line = jobs.job_list_lines(False)
         assert columns(row)[2:] == ["paused", "1,234 of 5,000, 3.00 GiB"]
         assert line == (
             f"  8 ranks on {os.uname().nodename}: 45.2 %, 5.00 MiB/s, 1:01 left, 2 failed, 10.0 MiB/s at most, "
             "3,000 operations/s at most, 2 of 8 ranks active, paused, not heard of for 1:01"
         )
-        assert json.loads(jobs.listing(True)[0])["progress"] == told
-    assert columns(jobs.listing(False)[1])[2] == "interrupted"
+        assert json.loads(jobs.job_list_lines(True)[0])["progress"] == told
+    assert columns(jobs.job_list_lines(False)[1])[2] == "interrupted"

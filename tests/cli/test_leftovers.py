@@ -13,14 +13,14 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.columns import pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.directories import StoredJob
-from pcopy.jobs.leftovers import Clearing
+from pcopy.jobs.leftovers import TemporaryFileRemover
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Root
 from pcopy.tasks.base.values import Item, Place, Retry
-from pcopy.tasks.directories.finish_dir import FinishDir, SealDir
+from pcopy.tasks.directories.finish_dir import FinishDir, SealDirNote
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
 from pcopy.tasks.files.copy_files import CopyFiles
-from pcopy.tasks.links.link_group import LinkGroup
+from pcopy.tasks.links.link_group import CopyLinkGroup
 from pcopy.tasks.report_failures import ReportFailures
 
 DIRECTORIES = ("", "one", "one/two", "one/two/three", "other")
@@ -35,7 +35,7 @@ def retry(task: Any) -> ReportFailures:
 
 
 FINISH = FinishDir(place("one"), None, True, -1)
-PROBLEM = Problem("open", errno.EACCES).plain
+PROBLEM = Problem("open", errno.EACCES).packed
 
 
 @pytest.mark.parametrize(
@@ -43,16 +43,16 @@ PROBLEM = Problem("open", errno.EACCES).plain
     [
         (CopyFiles(place("one/two"), b"file", b"", 0), True, {"one/two"}),
         (CopyFiles(place("gone"), b"file", b"", 0), True, set()),
-        (LinkGroup(Item(0, 1, 2, ((place("one"), b"a"), (place("other"), b"b")), 0)), True, {"one", "other"}),
-        (LinkGroup(Item(0, 1, 2, (), 0, ((place("one"), b"a", PROBLEM),))), True, {"one"}),
+        (CopyLinkGroup(Item(0, 1, 2, ((place("one"), b"a"), (place("other"), b"b")), 0)), True, {"one", "other"}),
+        (CopyLinkGroup(Item(0, 1, 2, (), 0, ((place("one"), b"a", PROBLEM),))), True, {"one"}),
         (ScanDir(0, b"one", Identity(0, 0), place("")), True, {"one", "one/two", "one/two/three"}),
         (ScanDir(0, b"", Identity(0, 0), None), True, set(DIRECTORIES)),
         (ScanNames(place("one"), pack_names([b"file", b"two"]), 0), True, {"one", "one/two", "one/two/three"}),
         (retry(ScanNames(place("other"), b"file", 1)), True, {"other"}),
         (FINISH, True, set()),
-        (SealDir(FINISH), True, set()),
+        (SealDirNote(FINISH), True, set()),
         (FINISH, False, {"one"}),
-        (SealDir(FINISH), False, {"one"}),
+        (SealDirNote(FINISH), False, {"one"}),
     ],
 )
 def test_where_a_task_leads(area: Path, value: Any, first: bool, cleared: set[str]) -> None:
@@ -63,7 +63,7 @@ def test_where_a_task_leads(area: Path, value: Any, first: bool, cleared: set[st
     root = Root(b"/source", bytes(area), b"", b"copy", b"source", b"copy", (0, 0), (0, 0))
     job: Any = SimpleNamespace(name="job", roots=(SimpleNamespace(plain=root),))
     told: list[str] = []
-    clearing = Clearing(StoredJob(b"", job), told.append)
+    clearing = TemporaryFileRemover(StoredJob(b"", job), told.append)
     try:
         clearing.clear_after(value, first=first)
     finally:

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.report.metrics import METRICS_INTERVAL, Metrics, begins_as_metrics
-from pcopy.report.recorder import End, Facts
+from pcopy.report.metrics import METRICS_INTERVAL, MetricsFile, is_metrics_beginning
+from pcopy.report.recorder import JobEnd, RunFacts
 from pcopy.tasks.base.job import Job, Options, Root, Totals
 from pcopy.tools.director import STAGES
 from tests.support.metrics import Read
 
 ROOTS = (Root(b"/s", b"/d", b"", b"", b"s", b"d", (1, 1), (1, 2)),)
-FACTS = Facts("pcopy", "copied", True, STAGES, Job("0a", 1, ROOTS, Options()), ["host"] * 3, "kernel c", 1.5e9)
+FACTS = RunFacts("pcopy", "copied", True, STAGES, Job("0a", 1, ROOTS, Options()), ["host"] * 3, "kernel c", 1.5e9)
 
 
 class Clock:
@@ -30,9 +30,9 @@ def clock() -> Clock:
     return Clock()
 
 
-def made(path: Path, clock: Clock, interval: float | None = None) -> tuple[Metrics, list[str]]:
+def made(path: Path, clock: Clock, interval: float | None = None) -> tuple[MetricsFile, list[str]]:
     told: list[str] = []
-    metrics = Metrics(os.fsencode(path), 0o022, interval, clock, lambda: 1.5e9 + clock.now)
+    metrics = MetricsFile(os.fsencode(path), 0o022, interval, clock, lambda: 1.5e9 + clock.now)
     metrics.begin(FACTS, told.append)
     return metrics, told
 
@@ -73,7 +73,7 @@ def test_trouble_is_told_once_and_the_next_version_is_tried(tmp_path: Path, cloc
         metrics.progress("copy", Totals(found=1), ())
     assert len(told) == 1 and "the job goes on" in told[0]
     path.rmdir()
-    metrics.end(End(75, Totals(found=7)))
+    metrics.end(JobEnd(75, Totals(found=7)))
     read = Read(path)
     assert (read["pcopy_found_items"], read["pcopy_last_exit_status"]) == (7, 75)
     assert read.get("pcopy_last_success_timestamp_seconds") is None
@@ -82,9 +82,9 @@ def test_trouble_is_told_once_and_the_next_version_is_tried(tmp_path: Path, cloc
 
 @pytest.mark.parametrize("text", ["", "pcopy_running 1", "# HELP node_load1 1m load average.", "#!/bin/sh\nrm -r"])
 def test_what_is_none_of_its_kind_is_known(text: str) -> None:
-    assert not begins_as_metrics(text.encode())
+    assert not is_metrics_beginning(text.encode())
 
 
 def test_its_own_kind_is_known(tmp_path: Path, clock: Clock) -> None:
     made(tmp_path / "a.prom", clock)
-    assert begins_as_metrics((tmp_path / "a.prom").read_bytes()[:200])
+    assert is_metrics_beginning((tmp_path / "a.prom").read_bytes()[:200])

@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 from pcopy import __version__
-from pcopy.cli.mistakes import HABITS
-from pcopy.cli.pcopy import early_answer, parse
+from pcopy.cli.mistakes import PCOPY_ADVICE
+from pcopy.cli.pcopy import help_or_version, parse
 from pcopy.cli.ptar import PTAR
 from pcopy.cli.pverify import PVERIFY
-from pcopy.fsio.kernel.choose import kernel_name
-from pcopy.fsio.preserve import ATTRIBUTES, Preserve
-from pcopy.jobs.lifecycle import Keeping
-from pcopy.report.screen import Telling
+from pcopy.fsio.kernel.choose import backend_name
+from pcopy.fsio.preserve import PRESERVABLE_METADATA, Preserve
+from pcopy.jobs.lifecycle import CheckpointSettings
+from pcopy.report.screen import OutputOptions
 from pcopy.tasks.base.job import Options
 from pcopy.tools.arguments import CopyArguments
-from pcopy.units import parse_size, show_clock, show_seconds, show_size
+from pcopy.units import format_clock, format_seconds, format_size, parse_size
 from tests.support import refusals
 from tests.support.users import require_root
 
@@ -32,10 +32,10 @@ def refusal(*argv: str | bytes) -> str:
 
 def preserved(*argv: str) -> set[str]:
     preserve = parse([*argv, "a", "b"]).options.preserve
-    return {name for name in ATTRIBUTES if getattr(preserve, name)}
+    return {name for name in PRESERVABLE_METADATA if getattr(preserve, name)}
 
 
-ALL = set(ATTRIBUTES)
+ALL = set(PRESERVABLE_METADATA)
 OPTIONS = (
     *("-n", "-T", "-a", "-r", "-R", "-u", "-q", "-v", "-h", "--version", "--preserve", "--no-preserve", "--existing"),
     *("--modify-window", "--chunk-size", "--block-size", "--no-sync", "--errors", "--json", "--progress"),
@@ -45,7 +45,9 @@ OPTIONS = (
 
 
 def test_defaults() -> None:
-    assert parse(["a", "b"]) == CopyArguments(sources=(b"a",), destination=b"b", is_kept=True, keeping=Keeping())
+    assert parse(["a", "b"]) == CopyArguments(
+        sources=(b"a",), destination=b"b", is_recorded=True, checkpoint=CheckpointSettings()
+    )
     assert parse(["a", "b"]).options == Options()
 
 
@@ -80,9 +82,9 @@ def test_cps_target_directory_is_no_letter_without_effect() -> None:
 
 
 def test_habits_of_cp_and_rsync_are_told_what_they_mean_here() -> None:
-    help_text = early_answer(["--help"])
+    help_text = help_or_version(["--help"])
     assert help_text is not None
-    for option, advice in HABITS.items():
+    for option, advice in PCOPY_ADVICE.items():
         assert f"{option}: {advice}" in refusal(option, "a", "b")
         assert not re.search(rf" {re.escape(option)}\b(?!-)", help_text), option
         for named in re.findall(r"(?<!cp )--?[a-zA-Z][a-z-]*", advice):
@@ -91,7 +93,7 @@ def test_habits_of_cp_and_rsync_are_told_what_they_mean_here() -> None:
 
 def test_help_shows_how_a_value_that_may_be_left_out_is_written() -> None:
     """With ``=`` alone, or as the next word, too."""
-    help_text = early_answer(["--help"])
+    help_text = help_or_version(["--help"])
     assert help_text is not None
     shown = re.findall(r"^  (--[a-z]+ ?\[[^]]*\])", help_text, re.MULTILINE)
     assert shown == ["--inplace[=HOW]", "--resume [JOB|DIR]", "--discard [JOB ...]", "--progress [HOW]"]
@@ -104,19 +106,19 @@ def test_help_shows_how_a_value_that_may_be_left_out_is_written() -> None:
 def test_help_beside_paths_ends_with_no_status_0() -> None:
     """rsync's users write -avh, for sizes in units: nothing would be copied, and all be well."""
     for argv in (["-avh", "a", "b"], ["a", "b", "-h"], ["-h", "a"]):
-        assert early_answer(argv) is None
-        assert PVERIFY.early_answer(argv) is None
+        assert help_or_version(argv) is None
+        assert PVERIFY.help_or_version(argv) is None
         assert "-h prints the help only without paths" in refusal(*argv)
-    assert PVERIFY.early_answer(["-vh", "a", "b"]) is None
+    assert PVERIFY.help_or_version(["-vh", "a", "b"]) is None
     assert "-h prints the help only" in refusals.refusal(partial(PVERIFY.parse, ["-vh", "a", "b"]))
-    assert early_answer(["a", "--help", "b"]) == early_answer(["-h"]) == early_answer(["-qh"])
+    assert help_or_version(["a", "--help", "b"]) == help_or_version(["-h"]) == help_or_version(["-qh"])
 
 
 def test_progress_may_stand_without_a_value() -> None:
     assert parse(["--progress", "a", "b"]) == parse(["a", "b"])
     assert (
         parse(["a", "b", "--progress"])
-        == parse(["a", "--progress", "-q", "b"])._replace(telling=Telling())
+        == parse(["a", "--progress", "-q", "b"])._replace(telling=OutputOptions())
         == parse(["a", "b"])
     )
     assert parse(["--progress", "json", "a", "b"]).telling.progress == "json"
@@ -173,7 +175,7 @@ def test_letters_that_stand_together() -> None:
     options = parse(["-axL", "a", "b"]).options
     assert options.one_file_system and options.dereference
     assert parse(["-a", "--one-file-system", "--dereference", "a", "b"]).options == options
-    assert early_answer(["-Lxh"]) is not None
+    assert help_or_version(["-Lxh"]) is not None
     assert parse(["--inplace", "a", "b"]).options.inplace
 
 
@@ -210,7 +212,7 @@ def test_what_is_preserved() -> None:
 def test_an_unknown_attribute_is_named_with_the_known_ones() -> None:
     text = refusal("--preserve", "mode,colour", "a", "b")
     assert "colour" in text
-    for word in (*ATTRIBUTES, "all"):
+    for word in (*PRESERVABLE_METADATA, "all"):
         assert word in text
     assert "''" in refusal("--no-preserve=", "a", "b")
 
@@ -304,7 +306,7 @@ def test_a_list_that_pverify_writes_has_a_class_and_a_file(value: str, told: str
 
 
 def test_help_fits_and_names_every_option() -> None:
-    text = early_answer(["-rh"])
+    text = help_or_version(["-rh"])
     assert text is not None
     assert max(map(len, text.splitlines())) <= 80
     for option in OPTIONS:
@@ -314,10 +316,10 @@ def test_help_fits_and_names_every_option() -> None:
 
 
 def test_early_answers() -> None:
-    assert early_answer(["a", "--version"]) == f"pcopy {__version__} (kernel {kernel_name()})"
-    assert early_answer(["-h"]) == early_answer([b"--help"]) == early_answer(["-hq"])
-    assert early_answer(["a", "-n", "2", "b", "-q"]) is None
-    assert early_answer(["--", "--version", "-h"]) is None
+    assert help_or_version(["a", "--version"]) == f"pcopy {__version__} (kernel {backend_name()})"
+    assert help_or_version(["-h"]) == help_or_version([b"--help"]) == help_or_version(["-hq"])
+    assert help_or_version(["a", "-n", "2", "b", "-q"]) is None
+    assert help_or_version(["--", "--version", "-h"]) is None
 
 
 def test_the_version_needs_no_parser() -> None:
@@ -365,7 +367,7 @@ def test_what_is_no_size(text: str) -> None:
 
 
 def test_sizes_and_times_are_written() -> None:
-    sizes = [show_size(size) for size in (0, 999, 1000, 1536, 10_200_000, 3 << 38, 10 << 40, 1 << 70)]
+    sizes = [format_size(size) for size in (0, 999, 1000, 1536, 10_200_000, 3 << 38, 10 << 40, 1 << 70)]
     assert sizes == ["0 B", "999 B", "0.98 KiB", "1.50 KiB", "9.73 MiB", "768 GiB", "10.0 TiB", "1024 EiB"]
-    assert [show_seconds(span) for span in (0.123, 12.34, 59.96, 3723)] == ["0.12 s", "12.3 s", "1:00", "1:02:03"]
-    assert [show_clock(span) for span in (7, 754, 3723, 183845)] == ["0:07", "12:34", "1:02:03", "2 d 03:04:05"]
+    assert [format_seconds(span) for span in (0.123, 12.34, 59.96, 3723)] == ["0.12 s", "12.3 s", "1:00", "1:02:03"]
+    assert [format_clock(span) for span in (7, 754, 3723, 183845)] == ["0:07", "12:34", "1:02:03", "2 d 03:04:05"]

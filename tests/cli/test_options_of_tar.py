@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.cli import mistakes
-from pcopy.cli.mistakes import OF_PTAR
+from pcopy.cli.mistakes import ADVICE_OF_PTAR
 from pcopy.cli.ptar import PTAR
 from tests.support import refusals
 from tests.support.archives import ptar
@@ -33,14 +33,14 @@ def options_of_tar() -> list[str]:
 
 def test_each_option_of_tar_is_known() -> None:
     has = {option for action in PTAR.parser()._actions for option in action.option_strings}
-    assert [option for option in options_of_tar() if option not in has and option not in OF_PTAR.habits] == []
-    assert has.isdisjoint(OF_PTAR.habits.keys() - {"-h"})  # which is for the help
+    assert [option for option in options_of_tar() if option not in has and option not in ADVICE_OF_PTAR.by_option] == []
+    assert has.isdisjoint(ADVICE_OF_PTAR.by_option.keys() - {"-h"})  # which is for the help
 
 
 def test_others_are_told_in_one_line_what_to_write() -> None:
-    help_text = PTAR.early_answer(["--help"])
+    help_text = PTAR.help_or_version(["--help"])
     assert help_text is not None
-    for option, advice in OF_PTAR.habits.items():
+    for option, advice in ADVICE_OF_PTAR.by_option.items():
         told = refusals.refusal(partial(PTAR.parse, ["-c", "-f", "a.tar", option, "b"]))
         assert told.startswith(f"{option}: {advice}"), option
         assert "\n" not in told
@@ -52,7 +52,7 @@ def test_others_are_told_in_one_line_what_to_write() -> None:
 def test_in_a_bundle_too(bundle: str) -> None:
     told = refusals.refusal(partial(PTAR.parse, [bundle, "a.tar"]))
     letter = f"-{bundle[-2]}"
-    assert told.startswith(f"{letter} in {bundle}: {OF_PTAR.habits[letter]}")
+    assert told.startswith(f"{letter} in {bundle}: {ADVICE_OF_PTAR.by_option[letter]}")
 
 
 @pytest.fixture

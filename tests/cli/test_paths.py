@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.errors import Refused
-from pcopy.jobs.paths import resolve
+from pcopy.errors import RequestRefused
+from pcopy.jobs.paths import resolve_roots
 from pcopy.tasks.base.job import Root
 from tests.support import refusals
 
@@ -28,7 +28,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def roots(*paths: str, exact: bool = False) -> tuple[Root, ...]:
     *sources, destination = map(os.fsencode, paths)
-    return resolve(sources, destination, exact)
+    return resolve_roots(sources, destination, exact)
 
 
 def route(*paths: str, exact: bool = False) -> tuple[str, str, str, str]:
@@ -107,10 +107,10 @@ def test_the_root_directory_is_a_destination() -> None:
 def test_names_may_be_any_bytes() -> None:
     name = b"\xff\n\x1b"
     Path(os.fsdecode(name)).touch()
-    (root,) = resolve([name], b"out", False)
+    (root,) = resolve_roots([name], b"out", False)
     assert (root.item, root.name) == (name, name)
-    with pytest.raises(Refused, match=r"\\xff\\n\\x1bx: does not exist"):
-        resolve([name + b"x"], b"out", False)
+    with pytest.raises(RequestRefused, match=r"\\xff\\n\\x1bx: does not exist"):
+        resolve_roots([name + b"x"], b"out", False)
 
 
 # Symbolic links and other types
@@ -336,5 +336,5 @@ def test_contents_and_a_name_that_is_among_them() -> None:
 
 
 def test_no_source() -> None:
-    with pytest.raises(Refused):
-        resolve([], b"out", False)
+    with pytest.raises(RequestRefused):
+        resolve_roots([], b"out", False)

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from pcopy.cli import pverify
-from pcopy.errors import OK
-from pcopy.launch.tool import Ended
+from pcopy.errors import EXIT_OK
+from pcopy.launch.tool import JobResult
 from pcopy.report.screen import failure_json, failure_line
 from pcopy.tasks.base.job import Failure, Totals
 from pcopy.tools.arguments import VerifyArguments
-from pcopy.tools.summary import summary_lines, summary_of
-from pcopy.tools.verify import VerifyPreparation
+from pcopy.tools.summary import copy_json_summary, summary_lines
+from pcopy.tools.verify import VerifyJob
 
 TOTALS = Totals(
     found=1250, found_bytes=5 << 30, files=1200, directories=30, symlinks=5, special=1, hardlinks=4, bytes=3 << 30,
@@ -65,8 +65,8 @@ def test_summary_of_a_job_that_stopped() -> None:
 
 
 def test_summary_for_programs() -> None:
-    ended = Ended(1, TOTALS._replace(verified=9, confirmed_bytes=5 << 20), None, (("8 stripes", 7),))
-    text = json.dumps(summary_of(ended, 12.00049, 4))
+    ended = JobResult(1, TOTALS._replace(verified=9, confirmed_bytes=5 << 20), None, (("8 stripes", 7),))
+    text = json.dumps(copy_json_summary(ended, 12.00049, 4))
     assert "\n" not in text
     assert json.loads(text) == {
         "found": 1250, "copied": 1240, "files": 1200, "directories": 30, "symlinks": 5, "special": 1, "hardlinks": 4,
@@ -76,7 +76,7 @@ def test_summary_for_programs() -> None:
         "seconds": 12.0, "bytes_per_second": round((3 << 30) / 12.00049), "ranks": 4, "signature": None,
         "job": None, "sequential": False, "exit_status": 1, "mended": 0, "excluded": 0,
     }  # fmt: skip
-    assert summary_of(Ended(0, Totals(), None), 0.0, 1)["bytes_per_second"] == 0
+    assert copy_json_summary(JobResult(0, Totals(), None), 0.0, 1)["bytes_per_second"] == 0
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_comparison_that_takes_no_time_has_no_rate(
     """The clock of a machine may stand still for so short a job."""
     for name in ("one", "another"):
         (tmp_path / name).mkdir()
-    preparation = VerifyPreparation(VerifyArguments((bytes(tmp_path / "one"), bytes(tmp_path / "another"))))
+    preparation = VerifyJob(VerifyArguments((bytes(tmp_path / "one"), bytes(tmp_path / "another"))))
     monkeypatch.setattr(time, "monotonic", lambda: preparation.began)
-    assert preparation.tell_end(Ended(OK, Totals(bytes=5), None), 1) == OK
+    assert preparation.report_end(JobResult(EXIT_OK, Totals(bytes=5), None), 1) == EXIT_OK
     assert "of 5 B in 0.00 s: 0 B/s" in capsys.readouterr().err

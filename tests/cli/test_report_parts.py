@@ -12,16 +12,16 @@ from random import Random
 
 import pytest
 
-from pcopy.report.history import FIRST_FAILURES, MOST_KINDS, FailureSums, History
-from pcopy.report.metrics import begins_as_metrics
-from pcopy.report.page.charts import MOST_BINS, binned, scale
+from pcopy.report.history import MAX_FAILURES, MAX_KINDS, FailureSummary, JobHistory
+from pcopy.report.metrics import is_metrics_beginning
+from pcopy.report.page.charts import MAX_BINS, rates_in_bins, scale_end
 from pcopy.report.page.markup import Markup, element, joined
-from pcopy.report.recorder import End, Facts
-from pcopy.report.report import JobReport, as_json, begins_as_report
+from pcopy.report.recorder import JobEnd, RunFacts
+from pcopy.report.report import JobReport, is_report_beginning, json_text
 from pcopy.tasks.base.actions import HARD_LINK, Action
-from pcopy.tasks.base.itemized import Itemized
+from pcopy.tasks.base.itemized import ItemOutcomes
 from pcopy.tasks.base.job import Failure, Job, Options, Root, Totals
-from pcopy.tasks.base.rank_sums import SLOWEST, RankSums, RankWork
+from pcopy.tasks.base.rank_sums import MAX_SLOWEST_FILES, RankSums, RankWork
 from pcopy.tools.director import STAGES
 
 
@@ -29,11 +29,11 @@ from pcopy.tools.director import STAGES
 def test_samples_are_few_and_lose_nothing(samples: int, most: int) -> None:
     random = Random(1)
     before = Totals(found=5, files=5, moved=1000)
-    history, now, moved = History(100.0, before, most), 100.0, 1000
+    history, now, moved = JobHistory(100.0, before, most), 100.0, 1000
     for number in range(samples):
         now += random.choice((0.001, 0.5, 0.5, 2.0))
         moved += random.randrange(1000)
-        history.add(now, "copy" if number < samples / 2 else "verify", Totals(files=5 + number, moved=moved))
+        history.add_sample(now, "copy" if number < samples / 2 else "verify", Totals(files=5 + number, moved=moved))
         assert history.samples[-1].moved == moved - 1000
     rows = history.samples
     assert len(rows) <= most and (samples < most or len(rows) > most / 3)
@@ -46,22 +46,22 @@ def test_samples_are_few_and_lose_nothing(samples: int, most: int) -> None:
 
 
 def test_samples_stay_evenly_spread() -> None:
-    history = History(0.0, Totals(), 100)
+    history = JobHistory(0.0, Totals(), 100)
     for number in range(1, 20_001):
-        history.add(number * 0.5, "copy", Totals(moved=number))
+        history.add_sample(number * 0.5, "copy", Totals(moved=number))
     gaps = [other.seconds - one.seconds for one, other in itertools.pairwise(history.samples[1:-1])]
     assert max(gaps) <= 2.1 * min(gaps)
 
 
 def test_kinds_of_failures_are_counted_within_bounds() -> None:
-    sums = FailureSums()
-    for number in range(MOST_KINDS + 50):
-        sums.add([Failure(b"path-%d" % number, f"setxattr user.{number:04}", 95, "")] * 2)
-    sums.add([Failure(b"other", "setxattr user.0007", 95, "")])
+    sums = FailureSummary()
+    for number in range(MAX_KINDS + 50):
+        sums.add_failures([Failure(b"path-%d" % number, f"setxattr user.{number:04}", 95, "")] * 2)
+    sums.add_failures([Failure(b"other", "setxattr user.0007", 95, "")])
     kinds = sums.kinds()
-    assert len(kinds) == MOST_KINDS and sums.others == 100 and len(sums.first) == FIRST_FAILURES
-    assert (kinds[0].operation, kinds[0].number, kinds[0].example.path) == ("setxattr user.0007", 3, b"path-7")
-    assert sum(kind.number for kind in kinds) + sums.others == 2 * (MOST_KINDS + 50) + 1
+    assert len(kinds) == MAX_KINDS and sums.uncategorised == 100 and len(sums.first) == MAX_FAILURES
+    assert (kinds[0].operation, kinds[0].failures, kinds[0].example.path) == ("setxattr user.0007", 3, b"path-7")
+    assert sum(kind.failures for kind in kinds) + sums.uncategorised == 2 * (MAX_KINDS + 50) + 1
 
 
 @pytest.mark.parametrize("number", [2, 3, 50, 1000])
@@ -69,21 +69,21 @@ def test_a_curve_holds_all_that_was_summed_up(number: int) -> None:
     random = Random(number)
     times = [0.0, *itertools.accumulate(random.choice((0.0005, 0.5, 3.0)) for _ in range(number - 1))]
     sums = [0, *itertools.accumulate(random.randrange(10**9) for _ in range(number - 1))]
-    bins = binned(times, sums)
-    assert 1 <= len(bins) <= MOST_BINS
+    bins = rates_in_bins(times, sums)
+    assert 1 <= len(bins) <= MAX_BINS
     assert sum(each.rate * (each.end - each.start) for each in bins) == pytest.approx(sums[-1])
     assert (bins[0].start, bins[-1].end) == (0.0, times[-1])
 
 
 def test_a_curve_of_nothing() -> None:
-    assert binned([0.0], [5]) == [] and binned([1.0, 1.0], [0, 5]) == []
+    assert rates_in_bins([0.0], [5]) == [] and rates_in_bins([1.0, 1.0], [0, 5]) == []
 
 
 @pytest.mark.parametrize("base", [1000, 1024])
 def test_a_scale_ends_a_little_above(base: int) -> None:
     for power in range(150):
         most = 1.2**power
-        assert most <= scale(most, base) <= 1.7 * most, most
+        assert most <= scale_end(most, base) <= 1.7 * most, most
 
 
 def of_rank(rank: int, random: Random) -> tuple[RankSums, list[tuple[int, int, bytes]], list[tuple[int, int]]]:
@@ -97,7 +97,7 @@ def of_rank(rank: int, random: Random) -> tuple[RankSums, list[tuple[int, int, b
         directory = b"d%d" % action
         if sizes:
             columns = array("Q", sizes).tobytes(), array("Q", times).tobytes()
-            sums.add([Itemized(int(action), directory, b"/".join(names), b"f" * len(names), *columns)])
+            sums.add([ItemOutcomes(int(action), directory, b"/".join(names), b"f" * len(names), *columns)])
         timed += [
             (took, size, directory + b"/" + name) for took, size, name in zip(times, sizes, names, strict=True) if took
         ]
@@ -114,12 +114,12 @@ def test_what_ranks_say_is_the_same_whichever_way_it_goes(fan_out: int) -> None:
         sums = made[rank][0]
         for child in range(fan_out * rank + 1, min(fan_out * rank + fan_out, len(made) - 1) + 1):
             sums.merge(words(child))
-        return sums.words()
+        return sums.packed()
 
-    heard = RankSums.heard(words(0))
+    heard = RankSums.from_packed(words(0))
     assert [work.rank for work in sorted(heard.ranks)] == list(range(23))
     timed = sorted((each for _, some, _ in made for each in some), reverse=True)
-    assert [tuple(each) for each in heard.slowest] == timed[:SLOWEST]
+    assert [tuple(each) for each in heard.slowest] == timed[:MAX_SLOWEST_FILES]
     outcomes = {"copied": (0, 1), "skipped": (2, 4), "failed": (5,)}
     for what, actions in outcomes.items():
         sizes = [size for _, _, some in made for action, size in some if action in actions]
@@ -132,7 +132,7 @@ def test_further_names_and_what_is_no_file_have_no_size() -> None:
     sums = RankSums()
     numbers = array("Q", [0, 0, 0, 7, 9]).tobytes()
     kinds = b"d" + HARD_LINK + b"l" + b"f" + b"\0"
-    sums.add([Itemized(int(Action.COPY), b"d", b"a/b/c/d/e", kinds, numbers, array("Q", [9] * 5).tobytes())])
+    sums.add([ItemOutcomes(int(Action.COPY), b"d", b"a/b/c/d/e", kinds, numbers, array("Q", [9] * 5).tobytes())])
     assert sum(sums.sizes["copied"].files) == 2 and sum(sums.sizes["copied"].bytes) == 16
     assert [each.path for each in sums.slowest] == [b"d/d"]
 
@@ -169,10 +169,12 @@ def test_what_differs_from_the_defaults_is_told(tmp_path: Path) -> None:
     report = JobReport([bytes(file)], 0o022, lambda: 0.0, lambda: 1.5e9)
     words = ["a b", "$HOME", "--existing=changed"]
     report.begin(
-        Facts("pcopy", "copied", True, STAGES, Job("0a", 1, ROOTS, options), ["h"], "kernel c", 1.5e9, words=words),
+        RunFacts(
+            "pcopy", "copied", True, STAGES, Job("0a", 1, ROOTS, options), ["h"], "kernel c", 1.5e9, command_line=words
+        ),
         print,
     )
-    report.end(End(75, Totals(found=3), "stopped by SIGTERM"))
+    report.end(JobEnd(75, Totals(found=3), "stopped by SIGTERM"))
     values = json.loads(file.read_text())
     assert values["job"]["options"] == {
         "existing": "changed",
@@ -182,9 +184,11 @@ def test_what_differs_from_the_defaults_is_told(tmp_path: Path) -> None:
     assert values["command"] == "pcopy 'a b' '$HOME' --existing=changed"
     assert (values["started"], values["halted"]) == ("2017-07-14T02:40:00Z", "stopped by SIGTERM")
     assert values["meaning"] == "ended with status 75" and values["ranks"] == values["sizes"] == []
-    assert begins_as_report(file.read_bytes()[:100]) and not begins_as_metrics(file.read_bytes()[:100])
+    assert is_report_beginning(file.read_bytes()[:100]) and not is_metrics_beginning(file.read_bytes()[:100])
 
 
-@pytest.mark.parametrize("text", ["", "{}", '{"format": "pcopy-report"}', "<!doctype html>\n<html>", as_json({"a": 1})])
+@pytest.mark.parametrize(
+    "text", ["", "{}", '{"format": "pcopy-report"}', "<!doctype html>\n<html>", json_text({"a": 1})]
+)
 def test_what_is_no_report_is_known(text: str) -> None:
-    assert not begins_as_report(text.encode())
+    assert not is_report_beginning(text.encode())

@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from pcopy.errors import Refused
-from pcopy.report.bar import BarScreen, details, open_screen, render
-from pcopy.report.gauge import Gauge
+from pcopy.errors import RequestRefused
+from pcopy.report.bar import BarScreen, details_line, open_screen, render_bar
+from pcopy.report.gauge import ProgressGauge
 from pcopy.report.lines_file import LinesFile
-from pcopy.report.screen import FAILURES_SHOWN, PlainScreen, Screen, Telling
+from pcopy.report.screen import MAX_FAILURES_SHOWN, LinesScreen, OutputOptions, ProgressScreen
 from pcopy.tasks.base.job import Failure, Totals
-from pcopy.tools.copy import COPY
+from pcopy.tools.copy import COPY_TOOL
 from pcopy.tools.director import STAGES
 
 
@@ -61,7 +61,7 @@ def failed(count: int, first: int = 0) -> list[Failure]:
 
 def test_a_line_each_interval() -> None:
     clock, stream = Clock(), io.StringIO()
-    screen = PlainScreen(COPY.name, COPY.stages, stream, 10.0, clock)
+    screen = LinesScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 10.0, clock)
     for _ in range(1000):
         screen.progress("copying", HALF, ())
     assert stream.getvalue() == ""
@@ -81,7 +81,7 @@ def test_a_line_each_interval() -> None:
 
 def test_quiet_shows_errors_and_notices_only() -> None:
     clock, stream = Clock(), io.StringIO()
-    screen = open_screen(COPY.name, COPY.stages, Telling(quiet=True), stream, clock)
+    screen = open_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(quiet=True), stream, clock)
     clock.now += 1000
     screen.progress("copying", HALF, ())
     assert stream.getvalue() == ""
@@ -98,7 +98,7 @@ TOTALS = Totals(found=10, found_bytes=1 << 30, files=4, directories=1, bytes=1 <
 
 def json_lines(totals: Totals, silent: tuple[int, ...] = ()) -> list[dict[str, Any]]:
     clock, stream = Clock(), io.StringIO()
-    screen = open_screen(COPY.name, COPY.stages, Telling(progress="json"), stream, clock)
+    screen = open_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(progress="json"), stream, clock)
     for _ in range(2):
         clock.now += 0.99
         screen.progress("copy", totals, silent)
@@ -143,11 +143,11 @@ def test_the_schema_is_documented() -> None:
 @pytest.mark.parametrize("batch", [1, 7, 100, 250])
 def test_the_first_failures_are_shown(batch: int) -> None:
     stream = io.StringIO()
-    screen = Screen(COPY.name, COPY.stages, stream, 1.0, Clock())
+    screen = ProgressScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 1.0, Clock())
     for first in range(0, 250, batch):
         screen.failures(failed(min(batch, 250 - first), first))
     lines = stream.getvalue().splitlines()
-    assert len(lines) == FAILURES_SHOWN + 1
+    assert len(lines) == MAX_FAILURES_SHOWN + 1
     assert lines[0].startswith("pcopy: item 0: ")
     assert lines[-2].startswith("pcopy: item 99: ")
     assert lines[-1] == "pcopy: more failures: use --errors FILE"
@@ -155,10 +155,10 @@ def test_the_first_failures_are_shown(batch: int) -> None:
 
 def test_no_more_failures_than_are_shown() -> None:
     stream = io.StringIO()
-    screen = Screen(COPY.name, COPY.stages, stream, 1.0, Clock())
-    screen.failures(failed(FAILURES_SHOWN))
+    screen = ProgressScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 1.0, Clock())
+    screen.failures(failed(MAX_FAILURES_SHOWN))
     screen.failures([])
-    assert len(stream.getvalue().splitlines()) == FAILURES_SHOWN
+    assert len(stream.getvalue().splitlines()) == MAX_FAILURES_SHOWN
 
 
 def test_all_failures_are_in_the_errors_file(tmp_path: Path) -> None:
@@ -166,8 +166,8 @@ def test_all_failures_are_in_the_errors_file(tmp_path: Path) -> None:
     old = '{"path": "old"}\n'
     path.write_text(old)
     stream = io.StringIO()
-    telling = Telling(errors=bytes(path), quiet=True)
-    with closing(open_screen(COPY.name, COPY.stages, telling, stream, Clock())) as screen:
+    telling = OutputOptions(errors=bytes(path), quiet=True)
+    with closing(open_screen(COPY_TOOL.name, COPY_TOOL.stages, telling, stream, Clock())) as screen:
         assert path.read_text() == old
         screen.begin()
         assert path.read_text() == ""
@@ -180,13 +180,13 @@ def test_all_failures_are_in_the_errors_file(tmp_path: Path) -> None:
 
 
 def test_an_errors_file_that_cannot_be_made(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="no/file: cannot write the errors file: No such file or directory"):
-        open_screen(COPY.name, COPY.stages, Telling(errors=bytes(tmp_path / "no/file")), io.StringIO())
+    with pytest.raises(RequestRefused, match="no/file: cannot write the errors file: No such file or directory"):
+        open_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(errors=bytes(tmp_path / "no/file")), io.StringIO())
 
 
 def test_an_errors_file_that_fails_is_told_of_once() -> None:
     stream = io.StringIO()
-    screen = Screen(COPY.name, COPY.stages, stream, 1.0, Clock(), [LinesFile(b"/dev/full", "errors")])
+    screen = ProgressScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 1.0, Clock(), [LinesFile(b"/dev/full", "errors")])
     screen.begin()
     screen.failures(failed(1))
     screen.failures(failed(1, 1))
@@ -198,10 +198,10 @@ def test_an_errors_file_that_fails_is_told_of_once() -> None:
     ]
 
 
-@pytest.mark.parametrize("kind", [PlainScreen, BarScreen])
-def test_a_terminal_that_is_gone_does_not_end_the_job(kind: type[PlainScreen] | type[BarScreen]) -> None:
+@pytest.mark.parametrize("kind", [LinesScreen, BarScreen])
+def test_a_terminal_that_is_gone_does_not_end_the_job(kind: type[LinesScreen] | type[BarScreen]) -> None:
     clock = Clock()
-    screen = kind(COPY.name, COPY.stages, Broken(), 1.0, clock)
+    screen = kind(COPY_TOOL.name, COPY_TOOL.stages, Broken(), 1.0, clock)
     for _ in range(3):
         clock.now += 1
         screen.progress("copying", HALF, ())
@@ -216,7 +216,7 @@ def test_a_terminal_that_is_gone_does_not_end_the_job(kind: type[PlainScreen] | 
 def drawn(width: int, totals: Totals, silent: tuple[int, ...] = (), **options: bool) -> list[str]:
     stream = io.StringIO()
     console = Console(file=stream, width=width, no_color=True, **options)  # type: ignore[arg-type]
-    console.print(render("copying", Gauge(0.0, STAGES).read(10.0, totals), silent, width))
+    console.print(render_bar("copying", ProgressGauge(0.0, STAGES).read(10.0, totals), silent, width))
     return stream.getvalue().splitlines()
 
 
@@ -238,17 +238,17 @@ def test_the_whole_bar() -> None:
 
 
 def test_what_matters_least_goes_first() -> None:
-    reading = Gauge(0.0, STAGES).read(10.0, HALF._replace(failed=1))
-    lengths = [len(details(reading, (4,), width)) for width in range(120)]
+    reading = ProgressGauge(0.0, STAGES).read(10.0, HALF._replace(failed=1))
+    lengths = [len(details_line(reading, (4,), width)) for width in range(120)]
     assert all(length <= width for width, length in enumerate(lengths) if width >= 29)
-    assert details(reading, (4,), 30) == "1 failed, 512 MiB of 1.00 GiB"
-    assert "rank 4" in details(reading, (4,), 75)
+    assert details_line(reading, (4,), 30) == "1 failed, 512 MiB of 1.00 GiB"
+    assert "rank 4" in details_line(reading, (4,), 75)
 
 
 def test_the_bar_is_drawn_below_failures_and_cleared() -> None:
     clock, stream = Clock(), io.StringIO()
     console = Console(file=stream, width=80, force_terminal=True, color_system=None, _environ={"TERM": "xterm"})
-    screen = BarScreen(COPY.name, COPY.stages, stream, 0.5, clock)
+    screen = BarScreen(COPY_TOOL.name, COPY_TOOL.stages, stream, 0.5, clock)
     screen.console = console
     screen.failures(failed(1))
     screen.progress("copying", HALF, ())
@@ -272,17 +272,17 @@ def test_the_bar_is_drawn_below_failures_and_cleared() -> None:
     ("telling", "lines"),
     [
         (
-            Telling(verbose=1, progress="none"),
+            OutputOptions(verbose=1, progress="none"),
             ["pcopy: copying: 2 of 3 items done so far", "pcopy: finishing: 2 of 3 items done so far"],
         ),
-        (Telling(verbose=1, quiet=True), []),
-        (Telling(progress="none"), []),
-        (Telling(progress="none", interval=0.5), []),
+        (OutputOptions(verbose=1, quiet=True), []),
+        (OutputOptions(progress="none"), []),
+        (OutputOptions(progress="none", interval=0.5), []),
     ],
 )
-def test_each_phase_is_told_once_if_more_is_wanted(telling: Telling, lines: list[str]) -> None:
+def test_each_phase_is_told_once_if_more_is_wanted(telling: OutputOptions, lines: list[str]) -> None:
     clock, stream = Clock(), io.StringIO()
-    screen = open_screen(COPY.name, COPY.stages, telling, stream, clock)
+    screen = open_screen(COPY_TOOL.name, COPY_TOOL.stages, telling, stream, clock)
     for phase in ("copying", "copying", "finishing"):
         clock.now += 100
         screen.progress(phase, Totals(found=3, files=1, skipped=1), ())
@@ -295,17 +295,17 @@ def test_each_phase_is_told_once_if_more_is_wanted(telling: Telling, lines: list
 def test_the_screen_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
 
-    def kind(stream: io.StringIO, **values: Any) -> type[Screen]:
-        return type(open_screen(COPY.name, COPY.stages, Telling(**values), stream))
+    def kind(stream: io.StringIO, **values: Any) -> type[ProgressScreen]:
+        return type(open_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(**values), stream))
 
-    assert kind(io.StringIO()) is PlainScreen
+    assert kind(io.StringIO()) is LinesScreen
     assert kind(Terminal()) is BarScreen
-    assert kind(Terminal(), progress="plain") is PlainScreen
-    assert kind(Terminal(), progress="none") is Screen
-    assert kind(Terminal(), quiet=True) is Screen
-    assert kind(io.StringIO(), progress="bar") is PlainScreen
+    assert kind(Terminal(), progress="plain") is LinesScreen
+    assert kind(Terminal(), progress="none") is ProgressScreen
+    assert kind(Terminal(), quiet=True) is ProgressScreen
+    assert kind(io.StringIO(), progress="bar") is LinesScreen
     monkeypatch.setenv("TERM", "dumb")
-    assert kind(Terminal(), progress="bar") is PlainScreen
+    assert kind(Terminal(), progress="bar") is LinesScreen
 
 
 def test_rich_comes_with_the_first_drawing_only() -> None:

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.errors import Refused
-from pcopy.jobs.lifecycle import Keeping, KeptJob
-from pcopy.jobs.rank_store import check_shared
+from pcopy.errors import RequestRefused
+from pcopy.jobs.lifecycle import CheckpointSettings, JobDirectory
+from pcopy.jobs.rank_store import check_job_visible
 from pcopy.tasks.base.job import Totals
 from tests.checkpoint.made import job_of, made, some_root
 
@@ -21,13 +21,13 @@ PATIENCE = 30.0
 @pytest.mark.parametrize("seen", [False, True], ids=["it was there for a moment", "it was there before"])
 def test_nobody_waits_for_a_job_that_has_been_removed(area: Path, seen: bool) -> None:
     path = area / "job"
-    keeping = Keeping(directory=bytes(path))
+    keeping = CheckpointSettings(directory=bytes(path))
     if not seen:
         made(path)
         threading.Timer(0.5, shutil.rmtree, (path,)).start()
     began = time.monotonic()
-    with pytest.raises(Refused, match="the job was removed by another process"):
-        check_shared(keeping, PATIENCE, b"current", seen=seen)
+    with pytest.raises(RequestRefused, match="the job was removed by another process"):
+        check_job_visible(keeping, PATIENCE, b"current", was_seen=seen)
     assert time.monotonic() - began < PATIENCE / 2
 
 
@@ -40,11 +40,11 @@ def test_a_job_that_is_late_is_waited_for(area: Path) -> None:
         (path / "current").touch()
 
     threading.Timer(0.6, store).start()
-    keeping = Keeping(directory=bytes(path), nonce="ab" * 16)
-    with pytest.raises(Refused, match="not a directory that all hosts share"):
-        check_shared(keeping, 0.2, b"current")
+    keeping = CheckpointSettings(directory=bytes(path), nonce="ab" * 16)
+    with pytest.raises(RequestRefused, match="not a directory that all hosts share"):
+        check_job_visible(keeping, 0.2, b"current")
     began = time.monotonic()
-    check_shared(keeping, PATIENCE, b"current")
+    check_job_visible(keeping, PATIENCE, b"current")
     assert 0.5 < time.monotonic() - began < PATIENCE / 2
 
 
@@ -54,13 +54,13 @@ def test_what_other_ranks_write_while_a_job_is_given_up_goes_at_its_end(
 ) -> None:
     """They may be in the midst of their first record."""
     path = area / "above" / "job"
-    kept = KeptJob(Keeping(directory=bytes(path), at_start=True), job_of(some_root()))
-    kept.create()
-    kept.give_up()
+    kept = JobDirectory(CheckpointSettings(directory=bytes(path), durable_at_start=True), job_of(some_root()))
+    kept.create_durably()
+    kept.abandon()
     path.mkdir(parents=True, exist_ok=True)
     path.chmod(0o700)
     (path / "run-1").mkdir()
     for name in ("lock-2", "run-1/facts-2"):
         (path / name).touch()
-    assert kept.end(status, Totals(), patience) == []
+    assert kept.finish(status, Totals(), patience) == []
     assert not list(area.iterdir())

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pcopy.cli.config_keys import BY_HAND, BY_HAND_OF
-from pcopy.cli.configuration import AGAINST
+from pcopy.cli.config_keys import COMMAND_LINE_ONLY, COMMAND_LINE_ONLY_BY_PROGRAM
+from pcopy.cli.configuration import CONFLICTS
 from pcopy.cli.pcopy import PCOPY
 from pcopy.cli.prm import PRM
 from pcopy.cli.program import Program
@@ -80,7 +80,7 @@ def all_keys(program: Program, *without: str) -> str:
     lines = []
     for action in program.parser()._actions:
         name = next((option[2:] for option in action.option_strings if option.startswith("--")), "")
-        if not name or name in (*BY_HAND, *BY_HAND_OF.get(program.name, ()), *without):
+        if not name or name in (*COMMAND_LINE_ONLY, *COMMAND_LINE_ONLY_BY_PROGRAM.get(program.name, ()), *without):
             continue
         value = "true" if action.nargs == 0 else list(action.choices or [])[-1:] or [SAMPLES[str(action.metavar)]]
         lines.append(f"{name}: {value if isinstance(value, str) else value[0]}\n")
@@ -93,7 +93,7 @@ class TestAnyCommand:
     def test_is_understood_whatever_files_set(self, files: Files, area: Path, words: list[str], side: int) -> None:
         """Files set what is usual. What is given by hand is wanted now, and never refused for their sake."""
         (area / "f.json").write_text("*.o\n")
-        pairs = [pair[side] for pair in AGAINST if pair[0] != pair[1]]
+        pairs = [pair[side] for pair in CONFLICTS if pair[0] != pair[1]]
         without = {name.partition("=")[0] for names in pairs for name in names}
         files(user=all_keys(PCOPY, "update", ("existing", "checksum")[side], *without))
         operands = [] if words[:1] in (["--resume"], ["--jobs"], ["--discard"], ["--control"]) else ["a/", "b"]
@@ -131,8 +131,8 @@ class TestShowConfig:
         wanted = parse(*words)
         (area / "again.yaml").write_text(text)
         found = parse("--config", "again.yaml")
-        telling = found.telling._replace(filters=wanted.telling.filters)  # their origins are other ones
-        assert found._replace(telling=telling) == wanted
+        telling = found.output._replace(filter_origins=wanted.output.filter_origins)  # their origins are other ones
+        assert found._replace(output=telling) == wanted
         again = shown("--config", "again.yaml")
         assert _values(again) == _values(text)
 

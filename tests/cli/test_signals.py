@@ -13,15 +13,15 @@ import pytest
 
 from pcopy.checkpoint import record
 from pcopy.engine.messages import Halt, PrimitiveUnpickler
-from pcopy.errors import UNSYNCED, Refused
+from pcopy.errors import SYNC_FAILED_CODE, RequestRefused
 from pcopy.launch.watch import signals as stop_signals
-from pcopy.launch.watch.signals import ORDERLY, StoppedBefore, StopSignals
-from pcopy.tools.summary import told_of_halt
+from pcopy.launch.watch.signals import STOP_SIGNALS, StoppedBeforeStart, StopSignals
+from pcopy.tools.summary import halt_text
 
 
 @pytest.fixture
 def signals() -> Iterator[StopSignals]:
-    before = {number: signal.getsignal(number) for number in ORDERLY}
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     yield StopSignals()
     for number, handler in before.items():
         signal.signal(number, handler)
@@ -33,26 +33,26 @@ def signals() -> Iterator[StopSignals]:
         (Halt("SIGTERM", 15), "stopped by SIGTERM; every file that has been copied is whole"),
         (Halt("too many errors"), "stopped early: too many errors; every file that has been copied is whole"),
         (
-            Halt("the destination could not be synced: Input/output error", UNSYNCED),
+            Halt("the destination could not be synced: Input/output error", SYNC_FAILED_CODE),
             "stopped early: the destination could not be synced: Input/output error",
         ),
     ],
 )
 def test_only_what_is_known_is_told(reason: Halt, text: str) -> None:
-    assert told_of_halt(reason, False) == text
+    assert halt_text(reason, False) == text
     may_be_cut_short = "; but what an earlier run was writing when it ended early may be cut short"
-    assert told_of_halt(reason, True) == (text if reason.code == UNSYNCED else text + may_be_cut_short)
+    assert halt_text(reason, True) == (text if reason.code == SYNC_FAILED_CODE else text + may_be_cut_short)
 
 
 def test_a_signal_before_the_first_task_ends_the_waiting(signals: StopSignals) -> None:
     """Also one that came before."""
     done: list[str] = []
     signals.install()
-    with pytest.raises(StoppedBefore, match="stopped by SIGUSR1 before anything") as caught:
-        signals.unless_stopped(partial(signalled, lambda: time.sleep(60)))
+    with pytest.raises(StoppedBeforeStart, match="stopped by SIGUSR1 before anything") as caught:
+        signals.run_unless_stopped(partial(signalled, lambda: time.sleep(60)))
     assert caught.value.status == 75
-    with pytest.raises(StoppedBefore, match="stopped by SIGUSR1 before anything"):
-        signals.unless_stopped(lambda: done.append("begun"))
+    with pytest.raises(StoppedBeforeStart, match="stopped by SIGUSR1 before anything"):
+        signals.run_unless_stopped(lambda: done.append("begun"))
     assert not done
 
 
@@ -82,27 +82,27 @@ def test_a_signal_strikes_no_cleanup(signals: StopSignals) -> None:
 
 def test_what_ends_before_a_signal_is_returned_or_raised(signals: StopSignals) -> None:
     signals.install()
-    assert signals.unless_stopped(lambda: 7) == 7
-    with pytest.raises(Refused, match="no room"):
-        signals.unless_stopped(partial(refuse, "no room"))
-    with pytest.raises(StoppedBefore):  # it matters more
-        signals.unless_stopped(partial(signalled, partial(refuse, "no room")))
+    assert signals.run_unless_stopped(lambda: 7) == 7
+    with pytest.raises(RequestRefused, match="no room"):
+        signals.run_unless_stopped(partial(refuse, "no room"))
+    with pytest.raises(StoppedBeforeStart):  # it matters more
+        signals.run_unless_stopped(partial(signalled, partial(refuse, "no room")))
 
 
 def refuse(text: str) -> None:
-    raise Refused(text)
+    raise RequestRefused(text)
 
 
 def test_without_a_thread_it_is_waited_for(signals: StopSignals, monkeypatch: pytest.MonkeyPatch) -> None:
     def none_to_be_had(_: object) -> None:
         raise OSError
 
-    monkeypatch.setattr(stop_signals, "Beside", none_to_be_had)
+    monkeypatch.setattr(stop_signals, "BackgroundThread", none_to_be_had)
     signals.install()
     done: list[int] = []
-    assert signals.unless_stopped(lambda: 7) == 7
-    with pytest.raises(StoppedBefore):
-        signals.unless_stopped(partial(signalled, lambda: done.append(1)))
+    assert signals.run_unless_stopped(lambda: 7) == 7
+    with pytest.raises(StoppedBeforeStart):
+        signals.run_unless_stopped(partial(signalled, lambda: done.append(1)))
     assert done == [1]
 
 
@@ -117,12 +117,12 @@ def test_a_signal_is_no_damage_of_what_is_being_read(signals: StopSignals, monke
     monkeypatch.setattr(record, "PrimitiveUnpickler", Signalled)
     signals.install()
     assert record.load_value(pickle.dumps((1,))) == (1,)
-    with pytest.raises(StoppedBefore):
-        signals.heed()
+    with pytest.raises(StoppedBeforeStart):
+        signals.raise_if_stopped()
 
 
 def test_afterwards_a_signal_only_asks(signals: StopSignals) -> None:
     signals.install()
-    signals.unless_stopped(lambda: None)
+    signals.run_unless_stopped(lambda: None)
     os.kill(os.getpid(), signal.SIGTERM)
     assert signals.reason == Halt("SIGTERM", 15)

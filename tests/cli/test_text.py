@@ -6,7 +6,14 @@ import random
 
 import pytest
 
-from pcopy.text import LONGEST_MESSAGE, counted, drawable, harmless, message_line, shown
+from pcopy.text import (
+    MAX_MESSAGE_LENGTH,
+    count_with_noun,
+    encodable_text,
+    one_line_message,
+    printable_path,
+    printable_text,
+)
 
 
 def unescaped(text: str) -> bytes:
@@ -31,36 +38,36 @@ def unescaped(text: str) -> bytes:
     ],
 )
 def test_names_are_shown(path: bytes, text: str) -> None:
-    assert shown(path) == text
+    assert printable_path(path) == text
 
 
 def test_whatever_is_shown_is_printable_and_ascii_names_can_be_had_back() -> None:
     chance = random.Random(7)
     for _ in range(2000):
         path = chance.randbytes(chance.randrange(12))
-        assert shown(path).isprintable()
+        assert printable_path(path).isprintable()
         ascii_path = bytes(byte & 0x7F for byte in path)
-        assert unescaped(shown(ascii_path)) == ascii_path
+        assert unescaped(printable_path(ascii_path)) == ascii_path
 
 
 def test_one_is_no_plural() -> None:
-    assert [counted(number, "item", "items") for number in (0, 1, 2000)] == ["0 items", "1 item", "2,000 items"]
+    assert [count_with_noun(number, "item", "items") for number in (0, 1, 2000)] == ["0 items", "1 item", "2,000 items"]
 
 
 def test_a_message_stays_on_its_line_and_keeps_its_backslashes() -> None:
-    assert harmless("cannot write a\\nb") == "cannot write a\\nb"
-    assert harmless("two\nlines \x1b[1m\udcff") == r"two\nlines \x1b[1m\xff"
+    assert printable_text("cannot write a\\nb") == "cannot write a\\nb"
+    assert printable_text("two\nlines \x1b[1m\udcff") == r"two\nlines \x1b[1m\xff"
 
 
 def test_only_a_message_beyond_the_limit_is_shortened() -> None:
-    path_max = shown(b"\x01" * 4095)  # each byte becomes four characters
-    assert message_line(path_max) == path_max and len(path_max) <= LONGEST_MESSAGE
-    line = message_line("begin" + "n" * (1 << 20) + "\n: open: File name too long")
+    path_max = printable_path(b"\x01" * 4095)  # each byte becomes four characters
+    assert one_line_message(path_max) == path_max and len(path_max) <= MAX_MESSAGE_LENGTH
+    line = one_line_message("begin" + "n" * (1 << 20) + "\n: open: File name too long")
     assert line.startswith("beginnnn") and line.endswith(r"nnn\n: open: File name too long")
-    assert "characters not shown" in line and len(line) < LONGEST_MESSAGE
+    assert "characters not shown" in line and len(line) < MAX_MESSAGE_LENGTH
 
 
 def test_a_stream_gets_what_it_can_express() -> None:
-    assert drawable("Größe 日\n\x9b", "utf-8") == "Größe 日\n\\xc2\\x9b"
-    assert drawable("Größe 日\n", "latin-1") == "Größe \\xe6\\x97\\xa5\n"
-    assert drawable("Größe\ud800", "ANSI_X3.4-1968") == r"Gr\xc3\xb6\xc3\x9fe\xed\xa0\x80"
+    assert encodable_text("Größe 日\n\x9b", "utf-8") == "Größe 日\n\\xc2\\x9b"
+    assert encodable_text("Größe 日\n", "latin-1") == "Größe \\xe6\\x97\\xa5\n"
+    assert encodable_text("Größe\ud800", "ANSI_X3.4-1968") == r"Gr\xc3\xb6\xc3\x9fe\xed\xa0\x80"

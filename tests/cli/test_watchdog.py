@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.beside import Beside
-from pcopy.fsio.close import close_written
-from pcopy.fsio.kernel.interface import Doing
-from pcopy.launch.rank import oldest_call
-from pcopy.launch.watch.watchdog import NoticePipe, Pace, Pulse, Voice, Watchdog
+from pcopy.beside import BackgroundThread
+from pcopy.fsio.close import close_after_write
+from pcopy.fsio.kernel.interface import RowInProgress
+from pcopy.launch.rank import oldest_operation
+from pcopy.launch.watch.watchdog import Heartbeat, NoticePipe, Pace, RankMessages, Watchdog
 from tests.support.processes import wait_until
 
 pytestmark = pytest.mark.alone
 
 ROOT = Path(__file__).parents[2]
-PACE = Pace(look=0.02, hanging=0.1, hanging_on_stop=0.05, no_answer=0.1)
+PACE = Pace(check=0.02, own_silence=0.1, silence_after_signal=0.05, no_answer=0.1)
 
 
 class Lines:
@@ -34,14 +34,14 @@ class Lines:
         self.lines.append(text)
 
 
-def watchdog(pulse: Pulse, lines: Lines, notes: NoticePipe | None = None) -> Watchdog:
+def watchdog(pulse: Heartbeat, lines: Lines, notes: NoticePipe | None = None) -> Watchdog:
     hosts = ("alpha", "beta", "gamma")
-    return Watchdog(Voice(0, hosts, lines.notice, notes), pulse, lambda: "at work", PACE)
+    return Watchdog(RankMessages(0, hosts, lines.notice, notes), pulse, lambda: "at work", PACE)
 
 
 def test_a_rank_that_hangs_says_where(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "fifo")
-    lines, pulse = Lines(), Pulse()
+    lines, pulse = Lines(), Heartbeat()
     watching = watchdog(pulse, lines)
     watching.start()
 
@@ -61,9 +61,9 @@ def test_a_rank_that_hangs_says_where(tmp_path: Path) -> None:
 
 
 def test_a_row_that_hangs_in_another_thread_is_told_with_its_call() -> None:
-    lines, pulse = Lines(), Pulse()
-    rows = [Doing(12.5, "create", b"/there/a\nb")]
-    watching = Watchdog(Voice(0, (), lines.notice), pulse, lambda: "at work", PACE, oldest=lambda: rows[0])
+    lines, pulse = Lines(), Heartbeat()
+    rows = [RowInProgress(12.5, "create", b"/there/a\nb")]
+    watching = Watchdog(RankMessages(0, (), lines.notice), pulse, lambda: "at work", PACE, oldest=lambda: rows[0])
     watching.start()
 
     def heard(text: str) -> bool:
@@ -72,7 +72,7 @@ def test_a_row_that_hangs_in_another_thread_is_told_with_its_call() -> None:
 
     assert wait_until(lambda: heard("has been silent for"), 60)
     assert lines.lines[0].endswith("), in create of /there/a\\nb; the job waits")
-    rows[0] = Doing(13.5, "", b"/there/c")
+    rows[0] = RowInProgress(13.5, "", b"/there/c")
     assert wait_until(lambda: heard("goes on after"), 60)
     watching.stop()
 
@@ -82,7 +82,7 @@ def test_a_row_that_hangs_in_another_thread_is_told_with_its_call() -> None:
 def test_sync_of_a_file_that_hangs_is_named_with_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str, is_beside: bool
 ) -> None:
-    lines, pulse, path = Lines(), Pulse(), tmp_path / "file"
+    lines, pulse, path = Lines(), Heartbeat(), tmp_path / "file"
 
     def hang(descriptor: int) -> None:
         def heard() -> bool:
@@ -92,22 +92,24 @@ def test_sync_of_a_file_that_hangs_is_named_with_its_path(
         assert wait_until(heard, 60)
 
     monkeypatch.setattr(os, call, hang)
-    watching = Watchdog(Voice(0, (), lines.notice), pulse, lambda: "at work", PACE, oldest=partial(oldest_call, None))
+    watching = Watchdog(
+        RankMessages(0, (), lines.notice), pulse, lambda: "at work", PACE, oldest=partial(oldest_operation, None)
+    )
     watching.start()
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT)
-    action = partial(close_written, descriptor, sync=call == "fsync", store=True)
+    action = partial(close_after_write, descriptor, sync=call == "fsync", store=True)
     if is_beside:
-        Beside(action).is_over(60)
+        BackgroundThread(action).has_ended(60)
     else:
         action()
     watching.stop()
     doing = "" if is_beside else "at work, "
     assert lines.lines[0].endswith(f"), {doing}in {call} of {path}; the job waits")
-    assert oldest_call(None) is None
+    assert oldest_operation(None) is None
 
 
 def test_a_rank_that_gets_on_is_left_alone() -> None:
-    lines, pulse = Lines(), Pulse()
+    lines, pulse = Lines(), Heartbeat()
     watching = watchdog(pulse, lines)
     watching.start()
     for _ in range(50):
@@ -118,7 +120,7 @@ def test_a_rank_that_gets_on_is_left_alone() -> None:
 
 
 def test_ranks_that_do_not_answer_are_named_with_their_hosts() -> None:
-    lines, pulse = Lines(), Pulse()
+    lines, pulse = Lines(), Heartbeat()
     watching = watchdog(pulse, lines)
     pulse.silent = (2,)
     watching.start()
@@ -135,11 +137,11 @@ def test_ranks_that_do_not_answer_are_named_with_their_hosts() -> None:
 
 
 def test_a_rank_that_spoke_is_not_told_of_twice() -> None:
-    notes, lines, pulse = NoticePipe(), Lines(), Pulse()
+    notes, lines, pulse = NoticePipe(), Lines(), Heartbeat()
     watching = watchdog(pulse, lines, notes)
     pulse.silent = (1,)
     watching.start()
-    time.sleep(2 * PACE.look)
+    time.sleep(2 * PACE.check)
     notes.send(1, "here I hang")
     until = time.monotonic() + 4 * PACE.no_answer
     while time.monotonic() < until:
@@ -151,26 +153,26 @@ def test_a_rank_that_spoke_is_not_told_of_twice() -> None:
 
 
 def test_the_time_for_which_this_process_was_stopped_itself_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
-    lines, pulse = Lines(), Pulse()
+    lines, pulse = Lines(), Heartbeat()
     pulse.silent = (1,)
-    pace = Pace(look=5.0, hanging=30.0, hanging_on_stop=3.0, no_answer=60.0)
-    watching = Watchdog(Voice(0, (), lines.notice), pulse, str, pace)
+    pace = Pace(check=5.0, own_silence=30.0, silence_after_signal=3.0, no_answer=60.0)
+    watching = Watchdog(RankMessages(0, (), lines.notice), pulse, str, pace)
     start = time.monotonic()
     for now in (start + 5, start + 1000):
         monkeypatch.setattr(time, "monotonic", lambda now=now: now)
-        watching._look()
+        watching._check()
     assert lines.lines == []
 
 
 def test_a_signal_makes_rank_0_tell_sooner_for_whom_it_waits() -> None:
-    lines, pulse = Lines(), Pulse()
+    lines, pulse = Lines(), Heartbeat()
     before = signal.signal(signal.SIGUSR1, lambda *_: None)
     try:
         watching = Watchdog(
-            Voice(0, (), lines.notice),
+            RankMessages(0, (), lines.notice),
             pulse,
             str,
-            Pace(0.02, hanging=60, hanging_on_stop=0.1, no_answer=60),
+            Pace(0.02, own_silence=60, silence_after_signal=0.1, no_answer=60),
         )
         pulse.silent = (1,)
         watching.start()
@@ -188,7 +190,7 @@ def test_a_signal_makes_rank_0_tell_sooner_for_whom_it_waits() -> None:
 
 
 def test_notes_reach_the_screen() -> None:
-    notes, lines, pulse = NoticePipe(), Lines(), Pulse()
+    notes, lines, pulse = NoticePipe(), Lines(), Heartbeat()
     watching = watchdog(pulse, lines, notes)
     watching.start()
     notes.send(1, "rank 1\nhangs")
@@ -202,7 +204,7 @@ def test_notes_reach_the_screen() -> None:
 
 def test_notes_that_nobody_reads_harm_nothing() -> None:
     notes = NoticePipe()
-    notes.keep(1)
+    notes.keep_end_of(1)
     notes.send(1, "hello")
 
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
-from bench.latency import is_possible, slow
+from bench.latency import can_mount, mounted_slow
 from tests.support import native
 from tests.support.command import Argument, pcopy, pverify, show
 from tests.support.faults import Fault
@@ -82,7 +82,7 @@ SLOW: dict[str, tuple[str, Callable[[Path, Path, Path], list[Argument]]]] = {
 
 @pytest.mark.parametrize(("how", "in_flight"), [("copy", "auto"), *((how, "64") for how in SLOW)])
 def test_threads_follow_the_limit_of_open_files(area: Path, how: str, in_flight: str) -> None:
-    if not is_possible():
+    if not can_mount():
         pytest.skip("it takes root and libfuse3-dev")
     source, below = area / "source", area / "below"
     below.mkdir()
@@ -92,7 +92,7 @@ def test_threads_follow_the_limit_of_open_files(area: Path, how: str, in_flight:
             (source / f"{number}/inner/{file}").write_bytes(b"%d" % number)
     shutil.copytree(source, below / "copy")
     program, words = SLOW[how]
-    with slow(below, WAITS) as server:
+    with mounted_slow(below, WAITS) as server:
         made = words(source, server.path / "copy", server.path / "new")
         limit = ["prlimit", f"--nofile={ENOUGH}:{ENOUGH}"]
         run = pcopy("--in-flight", in_flight, *made, program=program, ranks=2, wrap=limit)

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pcopy.fsio import attribute_names
-from pcopy.fsio.attribute_names import Kind, kind_of, parsed
-from pcopy.fsio.attributes import Attributes, apply_attributes, drop_other_xattrs
+from pcopy.fsio.attribute_names import XattrKind, parse_xattr_conf, xattr_kind
+from pcopy.fsio.attributes import Attributes, apply_attributes, remove_extra_xattrs
 from pcopy.fsio.preserve import Preserve
 from tests.support.attributes import ACCESS_ACL, acl
 from tests.support.command import pcopy, show, succeed, summary
@@ -152,31 +152,31 @@ def test_an_unknown_attribute_of_a_users_own_still_fails(area: Path) -> None:
     with pytest.raises(OSError, match="supported") as caught:
         apply_attributes(os.fsencode(path), given, Preserve(), 0)
     assert caught.value.errno == errno.ENOTSUP
-    drop_other_xattrs(os.fsencode(path), given, Preserve())
+    remove_extra_xattrs(os.fsencode(path), given, Preserve())
 
 
 def test_the_machines_list(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = b"# comment\nuser.index.*\tskip # why\nsystem.other_acl permissions\nnonsense\nuser.a\n\xff\xfe skip skip\n"
-    assert parsed(text) == (("user.index.*", Kind.NEVER), ("system.other_acl", Kind.ACL))
+    assert parse_xattr_conf(text) == (("user.index.*", XattrKind.NEVER), ("system.other_acl", XattrKind.ACL))
 
-    def read_with(path: Path) -> Kind:
-        monkeypatch.setattr(attribute_names, "CONFIGURATION", path)
-        attribute_names._configured.cache_clear()
-        kind_of.cache_clear()
-        return kind_of("user.index.7")
+    def read_with(path: Path) -> XattrKind:
+        monkeypatch.setattr(attribute_names, "XATTR_CONF", path)
+        attribute_names._configured_kinds.cache_clear()
+        xattr_kind.cache_clear()
+        return xattr_kind("user.index.7")
 
     listed = area / "xattr.conf"
     try:
-        assert read_with(listed) is Kind.OWN
+        assert read_with(listed) is XattrKind.ORDINARY
         listed.write_bytes(text)
         listed.chmod(0o666)
-        assert read_with(listed) is Kind.OWN  # anybody may have written that
+        assert read_with(listed) is XattrKind.ORDINARY  # anybody may have written that
         listed.chmod(0o644)
         if not os.geteuid():
-            assert read_with(listed) is Kind.NEVER
+            assert read_with(listed) is XattrKind.NEVER
         os.mkfifo(area / "fifo")
-        assert read_with(area / "fifo") is Kind.OWN
+        assert read_with(area / "fifo") is XattrKind.ORDINARY
     finally:
         monkeypatch.undo()
-        attribute_names._configured.cache_clear()
-        kind_of.cache_clear()
+        attribute_names._configured_kinds.cache_clear()
+        xattr_kind.cache_clear()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pcopy.units import show_size
+from pcopy.units import format_size
 from tests.support.command import Argument, Completed, pcopy, show, summary
 from tests.support.held import held
 from tests.support.pages import Page
@@ -95,7 +95,7 @@ def test_all_numbers_are_those_of_json_and_of_the_tree(area: Path, source: Path,
     for each in slowest:
         assert each["bytes"] == os.stat(each["path"]).st_size
 
-    assert page.figures["Bytes copied"] == show_size(sum(SIZES)) and page.figures["Items copied"] == "14"
+    assert page.figures["Bytes copied"] == format_size(sum(SIZES)) and page.figures["Items copied"] == "14"
     assert [row[0] for row in page.tables["ranks"][1:]] == ["0", "1", "2"]
     assert [row[2] for row in page.tables["ranks"][1:]] == [f"{rank['items']:,}" for rank in ranks]
     assert len(page.tables["slowest"]) - 1 == len(slowest)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.text import LONGEST_MESSAGE
+from pcopy.text import MAX_MESSAGE_LENGTH
 from tests.archive.test_types import END, header, item
 from tests.support.command import pcopy, show
 from tests.support.documented import PROGRAMS
@@ -41,7 +41,7 @@ def test_message_about_a_long_operand_is_shortened(area: Path, program: str) -> 
     (area / "tree").mkdir()
     run = pcopy(*WORDS[program], program=program, ranks=None, cwd=area)
     assert run.returncode in (1, 2), show(run)
-    assert b"nnn" in run.stderr and longest(run.stderr) <= LONGEST_MESSAGE
+    assert b"nnn" in run.stderr and longest(run.stderr) <= MAX_MESSAGE_LENGTH
 
 
 @pytest.mark.parametrize("how", ["-t", "-x"])
@@ -53,7 +53,7 @@ def test_message_about_a_long_member_is_shortened(area: Path, how: str) -> None:
     more = ["-C", "there", "--errors", "errors"] if how == "-x" else ["-q"]
     run = pcopy(how, "-f", "a.tar", *more, program="ptar", cwd=area)
     assert run.returncode == 1, show(run)
-    assert b"nnn" in run.stderr and longest(run.stderr) <= LONGEST_MESSAGE
+    assert b"nnn" in run.stderr and longest(run.stderr) <= MAX_MESSAGE_LENGTH
     assert run.stderr.endswith(b": its name has a part of more than 255 bytes\n"), show(run)
     if how == "-x":
         assert json.loads((area / "errors").read_bytes())["path"].endswith(name.decode())
@@ -74,7 +74,7 @@ def test_message_about_a_long_line_of_a_list_is_shortened(area: Path, program: s
     }[program]
     run = pcopy(*words, program=program, ranks=None, cwd=area)
     assert run.returncode in (0, 1, 2), show(run)
-    assert longest(run.stderr) <= LONGEST_MESSAGE
+    assert longest(run.stderr) <= MAX_MESSAGE_LENGTH
 
 
 def test_archive_whose_name_is_too_long_is_refused(area: Path) -> None:

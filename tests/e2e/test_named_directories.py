@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from pcopy.cli.config_keys import PROGRAMS
-from pcopy.fsio.named_file import held_directory, real_path
+from pcopy.fsio.named_file import real_path, stable_directory_path
 from tests.e2e.test_named_files import STRANGER, options_of
 from tests.support.command import Completed, pcopy, show
 from tests.support.processes import background, wait_until
@@ -171,7 +171,7 @@ def test_state_directories_are_for_their_owner_alone(place: Path, name: str) -> 
 def test_a_directory_that_is_replaced_leads_nowhere_else(area: Path) -> None:
     (area / "dir").mkdir()
     (area / "other").mkdir()
-    with held_directory(os.fsencode(area / "dir")) as held:
+    with stable_directory_path(os.fsencode(area / "dir")) as held:
         (area / "dir").rename(area / "moved")
         os.symlink("other", area / "dir")
         Path(os.fsdecode(held), "file").touch()

@@ -21,7 +21,7 @@ from tests.support.users import NOBODY, require_root
 
 
 class Mistake(NamedTuple):
-    """Words of a command line, and what the line has to say. ``TOP`` is the place of all."""
+    """Words of a command line, and what the line has to say. ``LARGEST_SHOWN`` is the place of all."""
 
     words: list[str]
     told: str
@@ -318,11 +318,11 @@ def test_large_directories_are_not_listed(area: Path) -> None:
     from pcopy.jobs import meant
 
     (area / "large").mkdir()
-    for number in range(meant.MOST_NAMES + 1):
+    for number in range(meant.MAX_NAMES + 1):
         os.mknod(area / f"large/name{number:06}")
-    assert "name000001 does" not in meant.meant(os.fsencode(area / "large/mame000001"))
+    assert "name000001 does" not in meant.suggestion_for(os.fsencode(area / "large/mame000001"))
     os.unlink(area / "large/name000000")
-    assert "name000001 does: was that meant?" in meant.meant(os.fsencode(area / "large/mame000001"))
+    assert "name000001 does: was that meant?" in meant.suggestion_for(os.fsencode(area / "large/mame000001"))
 
 
 def test_names_in_advice_are_escaped(area: Path) -> None:

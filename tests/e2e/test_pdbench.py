@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pcopy.fsio.kernel.choose import kernel_name
+from pcopy.fsio.kernel.choose import backend_name
 from tests.support.command import Argument, Completed, pcopy, show
 from tests.support.faults import require_strace, slowed
 from tests.support.filesystems import mounted
@@ -47,7 +47,7 @@ def assert_refused(run: Completed, *parts: str) -> None:
 def test_all_tests_are_made_with_all_ways_to_work(area: Path, launcher: str | None) -> None:
     told = results(*QUICK, "--in-flight", "4", area, ranks=2, launcher=launcher)
     ways = Counter((each["test"], each["directories"], each["ranks"], each["in_flight"]) for each in told["metadata"])
-    threads = (1, 4) if kernel_name() == "c" else (1,)
+    threads = (1, 4) if backend_name() == "c" else (1,)
     wanted = {
         (test, directories, ranks, in_flight): 1
         for test in ("create", "stat", "open", "readdir", "rename", "unlink")
@@ -83,7 +83,7 @@ def calls(log: Path) -> Counter[str]:
 @pytest.mark.parametrize("kernel", ["c", "python"])
 def test_as_many_calls_are_made_as_are_told(area: Path, tmp_path: Path, kernel: str) -> None:
     require_strace()
-    if kernel == "c" and kernel_name() != "c":
+    if kernel == "c" and backend_name() != "c":
         pytest.skip("there is no kernel in C here")
     log = tmp_path / "log"
     trace = ["strace", "-f", "-qq", "-o", log, "-e", "trace=openat,newfstatat,renameat,unlinkat"]
@@ -203,7 +203,7 @@ def test_a_picture_replaces_nothing_but_an_older_one(area: Path) -> None:
 def test_a_dry_run_makes_nothing(area: Path) -> None:
     run = pdbench(*QUICK, "--dry-run", "--in-flight", "4", area, ranks=2)
     assert (run.returncode, run.stderr) == (0, b""), show(run)
-    number = 56 if kernel_name() == "c" else 36
+    number = 56 if backend_name() == "c" else 36
     assert run.stdout.startswith(b"%d measurements of up to 0.02 s, " % number), show(run)
     assert b"at a time up to 600 empty files and 512 KiB of data" in run.stdout
     assert os.listdir(area) == []

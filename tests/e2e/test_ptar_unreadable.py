@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.archive.incomplete import Incomplete, incomplete_in, trailer
+from pcopy.archive.incomplete import IncompleteNames, read_trailer, trailer_bytes
 from tests.support.archives import MIB, ptar
 from tests.support.command import Argument, Completed, show
 from tests.support.faults import READS, Fault
@@ -186,6 +186,6 @@ def test_damaged_list_is_an_error(tree: Path) -> None:
 def test_reader_of_a_list_keeps_a_bounded_number_of_names(tree: Path) -> None:
     """A list of one-letter names within the allowed length: 64 bytes count for each, as they take in memory."""
     names = {b"%x" % number for number in range(300_000)}
-    listing = trailer(Incomplete(names), 0)
-    found = incomplete_in(lambda offset, size: listing[offset : offset + size], len(listing))
+    listing = trailer_bytes(IncompleteNames(names), 0)
+    found = read_trailer(lambda offset, size: listing[offset : offset + size], len(listing))
     assert found.has_more and len(found.names) * 64 < 16 << 20 and names.issuperset(found.names)

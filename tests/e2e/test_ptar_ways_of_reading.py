@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.seekable_zstd import Frame, compress_frame, seek_table
+from pcopy.fsio.seekable_zstd import Frame, compress_frame, packed_seek_table
 from tests.archive.test_types import END, header, item, pax
 from tests.support.archives import ptar
 from tests.support.command import show
@@ -67,7 +67,7 @@ def as_zstd(data: bytes, path: Path, flipped: int = -1) -> None:
     """Independent frames, and a seek table; a bit of the frame with the number ``flipped`` is another one."""
     packed = [compress_frame(data[at : at + FRAME], 1) for at in range(0, len(data), FRAME)]
     sizes = [Frame(len(each), min(FRAME, len(data) - FRAME * at)) for at, each in enumerate(packed)]
-    path.write_bytes(b"".join(with_flip(packed, flipped)) + seek_table(sizes))
+    path.write_bytes(b"".join(with_flip(packed, flipped)) + packed_seek_table(sizes))
 
 
 def as_gzip(data: bytes, path: Path, flipped: int = -1, each_part: int = 1) -> None:

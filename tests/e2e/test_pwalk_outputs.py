@@ -18,7 +18,7 @@ from typing import cast
 import pytest
 
 from pcopy.tasks.base.job import Sink
-from pcopy.tools.walk_outputs import ListTarget, Outputs
+from pcopy.tools.walk_outputs import ListsSink, ListTarget
 from pcopy.walk.matching import Items
 from pcopy.walk.sorting import SortedItems
 from tests.e2e.test_pwalk import found, listed, pwalk
@@ -142,12 +142,12 @@ def test_what_is_sorted_is_not_read_on_when_nobody_reads_it(area: Path, monkeypa
     def write(descriptor: int, part: bytes) -> int:
         raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
 
-    monkeypatch.setattr(SortedItems, "in_order", in_order)
-    outputs = Outputs(cast(Sink, None), [ListTarget("lines")], (), "name", None, "pwalk-test")
+    monkeypatch.setattr(SortedItems, "sorted_batches", in_order)
+    outputs = ListsSink(cast(Sink, None), [ListTarget("lines")], (), "name", None, "pwalk-test")
     with monkeypatch.context() as patched:
         patched.setattr(os, "write", write)
         outputs.finish()
-    assert (asked, outputs.is_closed, outputs.status) == ([0], True, 75)
+    assert (asked, outputs.is_output_closed, outputs.status) == ([0], True, 75)
 
 
 def writes_below(directory: Path, process: int) -> bool:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.tasks.base.itemized import Itemized
+from pcopy.tasks.base.itemized import ItemOutcomes
 from pcopy.tasks.base.job import Failure, Totals
-from pcopy.tools.space import RoomWatch
-from pcopy.walk.look_ahead import LookAhead
+from pcopy.tools.space import FreeSpaceWatch
+from pcopy.walk.look_ahead import PreliminaryWalk
 from tests.support.command import pcopy, show, summary
 from tests.support.files import NOW, write
 from tests.support.filesystems import mounted
@@ -109,8 +109,8 @@ def test_the_walk_ahead_sees_what_there_is_and_leaves_no_trace(area: Path) -> No
     for name in ("a/b/c/file", "a/other", "skipped/inside", "top"):
         write(area / "tree" / name, b"contents")
     os.utime(area / "tree/a", ns=(0, NOW))
-    ahead = LookAhead()
-    found = dict(ahead.items(bytes(area / "tree"), lambda path, _: path != b"skipped"))
+    ahead = PreliminaryWalk()
+    found = dict(ahead.selected_items(bytes(area / "tree"), lambda path, _: path != b"skipped"))
     assert ahead.is_complete and (area / "tree/a").stat().st_atime_ns == 0
     assert sorted(found) == sorted(path for path in paths(bytes(area / "tree")) if path and b"skipped" not in path)
     assert all(status == os.lstat(os.path.join(bytes(area / "tree"), path)) for path, status in found.items())
@@ -120,15 +120,15 @@ def test_the_walk_ahead_sees_what_there_is_and_leaves_no_trace(area: Path) -> No
 def test_the_walk_ahead_has_a_budget(area: Path, entries: int, is_complete: bool) -> None:
     for number in range(4):
         write(area / f"tree/{number}", b"")
-    ahead = LookAhead(entries)
-    assert len(list(ahead.items(bytes(area / "tree")))) == entries
+    ahead = PreliminaryWalk(entries)
+    assert len(list(ahead.selected_items(bytes(area / "tree")))) == entries
     assert ahead.is_complete == is_complete
-    late = LookAhead(seconds=0.5, clock=iter(range(100)).__next__)
-    assert list(late.items(bytes(area / "tree"))) == [] and not late.is_complete
+    late = PreliminaryWalk(seconds=0.5, clock=iter(range(100)).__next__)
+    assert list(late.selected_items(bytes(area / "tree"))) == [] and not late.is_complete
 
 
 class Notices:
-    """What ``RoomWatch`` passes on."""
+    """What ``FreeSpaceWatch`` passes on."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -139,7 +139,7 @@ class Notices:
     def failures(self, failures: Sequence[Failure]) -> None:
         """There are none."""
 
-    def items(self, items: Sequence[Itemized]) -> None:
+    def items(self, items: Sequence[ItemOutcomes]) -> None:
         """There are none."""
 
     def notice(self, text: str) -> None:
@@ -148,7 +148,7 @@ class Notices:
 
 def test_a_line_warns_once_all_is_found(area: Path) -> None:
     told = Notices()
-    watch = RoomWatch(told, bytes(area))
+    watch = FreeSpaceWatch(told, bytes(area))
     room = os.statvfs(area)
     much = room.f_bfree * room.f_frsize + (1 << 40)
     watch.progress("copy", Totals(found_bytes=much, unscanned=1), ())
@@ -157,5 +157,5 @@ def test_a_line_warns_once_all_is_found(area: Path) -> None:
     watch.progress("copy", Totals(found_bytes=much), ())
     assert len(told.told) == 1 and "remain to be copied" in told.told[0]
     little = Notices()
-    RoomWatch(little, bytes(area)).progress("copy", Totals(found_bytes=much, skipped_bytes=much), ())
+    FreeSpaceWatch(little, bytes(area)).progress("copy", Totals(found_bytes=much, skipped_bytes=much), ())
     assert little.told == []

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from bench.latency import Slow, is_possible, slow
+from bench.latency import SlowMount, can_mount, mounted_slow
 from tests.support import native
 from tests.support.command import Argument
 from tests.support.processes import background, wait_until
 
-pytestmark = pytest.mark.skipif(not is_possible(), reason="it takes root and libfuse3-dev")
+pytestmark = pytest.mark.skipif(not can_mount(), reason="it takes root and libfuse3-dev")
 
 DIRECTORIES, FILES = 12, 90
 ENOUGH = 150
@@ -44,9 +44,9 @@ def tree(request: pytest.FixtureRequest, area: Path) -> Path:
 
 
 @pytest.fixture
-def storage(tree: Path) -> Iterator[Slow]:
-    with slow(tree.parent, entry_timeout=1, attribute_timeout=1) as mounted:
-        mounted.delay(all=LATENCY)
+def storage(tree: Path) -> Iterator[SlowMount]:
+    with mounted_slow(tree.parent, entry_timeout=1, attribute_timeout=1) as mounted:
+        mounted.set_delays(all=LATENCY)
         yield mounted
 
 
@@ -82,7 +82,7 @@ def number_of(tree: Path) -> int:
 
 @WAYS
 def test_what_was_removed_is_counted(
-    storage: Slow, tree: Path, kernel: str, ranks: int, words: tuple[str, ...]
+    storage: SlowMount, tree: Path, kernel: str, ranks: int, words: tuple[str, ...]
 ) -> None:
     before = number_of(tree)
     told = stopped(
@@ -97,7 +97,7 @@ def test_what_was_removed_is_counted(
 
 @WAYS
 def test_what_was_changed_is_counted(
-    storage: Slow, tree: Path, kernel: str, ranks: int, words: tuple[str, ...]
+    storage: SlowMount, tree: Path, kernel: str, ranks: int, words: tuple[str, ...]
 ) -> None:
     def changed() -> int:
         modes = (path.lstat().st_mode for path in (tree, *tree.rglob("*")))

@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.kernel.choose import kernel_name
+from pcopy.fsio.kernel.choose import backend_name
 from tests.e2e.test_silence import HOST, PROMPT, Listener, impatient, passed_through
 from tests.support.command import Argument, succeed
 from tests.support.oracle import differences
 from tests.support.processes import Run, background, wait_until
 
-pytestmark = pytest.mark.skipif(kernel_name() != "c", reason="there is no kernel in C here")
+pytestmark = pytest.mark.skipif(backend_name() != "c", reason="there is no kernel in C here")
 
 FILES, DIRECTORIES = 6000, 2
 """Few directories: while files are copied no main thread makes one."""

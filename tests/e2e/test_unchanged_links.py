@@ -229,6 +229,6 @@ def test_pverify_reports_another_text(area: Path, ways: str, number: int) -> Non
 
 def test_table_covers_all_policies() -> None:
     """A policy that is added needs a row above."""
-    from pcopy.tasks.base.job import EXISTING
+    from pcopy.tasks.base.job import EXISTING_CHOICES
 
-    assert set(EXISTING) == {"replace", "changed", "newer", "skip", "fail"}
+    assert set(EXISTING_CHOICES) == {"replace", "changed", "newer", "skip", "fail"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from random import Random
 from typing import NamedTuple
 
-from pcopy.engine.task import ANYBODY, Task
+from pcopy.engine.task import ANY_RANK, Task
 
 
 class Planned(NamedTuple):
@@ -18,7 +18,7 @@ class Planned(NamedTuple):
 
     parent: int
     phase: int
-    owner: int = ANYBODY
+    owner: int = ANY_RANK
     cost: int = 1
     expands: bool = False
     padding: int = 0

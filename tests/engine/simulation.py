@@ -17,14 +17,14 @@ from random import Random
 from typing import BinaryIO
 
 from bench.simulation.network import SimulatedNetwork
-from pcopy.engine.backlog import SpoolFactory
+from pcopy.engine.backlog import OpenSpool
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Abort, Halt, Message, Reply, Work, encode
-from pcopy.engine.node import Node
+from pcopy.engine.messages import Abort, AddressedTasks, Halt, Message, TaskReply, encode_message
+from pcopy.engine.node import RankNode
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.states import State
-from pcopy.engine.steering import Steering, Unsteered
-from pcopy.engine.task import ANYBODY, Spawn, Task
+from pcopy.engine.steering import NoSteering, Steering
+from pcopy.engine.task import ANY_RANK, NewTask, Task
 from pcopy.engine.ticket import Outcome
 from tests.engine.plans import Interruption, Network, Plan, share, unpacked
 
@@ -33,10 +33,10 @@ ENDED = (State.CLOSED, State.ABORTED)
 
 SMALL = Limits(
     message_bytes=700,
-    scan_ahead=1000,
-    in_core=1500,
-    steal_backoff=0.0005,
-    steal_backoff_cap=0.032,
+    scan_ahead_bytes=1000,
+    queue_memory_bytes=1500,
+    first_steal_wait=0.0005,
+    longest_steal_wait=0.032,
     progress_interval=0.02,
     fan_out=2,
 )
@@ -44,7 +44,7 @@ SMALL = Limits(
 
 
 class _Rank:
-    def __init__(self, node: Node, slowness: float) -> None:
+    def __init__(self, node: RankNode, slowness: float) -> None:
         self.node = node
         self.slowness = slowness
         self.inbox: deque[tuple[int, Message]] = deque()
@@ -68,10 +68,10 @@ class Simulation:
         network: Network = Network(),  # noqa: B008 (an immutable value)
         slowest: float = 1.0,
         interruption: Interruption | None = None,
-        open_spool: SpoolFactory = io.BytesIO,
+        open_spool: OpenSpool = io.BytesIO,
         termination: str = "tree",
         whole: float = 0.3,
-        steering: Callable[[int], Steering] = lambda rank: Unsteered(),
+        steering: Callable[[int], Steering] = lambda rank: NoSteering(),
     ) -> None:
         """``whole``: the part of the tasks with several items that are not to be divided, when that is asked for."""
         self.spools: list[BinaryIO] = []
@@ -88,7 +88,7 @@ class Simulation:
         self.transport = SimulatedNetwork(size, self.random, network.latency, wire=True)
         self.ranks = [
             _Rank(
-                Node(
+                RankNode(
                     rank,
                     size,
                     run=3,
@@ -107,7 +107,7 @@ class Simulation:
         ]
         self.nodes = [rank.node for rank in self.ranks]
         for node in self.nodes:
-            node.barrier.last_words = partial(_last_words, node.rank)
+            node.barrier.combine_reports = partial(_last_words, node.rank)
         self.now = 0.0
         self.events = 0
         self.sent: Counter[str] = Counter()
@@ -140,7 +140,7 @@ class Simulation:
         self._check_phase_over(phase, totals)
         return min((planned.phase for planned in self.plan if planned.phase > phase), default=None)
 
-    def first_tasks(self, phase: int) -> Iterable[Spawn]:
+    def first_tasks(self, phase: int) -> Iterable[NewTask]:
         return self._spawns(number for number in self._children.get(-1, ()) if self.plan[number].phase == phase)
 
     def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
@@ -166,22 +166,24 @@ class Simulation:
             assert (number, item) not in self.started, f"task {number} runs again"
             self.started[number, item] = rank.node.rank
         assert task.id not in self._ids
-        assert (task.phase, task.owner, task.expands) == (planned.phase, planned.owner, planned.expands)
+        assert (task.phase, task.owner, task.may_find_work) == (planned.phase, planned.owner, planned.expands)
         assert task.cost == share(planned, start, end)
         assert len(task.payload) == 6 + planned.padding
-        assert task.owner in (ANYBODY, rank.node.rank), f"task {number} runs on a rank that isn't its owner"
+        assert task.owner in (ANY_RANK, rank.node.rank), f"task {number} runs on a rank that isn't its owner"
         begun_with = self.phase_ends[-1][1] if self.phase_ends else (0, 0)
-        assert rank.node.begun_with == begun_with, f"rank {rank.node.rank} does not know the sums of phase {task.phase}"
+        assert rank.node.totals_at_phase_start == begun_with, (
+            f"rank {rank.node.rank} does not know the sums of phase {task.phase}"
+        )
         assert task.phase == rank.node.phase, f"task {number} of phase {task.phase} runs in {rank.node.phase}"
         assert not any(count for phase, count in self._undone.items() if phase < task.phase)
         self._ids.add(task.id)
 
     def _check_message(self, source: int, destination: int, message: Message) -> None:
         assert destination != source
-        if isinstance(message, Work | Reply) and message.tasks:
-            footprint = sum(task.footprint for task in message.tasks)
+        if isinstance(message, AddressedTasks | TaskReply) and message.tasks:
+            footprint = sum(task.memory_bytes for task in message.tasks)
             assert footprint <= self.limits.message_bytes or len(message.tasks) == 1
-            assert len(encode(message)) <= footprint + 64
+            assert len(encode_message(message)) <= footprint + 64
             self.sent["work"] += 1
         self.sent[type(message).__name__] += 1
 
@@ -246,8 +248,8 @@ class Simulation:
         if not messages_first:
             self._receive(rank)
         if node.state not in ENDED:
-            if node.halted is not None and rank.task is not None and node.queue.is_work(rank.task):
-                node.drop(rank.task, self.now)
+            if node.halt_reason is not None and rank.task is not None and node.queue.is_work(rank.task):
+                node.drop_task(rank.task, self.now)
                 rank.task = None
             node.tick(self.now)
             self._begin_slice(rank)
@@ -256,7 +258,7 @@ class Simulation:
             self._check_message(node.rank, destination, message)
             self.transport.send(node.rank, destination, message, self.now)
         rank.wake = math.inf
-        if not rank.in_slice and node.state not in ENDED and (wake := node.wake_at()) < math.inf:
+        if not rank.in_slice and node.state not in ENDED and (wake := node.next_tick_time()) < math.inf:
             rank.wake = max(wake, self.now)
             self._set_timer(rank, rank.wake, slice_over=False)
 
@@ -266,7 +268,7 @@ class Simulation:
 
     def _begin_slice(self, rank: _Rank) -> None:
         if rank.task is None:
-            rank.task = rank.node.take()
+            rank.task = rank.node.take_task()
             if rank.task is None:
                 return
             self._check_start(rank, rank.task)
@@ -279,7 +281,7 @@ class Simulation:
     def _end_slice(self, rank: _Rank) -> None:
         assert rank.task is not None
         if rank.slices:
-            rank.node.under_way.sliced(rank.task)
+            rank.node.begun_tasks.record_slice(rank.task)
             return
         number, start, end = unpacked(rank.task)
         planned = self.plan[number]
@@ -292,31 +294,31 @@ class Simulation:
             self.done[number] = self.now
             self._undone[planned.phase] -= 1
         spawned = list(self._spawns(self._children.get(number, ()))) if is_done else []
-        rank.node.finished(task, Outcome(spawned, (int(is_done), task.cost)), self.now)
+        rank.node.finish_task(task, Outcome(spawned, (int(is_done), task.cost)), self.now)
 
-    def _divide(self, task: Task, hungry: bool) -> list[Spawn]:
+    def _divide(self, task: Task, hungry: bool) -> list[NewTask]:
         """Most of those that can be divided have two portions."""
         number, start, end = unpacked(task)
         middle = (start + end) // 2
-        assert task.owner == ANYBODY
+        assert task.owner == ANY_RANK
         if middle == start or self.random.random() < self.whole:
             return []
         self.divided += 1
         self.numbered += 1
         return [self._spawn(number, start, middle), self._spawn(number, middle, end)]
 
-    def _spawn(self, number: int, start: int, end: int) -> Spawn:
+    def _spawn(self, number: int, start: int, end: int) -> NewTask:
         planned = self.plan[number]
         payload = number.to_bytes(4, "big") + bytes((start, end)) + bytes(planned.padding)
-        return Spawn(planned.phase, payload, share(planned, start, end), planned.expands, planned.owner)
+        return NewTask(planned.phase, payload, share(planned, start, end), planned.expands, planned.owner)
 
-    def _spawns(self, numbers: Iterable[int]) -> Iterable[Spawn]:
+    def _spawns(self, numbers: Iterable[int]) -> Iterable[NewTask]:
         for number in numbers:
             planned = self.plan[number]
             spawn = self._spawn(number, 0, planned.items)
             self.numbered += 1
-            if planned.owner != ANYBODY:
-                self.ranks[planned.owner].notes_bytes += Task((0, 0, 0), *spawn).footprint
+            if planned.owner != ANY_RANK:
+                self.ranks[planned.owner].notes_bytes += Task((0, 0, 0), *spawn).memory_bytes
             yield spawn
 
     def _set_timer(self, rank: _Rank, at: float, *, slice_over: bool) -> None:
@@ -345,11 +347,11 @@ class Simulation:
 
     def _check_words(self) -> None:
         """The root has heard of each rank once; what was taken was given, and every task has ended somewhere."""
-        assert sorted(self.nodes[0].barrier.words) == list(range(self.size))
-        work = [node.under_way for node in self.nodes]
-        assert sum(each.taken for each in work) == sum(each.given for each in work)
-        ended = sum(each.ended for each in work)
-        assert ended == self.ended or (ended > self.ended and self.nodes[0].halted is not None)  # what was dropped
+        assert sorted(self.nodes[0].barrier.combined_report) == list(range(self.size))
+        work = [node.begun_tasks for node in self.nodes]
+        assert sum(each.received_count for each in work) == sum(each.given_count for each in work)
+        ended = sum(each.ended_count for each in work)
+        assert ended == self.ended or (ended > self.ended and self.nodes[0].halt_reason is not None)  # what was dropped
 
 
 def _last_words(rank: int, below: Sequence[bytes]) -> bytes:

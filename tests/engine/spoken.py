@@ -11,13 +11,13 @@ from pcopy.engine.limits import Limits
 from pcopy.engine.messages import (
     Halt,
     Message,
-    Request,
-    Start,
+    StartPhase,
+    TaskRequest,
 )
-from pcopy.engine.node import Node
+from pcopy.engine.node import RankNode
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.states import State
-from pcopy.engine.task import ANYBODY, Spawn, Task
+from pcopy.engine.task import ANY_RANK, NewTask, Task
 from pcopy.engine.ticket import Outcome
 
 
@@ -31,17 +31,17 @@ class Directions:
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         return phase + 1 if phase + 1 < self.phases else None
 
-    def first_tasks(self, phase: int) -> Iterable[Spawn]:
-        return [Spawn(phase, b"", 1) for _ in range(self.first if phase == 0 else 0)]
+    def first_tasks(self, phase: int) -> Iterable[NewTask]:
+        return [NewTask(phase, b"", 1) for _ in range(self.first if phase == 0 else 0)]
 
     def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
         return 75 if halted else 0
 
 
-def node_of(rank: int, size: int, limits: Limits, director: Directions | None = None, **options: Any) -> Node:
+def node_of(rank: int, size: int, limits: Limits, director: Directions | None = None, **options: Any) -> RankNode:
     """A node with one counter in its first run; ``options`` are further ones of ``Node``."""
     options = {"random": Random(1), **options}
-    return Node(
+    return RankNode(
         rank,
         size,
         run=1,
@@ -79,14 +79,14 @@ class Spoken:
         self.node.outbox.clear()
         return said
 
-    def run(self, *spawned: Spawn) -> list[tuple[int, Message]]:
-        taken = self.node.take()
+    def run(self, *spawned: NewTask) -> list[tuple[int, Message]]:
+        taken = self.node.take_task()
         assert taken is not None
-        self.node.finished(taken, Outcome(spawned, (1,)), 0.0)
+        self.node.finish_task(taken, Outcome(spawned, (1,)), 0.0)
         return self.said()
 
 
-def task(number: int, phase: int = 0, owner: int = ANYBODY) -> Task:
+def task(number: int, phase: int = 0, owner: int = ANY_RANK) -> Task:
     return Task((1, 0, number), phase, b"", 1, False, owner)
 
 
@@ -97,16 +97,16 @@ def without(said: list[tuple[int, Message]], *kinds: type) -> list[tuple[int, Me
 def working(rank: int = 1, size: int = 3) -> Spoken:
     """A rank in phase 0 that has asked somebody for tasks."""
     spoken = Spoken(rank, size)
-    spoken.hear(0, Start(0))
+    spoken.hear(0, StartPhase(0))
     assert spoken.node.state is State.WORKING
     return spoken
 
 
-def outstanding(said: list[tuple[int, Message]]) -> tuple[int, Request]:
-    ((victim, request),) = [(rank, message) for rank, message in said if isinstance(message, Request)]
+def outstanding(said: list[tuple[int, Message]]) -> tuple[int, TaskRequest]:
+    ((victim, request),) = [(rank, message) for rank, message in said if isinstance(message, TaskRequest)]
     return victim, request
 
 
-def asking(rank: int, size: int) -> tuple[Spoken, int, Request]:
+def asking(rank: int, size: int) -> tuple[Spoken, int, TaskRequest]:
     spoken = Spoken(rank, size)
-    return spoken, *outstanding(spoken.hear(0, Start(0)))
+    return spoken, *outstanding(spoken.hear(0, StartPhase(0)))

@@ -16,16 +16,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from pcopy.engine.driver import Driver, Outcome, Slices
+from pcopy.engine.driver import Driver, Outcome, TaskGenerator
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Answer, Close, Halt, Message, Reply, Request, Start, Stop
-from pcopy.engine.node import Node
+from pcopy.engine.messages import Close, CounterSums, Halt, Message, StartPhase, Stop, TaskReply, TaskRequest
+from pcopy.engine.node import RankNode
 from pcopy.engine.queue import TaskQueue
-from pcopy.engine.task import Spawn, Task
-from pcopy.engine.ticket import Wake
+from pcopy.engine.task import NewTask, Task
+from pcopy.engine.ticket import WakeDescriptor
 from pcopy.engine.transport import Transport
 from pcopy.engine.transports.local import fork_ranks
-from pcopy.errors import INTERNAL, OK, STOPPED, JobAborted
+from pcopy.errors import EXIT_INTERNAL, EXIT_OK, EXIT_STOPPED, JobAborted
 
 pytestmark = pytest.mark.alone
 
@@ -48,13 +48,13 @@ class Listening:
         return getattr(self._transport, name)
 
     def send(self, destination: int, message: Message) -> None:
-        if isinstance(message, Request):
+        if isinstance(message, TaskRequest):
             self._asked = time.monotonic() + message.patience
         self._transport.send(destination, message)
 
-    def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
+    def poll(self, timeout: float, calm: float = 0.0, wake: WakeDescriptor | None = None) -> list[tuple[int, Message]]:
         arrived = self._transport.poll(timeout, calm, wake)
-        if any(isinstance(message, Reply) for _, message in arrived):
+        if any(isinstance(message, TaskReply) for _, message in arrived):
             self.answers.append(time.monotonic() - self._asked)
         return arrived
 
@@ -62,24 +62,24 @@ class Listening:
 class Directions:
     """One phase, with these tasks."""
 
-    def __init__(self, first: Iterable[Spawn]) -> None:
+    def __init__(self, first: Iterable[NewTask]) -> None:
         self._first = list(first)
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
         return None
 
-    def first_tasks(self, phase: int) -> Iterable[Spawn]:
+    def first_tasks(self, phase: int) -> Iterable[NewTask]:
         return self._first
 
     def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
-        return STOPPED if halted else OK
+        return EXIT_STOPPED if halted else EXIT_OK
 
 
 _reasons: list[Halt] = []
 """Reasons to stop the job that tasks of this process have met."""
 
 
-def run_task(task: Task) -> Slices:
+def run_task(task: Task) -> TaskGenerator:
     """``payload`` says what to do: a word, and a number."""
     word, number = (*task.payload.split(), b"0")[:2]
     if word == b"refuse":
@@ -87,7 +87,7 @@ def run_task(task: Task) -> Slices:
     return _slices(word, int(number))
 
 
-def _slices(word: bytes, number: int) -> Slices:
+def _slices(word: bytes, number: int) -> TaskGenerator:
     if word == b"sleep":
         for _ in range(number):
             time.sleep(0.001)
@@ -102,7 +102,7 @@ def _slices(word: bytes, number: int) -> Slices:
         _reasons.append(Halt("no room"))
     elif word == b"split" and number:
         time.sleep(0.0003)
-        half = Spawn(0, b"split %d" % (number - 1), 1 << number)
+        half = NewTask(0, b"split %d" % (number - 1), 1 << number)
         return Outcome((half, half), (1,))
     return Outcome((), (1,))
 
@@ -118,17 +118,17 @@ class Ended(NamedTuple):
 Launch = Callable[..., Ended]
 
 
-ONE_HOST = Limits(steal_backoff_cap=2 * Limits().steal_backoff_cap)
+ONE_HOST = Limits(longest_steal_wait=2 * Limits().longest_steal_wait)
 """As the command sets them where all ranks are on one host."""
 
 
-def _one_rank(size: int, first: list[Spawn], directory: Path, stopping: int) -> None:
+def _one_rank(size: int, first: list[NewTask], directory: Path, stopping: int) -> None:
     transport = fork_ranks(size)
     rank = transport.rank
     (directory / f"pid{rank}").write_text(str(os.getpid()))
     listening = Listening(transport)
-    reports: list[Answer] = []
-    node = Node(
+    reports: list[CounterSums] = []
+    node = RankNode(
         rank,
         size,
         run=1,
@@ -157,7 +157,7 @@ def _one_rank(size: int, first: list[Spawn], directory: Path, stopping: int) -> 
         on_report=lambda _, report: reports.append(report),
         stop_reason=stop_reason,
     )
-    status, failure = INTERNAL, None
+    status, failure = EXIT_INTERNAL, None
     try:
         status = driver.run()
     except JobAborted as error:
@@ -178,7 +178,7 @@ def _one_rank(size: int, first: list[Spawn], directory: Path, stopping: int) -> 
     transport.children.reap(5.0)
 
 
-def _supervised(size: int, first: list[Spawn], directory: Path, stopping: int) -> None:
+def _supervised(size: int, first: list[NewTask], directory: Path, stopping: int) -> None:
     """In the child of the test: never returns to what the test's process was about to do."""
     try:
         os.setpgid(0, 0)
@@ -196,7 +196,7 @@ def _supervised(size: int, first: list[Spawn], directory: Path, stopping: int) -
 
 @pytest.fixture
 def launch(tmp_path: Path) -> Launch:
-    def launch(size: int, *first: Spawn, stopping: int = -1) -> Ended:
+    def launch(size: int, *first: NewTask, stopping: int = -1) -> Ended:
         begun = time.monotonic()
         child = os.fork()
         if child == 0:
@@ -232,15 +232,15 @@ def _lives(process: str) -> bool:
         return False
 
 
-def _busy(*ranks: int) -> list[Spawn]:
-    return [Spawn(0, LONG, 1, owner=rank) for rank in ranks]
+def _busy(*ranks: int) -> list[NewTask]:
+    return [NewTask(0, LONG, 1, owner=rank) for rank in ranks]
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_a_job(launch: Launch, size: int) -> None:
-    ended = launch(size, Spawn(0, b"split 9", 1 << 9))
+    ended = launch(size, NewTask(0, b"split 9", 1 << 9))
     assert ended.output == ""
-    assert [ended.ranks[rank]["status"] for rank in range(size)] == [OK] * size
+    assert [ended.ranks[rank]["status"] for rank in range(size)] == [EXIT_OK] * size
     assert sum(note["done"] for note in ended.ranks.values()) == 2**10 - 1
     assert ended.ranks[0]["totals"][-1] == 2**10 - 1
     assert size == 1 or sum(note["done"] > 0 for note in ended.ranks.values()) > 1
@@ -248,13 +248,13 @@ def test_a_job(launch: Launch, size: int) -> None:
 
 def test_no_task_at_all(launch: Launch) -> None:
     ended = launch(3)
-    assert [ended.ranks[rank]["status"] for rank in range(3)] == [OK] * 3
+    assert [ended.ranks[rank]["status"] for rank in range(3)] == [EXIT_OK] * 3
 
 
 @pytest.mark.parametrize(("rank", "size"), [(0, 1), (0, 4), (1, 4), (11, 12)])
 @pytest.mark.parametrize("word", [b"fail", b"refuse"])
 def test_an_exception_ends_all_ranks(launch: Launch, rank: int, size: int, word: bytes) -> None:
-    ended = launch(size, Spawn(0, word, 1, owner=rank), *_busy(*(other for other in range(size) if other != rank)))
+    ended = launch(size, NewTask(0, word, 1, owner=rank), *_busy(*(other for other in range(size) if other != rank)))
     assert ended.seconds < 3.0
     assert set(ended.ranks) == set(range(size))
     assert all(note["failure"] is not None for note in ended.ranks.values())
@@ -265,7 +265,7 @@ def test_an_exception_ends_all_ranks(launch: Launch, rank: int, size: int, word:
 
 @pytest.mark.parametrize("rank", [1, 11])
 def test_a_killed_rank_ends_the_others(launch: Launch, rank: int) -> None:
-    ended = launch(12, Spawn(0, b"kill", 1, owner=rank), *_busy(0, 2, 5, 10))
+    ended = launch(12, NewTask(0, b"kill", 1, owner=rank), *_busy(0, 2, 5, 10))
     assert ended.seconds < 4.0
     assert set(ended.ranks) == set(range(12)) - {rank}
     assert all(note["failure"] is not None for note in ended.ranks.values())
@@ -275,7 +275,7 @@ def test_a_killed_rank_ends_the_others(launch: Launch, rank: int) -> None:
 
 
 def test_the_root_killed(launch: Launch) -> None:
-    ended = launch(4, Spawn(0, b"kill", 1), *_busy(1, 3))
+    ended = launch(4, NewTask(0, b"kill", 1), *_busy(1, 3))
     assert ended.seconds < 4.0
     assert not any(note["failure"] is None for note in ended.ranks.values())
 
@@ -283,10 +283,10 @@ def test_the_root_killed(launch: Launch) -> None:
 @pytest.mark.parametrize(("stopping", "milliseconds"), [(0, 50), (2, 300), (9, 50)])
 def test_a_stop_in_order(launch: Launch, stopping: int, milliseconds: int) -> None:
     """Tasks are dropped, even those that run; addressed ones run to their end."""
-    tasks = [Spawn(0, LONG, 1000) for _ in range(40)]
-    notes = [Spawn(0, b"sleep %d" % milliseconds, 1, owner=rank) for rank in range(10)]
+    tasks = [NewTask(0, LONG, 1000) for _ in range(40)]
+    notes = [NewTask(0, b"sleep %d" % milliseconds, 1, owner=rank) for rank in range(10)]
     ended = launch(10, *tasks, *notes, stopping=stopping)
-    assert [ended.ranks[rank]["status"] for rank in range(10)] == [STOPPED] * 10
+    assert [ended.ranks[rank]["status"] for rank in range(10)] == [EXIT_STOPPED] * 10
     assert [ended.ranks[rank]["done"] for rank in range(10)] == [1] * 10
     assert ended.output == ""
     assert ended.seconds < 3.0
@@ -295,7 +295,7 @@ def test_a_stop_in_order(launch: Launch, stopping: int, milliseconds: int) -> No
 class Scripted:
     """A transport whose every poll hands out the next of these messages, all of rank 0."""
 
-    rank, size, unsent = 3, 5, False
+    rank, size, has_unsent = 3, 5, False
 
     def __init__(self, *messages: Message) -> None:
         self._messages = list(messages)
@@ -303,15 +303,15 @@ class Scripted:
         self.forgiven_at_the_end: set[int] = set()
 
     def send(self, destination: int, message: Message) -> None:
-        if isinstance(message, Request):
-            self._messages.insert(0, Reply(message.phase, message.sequence, ()))
+        if isinstance(message, TaskRequest):
+            self._messages.insert(0, TaskReply(message.phase, message.sequence, ()))
 
-    def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
+    def poll(self, timeout: float, calm: float = 0.0, wake: WakeDescriptor | None = None) -> list[tuple[int, Message]]:
         if len(self._messages) == 1:
             self.forgiven_at_the_end = set(self.forgiven)
         return [(0, self._messages.pop(0))]
 
-    def forgive(self, rank: int) -> None:
+    def expect_close(self, rank: int) -> None:
         self.forgiven.add(rank)
 
     def close(self) -> None:
@@ -321,21 +321,21 @@ class Scripted:
 @pytest.mark.parametrize(("size", "rank"), [(1, 0), (2, 0), (2, 1), (3, 2), (7, 6)])
 def test_last_task_that_stops_the_job_decides_its_status(launch: Launch, size: int, rank: int) -> None:
     """The wish to stop reaches the root before the end of the task, with which the last phase ends."""
-    ended = launch(size, Spawn(0, b"full", 1, owner=rank))
-    assert {note["status"] for note in ended.ranks.values()} == {STOPPED}, ended
+    ended = launch(size, NewTask(0, b"full", 1, owner=rank))
+    assert {note["status"] for note in ended.ranks.values()} == {EXIT_STOPPED}, ended
     assert sum(note["done"] for note in ended.ranks.values()) == 1
 
 
 def test_who_was_told_to_close_first_may_go_first() -> None:
     """In the barrier any rank but the one above, whose word is awaited, may be gone already."""
-    transport = Scripted(Start(0), Stop(7), Close())
-    node = Node(3, 5, run=1, counters=1, director=Directions([]), random=Random(1), queue=TaskQueue(Limits()))
+    transport = Scripted(StartPhase(0), Stop(7), Close())
+    node = RankNode(3, 5, run=1, counters=1, director=Directions([]), random=Random(1), queue=TaskQueue(Limits()))
     assert Driver(node, transport, run_task, host="here", clock=lambda: 0.0).run() == 7
     assert transport.forgiven_at_the_end == {1, 2, 4}
 
 
 def test_idle_ranks_sleep(launch: Launch) -> None:
-    ended = launch(8, Spawn(0, b"sleep 2000", 1))
+    ended = launch(8, NewTask(0, b"sleep 2000", 1))
     idle = [ended.ranks[rank] for rank in range(8) if not ended.ranks[rank]["done"]]
     assert len(idle) == 7
     assert ended.ranks[0]["seconds"] > 2.0
@@ -343,7 +343,7 @@ def test_idle_ranks_sleep(launch: Launch) -> None:
 
 
 def test_a_long_task_delays_no_answer(launch: Launch) -> None:
-    ended = launch(2, Spawn(0, b"sleep 1000", 1, owner=0))
+    ended = launch(2, NewTask(0, b"sleep 1000", 1, owner=0))
     answers = ended.ranks[1]["answers"]
     assert len(answers) > 20
     assert statistics.quantiles(answers, n=10)[-1] < 0.02

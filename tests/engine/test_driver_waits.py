@@ -9,13 +9,23 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from pcopy.engine.driver import ENDING_PATIENCE, Driver, Outcome, Slices
+from pcopy.engine.driver import STOP_WAIT_SECONDS, Driver, Outcome, TaskGenerator
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Close, Halt, Message, Reply, Request, Signal, Start, Stop, Work
-from pcopy.engine.task import Spawn, Task
-from pcopy.engine.termination import ISSUED
-from pcopy.engine.ticket import Wake
-from pcopy.errors import INTERNAL, JobAborted
+from pcopy.engine.messages import (
+    AddressedTasks,
+    Close,
+    CreditReturn,
+    Halt,
+    Message,
+    StartPhase,
+    Stop,
+    TaskReply,
+    TaskRequest,
+)
+from pcopy.engine.task import NewTask, Task
+from pcopy.engine.termination import CREDITS_PER_MESSAGE
+from pcopy.engine.ticket import WakeDescriptor
+from pcopy.errors import EXIT_INTERNAL, JobAborted
 from tests.engine.spoken import Directions, Spoken, node_of
 from tests.engine.test_epochs import FakeJournal
 from tests.engine.test_tickets import TWO
@@ -35,7 +45,7 @@ class Chosen:
 class Stage:
     """One driver on rank 1 of 3 whose polls hand out what the test has prepared, and which notes what it runs."""
 
-    rank, size, unsent = 1, 3, False
+    rank, size, has_unsent = 1, 3, False
 
     def __init__(self, limits: Limits, *steps: Callable[[], Iterable[Message]]) -> None:
         self._steps = deque(steps)
@@ -57,7 +67,7 @@ class Stage:
 
     # The task, whose payload is a letter for each step: s(lice), w(ait), f(ail), x (spawns itself).
 
-    def run_task(self, task: Task) -> Slices:
+    def run_task(self, task: Task) -> TaskGenerator:
         name = task.payload[:1].decode()
         tickets = self.tickets.setdefault(task.payload[:1], [])
         spawned = []
@@ -71,7 +81,7 @@ class Stage:
                     tickets.append(Chosen())
                     yield tickets[-1]
                 elif letter == "x":
-                    spawned.append(Spawn(0, b"z", 1))
+                    spawned.append(NewTask(0, b"z", 1))
                 else:
                     raise ValueError("the reason of it all")
             self.story.append(name + ".")
@@ -85,9 +95,9 @@ class Stage:
     def send(self, destination: int, message: Message) -> None:
         self.said.append(message)
 
-    def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
+    def poll(self, timeout: float, calm: float = 0.0, wake: WakeDescriptor | None = None) -> list[tuple[int, Message]]:
         self.timeout = timeout
-        assert wake is self or self.node.aborted is not None
+        assert wake is self or self.node.abort_reason is not None
         self._left -= not self._steps
         assert self._left, "the test has nothing more to say"
         arrived = [(0, message) for message in self._steps.popleft()()] if self._steps else []
@@ -100,7 +110,7 @@ class Stage:
     def clear(self) -> None:
         self.story.append("-")
 
-    def forgive(self, rank: int) -> None: ...
+    def expect_close(self, rank: int) -> None: ...
 
     def close(self) -> None: ...
 
@@ -115,7 +125,7 @@ class Stage:
 
 def begin(*payloads: bytes, owner: int = -1) -> Callable[[], list[Message]]:
     tasks = tuple(Task((1, 0, number), 0, payload, 1, False, owner) for number, payload in enumerate(payloads, 1))
-    return lambda: [Start(0), Work(0, tasks)]
+    return lambda: [StartPhase(0), AddressedTasks(0, tasks)]
 
 
 def nothing() -> list[Message]:
@@ -130,8 +140,8 @@ def ends(stage: Stage, status: int = 0) -> None:
     send = stage.send
 
     def refusing(destination: int, message: Message) -> None:
-        if isinstance(message, Request):
-            stage._steps.appendleft(lambda: [Reply(message.phase, message.sequence, ())])
+        if isinstance(message, TaskRequest):
+            stage._steps.appendleft(lambda: [TaskReply(message.phase, message.sequence, ())])
         send(destination, message)
 
     stage.send = refusing  # type: ignore[method-assign]
@@ -156,7 +166,7 @@ def test_a_ticket_that_is_done_already_costs_no_turn() -> None:
 
     stage = Stage(TWO, begin(b"aww"), *END)
 
-    def run_task(task: Task) -> Slices:
+    def run_task(task: Task) -> TaskGenerator:
         yield Done()
         yield Done()
         return Outcome((), (1,))
@@ -173,7 +183,7 @@ def test_a_rank_that_only_waits_sleeps_until_it_is_woken() -> None:
         timeouts.append(stage.timeout)
         return []
 
-    one = Limits(fan_out=2, slots=1)
+    one = Limits(fan_out=2, task_slots=1)
     stage = Stage(one, begin(b"aw"), asleep, asleep, lambda: asleep() or stage.done(b"a"), *END)
     ends(stage)
     assert min(timeouts) > 0.1
@@ -198,9 +208,9 @@ def test_a_note_never_waits() -> None:
     stage = Stage(TWO, begin(b"nw", owner=1), nothing, lambda: stage.done(b"n"))
     with pytest.raises(JobAborted) as caught:
         stage.driver.run()
-    assert caught.value.status == INTERNAL
-    assert stage.node.aborted is not None
-    assert "rank 1: a note must not wait for a ticket" in stage.node.aborted.text
+    assert caught.value.status == EXIT_INTERNAL
+    assert stage.node.abort_reason is not None
+    assert "rank 1: a note must not wait for a ticket" in stage.node.abort_reason.text
     assert stage.tickets[b"n"][0].cancelled
     assert stage.told == "nwn/"
 
@@ -220,20 +230,20 @@ def test_told_to_stop_what_waits_ends_by_itself_and_what_does_not_is_dropped() -
     ends(stage)
     assert re.fullmatch(r"bw(as)+a/bsbxbwb\.b/", stage.told)
     assert stage.node.counters == [1]
-    assert stage.node.dropped == 2  # a, and what b has left
+    assert stage.node.dropped_count == 2  # a, and what b has left
     assert [fact[0] for fact in stage.journal.told] == ["spawned", "done"]
 
 
 def test_told_to_stop_what_has_waited_and_does_not_end_is_dropped() -> None:
     """b goes on when its ticket is done, and then takes longer than the patience, a second for each slice."""
-    slices = int(ENDING_PATIENCE) + 20
+    slices = int(STOP_WAIT_SECONDS) + 20
     stage = Stage(
         TWO, begin(b"b" + b"w" + b"s" * slices), nothing, lambda: [Halt("signal")], lambda: stage.done(b"b"),
         *[nothing] * slices, *END,
     )  # fmt: skip
     ends(stage)
-    assert ENDING_PATIENCE <= stage.told.count("bs") <= ENDING_PATIENCE + 1
-    assert stage.node.dropped == 1
+    assert STOP_WAIT_SECONDS <= stage.told.count("bs") <= STOP_WAIT_SECONDS + 1
+    assert stage.node.dropped_count == 1
     assert stage.node.counters == [0]
 
 
@@ -243,7 +253,7 @@ def test_a_note_that_may_wait_for_storage_is_dropped_as_work_is() -> None:
     stage.node.queue._is_slow_note = lambda task: task.payload.startswith(b"a")
     ends(stage)
     assert re.fullmatch(r"(as)+a/bsb\.b/", stage.told)
-    assert (stage.node.dropped, [task.payload[:1] for task in stage.node.queue.forgotten()]) == (1, [b"a"])
+    assert (stage.node.dropped_count, [task.payload[:1] for task in stage.node.queue.pop_dropped()]) == (1, [b"a"])
 
 
 def test_a_rank_that_was_told_to_stop_and_waits_for_others_still_shows_that_it_gets_on() -> None:
@@ -299,12 +309,12 @@ def test_an_account_is_settled_only_after_the_ticket() -> None:
     """A root whose only task waits does not collect its sums."""
     spoken = Spoken(0, 3, Directions(first=1), limits=TWO)
     spoken.node.start(0.0)
-    taken = spoken.node.take()
+    taken = spoken.node.take_task()
     assert taken is not None
-    spoken.node.under_way.suspend(taken)
+    spoken.node.begun_tasks.suspend(taken)
     for rank in (1, 2):
-        spoken.hear(rank, Signal(0, ISSUED))
-    assert not spoken.node._detector.terminated
-    spoken.node.under_way.resume(taken)
-    spoken.node.finished(taken, Outcome((), (1,)), 0.0)
-    assert spoken.node._detector.terminated
+        spoken.hear(rank, CreditReturn(0, CREDITS_PER_MESSAGE))
+    assert not spoken.node._detector.is_terminated
+    spoken.node.begun_tasks.resume(taken)
+    spoken.node.finish_task(taken, Outcome((), (1,)), 0.0)
+    assert spoken.node._detector.is_terminated

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from pcopy.engine.journal import LOST
-from pcopy.engine.messages import LAST_EPOCH, Answer, Epoch, Halt, Message, Query, Signal, Start, Stop
+from pcopy.engine.journal import NEVER_DURABLE
+from pcopy.engine.messages import (
+    LAST_EPOCH,
+    CounterQuery,
+    CounterSums,
+    CreditReturn,
+    EpochMarker,
+    Halt,
+    Message,
+    StartPhase,
+    Stop,
+)
 from pcopy.engine.states import State
-from pcopy.engine.task import Spawn
-from pcopy.engine.termination import ISSUED
+from pcopy.engine.task import NewTask
+from pcopy.engine.termination import CREDITS_PER_MESSAGE
 from pcopy.engine.ticket import Outcome
 from tests.engine.spoken import Directions, Spoken, task, without
 from tests.engine.test_epochs import FakeJournal, heard, make, working
@@ -24,8 +34,8 @@ def ended_phase(directions: Directions) -> tuple[Spoken, FakeJournal]:
 
 def answer(root: Spoken, said: list[tuple[int, Message]], durable: int, now: float) -> list[tuple[int, Message]]:
     """What the root says once rank 1 has answered its last query."""
-    query = [message for _, message in said if isinstance(message, Query)][-1]
-    return root.hear(1, Answer(query.sequence, (0,), (), durable), now=now)
+    query = [message for _, message in said if isinstance(message, CounterQuery)][-1]
+    return root.hear(1, CounterSums(query.sequence, (0,), (), durable), now=now)
 
 
 def wait(root: Spoken, now: float) -> list[tuple[int, Message]]:
@@ -35,35 +45,35 @@ def wait(root: Spoken, now: float) -> list[tuple[int, Message]]:
 
 def test_a_phase_waits_until_all_ranks_are_durable() -> None:
     root, journal = ended_phase(Directions(phases=2))
-    root.hear(1, Epoch(2))
-    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    root.hear(1, EpochMarker(2))
+    said = answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
     assert journal.told[-2:] == [("cut", 1, 0), ("cut", 2, 0)]
-    assert not any(isinstance(message, Start) for _, message in said)
-    journal.durable = 2
+    assert not any(isinstance(message, StartPhase) for _, message in said)
+    journal.durable_epoch = 2
     said = answer(root, wait(root, 0.2), 1, 0.3)  # rank 1 has more to do
     assert root.node.phase == 0
     said = answer(root, wait(root, 0.4), 2, 0.5)
-    assert any(isinstance(message, Start) for _, message in said)
+    assert any(isinstance(message, StartPhase) for _, message in said)
     assert journal.cuts == [1, 2]
 
 
 def test_once_a_rank_can_record_nothing_all_give_up() -> None:
     spoken, journal = working(1, 7)
-    spoken.hear(2, Epoch(2))
+    spoken.hear(2, EpochMarker(2))
     journal.has_failed = True
-    spoken.node.finished(task(9, owner=1), Outcome([Spawn(0, b"", 1, owner=5)]), 0.0)
+    spoken.node.finish_task(task(9, owner=1), Outcome([NewTask(0, b"", 1, owner=5)]), 0.0)
     spoken.node.tick(0.1)
     spoken.node.tick(0.2)
-    spoken.hear(2, Epoch(3), Epoch(LAST_EPOCH))
+    spoken.hear(2, EpochMarker(3), EpochMarker(LAST_EPOCH))
     assert journal.told[-1] == ("gave up",)
     assert journal.told.count(("gave up",)) == 1
     assert journal.cuts == [1]
-    said = spoken.hear(0, Query(1, (0,)))
-    assert heard(said, 3)[0] == Epoch(LAST_EPOCH)
+    said = spoken.hear(0, CounterQuery(1, (0,)))
+    assert heard(said, 3)[0] == EpochMarker(LAST_EPOCH)
     other, journal = working(3, 7)
-    other.hear(1, Epoch(LAST_EPOCH))
+    other.hear(1, EpochMarker(LAST_EPOCH))
     assert journal.told == [("gave up",)]
-    assert heard(without(other.hear(1, Query(1, (0,)))), 1)[0] == Epoch(LAST_EPOCH)
+    assert heard(without(other.hear(1, CounterQuery(1, (0,)))), 1)[0] == EpochMarker(LAST_EPOCH)
 
 
 def test_a_job_that_is_told_to_stop_leaves_what_is_on_record() -> None:
@@ -77,35 +87,35 @@ def test_a_job_that_is_told_to_stop_leaves_what_is_on_record() -> None:
 def test_a_phase_waits_until_a_job_that_is_not_kept_any_more_is_gone() -> None:
     """And no longer: not for other ranks."""
     root, journal = ended_phase(Directions(phases=2))
-    root.hear(1, Epoch(2))
-    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
-    journal.durable = 2
-    said = root.hear(1, Epoch(LAST_EPOCH))
+    root.hear(1, EpochMarker(2))
+    answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
+    journal.durable_epoch = 2
+    said = root.hear(1, EpochMarker(LAST_EPOCH))
     assert journal.told[-1] == ("gave up",)
     said = answer(root, wait(root, 0.2), LAST_EPOCH, 0.3)
-    assert not any(isinstance(message, Start) for _, message in said)
-    journal.durable = LAST_EPOCH
+    assert not any(isinstance(message, StartPhase) for _, message in said)
+    journal.durable_epoch = LAST_EPOCH
     said = answer(root, wait(root, 0.4), 0, 0.5)
-    assert any(isinstance(message, Start) for _, message in said)
+    assert any(isinstance(message, StartPhase) for _, message in said)
 
 
 def test_a_rank_alone_sees_when_it_is_durable() -> None:
     root, journal = make(0, 1, Directions(first=1, phases=2))
     root.node.start(0.0)
-    taken = root.node.take()
+    taken = root.node.take_task()
     assert taken is not None
-    journal.wants_cut = True
+    journal.needs_cut = True
     root.node.tick(0.0)
     assert journal.cuts == [1]
-    root.node.finished(taken, Outcome(), 0.0)
+    root.node.finish_task(taken, Outcome(), 0.0)
     for tick in range(100):
         root.node.tick(tick * 0.01)
         assert root.node.phase == 0
-    journal.durable = 2
+    journal.durable_epoch = 2
     for tick in range(100, 200):
         root.node.tick(tick * 0.01)
     assert root.node.phase == 1
-    journal.durable = 3
+    journal.durable_epoch = 3
     for tick in range(200, 300):
         root.node.tick(tick * 0.01)
     assert root.node.state is State.CLOSED
@@ -113,18 +123,18 @@ def test_a_rank_alone_sees_when_it_is_durable() -> None:
 
 def test_without_a_cut_nothing_waits() -> None:
     root, journal = ended_phase(Directions(phases=2))
-    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
-    assert any(isinstance(message, Start) for _, message in said)
-    said = answer(root, root.hear(1, Signal(1, ISSUED)), 0, 0.1)
+    said = answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
+    assert any(isinstance(message, StartPhase) for _, message in said)
+    said = answer(root, root.hear(1, CreditReturn(1, CREDITS_PER_MESSAGE)), 0, 0.1)
     assert (1, Stop(0)) in said
     assert journal.cuts == []
 
 
 def test_each_phase_of_a_resumed_job_waits() -> None:
     root, journal = make(0, 2, Directions(phases=3))
-    root.node.restore(1, [], ())
+    root.node.restore_tasks(1, [], ())
     root.node.start(0.0)
-    answer(root, root.hear(1, Signal(1, ISSUED)), 0, 0.1)
+    answer(root, root.hear(1, CreditReturn(1, CREDITS_PER_MESSAGE)), 0, 0.1)
     assert root.node.phase == 1
     assert journal.cuts == [1]
 
@@ -132,7 +142,7 @@ def test_each_phase_of_a_resumed_job_waits() -> None:
 def test_a_job_that_is_told_to_stop_takes_a_last_cut_and_waits_for_it_for_some_time() -> None:
     root, journal = ended_phase(Directions(phases=2))
     root.node.halt(Halt("signal"), 0.0)
-    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    said = answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
     assert journal.cuts == [1]
     assert (1, Stop(75)) not in said
     said = answer(root, wait(root, 2.9), 0, 3.0)
@@ -143,8 +153,8 @@ def test_a_job_that_is_told_to_stop_takes_a_last_cut_and_waits_for_it_for_some_t
 
 def test_a_job_that_has_waited_for_long_is_given_its_time_when_it_is_told_to_stop() -> None:
     root, _ = ended_phase(Directions(phases=2))
-    root.hear(1, Epoch(2))
-    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    root.hear(1, EpochMarker(2))
+    answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
     answer(root, wait(root, 10.0), 0, 10.1)
     root.node.halt(Halt("signal"), 10.2)
     said = answer(root, wait(root, 10.3), 0, 10.4)
@@ -157,41 +167,41 @@ def test_a_job_that_has_waited_for_long_is_given_its_time_when_it_is_told_to_sto
 def test_a_job_that_is_told_to_stop_does_not_wait_for_data_that_are_lost() -> None:
     root, journal = ended_phase(Directions(phases=2))
     root.node.halt(Halt("signal"), 0.0)
-    said = answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    said = answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
     assert (1, Stop(75)) not in said
-    said = answer(root, wait(root, 0.2), LOST, 0.3)
+    said = answer(root, wait(root, 0.2), NEVER_DURABLE, 0.3)
     assert (1, Stop(75)) in said
     assert journal.cuts == [1]
 
 
 def test_a_job_that_has_lost_data_ends_once_it_is_told_to_stop() -> None:
     root, journal = ended_phase(Directions(phases=2))
-    root.hear(1, Epoch(2))
-    journal.is_lost = True
-    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    root.hear(1, EpochMarker(2))
+    journal.has_lost_data = True
+    answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
     answer(root, wait(root, 0.2), 0, 0.3)
     assert (root.node.state, root.node.phase) == (State.WORKING, 0)
     root.node.halt(Halt("the destination could not be synced"), 0.4)
     said = answer(root, wait(root, 0.5), 0, 0.6)
     assert (1, Stop(75)) in said
-    assert not root.node.commit.is_complete
+    assert not root.node.cut_schedule.is_complete
 
 
-@pytest.mark.parametrize(("durable", "status"), [(2, 0), (LOST, 75)])
+@pytest.mark.parametrize(("durable", "status"), [(2, 0), (NEVER_DURABLE, 75)])
 def test_a_reason_to_stop_that_comes_when_all_is_done_counts_if_that_is_lost(durable: int, status: int) -> None:
     root, journal = ended_phase(Directions())
-    root.hear(1, Epoch(2))
-    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    root.hear(1, EpochMarker(2))
+    answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
     root.node.halt(Halt("the destination could not be synced, or a signal"), 0.2)
-    journal.durable = 2
+    journal.durable_epoch = 2
     said = answer(root, wait(root, 0.3), durable, 0.4)
     assert (1, Stop(status)) in said
-    assert root.node.commit.is_complete == (status == 0)
+    assert root.node.cut_schedule.is_complete == (status == 0)
 
 
 def test_a_job_that_goes_on_waits_for_ever() -> None:
     root, _ = ended_phase(Directions(phases=2))
-    root.hear(1, Epoch(2))
-    answer(root, root.hear(1, Signal(0, ISSUED)), 0, 0.1)
+    root.hear(1, EpochMarker(2))
+    answer(root, root.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE)), 0, 0.1)
     answer(root, wait(root, 100.0), 0, 100.1)
     assert (root.node.state, root.node.phase) == (State.WORKING, 0)

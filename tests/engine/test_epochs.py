@@ -5,8 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Epoch, Message, Query, Request, Signal, Start, Work
-from pcopy.engine.task import UNTOLD, Share, Spawn, Task, TaskId
+from pcopy.engine.messages import (
+    AddressedTasks,
+    CounterQuery,
+    CreditReturn,
+    EpochMarker,
+    Message,
+    StartPhase,
+    TaskRequest,
+)
+from pcopy.engine.task import UNRECORDED, LabelledCounts, NewTask, Task, TaskId
 from pcopy.engine.ticket import Outcome
 from tests.engine.spoken import Directions, Spoken, task, without
 
@@ -15,27 +23,29 @@ class FakeJournal:
     """Remembers what it is told, in order; storage is as quick as the test says."""
 
     def __init__(self) -> None:
-        self.durable = 0
-        self.is_lost = False
+        self.durable_epoch = 0
+        self.has_lost_data = False
         self.has_failed = False
-        self.wants_cut = False
-        self.is_full = False
+        self.needs_cut = False
+        self.must_wait_for_storage = False
         self.told: list[tuple[object, ...]] = []
 
-    def base(self, phase: int, tasks: Sequence[Task]) -> None:
+    def record_base(self, phase: int, tasks: Sequence[Task]) -> None:
         self.told.append(("base", phase, len(tasks)))
 
-    def spawned(self, task: Task) -> None:
+    def record_spawned(self, task: Task) -> None:
         self.told.append(("spawned", task.id))
 
-    def done(self, task: Task, counts: Sequence[int], settled: Sequence[TaskId], shares: Sequence[Share] = ()) -> None:
+    def record_done(
+        self, task: Task, counts: Sequence[int], settled: Sequence[TaskId], shares: Sequence[LabelledCounts] = ()
+    ) -> None:
         self.told.append(("done", task.id, *settled))
 
-    def cut(self, epoch: int, phase: int) -> None:
-        self.wants_cut = False
+    def end_epoch(self, epoch: int, phase: int) -> None:
+        self.needs_cut = False
         self.told.append(("cut", epoch, phase))
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         self.told.append(("gave up",))
 
     @property
@@ -47,15 +57,15 @@ def make(
     rank: int, size: int, directions: Directions | None = None, *, cut_interval: float = 60.0, first_cut: float = 60.0
 ) -> tuple[Spoken, FakeJournal]:
     journal = FakeJournal()
-    limits = Limits(fan_out=2, first_cut=first_cut, cut_interval=cut_interval, last_cut=3.0)
+    limits = Limits(fan_out=2, seconds_to_first_cut=first_cut, cut_interval=cut_interval, last_cut_patience=3.0)
     return Spoken(rank, size, directions, journal=journal, limits=limits), journal
 
 
 def working(rank: int = 1, size: int = 3) -> tuple[Spoken, FakeJournal]:
     """A rank that runs a note of its own, the task 9."""
     spoken, journal = make(rank, size)
-    spoken.hear(0, Start(0), Work(0, (task(9, owner=rank),)))
-    assert spoken.node.take() == task(9, owner=rank)
+    spoken.hear(0, StartPhase(0), AddressedTasks(0, (task(9, owner=rank),)))
+    assert spoken.node.take_task() == task(9, owner=rank)
     return spoken, journal
 
 
@@ -68,41 +78,41 @@ def heard(said: list[tuple[int, Message]], destination: int) -> list[Message]:
 
 def test_what_lies_behind_a_marker_happens_in_the_new_epoch() -> None:
     spoken, journal = working()
-    spoken.node.finished(task(9, owner=1), Outcome([Spawn(0, b"", 1)], (1,)), 0.0)
-    spoken.hear(2, Epoch(2))
+    spoken.node.finish_task(task(9, owner=1), Outcome([NewTask(0, b"", 1)], (1,)), 0.0)
+    spoken.hear(2, EpochMarker(2))
     assert journal.told == [("spawned", (1, 1, 1)), ("done", (1, 0, 9)), ("cut", 1, 0)]
-    spoken.hear(2, Epoch(2))
+    spoken.hear(2, EpochMarker(2))
     assert journal.cuts == [1]
 
 
 def test_each_epoch_is_cut_even_an_empty_one() -> None:
     spoken, journal = working()
-    spoken.hear(2, Epoch(4))
+    spoken.hear(2, EpochMarker(4))
     assert journal.cuts == [1, 2, 3]
-    spoken.hear(0, Epoch(3))  # an old one
+    spoken.hear(0, EpochMarker(3))  # an old one
     assert journal.cuts == [1, 2, 3]
 
 
 def test_a_marker_goes_before_the_first_message_to_each() -> None:
     spoken, _ = working(1, 7)
-    spoken.hear(2, Epoch(2))
-    spoken.node.finished(task(9, owner=1), Outcome([Spawn(0, b"", 1, owner=owner) for owner in (5, 6, 1)]), 0.0)
-    following = spoken.node.take()
+    spoken.hear(2, EpochMarker(2))
+    spoken.node.finish_task(task(9, owner=1), Outcome([NewTask(0, b"", 1, owner=owner) for owner in (5, 6, 1)]), 0.0)
+    following = spoken.node.take_task()
     assert following is not None
-    spoken.node.finished(following, Outcome([Spawn(0, b"", 1, owner=5)]), 0.0)
+    spoken.node.finish_task(following, Outcome([NewTask(0, b"", 1, owner=5)]), 0.0)
     spoken.node.abort("to be heard by everybody")
-    said = without(spoken.said(), Request, Signal)
+    said = without(spoken.said(), TaskRequest, CreditReturn)
     for destination in (5, 6, 0, 3, 4):
         first, *others = heard(said, destination)
-        assert first == Epoch(2)
+        assert first == EpochMarker(2)
         assert others
-        assert not any(isinstance(message, Epoch) for message in others)
+        assert not any(isinstance(message, EpochMarker) for message in others)
 
 
 def test_who_is_in_the_first_epoch_tells_nobody() -> None:
     spoken, _ = working()
-    spoken.node.finished(task(9, owner=1), Outcome([Spawn(0, b"", 1, owner=2)]), 0.0)
-    assert not any(isinstance(message, Epoch) for _, message in spoken.said())
+    spoken.node.finish_task(task(9, owner=1), Outcome([NewTask(0, b"", 1, owner=2)]), 0.0)
+    assert not any(isinstance(message, EpochMarker) for _, message in spoken.said())
 
 
 # What a journal is told.
@@ -116,8 +126,8 @@ def test_a_new_job_begins_with_its_base() -> None:
 
 def test_first_tasks_of_later_phases_are_told() -> None:
     class Later(Directions):
-        def first_tasks(self, phase: int) -> list[Spawn]:
-            return [Spawn(phase, b"", 1)] if phase == 1 else []
+        def first_tasks(self, phase: int) -> list[NewTask]:
+            return [NewTask(phase, b"", 1)] if phase == 1 else []
 
     spoken, journal = make(0, 1, Later(phases=2))
     spoken.node.start(0.0)
@@ -128,40 +138,40 @@ def test_first_tasks_of_later_phases_are_told() -> None:
 
 def test_a_resumed_job_begins_with_what_remains() -> None:
     spoken, journal = make(0, 1, Directions(first=3))
-    spoken.node.restore(0, [task(7)], (5,))
+    spoken.node.restore_tasks(0, [task(7)], (5,))
     spoken.node.start(0.0)
     assert journal.told == []
-    assert spoken.node.take() == task(7)
+    assert spoken.node.take_task() == task(7)
     assert len(spoken.node.queue) == 0
     assert spoken.node.counters == [5]
 
 
 def test_all_ranks_of_a_resumed_job_know_its_sums_before_the_phase_begins() -> None:
     spoken, _ = make(0, 3)
-    spoken.node.restore(0, [task(7)], (5,))
+    spoken.node.restore_tasks(0, [task(7)], (5,))
     spoken.node.start(0.0)
-    to_child = [message for message in heard(spoken.said(), 1) if isinstance(message, Query | Start)]
-    assert [type(message) for message in to_child] == [Query, Start]
+    to_child = [message for message in heard(spoken.said(), 1) if isinstance(message, CounterQuery | StartPhase)]
+    assert [type(message) for message in to_child] == [CounterQuery, StartPhase]
     child, _ = make(1, 3)
     child.hear(0, *to_child)
-    assert spoken.node.begun_with == child.node.begun_with == (5,)
+    assert spoken.node.totals_at_phase_start == child.node.totals_at_phase_start == (5,)
 
 
 def test_what_was_held_is_run_in_the_phase_that_had_begun() -> None:
     spoken, _ = make(0, 1, Directions(phases=3))
-    spoken.node.restore(1, [task(7, phase=0, owner=0), task(8, phase=2)], ())
+    spoken.node.restore_tasks(1, [task(7, phase=0, owner=0), task(8, phase=2)], ())
     spoken.node.start(0.0)
-    assert spoken.node.take() == task(7, phase=1, owner=0)
+    assert spoken.node.take_task() == task(7, phase=1, owner=0)
 
 
 def test_a_journal_does_not_hear_of_what_is_held() -> None:
     spoken, journal = working()
-    spoken.node.finished(task(9, owner=1), Outcome([Spawn(0, b"held", 1, owner=1)], held=True), 0.0)
+    spoken.node.finish_task(task(9, owner=1), Outcome([NewTask(0, b"held", 1, owner=1)], is_deferred=True), 0.0)
     assert journal.told == []
-    follower = spoken.node.take()
+    follower = spoken.node.take_task()
     assert follower is not None
-    assert follower.id[2] == UNTOLD
-    spoken.node.finished(follower, Outcome([Spawn(0, b"", 1)], settled=[(1, 0, 9)]), 0.0)
+    assert follower.id[2] == UNRECORDED
+    spoken.node.finish_task(follower, Outcome([NewTask(0, b"", 1)], also_done=[(1, 0, 9)]), 0.0)
     assert journal.told == [("spawned", (1, 1, 2)), ("done", follower.id, (1, 0, 9))]
 
 
@@ -170,7 +180,7 @@ def test_a_journal_does_not_hear_of_what_is_held() -> None:
 
 def test_any_rank_cuts_when_it_knows_much() -> None:
     spoken, journal = working(2)
-    journal.wants_cut = True
+    journal.needs_cut = True
     spoken.node.tick(0.0)
     spoken.node.tick(0.1)
     assert journal.cuts == [1]
@@ -179,7 +189,7 @@ def test_any_rank_cuts_when_it_knows_much() -> None:
 def test_the_root_alone_looks_at_the_time() -> None:
     root, journal = make(0, 3, Directions(first=2), cut_interval=10.0)
     root.node.start(100.0)
-    root.node.take()
+    root.node.take_task()
     for now in (105.0, 109.0):
         root.node.tick(now)
     assert journal.cuts == []
@@ -194,24 +204,24 @@ def test_the_root_alone_looks_at_the_time() -> None:
 def test_the_first_cut_comes_early_and_later_ones_at_growing_intervals() -> None:
     root, journal = make(0, 1, Directions(first=2), cut_interval=30.0, first_cut=5.0)
     root.node.start(0.0)
-    root.node.take()
+    root.node.take_task()
     cuts: list[int] = []
     for second in range(130):
         root.node.tick(float(second))
         if len(journal.cuts) > len(cuts):
             cuts.append(second)
-            journal.durable = journal.cuts[-1]
+            journal.durable_epoch = journal.cuts[-1]
     assert cuts == [5, 15, 35, 65, 95, 125]
 
 
 def test_epochs_do_not_run_ahead_of_storage() -> None:
     root, journal = make(0, 1, Directions(first=2), cut_interval=1.0)
     root.node.start(0.0)
-    root.node.take()
+    root.node.take_task()
     for second in range(10):
         root.node.tick(float(second))
     assert journal.cuts == [1, 2]
-    journal.durable = 2
+    journal.durable_epoch = 2
     for second in range(10, 20):
         root.node.tick(float(second))
     assert journal.cuts == [1, 2, 3, 4]
@@ -220,7 +230,7 @@ def test_epochs_do_not_run_ahead_of_storage() -> None:
 def test_no_task_begins_while_too_much_is_outside_storage() -> None:
     root, journal = make(0, 1, Directions(first=1))
     root.node.start(0.0)
-    journal.is_full = True
-    assert root.node.take() is None
-    journal.is_full = False
-    assert root.node.take() is not None
+    journal.must_wait_for_storage = True
+    assert root.node.take_task() is None
+    journal.must_wait_for_storage = False
+    assert root.node.take_task() is not None

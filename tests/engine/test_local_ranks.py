@@ -18,16 +18,16 @@ from pathlib import Path
 import pytest
 
 import pcopy.errors
-from pcopy.engine.messages import Halt, Message, Ready, Signal, Work
+from pcopy.engine.messages import AddressedTasks, CreditReturn, Halt, Message, SubtreeReady
 from pcopy.engine.task import Task
-from pcopy.engine.transports.children import Children
+from pcopy.engine.transports.children import ChildProcesses
 from pcopy.engine.transports.local import LocalTransport, fork_ranks
 from pcopy.errors import PeerLost
 from tests.support.processes import children
 
 pytestmark = pytest.mark.alone
 
-LARGE = Work(1, (Task((1, 1, 1), 1, bytes(20 << 20), 1),))
+LARGE = AddressedTasks(1, (Task((1, 1, 1), 1, bytes(20 << 20), 1),))
 PATIENCE = 10.0
 """Seconds after which what a test waits for counts as missing."""
 
@@ -79,7 +79,7 @@ def test_a_killed_rank_is_told_to_all_with_its_signal() -> None:
     def child(transport: LocalTransport) -> None:
         if transport.rank == 2:
             for number in range(3):
-                transport.send(0, Signal(number, 0))
+                transport.send(0, CreditReturn(number, 0))
             os.kill(os.getpid(), signal.SIGKILL)
         transport.send(0, Halt(str(until_lost(transport)[1])))
         transport.poll(PATIENCE)
@@ -88,7 +88,7 @@ def test_a_killed_rank_is_told_to_all_with_its_signal() -> None:
         heard, error = until_lost(transport)
         while not any(sender == 1 for sender, _ in heard):
             heard += transport.poll(PATIENCE)
-    assert [message for sender, message in heard if sender == 2] == [Signal(number, 0) for number in range(3)]
+    assert [message for sender, message in heard if sender == 2] == [CreditReturn(number, 0) for number in range(3)]
     assert str(error) == "rank 2 is gone: killed by SIGKILL"
     # A sibling can't ask how it ended.
     assert [message for sender, message in heard if sender == 1] == [Halt("rank 2 is gone: its connection closed")]
@@ -102,13 +102,13 @@ def test_a_rank_that_exits_is_told_with_its_status() -> None:
 
 def test_half_a_message_is_not_handed_out() -> None:
     def child(transport: LocalTransport) -> None:
-        transport.send(0, Ready())
+        transport.send(0, SubtreeReady())
         transport.send(0, LARGE)
         os.kill(os.getpid(), signal.SIGKILL)
 
     with ranks(2, child) as transport:
         heard, error = until_lost(transport)
-    assert heard == [(1, Ready())]
+    assert heard == [(1, SubtreeReady())]
     assert str(error) == "rank 1 is gone: killed by SIGKILL, in the middle of a message"
 
 
@@ -119,9 +119,9 @@ def test_traffic_of_others_does_not_hide_a_loss() -> None:
             os._exit(0)
         limit = time.monotonic() + PATIENCE
         for number in itertools.count():
-            transport.send(0, Ready())
+            transport.send(0, SubtreeReady())
             if number == 100:
-                transport.send(1, Ready())  # the traffic flows: it may die now
+                transport.send(1, SubtreeReady())  # the traffic flows: it may die now
             if time.monotonic() > limit:
                 break
             with contextlib.suppress(PeerLost):
@@ -146,8 +146,8 @@ def test_sending_waits_for_nobody_and_poll_returns_when_all_is_sent() -> None:
         began = time.monotonic()
         transport.send(1, LARGE)
         assert time.monotonic() - began < 0.2
-        assert transport.unsent
-        while transport.unsent:
+        assert transport.has_unsent
+        while transport.has_unsent:
             assert transport.poll(PATIENCE) == []
         assert time.monotonic() - began < PATIENCE / 2
         used = time.process_time()
@@ -186,7 +186,7 @@ def test_every_rank_holds_its_own_ends_only() -> None:
         return sum(kinds), len(kinds) - sum(kinds)
 
     def child(transport: LocalTransport) -> None:
-        transport.send(0, Signal(*count()))
+        transport.send(0, CreditReturn(*count()))
         transport.poll(PATIENCE)
 
     with ranks(size, child) as transport:
@@ -194,7 +194,7 @@ def test_every_rank_holds_its_own_ends_only() -> None:
         while len(heard) < size - 1:
             heard += transport.poll(PATIENCE)
         assert count() == (size - 1, 1)
-    assert sorted(heard) == [(rank, Signal(size - 1, 1)) for rank in range(1, size)]
+    assert sorted(heard) == [(rank, CreditReturn(size - 1, 1)) for rank in range(1, size)]
 
 
 def test_reap_waits_for_those_that_end_and_kills_the_others() -> None:
@@ -307,7 +307,7 @@ def test_a_failing_fork_is_refused_and_leaves_nothing(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(os, "fork", failing)
     with pytest.raises(
-        pcopy.errors.Refused, match=r"5 ranks can't be started here \(Resource temporarily unavailable\)"
+        pcopy.errors.RequestRefused, match=r"5 ranks can't be started here \(Resource temporarily unavailable\)"
     ):
         fork_ranks(5).poll(PATIENCE)
     if os.getpid() != parent:
@@ -330,10 +330,10 @@ def test_a_rank_of_which_the_system_does_not_tell_how_it_ended_ends_no_job(monke
     def refuse(process: int, options: int) -> tuple[int, int]:
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    children = Children()
+    children = ChildProcesses()
     children.add(1, child := os.spawnlp(os.P_NOWAIT, "true", "true"))
     with monkeypatch.context() as patch:
         patch.setattr(os, "waitpid", refuse)
         children.reap(0.1)
-        assert children.fate(1) is None
+        assert children.exit_description(1) is None
     os.waitpid(child, 0)

@@ -13,25 +13,25 @@ from hypothesis import strategies as st
 
 from pcopy.engine.messages import (
     Abort,
-    Answer,
+    AddressedTasks,
     Close,
-    Epoch,
+    CounterQuery,
+    CounterSums,
+    CreditReturn,
+    EpochMarker,
     Halt,
     Message,
-    Query,
-    Ready,
-    Reply,
-    Request,
-    Signal,
-    Start,
+    RingToken,
+    StartPhase,
     Stop,
-    Token,
-    Work,
-    decode,
-    encode,
+    SubtreeReady,
+    TaskReply,
+    TaskRequest,
+    decode_message,
+    encode_message,
     load_primitives,
 )
-from pcopy.engine.task import HEADER_BYTES, Task
+from pcopy.engine.task import TASK_OVERHEAD_BYTES, Task
 from pcopy.errors import InvariantBroken
 
 deterministic = settings(max_examples=150, deadline=None, derandomize=True, database=None)
@@ -45,34 +45,34 @@ rows = st.lists(numbers, max_size=20).map(tuple)
 sums = st.lists(numbers | st.floats(allow_nan=False), max_size=8).map(tuple)
 orders = st.lists(numbers | st.text(max_size=9) | st.booleans() | sums, max_size=8).map(tuple)
 messages = st.one_of(
-    st.builds(Start, numbers),
-    st.builds(Work, numbers, batches),
-    st.builds(Request, numbers, numbers),
-    st.builds(Reply, numbers, numbers, batches),
-    st.builds(Signal, numbers, numbers),
-    st.builds(Token, numbers, numbers, st.booleans()),
-    st.builds(Query, numbers, rows, orders),
-    st.builds(Answer, numbers, rows, rows, numbers, sums),
+    st.builds(StartPhase, numbers),
+    st.builds(AddressedTasks, numbers, batches),
+    st.builds(TaskRequest, numbers, numbers),
+    st.builds(TaskReply, numbers, numbers, batches),
+    st.builds(CreditReturn, numbers, numbers),
+    st.builds(RingToken, numbers, numbers, st.booleans()),
+    st.builds(CounterQuery, numbers, rows, orders),
+    st.builds(CounterSums, numbers, rows, rows, numbers, sums),
     st.builds(Halt, st.text(), numbers),
     st.builds(Abort, numbers, st.text(), st.text()),
     st.builds(Stop, numbers),
-    st.builds(Ready),
+    st.builds(SubtreeReady),
     st.builds(Close),
 )
 ONE_OF_EACH: tuple[Message, ...] = (
-    Start(1),
-    Work(2, (Task((1, 2, 3), 2, b"payload", 5, True, 4), Task((1, 2, 4), 2, b"", 5))),
-    Request(2, 7),
-    Reply(2, 7, (Task((1, 2, 3), 2, bytes(300), 5),)),
-    Signal(2, 1),
-    Token(2, -3, True),
-    Query(9, (1, 2, 3), (True, 2.5, "word", (4,))),
-    Answer(9, (4, 5, 6), (7, 8), 3, (0.5, 12)),
-    Epoch(4),
+    StartPhase(1),
+    AddressedTasks(2, (Task((1, 2, 3), 2, b"payload", 5, True, 4), Task((1, 2, 4), 2, b"", 5))),
+    TaskRequest(2, 7),
+    TaskReply(2, 7, (Task((1, 2, 3), 2, bytes(300), 5),)),
+    CreditReturn(2, 1),
+    RingToken(2, -3, True),
+    CounterQuery(9, (1, 2, 3), (True, 2.5, "word", (4,))),
+    CounterSums(9, (4, 5, 6), (7, 8), 3, (0.5, 12)),
+    EpochMarker(4),
     Halt("SIGTERM", 15),
     Abort(3, "Traceback …\n"),
     Stop(75),
-    Ready(b"words"),
+    SubtreeReady(b"words"),
     Close(),
 )
 
@@ -84,16 +84,16 @@ def test_the_examples_are_complete() -> None:
 @deterministic
 @given(messages)
 def test_round_trip(message: Message) -> None:
-    again = decode(encode(message))
+    again = decode_message(encode_message(message))
     assert again == message
     assert type(again) is type(message)
-    if isinstance(again, Work | Reply):
+    if isinstance(again, AddressedTasks | TaskReply):
         assert all(type(task) is Task for task in again.tasks)
 
 
 @pytest.mark.parametrize("message", ONE_OF_EACH, ids=lambda message: type(message).__name__)
 def test_every_field_keeps_its_type(message: Message) -> None:
-    again = decode(memoryview(bytearray(encode(message))))
+    again = decode_message(memoryview(bytearray(encode_message(message))))
     assert again == message
     assert [type(field) for field in again] == [type(field) for field in message]
     assert len(again) == len(get_type_hints(type(message)))
@@ -103,8 +103,8 @@ def test_every_field_keeps_its_type(message: Message) -> None:
 @given(st.lists(tasks, min_size=1, max_size=20).map(tuple))
 def test_the_footprint_covers_the_wire(batch: tuple[Task, ...]) -> None:
     """Limits count footprints; what is on the wire is never more than that and a small head."""
-    assert HEADER_BYTES >= 100
-    assert len(encode(Work(1, batch))) <= sum(task.footprint for task in batch) + 64
+    assert TASK_OVERHEAD_BYTES >= 100
+    assert len(encode_message(AddressedTasks(1, batch))) <= sum(task.memory_bytes for task in batch) + 64
 
 
 class _Runs:
@@ -120,7 +120,7 @@ def refusals() -> list[bytes]:
     instance = b"(S'touch pcopy-was-here'\nios\nsystem\n."
     nested = pickle.dumps((0, [_Runs()]), 5)
     in_task = pickle.dumps((1, 2, [((1, 2, 3), 2, _Runs(), 5)]), 5)
-    by_class = pickle.dumps(Start(1), 5)
+    by_class = pickle.dumps(StartPhase(1), 5)
     by_function = pickle.dumps((0, len), 2)
     return [by_code, by_id, classic, instance, nested, in_task, by_class, by_function, pickle.dumps(_Runs(), 0)]
 
@@ -129,7 +129,7 @@ def refusals() -> list[bytes]:
 def test_no_global_is_loaded(data: bytes, tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(str(tmp_path))
     with pytest.raises(InvariantBroken):
-        decode(data)
+        decode_message(data)
     assert os.listdir(".") == []
     with pytest.raises((pickle.UnpicklingError, ValueError)):
         load_primitives(data)
@@ -140,35 +140,35 @@ def test_no_global_is_loaded(data: bytes, tmp_path: object, monkeypatch: pytest.
 @example(b"")
 def test_random_bytes(data: bytes) -> None:
     with pytest.raises(InvariantBroken):
-        decode(data)
+        decode_message(data)
 
 
 @pytest.mark.parametrize("message", ONE_OF_EACH, ids=lambda message: type(message).__name__)
 def test_truncated(message: Message) -> None:
-    data = encode(message)
+    data = encode_message(message)
     for length in range(len(data)):
         with pytest.raises(InvariantBroken):
-            decode(data[:length])
+            decode_message(data[:length])
 
 
 @deterministic
 @given(st.sampled_from(ONE_OF_EACH), st.data())
 def test_damaged(message: Message, data: st.DataObject) -> None:
     """A byte that flips may make another message; it never makes another exception."""
-    wire = bytearray(encode(message))
+    wire = bytearray(encode_message(message))
     wire[data.draw(st.integers(0, len(wire) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with contextlib.suppress(InvariantBroken):
-        decode(wire)
+        decode_message(wire)
 
 
 @pytest.mark.parametrize(
     "value",
     [
         5, None, (), [], (99,), (-1,), ("Start", 1), (0,), (0, 1, 2, 3, 4, 5), (2, 1), (1, 2), (1, 2, 3), (1, 2, [3]),
-        (1, 2, [()]), (1, 2, [(1,)]), ([], 1), {0: 1}, (*pickle.loads(encode(Ready())), 1),
+        (1, 2, [()]), (1, 2, [(1,)]), ([], 1), {0: 1}, (*pickle.loads(encode_message(SubtreeReady())), 1),
     ],
     ids=repr,
 )  # fmt: skip
 def test_primitives_that_are_no_message(value: object) -> None:
     with pytest.raises(InvariantBroken):
-        decode(pickle.dumps(value, 5))
+        decode_message(pickle.dumps(value, 5))

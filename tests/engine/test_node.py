@@ -20,8 +20,8 @@ from pcopy.engine import backlog
 from pcopy.engine.limits import Limits
 from pcopy.engine.safra import DETECTORS
 from pcopy.engine.states import State
-from pcopy.engine.task import ANYBODY, HEADER_BYTES
-from pcopy.errors import INTERNAL
+from pcopy.engine.task import ANY_RANK, TASK_OVERHEAD_BYTES
+from pcopy.errors import EXIT_INTERNAL
 from tests.engine.plans import Interruption, Network, Plan, Planned
 from tests.engine.simulation import SMALL, Simulation
 
@@ -42,7 +42,7 @@ def plans(draw: st.DrawFn, size: int) -> Plan:
             st.tuples(
                 st.integers(0, 7),  # whose child: the one before, the one before that, … or the director's
                 st.sampled_from((0, 0, 0, 0, 1, 2)),  # how many phases after its parent
-                st.one_of(st.just(ANYBODY), st.integers(0, size - 1)),
+                st.one_of(st.just(ANY_RANK), st.integers(0, size - 1)),
                 st.integers(1, 100),
                 st.booleans(),
                 st.sampled_from((0, 0, 10, 400, 900)),
@@ -70,8 +70,8 @@ def simulations(draw: st.DrawFn, kind: str = "") -> Simulation:
         size,
         draw(st.integers(0, 1 << 32)),
         limits=SMALL._replace(
-            in_core=draw(st.sampled_from((0, 500, 5000))),
-            scan_ahead=draw(st.sampled_from((0, 1000, 1 << 20))),
+            queue_memory_bytes=draw(st.sampled_from((0, 500, 5000))),
+            scan_ahead_bytes=draw(st.sampled_from((0, 1000, 1 << 20))),
             fan_out=draw(st.sampled_from((1, 2, 8))),
             progress_interval=draw(st.sampled_from((0.002, 0.02, 0.5))),
         ),
@@ -93,15 +93,17 @@ def check_complete(job: Simulation) -> None:
     assert {node.status for node in job.nodes} == {len(job.plan)}
     assert [phase for phase, *_ in job.phase_ends] == sorted({0, *(planned.phase for planned in job.plan)})
     assert tuple(map(sum, zip(*(node.counters for node in job.nodes), strict=True))) == job.true_totals()
-    assert not any(node.dropped for node in job.nodes)
+    assert not any(node.dropped_count for node in job.nodes)
     check_queues(job)
 
 
 def check_queues(job: Simulation) -> None:
     """What was in memory stayed within the bound: the limit, a task that passes it, a frame, and notes."""
-    largest = max((HEADER_BYTES + 6 + planned.padding for planned in job.plan), default=0)
+    largest = max((TASK_OVERHEAD_BYTES + 6 + planned.padding for planned in job.plan), default=0)
     for rank in job.ranks:
-        assert rank.node.queue.peak <= job.limits.in_core + (1 + FRAME_TASKS) * largest + rank.notes_bytes
+        assert (
+            rank.node.queue.peak_bytes <= job.limits.queue_memory_bytes + (1 + FRAME_TASKS) * largest + rank.notes_bytes
+        )
 
 
 @settings(max_examples=100, deadline=None, derandomize=True, database=None)
@@ -120,7 +122,7 @@ def check_halted(job: Simulation) -> None:
     """However early, it ends in order; what ran had been called for, and no note that was called for is lost."""
     job.run()
     assert {node.state for node in job.nodes} == {State.CLOSED}
-    halted = {node.halted for node in job.nodes}
+    halted = {node.halt_reason for node in job.nodes}
     assert len(halted) == 1
     if halted == {None}:
         assert job.interrupted_in is not State.WORKING or job.phase_ends[-1][0] == max(
@@ -137,9 +139,9 @@ def check_halted(job: Simulation) -> None:
             called = planned.parent in job.done and job.plan[planned.parent].phase == planned.phase
         else:
             called = planned.phase <= reached
-        if called and planned.owner != ANYBODY and planned.phase <= reached:
+        if called and planned.owner != ANY_RANK and planned.phase <= reached:
             assert number in job.done, "a note was lost"
-    assert job.numbered == job.ended + sum(node.dropped for node in job.nodes)
+    assert job.numbered == job.ended + sum(node.dropped_count for node in job.nodes)
 
 
 @settings(max_examples=50, deadline=None, derandomize=True, database=None)
@@ -159,8 +161,8 @@ def check_aborted(job: Simulation) -> None:
     else:
         assert states == {State.ABORTED}
         assert job.interruption is not None
-        assert {node.aborted and node.aborted[:] for node in job.nodes} == {
-            (job.interruption.rank, "Traceback of the test", INTERNAL)
+        assert {node.abort_reason and node.abort_reason[:] for node in job.nodes} == {
+            (job.interruption.rank, "Traceback of the test", EXIT_INTERNAL)
         }
 
 
@@ -196,7 +198,7 @@ def grown(seed: int, count: int, size: int, phases: int) -> Plan:
         phase = plan[parent].phase if parent >= 0 else 0
         if phase < phases - 1 and random.random() < 0.1:
             phase += 1
-        owner = random.randrange(size) if random.random() < 0.25 else ANYBODY
+        owner = random.randrange(size) if random.random() < 0.25 else ANY_RANK
         cost = int(random.paretovariate(1.0))
         seconds = min(0.0001 * cost, 0.1)
         expands, padding, items = random.random() < 0.3, random.randrange(200), random.choice((1, 1, 1, 5))
@@ -254,14 +256,14 @@ def test_counters_are_awaited_however_long_an_answer_takes() -> None:
 def test_a_queue_stays_within_its_bound(in_core: int) -> None:
     """A directory of 1000 entries on two ranks, of which one is slow to come."""
     plan = (Planned(-1, 0, seconds=0.0), *(Planned(0, 0, padding=number % 90) for number in range(1000)))
-    job = Simulation(plan, 2, 3, limits=SMALL._replace(in_core=in_core), network=Network(0.01, 0.1)).run()
+    job = Simulation(plan, 2, 3, limits=SMALL._replace(queue_memory_bytes=in_core), network=Network(0.01, 0.1)).run()
     check_complete(job)
-    assert max(node.queue.peak for node in job.nodes) > in_core
+    assert max(node.queue.peak_bytes for node in job.nodes) > in_core
 
 
 def test_spools_are_files() -> None:
     """A job whose every task goes through a spool on disk."""
-    limits = SMALL._replace(in_core=0)
+    limits = SMALL._replace(queue_memory_bytes=0)
     job = Simulation(grown(3, 300, 4, 3), 4, 1, limits=limits, open_spool=tempfile.TemporaryFile).run()
     check_complete(job)
     assert job.spools

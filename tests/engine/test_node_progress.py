@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pcopy.engine.messages import Answer, Message, Query
-from pcopy.engine.progress import SILENT_SHOWN, CounterTree
+from pcopy.engine.messages import CounterQuery, CounterSums, Message
+from pcopy.engine.progress import MAX_SILENT_RANKS, CounterTree
 
 
 class Trees:
@@ -24,7 +24,7 @@ class Trees:
         self._random = Random(seed)
 
     def ask(self) -> None:
-        self._send(0, self.trees[0].ask())
+        self._send(0, self.trees[0].start_query())
 
     def _send(self, source: int, messages: list[tuple[int, Message]]) -> None:
         for destination, message in messages:
@@ -36,15 +36,15 @@ class Trees:
             source, destination = self._random.choice(pairs)
             message = self._pairs[source, destination].popleft()
             tree = self.trees[destination]
-            if isinstance(message, Query):
+            if isinstance(message, CounterQuery):
                 self._send(destination, tree.receive_query(message))
             else:
-                assert isinstance(message, Answer)
+                assert isinstance(message, CounterSums)
                 self._send(destination, tree.receive_answer(source, message))
 
     @property
-    def report(self) -> Answer:
-        report = self.trees[0].report
+    def report(self) -> CounterSums:
+        report = self.trees[0].latest_sums
         assert report is not None
         return report
 
@@ -57,7 +57,7 @@ def test_sums_are_complete(size: int, fan_out: int, seed: int) -> None:
         trees.ask()
         trees.settle()
         assert trees.report.totals == (factor * size * (size + 1) // 2,)
-        assert trees.report.silent == ()
+        assert trees.report.silent_ranks == ()
         for counters in trees.counters:
             counters[0] *= 2
     assert all(tree.totals == (size * (size + 1) // 2,) for tree in trees.trees[1:])
@@ -74,13 +74,13 @@ def test_a_silent_rank_is_named_and_hides_nobody_else() -> None:
         trees.ask()
         trees.settle()
     assert trees.report.totals == (28 + 6 * 100,)
-    assert 5 in trees.report.silent
+    assert 5 in trees.report.silent_ranks
     trees.deaf = set()
     trees.settle()
     trees.ask()
     trees.settle()
     assert trees.report.totals == (28 + 7 * 100,)
-    assert trees.report.silent == ()
+    assert trees.report.silent_ranks == ()
 
 
 def test_late_answers_never_count_twice() -> None:
@@ -89,10 +89,10 @@ def test_late_answers_never_count_twice() -> None:
     for _ in range(5):
         trees.ask()
         trees.settle()
-        assert trees.trees[0].report is None or trees.report.totals[0] <= 6
+        assert trees.trees[0].latest_sums is None or trees.report.totals[0] <= 6
     trees.deaf = set()
     trees.settle()
-    assert (trees.report.totals, trees.report.sequence, trees.report.silent) == ((6,), 5, ())
+    assert (trees.report.totals, trees.report.sequence, trees.report.silent_ranks) == ((6,), 5, ())
 
 
 def test_not_more_are_named_than_a_message_should_hold() -> None:
@@ -100,21 +100,21 @@ def test_not_more_are_named_than_a_message_should_hold() -> None:
     trees.deaf = set(range(1, 100))
     trees.ask()
     trees.ask()
-    assert trees.report.silent == tuple(range(1, 1 + SILENT_SHOWN))
+    assert trees.report.silent_ranks == tuple(range(1, 1 + MAX_SILENT_RANKS))
 
 
 @pytest.mark.parametrize(("own", "first", "second", "least"), [(5, 3, 4, 3), (2, 3, 4, 2), (5, 6, 4, 4)])
 def test_what_is_durable_is_the_least(own: int, first: int, second: int, least: int) -> None:
     tree = CounterTree(1, 7, 2, [0], lambda: own)
-    tree.receive_query(Query(1, (0,)))
-    tree.receive_answer(3, Answer(1, (0,), (), first))
-    assert tree.receive_answer(4, Answer(1, (0,), (), second)) == [(0, Answer(1, (0,), (), least))]
+    tree.receive_query(CounterQuery(1, (0,)))
+    tree.receive_answer(3, CounterSums(1, (0,), (), first))
+    assert tree.receive_answer(4, CounterSums(1, (0,), (), second)) == [(0, CounterSums(1, (0,), (), least))]
 
 
 def test_who_has_said_nothing_is_not_durable() -> None:
     tree = CounterTree(0, 3, 2, [0], lambda: 5)
-    tree.ask()
-    tree.receive_answer(1, Answer(1, (0,), (), 5))
-    tree.ask()
-    assert tree.report is not None
-    assert tree.report.durable == 0
+    tree.start_query()
+    tree.receive_answer(1, CounterSums(1, (0,), (), 5))
+    tree.start_query()
+    assert tree.latest_sums is not None
+    assert tree.latest_sums.durable_epoch == 0

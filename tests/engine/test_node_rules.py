@@ -8,23 +8,23 @@ import pytest
 
 from pcopy.engine.messages import (
     Abort,
-    Answer,
+    AddressedTasks,
     Close,
+    CounterSums,
+    CreditReturn,
     Halt,
     Message,
-    Ready,
-    Reply,
-    Request,
-    Signal,
     Stamp,
-    Start,
+    StartPhase,
     Stop,
-    Work,
+    SubtreeReady,
+    TaskReply,
+    TaskRequest,
 )
-from pcopy.engine.node import Node
+from pcopy.engine.node import RankNode
 from pcopy.engine.states import TRANSITIONS, State
-from pcopy.engine.task import Spawn, Task
-from pcopy.engine.termination import DEEPEST, ISSUED
+from pcopy.engine.task import NewTask, Task
+from pcopy.engine.termination import CREDITS_PER_MESSAGE, MAX_DEPTH
 from pcopy.engine.ticket import Outcome
 from pcopy.errors import InvariantBroken
 from tests.engine.spoken import Directions, Spoken, asking, task, without, working
@@ -39,25 +39,37 @@ def test_every_state_can_end_and_the_last_two_are_final() -> None:
         assert following == frozenset() if final else State.ABORTED in following
 
 
-@pytest.mark.parametrize("message", [Stop(0), Close(), Ready(), Signal(0, 1)], ids=repr)
+@pytest.mark.parametrize("message", [Stop(0), Close(), SubtreeReady(), CreditReturn(0, 1)], ids=repr)
 def test_out_of_turn_while_waiting(message: Message) -> None:
     with pytest.raises(InvariantBroken):
         Spoken(1, 3).hear(0, message)
 
 
-@pytest.mark.parametrize("message", [Start(0), Close(), Ready(), Signal(0, 1), Signal(1, 0)], ids=repr)
+@pytest.mark.parametrize(
+    "message", [StartPhase(0), Close(), SubtreeReady(), CreditReturn(0, 1), CreditReturn(1, 0)], ids=repr
+)
 def test_out_of_turn_while_working(message: Message) -> None:
     with pytest.raises(InvariantBroken):
         working().hear(0, message)
 
 
 @pytest.mark.parametrize(
-    "message", [Start(0), Start(1), Stop(0), Work(0, (task(1),)), Work(1, ()), Ready(), Signal(0, 1)], ids=repr
+    "message",
+    [
+        StartPhase(0),
+        StartPhase(1),
+        Stop(0),
+        AddressedTasks(0, (task(1),)),
+        AddressedTasks(1, ()),
+        SubtreeReady(),
+        CreditReturn(0, 1),
+    ],
+    ids=repr,
 )
 def test_out_of_turn_while_stopping(message: Message) -> None:
     spoken = working(1, 7)
-    spoken.hear(3, Signal(0, ISSUED))
-    spoken.hear(4, Signal(0, ISSUED))
+    spoken.hear(3, CreditReturn(0, CREDITS_PER_MESSAGE))
+    spoken.hear(4, CreditReturn(0, CREDITS_PER_MESSAGE))
     spoken.hear(0, Stop(0))
     assert spoken.node.state is State.STOPPING
     with pytest.raises(InvariantBroken):
@@ -65,7 +77,7 @@ def test_out_of_turn_while_stopping(message: Message) -> None:
 
 
 def test_a_stop_while_there_is_work() -> None:
-    for work in (Work(0, (task(1, owner=1),)), Work(1, ())):
+    for work in (AddressedTasks(0, (task(1, owner=1),)), AddressedTasks(1, ())):
         spoken = working()
         spoken.hear(2, work)
         with pytest.raises(InvariantBroken):
@@ -75,9 +87,9 @@ def test_a_stop_while_there_is_work() -> None:
 def test_ready_twice() -> None:
     spoken = working(1, 7)
     spoken.hear(0, Stop(0))
-    spoken.hear(3, Ready())
+    spoken.hear(3, SubtreeReady())
     with pytest.raises(InvariantBroken):
-        spoken.hear(3, Ready())
+        spoken.hear(3, SubtreeReady())
 
 
 def test_what_nobody_knows_is_refused_in_any_state() -> None:
@@ -87,19 +99,19 @@ def test_what_nobody_knows_is_refused_in_any_state() -> None:
 
 
 def test_every_message_has_its_handler() -> None:
-    assert set(Node._HANDLERS) == set(get_args(Message))
+    assert set(RankNode._HANDLERS) == set(get_args(Message))
 
 
 def test_nothing_finishes_that_does_not_run() -> None:
     with pytest.raises(InvariantBroken):
-        working().node.finished(task(1), Outcome(), 0.0)
+        working().node.finish_task(task(1), Outcome(), 0.0)
 
 
 def test_one_task_at_a_time() -> None:
     spoken = working()
-    spoken.hear(0, Work(0, (task(1, owner=1), task(2, owner=1))))
-    assert spoken.node.take() == task(1, owner=1)
-    assert spoken.node.take() is None
+    spoken.hear(0, AddressedTasks(0, (task(1, owner=1), task(2, owner=1))))
+    assert spoken.node.take_task() == task(1, owner=1)
+    assert spoken.node.take_task() is None
 
 
 # Work, early and late.
@@ -108,74 +120,74 @@ def test_one_task_at_a_time() -> None:
 def test_early_work_is_held_and_signalled_after_the_start() -> None:
     spoken = Spoken(1, 3)
     note = task(1, owner=1)
-    assert spoken.hear(2, Work(0, (note,))) == []
+    assert spoken.hear(2, AddressedTasks(0, (note,))) == []
     assert len(spoken.node.queue) == 0
-    assert spoken.node.take() is None
-    assert spoken.hear(0, Start(0)) == [(2, Signal(0, 1))]  # the start has engaged it
-    assert spoken.node.take() == note
-    spoken.node.finished(note, Outcome(), 0.0)
-    assert without(spoken.said(), Request) == [(0, Signal(0, 1))]
+    assert spoken.node.take_task() is None
+    assert spoken.hear(0, StartPhase(0)) == [(2, CreditReturn(0, 1))]  # the start has engaged it
+    assert spoken.node.take_task() == note
+    spoken.node.finish_task(note, Outcome(), 0.0)
+    assert without(spoken.said(), TaskRequest) == [(0, CreditReturn(0, 1))]
 
 
 def test_early_work_of_the_next_phase_is_held() -> None:
     spoken = working()
-    assert spoken.hear(2, Work(1, (task(1, phase=1, owner=1),))) == []
-    assert spoken.node.take() is None
-    assert without(spoken.hear(0, Start(1)), Request) == [(2, Signal(1, 1))]
-    assert spoken.node.take() == task(1, phase=1, owner=1)
+    assert spoken.hear(2, AddressedTasks(1, (task(1, phase=1, owner=1),))) == []
+    assert spoken.node.take_task() is None
+    assert without(spoken.hear(0, StartPhase(1)), TaskRequest) == [(2, CreditReturn(1, 1))]
+    assert spoken.node.take_task() == task(1, phase=1, owner=1)
 
 
 def test_work_of_a_past_phase() -> None:
     spoken = working()
-    spoken.hear(0, Start(1))
+    spoken.hear(0, StartPhase(1))
     with pytest.raises(InvariantBroken, match="work of phase 0"):
-        spoken.hear(2, Work(0, (task(1, owner=1),)))
+        spoken.hear(2, AddressedTasks(0, (task(1, owner=1),)))
 
 
 def test_a_task_cannot_spawn_into_the_past() -> None:
     spoken = working()
-    spoken.hear(0, Start(1), Work(1, (task(1, phase=1, owner=1),)))
+    spoken.hear(0, StartPhase(1), AddressedTasks(1, (task(1, phase=1, owner=1),)))
     with pytest.raises(InvariantBroken):
-        spoken.run(Spawn(0, b"", 1))
+        spoken.run(NewTask(0, b"", 1))
 
 
 def test_tasks_are_numbered_without_gaps_and_addressed_ones_travel_together() -> None:
     spoken = working()
-    spoken.hear(0, Work(0, (task(1, owner=1),)))
-    said = spoken.run(Spawn(0, b"a", 1, owner=2), Spawn(0, b"b", 1), Spawn(3, b"c", 1, owner=2))
+    spoken.hear(0, AddressedTasks(0, (task(1, owner=1),)))
+    said = spoken.run(NewTask(0, b"a", 1, owner=2), NewTask(0, b"b", 1), NewTask(3, b"c", 1, owner=2))
     addressed = (Task((1, 1, 1), 0, b"a", 1, owner=2), Task((1, 1, 3), 3, b"c", 1, owner=2))
     assert [(rank, message[:2]) for rank, message in said] == [(2, (0, addressed))]
-    assert spoken.node.take() == Task((1, 1, 2), 0, b"b", 1)
+    assert spoken.node.take_task() == Task((1, 1, 2), 0, b"b", 1)
 
 
 def test_the_engaging_message_is_signalled_last() -> None:
     spoken = working()  # it has signalled its start already
-    assert spoken.hear(2, Work(0, (task(1, owner=1),))) == []
-    assert spoken.hear(0, Work(0, (task(2, owner=1),))) == [(0, Signal(0, 1))]
-    assert spoken.hear(0, Work(0, (task(3, owner=1),), Stamp(2, 4))) == []  # kept: its parent's account
-    said = spoken.run(Spawn(0, b"", 1, owner=0))
-    assert [type(message) for _, message in said] == [Work]
+    assert spoken.hear(2, AddressedTasks(0, (task(1, owner=1),))) == []
+    assert spoken.hear(0, AddressedTasks(0, (task(2, owner=1),))) == [(0, CreditReturn(0, 1))]
+    assert spoken.hear(0, AddressedTasks(0, (task(3, owner=1),), Stamp(2, 4))) == []  # kept: its parent's account
+    said = spoken.run(NewTask(0, b"", 1, owner=0))
+    assert [type(message) for _, message in said] == [AddressedTasks]
     spoken.run()
     spoken.run()
-    assert spoken.node.take() is None
-    assert spoken.hear(0, Signal(0, ISSUED)) == [(2, Signal(0, 5))]
+    assert spoken.node.take_task() is None
+    assert spoken.hear(0, CreditReturn(0, CREDITS_PER_MESSAGE)) == [(2, CreditReturn(0, 5))]
 
 
 def test_a_rank_that_is_deep_passes_on_its_parents_credits() -> None:
     spoken = working()
-    spoken.hear(2, Work(0, (task(1, owner=1),), Stamp(0, 1600, DEEPEST - 1)))
-    (rank, work), *rest = spoken.run(Spawn(0, b"", 1, owner=2))
-    assert isinstance(work, Work)
-    assert (rank, work.stamp) == (2, Stamp(0, 100, DEEPEST - 1))
-    assert without(rest, Request) == [(0, Signal(0, 1500))]
+    spoken.hear(2, AddressedTasks(0, (task(1, owner=1),), Stamp(0, 1600, MAX_DEPTH - 1)))
+    (rank, work), *rest = spoken.run(NewTask(0, b"", 1, owner=2))
+    assert isinstance(work, AddressedTasks)
+    assert (rank, work.stamp) == (2, Stamp(0, 100, MAX_DEPTH - 1))
+    assert without(rest, TaskRequest) == [(0, CreditReturn(0, 1500))]
 
 
 def test_credits_that_come_home_with_work_are_no_message() -> None:
     spoken = working()
-    spoken.hear(2, Work(0, (task(1, owner=1),)))
-    spoken.run(Spawn(0, b"", 1, owner=0))
-    assert spoken.hear(0, Work(0, (task(2, owner=1),), Stamp(1, ISSUED))) == []
-    assert spoken.run() == [(2, Signal(0, 1))]
+    spoken.hear(2, AddressedTasks(0, (task(1, owner=1),)))
+    spoken.run(NewTask(0, b"", 1, owner=0))
+    assert spoken.hear(0, AddressedTasks(0, (task(2, owner=1),), Stamp(1, CREDITS_PER_MESSAGE))) == []
+    assert spoken.run() == [(2, CreditReturn(0, 1))]
 
 
 # The end.
@@ -184,10 +196,10 @@ def test_credits_that_come_home_with_work_are_no_message() -> None:
 def test_a_stopping_rank_answers_and_awaits_its_own_answer() -> None:
     spoken, victim, request = asking(1, 3)
     assert spoken.hear(0, Stop(5)) == []
-    assert spoken.hear(2, Request(0, 9)) == [(2, Reply(0, 9, ()))]
+    assert spoken.hear(2, TaskRequest(0, 9)) == [(2, TaskReply(0, 9, ()))]
     assert spoken.node.state is State.STOPPING
-    assert spoken.hear(victim, Reply(0, request.sequence, ())) == [(0, Ready())]
-    assert spoken.hear(2, Request(0, 10)) == [(2, Reply(0, 10, ()))]
+    assert spoken.hear(victim, TaskReply(0, request.sequence, ())) == [(0, SubtreeReady())]
+    assert spoken.hear(2, TaskRequest(0, 10)) == [(2, TaskReply(0, 10, ()))]
     assert spoken.hear(0, Close()) == []
     assert (spoken.node.state, spoken.node.status) == (State.CLOSED, 5)
 
@@ -195,10 +207,10 @@ def test_a_stopping_rank_answers_and_awaits_its_own_answer() -> None:
 def test_ready_goes_up_when_the_subtree_is() -> None:
     spoken, victim, request = asking(1, 7)
     assert spoken.hear(0, Stop(0)) == [(3, Stop(0)), (4, Stop(0))]
-    assert spoken.hear(victim, Reply(0, request.sequence, ())) == []
-    spoken.node.barrier.last_words = lambda below: b"1" + b"".join(below)
-    assert spoken.hear(4, Ready(b"4")) == []
-    assert spoken.hear(3, Ready(b"3")) == [(0, Ready(b"143"))]
+    assert spoken.hear(victim, TaskReply(0, request.sequence, ())) == []
+    spoken.node.barrier.combine_reports = lambda below: b"1" + b"".join(below)
+    assert spoken.hear(4, SubtreeReady(b"4")) == []
+    assert spoken.hear(3, SubtreeReady(b"3")) == [(0, SubtreeReady(b"143"))]
     assert spoken.hear(0, Close()) == [(3, Close()), (4, Close())]
 
 
@@ -216,10 +228,10 @@ def test_a_halt_goes_up_and_the_order_comes_down() -> None:
     spoken.hear(3, Halt("signal"))
     spoken.node.halt(Halt("another"), 0.0)
     spoken.node.halt(Halt("another"), 0.0)
-    assert without(spoken.said(), Request) == []  # rank 3's wish stands for both
-    assert spoken.node.halted is None
+    assert without(spoken.said(), TaskRequest) == []  # rank 3's wish stands for both
+    assert spoken.node.halt_reason is None
     assert spoken.hear(0, Halt("signal")) == [(3, Halt("signal")), (4, Halt("signal"))]
-    assert spoken.node.halted == Halt("signal")
+    assert spoken.node.halt_reason == Halt("signal")
 
 
 def test_a_wish_to_halt_reaches_the_parent() -> None:
@@ -235,47 +247,47 @@ def test_a_halt_before_the_start() -> None:
     spoken.node.halt(Halt("signal"), 0.0)
     assert spoken.said() == [(1, Halt("signal")), (2, Halt("signal"))]
     spoken.node.start(0.0)
-    assert spoken.node.take() is None
-    assert spoken.node.dropped == 4
-    spoken.hear(1, Signal(0, ISSUED))
-    spoken.hear(2, Signal(0, ISSUED), Answer(1, (0,), ()))
-    said = spoken.hear(1, *(Answer(sequence, (0,), ()) for sequence in (1, 2)))
-    said += spoken.hear(2, Answer(2, (0,), ()))
+    assert spoken.node.take_task() is None
+    assert spoken.node.dropped_count == 4
+    spoken.hear(1, CreditReturn(0, CREDITS_PER_MESSAGE))
+    spoken.hear(2, CreditReturn(0, CREDITS_PER_MESSAGE), CounterSums(1, (0,), ()))
+    said = spoken.hear(1, *(CounterSums(sequence, (0,), ()) for sequence in (1, 2)))
+    said += spoken.hear(2, CounterSums(2, (0,), ()))
     assert said[-2:] == [(1, Stop(75)), (2, Stop(75))]
 
 
 def test_all_that_is_dropped_is_remembered_once() -> None:
     """What is under way, what waits for this phase and for later ones, and what arrives after the stop."""
     spoken, victim, request = asking(1, 7)
-    spoken.node.queue.remembers = True
+    spoken.node.queue.keeps_dropped = True
     waiting = [task(1), task(2), task(3), task(4, phase=1)]
-    spoken.hear(victim, Reply(0, request.sequence, tuple(waiting[:2])))
-    spoken.hear(0, Work(0, tuple(waiting[2:])))
-    taken = spoken.node.take()
+    spoken.hear(victim, TaskReply(0, request.sequence, tuple(waiting[:2])))
+    spoken.hear(0, AddressedTasks(0, tuple(waiting[2:])))
+    taken = spoken.node.take_task()
     assert taken is not None
     spoken.hear(0, Halt("signal"))
-    spoken.node.drop(taken, 0.0)
-    spoken.hear(0, Work(0, (task(5), task(6, phase=1))))
-    assert sorted(each.id[2] for each in spoken.node.queue.forgotten()) == [1, 2, 3, 4, 5, 6]
-    assert spoken.node.dropped == 6
-    assert list(spoken.node.queue.forgotten()) == []
+    spoken.node.drop_task(taken, 0.0)
+    spoken.hear(0, AddressedTasks(0, (task(5), task(6, phase=1))))
+    assert sorted(each.id[2] for each in spoken.node.queue.pop_dropped()) == [1, 2, 3, 4, 5, 6]
+    assert spoken.node.dropped_count == 6
+    assert list(spoken.node.queue.pop_dropped()) == []
 
 
 def test_an_abort_goes_to_all_neighbours_but_its_bearer() -> None:
     spoken = working(1, 7)
     news = Abort(9, "text")
     assert spoken.hear(3, news) == [(0, news), (4, news)]
-    assert spoken.node.aborted == news
+    assert spoken.node.abort_reason == news
     assert spoken.hear(4, news, Abort(4, "later")) == []
-    assert spoken.hear(0, Start(5), Work(9, ()), Stop(0)) == []
+    assert spoken.hear(0, StartPhase(5), AddressedTasks(9, ()), Stop(0)) == []
     spoken.node.abort("text")
-    assert (spoken.node.state, spoken.node.aborted) == (State.ABORTED, news)
+    assert (spoken.node.state, spoken.node.abort_reason) == (State.ABORTED, news)
 
 
 def test_an_abort_after_the_end_changes_nothing() -> None:
     spoken, victim, request = asking(1, 3)
-    spoken.hear(victim, Reply(0, request.sequence, ()))
+    spoken.hear(victim, TaskReply(0, request.sequence, ()))
     spoken.hear(0, Stop(3), Close())
     spoken.node.abort("text")
     assert spoken.hear(0, Abort(0, "text")) == []
-    assert (spoken.node.state, spoken.node.aborted) == (State.CLOSED, None)
+    assert (spoken.node.state, spoken.node.abort_reason) == (State.CLOSED, None)

@@ -6,14 +6,14 @@ import pytest
 
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import (
-    Query,
-    Reply,
-    Request,
-    Start,
-    Work,
+    AddressedTasks,
+    CounterQuery,
+    StartPhase,
+    TaskReply,
+    TaskRequest,
 )
 from pcopy.engine.node import NEVER
-from pcopy.engine.stealing import LONGEST_PAUSE
+from pcopy.engine.stealing import LONGEST_PATIENCE
 from pcopy.engine.ticket import Outcome
 from pcopy.errors import InvariantBroken
 from tests.engine.spoken import Directions, Spoken, asking, outstanding, task, without
@@ -21,23 +21,23 @@ from tests.engine.spoken import Directions, Spoken, asking, outstanding, task, w
 
 def test_a_stale_reply_is_dropped() -> None:
     spoken, victim, request = asking(1, 3)
-    assert spoken.hear(victim, Reply(0, request.sequence - 1, ())) == []
-    assert spoken.node.wake_at() == NEVER  # it still waits for the true one
-    assert spoken.hear(victim, Reply(0, request.sequence, ())) == []
-    assert spoken.node.wake_at() > 0
-    assert spoken.hear(victim, Reply(0, request.sequence, ())) == []
+    assert spoken.hear(victim, TaskReply(0, request.sequence - 1, ())) == []
+    assert spoken.node.next_tick_time() == NEVER  # it still waits for the true one
+    assert spoken.hear(victim, TaskReply(0, request.sequence, ())) == []
+    assert spoken.node.next_tick_time() > 0
+    assert spoken.hear(victim, TaskReply(0, request.sequence, ())) == []
 
 
 def test_tasks_that_nobody_asked_for() -> None:
     spoken, victim, request = asking(1, 3)
     with pytest.raises(InvariantBroken):
-        spoken.hear(victim, Reply(0, request.sequence - 1, (task(1),)))
+        spoken.hear(victim, TaskReply(0, request.sequence - 1, (task(1),)))
 
 
 def test_an_answer_may_come_a_phase_later() -> None:
     spoken, victim, request = asking(1, 3)
-    assert not any(isinstance(message, Request) for _, message in spoken.hear(0, Start(1)))
-    said = spoken.hear(victim, Reply(0, request.sequence, ()), now=1.0)
+    assert not any(isinstance(message, TaskRequest) for _, message in spoken.hear(0, StartPhase(1)))
+    said = spoken.hear(victim, TaskReply(0, request.sequence, ()), now=1.0)
     assert spoken.hear(0, now=2.0) == []
     spoken.node.tick(2.0)
     assert outstanding(said + spoken.said())[1][:2] == (1, request.sequence + 1)
@@ -45,9 +45,9 @@ def test_an_answer_may_come_a_phase_later() -> None:
 
 def test_tasks_of_another_phase_are_no_answer() -> None:
     spoken, victim, request = asking(1, 3)
-    spoken.hear(0, Start(1))
+    spoken.hear(0, StartPhase(1))
     with pytest.raises(InvariantBroken):
-        spoken.hear(victim, Reply(0, request.sequence, (task(1),)))
+        spoken.hear(victim, TaskReply(0, request.sequence, (task(1),)))
 
 
 def loaded(count: int) -> Spoken:
@@ -59,50 +59,52 @@ def loaded(count: int) -> Spoken:
 
 def test_a_request_of_another_phase_is_refused() -> None:
     spoken = loaded(4)
-    assert without(spoken.hear(1, Request(1, 5)), Query) == [(1, Reply(1, 5, ()))]
-    ((_, reply),) = spoken.hear(1, Request(0, 6))
-    assert isinstance(reply, Reply)
+    assert without(spoken.hear(1, TaskRequest(1, 5)), CounterQuery) == [(1, TaskReply(1, 5, ()))]
+    ((_, reply),) = spoken.hear(1, TaskRequest(0, 6))
+    assert isinstance(reply, TaskReply)
     assert len(reply.tasks) == 2
 
 
 def test_what_was_stolen_runs_a_slice_before_it_is_given_on() -> None:
     spoken, victim, request = asking(1, 3)
-    spoken.hear(victim, Reply(0, request.sequence, (task(1), task(2), task(3), task(4))))
-    assert spoken.hear(2, Request(0, 1)) == [(2, Reply(0, 1, ()))]
-    taken = spoken.node.take()
+    spoken.hear(victim, TaskReply(0, request.sequence, (task(1), task(2), task(3), task(4))))
+    assert spoken.hear(2, TaskRequest(0, 1)) == [(2, TaskReply(0, 1, ()))]
+    taken = spoken.node.take_task()
     assert taken is not None
-    assert spoken.hear(2, Request(0, 2)) == [(2, Reply(0, 2, ()))]
-    spoken.node.under_way.sliced(taken)
-    ((_, reply),) = spoken.hear(2, Request(0, 3))
-    assert isinstance(reply, Reply)
+    assert spoken.hear(2, TaskRequest(0, 2)) == [(2, TaskReply(0, 2, ()))]
+    spoken.node.begun_tasks.record_slice(taken)
+    ((_, reply),) = spoken.hear(2, TaskRequest(0, 3))
+    assert isinstance(reply, TaskReply)
     assert reply.tasks
 
 
 def test_a_slice_of_a_note_is_none_of_what_was_stolen() -> None:
     spoken, victim, request = asking(1, 3)
-    spoken.hear(0, Work(0, (task(9, owner=1),)))
-    assert spoken.node.take() == task(9, owner=1)
-    spoken.hear(victim, Reply(0, request.sequence, (task(1), task(2))))
-    spoken.node.under_way.sliced(task(9, owner=1))
-    assert spoken.hear(2, Request(0, 1)) == [(2, Reply(0, 1, ()))]
-    spoken.node.finished(task(9, owner=1), Outcome(), 0.0)
-    assert spoken.hear(2, Request(0, 2)) == [(2, Reply(0, 2, ()))]
+    spoken.hear(0, AddressedTasks(0, (task(9, owner=1),)))
+    assert spoken.node.take_task() == task(9, owner=1)
+    spoken.hear(victim, TaskReply(0, request.sequence, (task(1), task(2))))
+    spoken.node.begun_tasks.record_slice(task(9, owner=1))
+    assert spoken.hear(2, TaskRequest(0, 1)) == [(2, TaskReply(0, 1, ()))]
+    spoken.node.finish_task(task(9, owner=1), Outcome(), 0.0)
+    assert spoken.hear(2, TaskRequest(0, 2)) == [(2, TaskReply(0, 2, ()))]
 
 
 def test_the_last_task_stays() -> None:
     spoken = loaded(1)
-    assert without(spoken.hear(1, Request(0, 1)), Query) == [(1, Reply(0, 1, ()))]
-    assert spoken.node.take() is not None
+    assert without(spoken.hear(1, TaskRequest(0, 1)), CounterQuery) == [(1, TaskReply(0, 1, ()))]
+    assert spoken.node.take_task() is not None
 
 
-def refused_until(spoken: Spoken, victim: int, request: Request, end: float) -> tuple[list[float], int, Request]:
+def refused_until(
+    spoken: Spoken, victim: int, request: TaskRequest, end: float
+) -> tuple[list[float], int, TaskRequest]:
     """Each request is refused at once, from now = 0: the pauses, in seconds, and the request that comes after them."""
     now, pauses = 0.0, []
     while now < end:
         spoken.node.tick(now)
         assert spoken.said() == []
-        spoken.hear(victim, Reply(0, request.sequence, ()), now=now)
-        pauses.append(spoken.node.wake_at() - now)
+        spoken.hear(victim, TaskReply(0, request.sequence, ()), now=now)
+        pauses.append(spoken.node.next_tick_time() - now)
         spoken.node.tick(now + 0.9 * pauses[-1])
         assert spoken.said() == []
         now += pauses[-1]
@@ -113,17 +115,17 @@ def refused_until(spoken: Spoken, victim: int, request: Request, end: float) -> 
 
 def test_one_request_at_a_time_with_growing_pauses() -> None:
     pauses, _, _ = refused_until(*asking(1, 3), 0.25)
-    cap = Limits().steal_backoff_cap
-    assert 0 < pauses[0] <= Limits().steal_backoff
+    cap = Limits().longest_steal_wait
+    assert 0 < pauses[0] <= Limits().first_steal_wait
     assert cap / 2 <= pauses[-1] <= max(pauses) <= cap
 
 
 def test_who_is_idle_for_seconds_asks_seldom_until_it_has_something_to_do() -> None:
     spoken, victim, request = asking(1, 3)
     pauses, victim, request = refused_until(spoken, victim, request, 5.0)
-    assert LONGEST_PAUSE / 2 <= pauses[-1] <= max(pauses) <= LONGEST_PAUSE
-    spoken.hear(0, Work(0, (task(9, owner=1),)), now=6.0)
-    assert spoken.node.take() == task(9, owner=1)
-    spoken.node.finished(task(9, owner=1), Outcome(), 7.0)
-    _, request = outstanding(spoken.hear(victim, Reply(0, request.sequence, ()), now=7.0))
-    assert 0 < request.patience <= Limits().steal_backoff_cap
+    assert LONGEST_PATIENCE / 2 <= pauses[-1] <= max(pauses) <= LONGEST_PATIENCE
+    spoken.hear(0, AddressedTasks(0, (task(9, owner=1),)), now=6.0)
+    assert spoken.node.take_task() == task(9, owner=1)
+    spoken.node.finish_task(task(9, owner=1), Outcome(), 7.0)
+    _, request = outstanding(spoken.hear(victim, TaskReply(0, request.sequence, ()), now=7.0))
+    assert 0 < request.patience <= Limits().longest_steal_wait

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from pcopy.engine.backlog import FRAME_BYTES, FRAME_TASKS, SpoolBacklog
 from pcopy.engine.limits import Limits
 from pcopy.engine.queue import TaskQueue
-from pcopy.engine.task import ANYBODY, HEADER_BYTES, Task
+from pcopy.engine.task import ANY_RANK, TASK_OVERHEAD_BYTES, Task
 
 deterministic = settings(max_examples=100, deadline=None, derandomize=True, database=None)
 
 
 def task(
-    number: int, *, cost: int = 1, expands: bool = False, owner: int = ANYBODY, phase: int = 0, size: int = 0
+    number: int, *, cost: int = 1, expands: bool = False, owner: int = ANY_RANK, phase: int = 0, size: int = 0
 ) -> Task:
     return Task((1, 0, number), phase, bytes(size), cost, expands, owner)
 
@@ -57,8 +57,8 @@ def test_notes_first_and_in_order() -> None:
 
 def test_what_others_may_have_is_plenty_or_not() -> None:
     """With one task left, a thief would leave this rank nothing; notes are for nobody else."""
-    assert not queue(task(1), task(2, owner=0), task(3, owner=0)).has_plenty
-    assert queue(task(1), task(2, expands=True)).has_plenty
+    assert not queue(task(1), task(2, owner=0), task(3, owner=0)).has_enough_to_share
+    assert queue(task(1), task(2, expands=True)).has_enough_to_share
 
 
 def test_scanning_first_until_the_budget_is_passed() -> None:
@@ -66,60 +66,60 @@ def test_scanning_first_until_the_budget_is_passed() -> None:
     copies = [task(number) for number in (3, 4, 5)]
     assert drain(queue(*scans, *copies)) == [2, 1, 5, 4, 3]
     # Five tasks wait, four fit: one copy goes first, then scanning is within the budget again.
-    limits = Limits(scan_ahead=4 * HEADER_BYTES)
+    limits = Limits(scan_ahead_bytes=4 * TASK_OVERHEAD_BYTES)
     assert drain(queue(*scans, *copies, limits=limits)) == [5, 2, 1, 4, 3]
-    assert drain(queue(*scans, *copies, limits=Limits(scan_ahead=0))) == [5, 4, 3, 2, 1]
+    assert drain(queue(*scans, *copies, limits=Limits(scan_ahead_bytes=0))) == [5, 4, 3, 2, 1]
 
 
 def test_what_waits_outside_memory_counts_against_the_budget() -> None:
-    limits = Limits(in_core=2 * HEADER_BYTES, scan_ahead=4 * HEADER_BYTES)
+    limits = Limits(queue_memory_bytes=2 * TASK_OVERHEAD_BYTES, scan_ahead_bytes=4 * TASK_OVERHEAD_BYTES)
     rest = [task(number) for number in range(3, 9)]
     assert drain(queue(task(1, expands=True), task(2), *rest, limits=limits))[0] == 3
 
 
 def test_over_the_budget_without_a_copy_it_scans() -> None:
-    assert drain(queue(task(1, expands=True), task(2, expands=True), limits=Limits(scan_ahead=0))) == [2, 1]
+    assert drain(queue(task(1, expands=True), task(2, expands=True), limits=Limits(scan_ahead_bytes=0))) == [2, 1]
 
 
 def test_gives_the_oldest_half_by_cost() -> None:
-    assert numbers(queue(*(task(number, cost=10) for number in range(10))).give(running=False)) == [0, 1, 2, 3, 4]
+    assert numbers(queue(*(task(number, cost=10) for number in range(10))).pop_half(running=False)) == [0, 1, 2, 3, 4]
     big_first = queue(task(0, cost=100), *(task(number, cost=1) for number in range(1, 50)))
-    assert numbers(big_first.give(running=False)) == [0]
+    assert numbers(big_first.pop_half(running=False)) == [0]
     big_last = queue(*(task(number, cost=1) for number in range(1, 50)), task(50, cost=100))
-    assert numbers(big_last.give(running=False)) == list(range(1, 50))
+    assert numbers(big_last.pop_half(running=False)) == list(range(1, 50))
     assert drain(big_last) == [50]
 
 
 def test_gives_of_scans_and_of_copies() -> None:
     mixed = queue(*(task(number, expands=number % 2 == 0, cost=5) for number in range(8)))
-    assert sorted(numbers(mixed.give(running=False))) == [0, 1, 2, 3]
+    assert sorted(numbers(mixed.pop_half(running=False))) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("expands", [False, True])
 def test_the_last_task_stays_unless_another_one_runs(expands: bool) -> None:
     waiting = queue(task(1, expands=expands))
-    assert waiting.give(running=False) == ()
-    assert numbers(waiting.give(running=True)) == [1]
-    assert waiting.give(running=True) == ()
+    assert waiting.pop_half(running=False) == ()
+    assert numbers(waiting.pop_half(running=True)) == [1]
+    assert waiting.pop_half(running=True) == ()
 
 
 def test_of_one_scan_and_one_copy_one_stays() -> None:
     waiting = queue(task(1, expands=True), task(2))
-    assert len(waiting.give(running=False)) == 1
-    assert waiting.give(running=False) == ()
+    assert len(waiting.pop_half(running=False)) == 1
+    assert waiting.pop_half(running=False) == ()
     assert len(waiting) == 1
 
 
 def test_notes_are_never_given() -> None:
     waiting = queue(task(1, owner=0), task(2, owner=0))
-    assert waiting.give(running=True) == ()
+    assert waiting.pop_half(running=True) == ()
     assert drain(waiting) == [1, 2]
 
 
 def test_gives_of_what_is_outside_memory() -> None:
-    waiting = queue(*(task(number, size=100) for number in range(10)), limits=Limits(in_core=0))
-    assert numbers(waiting.give(running=True)) == [0]  # the one that was in memory
-    given = waiting.give(running=True)
+    waiting = queue(*(task(number, size=100) for number in range(10)), limits=Limits(queue_memory_bytes=0))
+    assert numbers(waiting.pop_half(running=True)) == [0]  # the one that was in memory
+    given = waiting.pop_half(running=True)
     assert numbers(given) == [1, 2, 3, 4, 5]
     assert sorted(drain(waiting)) == [6, 7, 8, 9]
 
@@ -127,9 +127,9 @@ def test_gives_of_what_is_outside_memory() -> None:
 def test_a_task_beyond_the_message_limit_travels_alone() -> None:
     limits = Limits(message_bytes=1000)
     waiting = queue(*(task(number, size=2000) for number in range(6)), limits=limits)
-    assert numbers(waiting.give(running=False)) == [0]
+    assert numbers(waiting.pop_half(running=False)) == [0]
     small_and_big = queue(task(0), task(1, size=2000), task(2), task(3), limits=limits)
-    assert numbers(small_and_big.give(running=False)) == [0]
+    assert numbers(small_and_big.pop_half(running=False)) == [0]
 
 
 @st.composite
@@ -141,7 +141,7 @@ def histories(draw: st.DrawFn) -> list[tuple[str, Task]]:
             number,
             cost=draw(st.integers(1, 1000)),
             expands=draw(st.booleans()),
-            owner=draw(st.sampled_from((ANYBODY, ANYBODY, 0))),
+            owner=draw(st.sampled_from((ANY_RANK, ANY_RANK, 0))),
             phase=draw(st.sampled_from((0, 0, 0, 1))),
             size=draw(st.sampled_from((0, 50, 3000))),
         )
@@ -152,12 +152,12 @@ def histories(draw: st.DrawFn) -> list[tuple[str, Task]]:
 @deterministic
 @given(histories(), st.sampled_from((0, 1000, 1 << 20)), st.sampled_from((500, 1 << 20)))
 def test_nothing_is_lost_or_doubled(history: list[tuple[str, Task]], in_core: int, message_bytes: int) -> None:
-    limits = Limits(in_core=in_core, message_bytes=message_bytes, scan_ahead=2000)
+    limits = Limits(queue_memory_bytes=in_core, message_bytes=message_bytes, scan_ahead_bytes=2000)
     waiting = queue(limits=limits)
     inside: dict[int, Task] = {}
     later: set[int] = set()
     out: list[Task] = []
-    frame = 4 * (HEADER_BYTES + 3000)
+    frame = 4 * (TASK_OVERHEAD_BYTES + 3000)
     with mock.patch("pcopy.engine.backlog.FRAME_TASKS", 3):
         for action, made in history:
             waiting.push(made)
@@ -166,16 +166,16 @@ def test_nothing_is_lost_or_doubled(history: list[tuple[str, Task]], in_core: in
                 out = [each] if (each := waiting.pop()) else []
                 assert bool(out) == bool(inside)
             elif action != "push":
-                out = list(waiting.give(running=action != "give"))
-                assert all(each.owner == ANYBODY for each in out)
-                assert sum(each.footprint for each in out) <= message_bytes or len(out) == 1
+                out = list(waiting.pop_half(running=action != "give"))
+                assert all(each.owner == ANY_RANK for each in out)
+                assert sum(each.memory_bytes for each in out) <= message_bytes or len(out) == 1
             else:
                 out = []
             for each in out:
                 assert inside.pop(each.id[2]) == each
             assert len(waiting) == len(inside)
-        notes = sum(made.footprint for _, made in history if made.owner != ANYBODY)
-        assert waiting.peak <= in_core + frame + notes
+        notes = sum(made.memory_bytes for _, made in history if made.owner != ANY_RANK)
+        assert waiting.peak_bytes <= in_core + frame + notes
         assert sorted(drain(waiting)) == sorted(inside)
         waiting.begin_phase(1)
         assert len(waiting) == len(later)
@@ -184,7 +184,7 @@ def test_nothing_is_lost_or_doubled(history: list[tuple[str, Task]], in_core: in
 
 def test_dropped_are_all_but_the_notes_of_this_phase() -> None:
     waiting = queue(task(1, owner=0), task(2, expands=True), task(3), task(4, phase=1), task(5, owner=0, phase=1))
-    assert waiting.drop_work() == 4
+    assert waiting.drop_all_work() == 4
     assert len(waiting) == 1
     assert drain(waiting) == [1]
     waiting.begin_phase(1)
@@ -196,28 +196,28 @@ def test_what_is_addressed_and_is_work_is_dropped_too() -> None:
     waiting.begin_phase(0)
     for number, cost in enumerate((1, 9, 1, 9)):
         waiting.push(task(number, owner=0, cost=cost))
-    assert waiting.drop_work() == 2
+    assert waiting.drop_all_work() == 2
     assert drain(waiting) == [0, 2]
 
 
 class Full(SpoolBacklog):
     """No frame can be written."""
 
-    def _put(self, frame: bytes) -> None:
+    def _store_frame(self, frame: bytes) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_where_nothing_can_be_put_aside_tasks_stay_in_memory_until_they_are_dropped() -> None:
-    waiting = TaskQueue(Limits(in_core=0), open_overflow=Full)
+    waiting = TaskQueue(Limits(queue_memory_bytes=0), open_overflow=Full)
     waiting.begin_phase(0)
     for number in range(3 * FRAME_TASKS):
         waiting.push(task(number))
-    assert waiting.trouble is not None
-    assert waiting.trouble.errno == errno.ENOSPC
+    assert waiting.spill_error is not None
+    assert waiting.spill_error.errno == errno.ENOSPC
     assert len(waiting) == 3 * FRAME_TASKS
     assert waiting.pop() is not None
     assert waiting.pop() is None, "the job is to be stopped"
-    assert waiting.drop_work() == 3 * FRAME_TASKS - 1
+    assert waiting.drop_all_work() == 3 * FRAME_TASKS - 1
     assert len(waiting) == 0
 
 
@@ -236,13 +236,13 @@ def test_backlog_is_first_in_first_out(steps: list[int], frame_tasks: int) -> No
                 model.append(task(number, size=step, owner=number % 3 - 1, phase=2))
                 backlog.append(model[-1])
             else:
-                frame = backlog.take_frame()
+                frame = backlog.pop_frame()
                 assert bool(frame) == bool(model)
                 assert len(frame) <= frame_tasks
                 assert frame == [model.popleft() for _ in frame]
             assert backlog.count == len(model)
-            assert backlog.footprint == sum(each.footprint for each in model)
-        while frame := backlog.take_frame():
+            assert backlog.memory_bytes == sum(each.memory_bytes for each in model)
+        while frame := backlog.pop_frame():
             assert frame == [model.popleft() for _ in frame]
         assert not model
         backlog.close()
@@ -258,12 +258,12 @@ def test_backlog_opens_its_spool_late_and_truncates_it() -> None:
         for number in range(3 * FRAME_TASKS):
             backlog.append(task(number))
         assert spool.seek(0, 2) > 0
-        while backlog.take_frame():
+        while backlog.pop_frame():
             pass
         assert spool.seek(0, 2) == 0
         backlog.append(task(1, size=FRAME_BYTES))
         assert spool.seek(0, 2) > FRAME_BYTES
         backlog.close()
         assert spool.closed
-        assert (backlog.count, backlog.footprint) == (0, 0)
+        assert (backlog.count, backlog.memory_bytes) == (0, 0)
         assert open_spool.call_count == 1

@@ -7,10 +7,10 @@ from random import Random
 import pytest
 
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Message, Stamp, Start, Token, Work
-from pcopy.engine.node import Node
-from pcopy.engine.safra import Safra
-from pcopy.engine.task import Spawn
+from pcopy.engine.messages import AddressedTasks, Message, RingToken, Stamp, StartPhase
+from pcopy.engine.node import RankNode
+from pcopy.engine.safra import SafraDetector
+from pcopy.engine.task import NewTask
 from pcopy.engine.ticket import Outcome
 from pcopy.errors import InvariantBroken
 from tests.engine.spoken import node_of, task
@@ -24,17 +24,17 @@ class Ring:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self.ranks = [Safra(rank, size) for rank in range(size)]
+        self.ranks = [SafraDetector(rank, size) for rank in range(size)]
         self.working = set(range(size))
         self.under_way: list[tuple[int, int]] = []
-        self.token: tuple[int, Token] | None = None
+        self.token: tuple[int, RingToken] | None = None
         self.hops = 0
         for rank in self.ranks:
             rank.begin_phase(0)
 
     @property
     def ended(self) -> bool:
-        return self.ranks[0].terminated
+        return self.ranks[0].is_terminated
 
     @property
     def quiet(self) -> bool:
@@ -42,12 +42,12 @@ class Ring:
 
     def send(self, source: int, destination: int) -> None:
         assert source in self.working
-        self.ranks[source].sent()
+        self.ranks[source].count_sent()
         self.under_way.append((source, destination))
 
     def arrive(self, source: int, destination: int) -> None:
         self.under_way.remove((source, destination))
-        assert self.ranks[destination].received(source, Stamp()) == []
+        assert self.ranks[destination].count_received(source, Stamp()) == []
         self.working.add(destination)
 
     def rest(self, *ranks: int) -> None:
@@ -60,7 +60,7 @@ class Ring:
         assert self.token is not None
         (destination, token), self.token = self.token, None
         self.hops += 1
-        self.ranks[destination].receive((destination + 1) % self.size, token)
+        self.ranks[destination].handle_message((destination + 1) % self.size, token)
         if destination not in self.working:
             self._idle(destination)
 
@@ -69,8 +69,8 @@ class Ring:
             self.hand_on()
 
     def _idle(self, rank: int) -> None:
-        for destination, message in self.ranks[rank].idle():
-            assert isinstance(message, Token)
+        for destination, message in self.ranks[rank].handle_idle():
+            assert isinstance(message, RingToken)
             assert self.token is None
             self.token = (destination, message)
         assert self.quiet or not self.ended, f"the end with {self.working} working and {self.under_way} under way"
@@ -136,7 +136,7 @@ def test_a_black_root_does_not_end() -> None:
     for _ in range(3):
         ring.hand_on()
     assert not ring.ended
-    assert ring.token == (3, Token(0, 0, False))
+    assert ring.token == (3, RingToken(0, 0, False))
     ring.rest(3)
     ring.go_round()
     ring.go_round()
@@ -149,32 +149,32 @@ def test_a_rank_is_white_again_once_it_has_handed_the_token_on() -> None:
     ring.arrive(0, 1)
     ring.rest(1, 0)
     ring.hand_on()
-    assert ring.token == (0, Token(0, -1, True))
+    assert ring.token == (0, RingToken(0, -1, True))
     ring.hand_on()
     ring.hand_on()
-    assert ring.token == (0, Token(0, -1, False))
+    assert ring.token == (0, RingToken(0, -1, False))
 
 
 def test_a_token_of_a_later_phase_waits_for_it() -> None:
-    rank = Safra(1, 3)
+    rank = SafraDetector(1, 3)
     rank.begin_phase(0)
-    assert rank.received(0, Stamp()) == []
-    assert rank.receive(2, Token(1, 2, False)) == []
-    assert rank.idle() == []
+    assert rank.count_received(0, Stamp()) == []
+    assert rank.handle_message(2, RingToken(1, 2, False)) == []
+    assert rank.handle_idle() == []
     rank.begin_phase(1)
-    assert rank.received(0, Stamp()) == []
-    rank.sent()
-    assert rank.idle() == [(0, Token(1, 1, True))]
+    assert rank.count_received(0, Stamp()) == []
+    rank.count_sent()
+    assert rank.handle_idle() == [(0, RingToken(1, 1, True))]
 
 
 def test_tokens_that_cannot_come() -> None:
-    rank = Safra(1, 3)
+    rank = SafraDetector(1, 3)
     rank.begin_phase(1)
     with pytest.raises(InvariantBroken):
-        rank.receive(2, Token(0, 0, False))
-    rank.receive(2, Token(1, 0, False))
+        rank.handle_message(2, RingToken(0, 0, False))
+    rank.handle_message(2, RingToken(1, 0, False))
     with pytest.raises(InvariantBroken):
-        rank.receive(2, Token(1, 0, False))
+        rank.handle_message(2, RingToken(1, 0, False))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 5, 8])
@@ -208,8 +208,8 @@ def test_any_schedule(size: int) -> None:
 # In a node.
 
 
-def tokens(node: Node) -> list[tuple[int, Message]]:
-    said = [each for each in node.outbox if isinstance(each[1], Token)]
+def tokens(node: RankNode) -> list[tuple[int, Message]]:
+    said = [each for each in node.outbox if isinstance(each[1], RingToken)]
     node.outbox.clear()
     return said
 
@@ -217,15 +217,15 @@ def tokens(node: Node) -> list[tuple[int, Message]]:
 def test_a_working_rank_keeps_the_token() -> None:
     limits = Limits(fan_out=2)
     node = node_of(1, 3, limits, termination="ring")
-    node.receive(0, Start(0), 0.0)
-    node.receive(0, Work(0, (task(1, owner=1), task(2, owner=1))), 0.0)
-    node.receive(2, Token(0, 2, False), 0.0)
+    node.receive(0, StartPhase(0), 0.0)
+    node.receive(0, AddressedTasks(0, (task(1, owner=1), task(2, owner=1))), 0.0)
+    node.receive(2, RingToken(0, 2, False), 0.0)
     assert tokens(node) == []
-    assert node.take() == task(1, owner=1)
+    assert node.take_task() == task(1, owner=1)
     node.tick(0.1)
     assert tokens(node) == []
-    node.finished(task(1, owner=1), Outcome((Spawn(0, b"", 1, owner=2),)), 0.2)
+    node.finish_task(task(1, owner=1), Outcome((NewTask(0, b"", 1, owner=2),)), 0.2)
     assert tokens(node) == []  # one more waits
-    assert node.take() == task(2, owner=1)
-    node.finished(task(2, owner=1), Outcome(), 0.3)
-    assert tokens(node) == [(0, Token(0, 1, True))]
+    assert node.take_task() == task(2, owner=1)
+    node.finish_task(task(2, owner=1), Outcome(), 0.3)
+    assert tokens(node) == [(0, RingToken(0, 1, True))]

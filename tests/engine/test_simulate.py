@@ -11,12 +11,12 @@ from xml.etree import ElementTree
 import pytest
 
 from bench import simulate
-from bench.simulation.cluster import Cluster, Machine, Measured
+from bench.simulation.cluster import Cluster, Machine, SimulationResult
 from bench.simulation.latencies import LATENCIES
 from bench.simulation.plot import Panel, draw
-from bench.simulation.workloads import SHAPES, Shape, Workload
+from bench.simulation.workloads import SHAPES, Workload, WorkloadParameters
 from pcopy.engine.limits import Limits
-from pcopy.engine.task import ANYBODY, HEADER_BYTES, Spawn
+from pcopy.engine.task import ANY_RANK, TASK_OVERHEAD_BYTES, NewTask
 from pcopy.errors import InvariantBroken
 
 LATENCY = 1e-4
@@ -32,19 +32,19 @@ def table(*options: str) -> list[dict[str, str]]:
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def run(shape: str, size: int, tasks: int, **machine: float) -> Measured:
-    job = SHAPES[shape](Shape(tasks * size, 0.02), Random(1))
+def run(shape: str, size: int, tasks: int, **machine: float) -> SimulationResult:
+    job = SHAPES[shape](WorkloadParameters(tasks * size, 0.02), Random(1))
     slow = int(machine.pop("slow", 0))
     return Cluster(job, Machine(size, LATENCIES["uniform"](LATENCY), slow=slow, **machine), 1).run()
 
 
-def play(job: Workload) -> list[Spawn]:
+def play(job: Workload) -> list[NewTask]:
     """All tasks in some order, run by one."""
-    waiting, seen = job.first(), []
+    waiting, seen = job.first_tasks(), []
     while waiting:
         task = waiting.pop()
         seen.append(task)
-        waiting += job.run(task.payload)
+        waiting += job.finish_task(task.payload)
     return seen
 
 
@@ -54,50 +54,52 @@ def play(job: Workload) -> list[Spawn]:
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("tasks", [1, 2, 7, 100, 3000])
 def test_a_job_is_whole_and_runs_once(shape: str, tasks: int) -> None:
-    job = SHAPES[shape](Shape(tasks, 0.5, payload=40), Random(3))
+    job = SHAPES[shape](WorkloadParameters(tasks, 0.5, payload_size=40), Random(3))
     seen = play(job)
     assert len({task.payload for task in seen}) == len(seen) == job.tasks
     assert job.unfinished == 0
     assert {len(task.payload) for task in seen} == {40}
     with pytest.raises(InvariantBroken):
-        job.run(seen[0].payload)
+        job.finish_task(seen[0].payload)
 
 
 @pytest.mark.parametrize("shape", ["tree", "flat"])
 def test_trees_have_the_mean_that_was_asked_for(shape: str) -> None:
-    job = SHAPES[shape](Shape(5000, 0.5), Random(3))
+    job = SHAPES[shape](WorkloadParameters(5000, 0.5), Random(3))
     assert 4500 < job.tasks <= 5000
     assert mean(job.seconds) == pytest.approx(0.5)
 
 
 def test_a_tree_is_heavy_tailed() -> None:
-    job = SHAPES["tree"](Shape(50_000, 1.0), Random(3))
+    job = SHAPES["tree"](WorkloadParameters(50_000, 1.0), Random(3))
     assert max(job.seconds) > 15
     assert sorted(job.seconds)[job.tasks // 2] < 0.6
-    children = [len(job.run(task.payload)) for task in play(SHAPES["tree"](Shape(50_000, 1.0), Random(3)))]
+    children = [
+        len(job.finish_task(task.payload)) for task in play(SHAPES["tree"](WorkloadParameters(50_000, 1.0), Random(3)))
+    ]
     assert max(children) > 300
     assert sorted(children)[job.tasks // 2] == 0
 
 
 def test_a_flat_directory_is_listed_by_one_task() -> None:
-    job = SHAPES["flat"](Shape(900, 1.0), Random(3))
-    spawned = job.run(job.first()[0].payload)
+    job = SHAPES["flat"](WorkloadParameters(900, 1.0), Random(3))
+    spawned = job.finish_task(job.first_tasks()[0].payload)
     assert len(spawned) == 100
-    assert all(task.expands for task in spawned)
-    batches = [len(job.run(task.payload)) for task in spawned]
+    assert all(task.may_find_work for task in spawned)
+    batches = [len(job.finish_task(task.payload)) for task in spawned]
     assert batches[:-1] == [8] * 99
     assert 1 <= batches[-1] <= 8
 
 
 def test_the_chunks_of_a_file_end_in_notes_and_the_notes_in_the_finish() -> None:
-    job = SHAPES["file"](Shape(11, 1.0), Random(3))
-    chunks = job.run(job.first()[0].payload)
-    assert [task.owner for task in chunks] == [ANYBODY] * 10
-    notes = [note for chunk in chunks for note in job.run(chunk.payload)]
+    job = SHAPES["file"](WorkloadParameters(11, 1.0), Random(3))
+    chunks = job.finish_task(job.first_tasks()[0].payload)
+    assert [task.owner for task in chunks] == [ANY_RANK] * 10
+    notes = [note for chunk in chunks for note in job.finish_task(chunk.payload)]
     assert [task.owner for task in notes] == [0] * 10
-    spawned = [job.run(note.payload) for note in reversed(notes)]
+    spawned = [job.finish_task(note.payload) for note in reversed(notes)]
     assert [len(tasks) for tasks in spawned] == [0] * 9 + [1]
-    assert job.run(spawned[-1][0].payload) == []
+    assert job.finish_task(spawned[-1][0].payload) == []
     assert job.unfinished == 0
 
 
@@ -136,7 +138,7 @@ def test_efficiency_takes_account_of_slow_ranks() -> None:
 
 def test_a_task_of_many_slices_answers_within_one() -> None:
     """Nine chunks of 10 s are at rank 0, which runs one of them: the others are with the rest long before its end."""
-    job = SHAPES["file"](Shape(11, 10.0), Random(1))
+    job = SHAPES["file"](WorkloadParameters(11, 10.0), Random(1))
     measured = Cluster(job, Machine(10, LATENCIES["fixed"](LATENCY)), 1).run()
     assert measured.last_end < 10.0 + 12.5 + 10.0 + 1.0
 
@@ -158,7 +160,7 @@ def test_efficiency_of_a_tree() -> None:
 
 def test_stragglers_cost_no_more_than_the_last_task_that_one_runs() -> None:
     measured = run("tree", 64, 500, slow=3)
-    job = SHAPES["tree"](Shape(64 * 500, 0.02), Random(1))
+    job = SHAPES["tree"](WorkloadParameters(64 * 500, 0.02), Random(1))
     assert measured.stopped < measured.work / measured.speed / 0.95 + 10 * max(job.seconds)
 
 
@@ -177,12 +179,12 @@ def test_the_ring_takes_longer_the_more_ranks_there_are() -> None:
 @pytest.mark.parametrize("shape", ["tree", "flat"])
 def test_the_queue_stays_within_its_budget(shape: str) -> None:
     budget = 20_000
-    job = SHAPES[shape](Shape(4000, 0.02, payload=100), Random(1))
-    limits = Limits(in_core=budget, scan_ahead=budget // 2)
+    job = SHAPES[shape](WorkloadParameters(4000, 0.02, payload_size=100), Random(1))
+    limits = Limits(queue_memory_bytes=budget, scan_ahead_bytes=budget // 2)
     measured = Cluster(job, Machine(4, LATENCIES["uniform"](LATENCY)), 1, limits).run()
-    frame = 128 * (HEADER_BYTES + 100)  # what comes back from the spool at once
-    assert measured.most_bytes <= budget + max(frame, HEADER_BYTES + 100)
-    assert measured.most_tasks * (HEADER_BYTES + 100) > (budget if shape == "flat" else 0)
+    frame = 128 * (TASK_OVERHEAD_BYTES + 100)  # what comes back from the spool at once
+    assert measured.most_bytes <= budget + max(frame, TASK_OVERHEAD_BYTES + 100)
+    assert measured.most_tasks * (TASK_OVERHEAD_BYTES + 100) > (budget if shape == "flat" else 0)
 
 
 # What it draws and refuses.

@@ -9,10 +9,19 @@ from random import Random
 import pytest
 
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Answer, Halt, Message, Query, Reply, Request, Start, Work
+from pcopy.engine.messages import (
+    AddressedTasks,
+    CounterQuery,
+    CounterSums,
+    Halt,
+    Message,
+    StartPhase,
+    TaskReply,
+    TaskRequest,
+)
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.states import State
-from pcopy.engine.steering import Duty, Orders, Reported
+from pcopy.engine.steering import Duty, Orders, ReportedNumbers
 from pcopy.engine.ticket import Outcome
 from tests.engine.plans import Planned
 from tests.engine.simulation import SMALL, Simulation
@@ -27,7 +36,7 @@ class Steered:
     def __init__(self, rank: int = 1, ordered: Orders = ()) -> None:
         self.rank = rank
         self.duty = Duty.ALL
-        self.interval = math.inf
+        self.query_interval = math.inf
         self.ordered = ordered
         self.obeyed: list[Orders] = []
         self.sums: list[tuple[float, ...]] = []
@@ -35,16 +44,16 @@ class Steered:
     def orders(self) -> Orders:
         return self.ordered
 
-    def obey(self, orders: Orders) -> None:
+    def apply_orders(self, orders: Orders) -> None:
         self.obeyed.append(orders)
         if orders:
             active, paused = orders
             self.duty = Duty.NOTES if paused else Duty.ALL if self.rank < active else Duty.ADDRESSED
 
-    def report(self) -> Reported:
+    def numbers_to_report(self) -> ReportedNumbers:
         return float(self.rank), 1
 
-    def heard(self, reported: Sequence[float]) -> None:
+    def receive_sums(self, reported: Sequence[float]) -> None:
         self.sums.append(tuple(reported))
 
 
@@ -53,11 +62,11 @@ def rank_with(duty: Duty, *messages: Message) -> tuple[Spoken, list[tuple[int, M
     steering = Steered(1)
     spoken = Spoken(1, 3, steering=steering)
     steering.duty = duty
-    return spoken, spoken.hear(0, Start(0), *messages)
+    return spoken, spoken.hear(0, StartPhase(0), *messages)
 
 
 def given(said: list[tuple[int, Message]]) -> list[int]:
-    return [len(message.tasks) for _, message in said if isinstance(message, Reply)]
+    return [len(message.tasks) for _, message in said if isinstance(message, TaskReply)]
 
 
 def test_orders_go_down_and_reports_are_added_up() -> None:
@@ -72,25 +81,25 @@ def test_orders_go_down_and_reports_are_added_up() -> None:
 def test_each_answer_carries_the_sums_of_its_subtree() -> None:
     steering = Steered(1)
     spoken = Spoken(1, 7, steering=steering)
-    said = spoken.hear(0, Query(1, (0,), (9, True)))
-    assert [message for _, message in said] == [Query(1, (0,), (9, True))] * 2
-    spoken.hear(3, Answer(1, (0,), (), 0, (3.0, 1)))
-    assert spoken.hear(4, Answer(1, (0,), (), 0, (4.0, 1))) == [(0, Answer(1, (0,), (), 0, (8.0, 3)))]
+    said = spoken.hear(0, CounterQuery(1, (0,), (9, True)))
+    assert [message for _, message in said] == [CounterQuery(1, (0,), (9, True))] * 2
+    spoken.hear(3, CounterSums(1, (0,), (), 0, (3.0, 1)))
+    assert spoken.hear(4, CounterSums(1, (0,), (), 0, (4.0, 1))) == [(0, CounterSums(1, (0,), (), 0, (8.0, 3)))]
     assert steering.obeyed == [(9, True)]
 
 
 def test_a_rank_that_rests_asks_nobody_and_sleeps() -> None:
     for duty in (Duty.ADDRESSED, Duty.NOTES):
         spoken, said = rank_with(duty)
-        assert not [message for _, message in said if isinstance(message, Request)]
-        assert spoken.node.wake_at() == math.inf
+        assert not [message for _, message in said if isinstance(message, TaskRequest)]
+        assert spoken.node.next_tick_time() == math.inf
 
 
 def test_it_asks_once_it_works_again() -> None:
     steering = Steered(1)
     spoken = Spoken(1, 3, steering=steering)
     steering.duty = Duty.NOTES
-    spoken.hear(0, Start(0))
+    spoken.hear(0, StartPhase(0))
     steering.duty = Duty.ALL
     spoken.node.tick(1.0)
     outstanding(spoken.said())
@@ -98,11 +107,11 @@ def test_it_asks_once_it_works_again() -> None:
 
 def test_a_rank_that_is_not_active_begins_only_what_is_addressed_to_it() -> None:
     spoken, _ = rank_with(Duty.ADDRESSED)
-    spoken.hear(0, Work(0, (task(1), task(2, owner=1), task(3))))
-    assert spoken.node.take() == task(2, owner=1)
-    spoken.node.finished(task(2, owner=1), OUTCOME, 0.0)
-    assert spoken.node.take() is None
-    assert not spoken.node.may_take
+    spoken.hear(0, AddressedTasks(0, (task(1), task(2, owner=1), task(3))))
+    assert spoken.node.take_task() == task(2, owner=1)
+    spoken.node.finish_task(task(2, owner=1), OUTCOME, 0.0)
+    assert spoken.node.take_task() is None
+    assert not spoken.node.can_take_task
 
 
 def test_a_paused_rank_begins_notes_alone() -> None:
@@ -111,31 +120,31 @@ def test_a_paused_rank_begins_notes_alone() -> None:
     queue = TaskQueue(Limits(), is_work=lambda task: task.owner != 1 or task.id[2] > 5)
     spoken = Spoken(1, 3, steering=steering)
     spoken.node.queue = spoken.node._victim._queue = queue
-    spoken.hear(0, Start(0))
+    spoken.hear(0, StartPhase(0))
     steering.duty = Duty.NOTES
-    spoken.hear(0, Work(0, (task(1), task(2, owner=1), task(9, owner=1))))
-    assert spoken.node.take() == task(2, owner=1)
-    spoken.node.finished(task(2, owner=1), OUTCOME, 0.0)
-    assert spoken.node.take() is None
+    spoken.hear(0, AddressedTasks(0, (task(1), task(2, owner=1), task(9, owner=1))))
+    assert spoken.node.take_task() == task(2, owner=1)
+    spoken.node.finish_task(task(2, owner=1), OUTCOME, 0.0)
+    assert spoken.node.take_task() is None
     steering.duty = Duty.ADDRESSED
-    assert spoken.node.take() == task(9, owner=1)
+    assert spoken.node.take_task() == task(9, owner=1)
 
 
 @pytest.mark.parametrize("duty", [Duty.ADDRESSED, Duty.NOTES])
 def test_a_rank_that_rests_gives_away_its_last_task(duty: Duty) -> None:
-    spoken, _ = rank_with(duty, Work(0, (task(1),)))
-    assert given(spoken.hear(2, Request(0, 1))) == [1]
-    busy, _ = rank_with(Duty.ALL, Work(0, (task(1),)))
-    assert given(busy.hear(2, Request(0, 1))) == [0]
+    spoken, _ = rank_with(duty, AddressedTasks(0, (task(1),)))
+    assert given(spoken.hear(2, TaskRequest(0, 1))) == [1]
+    busy, _ = rank_with(Duty.ALL, AddressedTasks(0, (task(1),)))
+    assert given(busy.hear(2, TaskRequest(0, 1))) == [0]
 
 
 def test_what_it_has_stolen_need_not_run_a_slice_there() -> None:
     steering = Steered(1)
     spoken = Spoken(1, 3, steering=steering)
-    victim, request = outstanding(spoken.hear(0, Start(0)))
-    spoken.hear(victim, Reply(0, request.sequence, (task(1), task(2))))
+    victim, request = outstanding(spoken.hear(0, StartPhase(0)))
+    spoken.hear(victim, TaskReply(0, request.sequence, (task(1), task(2))))
     steering.duty = Duty.ADDRESSED
-    assert given(spoken.hear(2, Request(0, 1))) == [1]
+    assert given(spoken.hear(2, TaskRequest(0, 1))) == [1]
 
 
 def test_a_note_outside_memory_is_fetched() -> None:
@@ -144,14 +153,14 @@ def test_a_note_outside_memory_is_fetched() -> None:
     spoken.node.queue.begin_phase(-1)
     spoken.node.queue.push(task(2, owner=1))
     spoken.node.queue.begin_phase(0)
-    assert spoken.node.take() == task(2, owner=1)
+    assert spoken.node.take_task() == task(2, owner=1)
 
 
 def test_a_paused_rank_stops_when_the_job_is_told_to() -> None:
-    spoken, _ = rank_with(Duty.NOTES, Work(0, (task(1), task(2))))
+    spoken, _ = rank_with(Duty.NOTES, AddressedTasks(0, (task(1), task(2))))
     spoken.hear(0, Halt("SIGTERM", 15))
     assert len(spoken.node.queue) == 0
-    assert spoken.node.dropped == 2
+    assert spoken.node.dropped_count == 2
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -172,7 +181,7 @@ def test_a_job_ends_whatever_its_ranks_may_begin(seed: int) -> None:
     begun: list[tuple[int, Duty, int]] = []
     job = Simulation(plan, size, seed, limits=SMALL._replace(progress_interval=0.01), steering=ranks.__getitem__)
     for steered, rank in zip(ranks, job.ranks, strict=True):
-        watch(rank.node.take, steered, begun, rank.node)
+        watch(rank.node.take_task, steered, begun, rank.node)
     job.run(seconds=600)
     assert len(job.done) == len(plan)
     assert all(duty is Duty.ALL or owner == rank for rank, duty, owner in begun)
@@ -193,7 +202,7 @@ def watch(take: object, steered: Steered, begun: list[tuple[int, Duty, int]], no
 def test_only_active_ranks_run_what_can_be_stolen() -> None:
     ranks = [Steered(rank, ordered=(2, False)) for rank in range(6)]
     for rank in ranks:
-        rank.obey((2, False))
+        rank.apply_orders((2, False))
     plan = tuple(Planned(number // 3 - 1, 0, seconds=0.02) for number in range(60))
     job = Simulation(plan, 6, 3, steering=ranks.__getitem__).run(seconds=60)
     assert set(job.started.values()) <= {0, 1}
@@ -204,7 +213,7 @@ def test_spawned_work_of_an_inactive_rank_is_stolen() -> None:
     """An addressed task runs on a rank that is not active; what it spawns runs elsewhere."""
     ranks = [Steered(rank, ordered=(1, False)) for rank in range(3)]
     for rank in ranks:
-        rank.obey((1, False))
+        rank.apply_orders((1, False))
     plan = (Planned(-1, 0, owner=2), *(Planned(0, 0) for _ in range(9)))
     job = Simulation(plan, 3, 5, steering=ranks.__getitem__).run(seconds=60)
     assert {rank for (number, _), rank in job.started.items() if number == 0} == {2}
@@ -215,7 +224,7 @@ def test_the_root_asks_as_often_as_it_is_steered_to() -> None:
     steering = Steered(0)
     root = Spoken(0, 2, steering=steering, director=Directions(first=3))
     root.node.start(0.0)
-    assert root.node.wake_at() == 0.5
-    steering.interval = 0.125
+    assert root.node.next_tick_time() == 0.5
+    steering.query_interval = 0.125
     root.node.tick(0.5)
-    assert root.node.wake_at() == 0.625
+    assert root.node.next_tick_time() == 0.625

@@ -6,22 +6,31 @@ import pytest
 
 from pcopy.engine.driver import Outcome
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Epoch, Reply, Request, Signal, Start, Stop, Token, Work
-from pcopy.engine.task import Spawn
+from pcopy.engine.messages import (
+    AddressedTasks,
+    CreditReturn,
+    EpochMarker,
+    RingToken,
+    StartPhase,
+    Stop,
+    TaskReply,
+    TaskRequest,
+)
+from pcopy.engine.task import NewTask
 from pcopy.errors import InvariantBroken
 from tests.engine.spoken import Spoken, node_of, outstanding, task, without
 from tests.engine.test_epochs import FakeJournal
 
-TWO = Limits(fan_out=2, slots=2)
+TWO = Limits(fan_out=2, task_slots=2)
 
 
 def waiting(journal: FakeJournal | None = None, limits: Limits = TWO) -> Spoken:
     """Rank 1 of 3, which has run its task 1 until it waits for a ticket."""
     spoken = Spoken(1, 3, limits=limits, journal=journal)
-    victim, request = outstanding(spoken.hear(0, Start(0)))
-    spoken.hear(victim, Reply(0, request.sequence, ()), Work(0, (task(1, owner=1),)))
-    assert spoken.node.take() == task(1, owner=1)
-    spoken.node.under_way.suspend(task(1, owner=1))
+    victim, request = outstanding(spoken.hear(0, StartPhase(0)))
+    spoken.hear(victim, TaskReply(0, request.sequence, ()), AddressedTasks(0, (task(1, owner=1),)))
+    assert spoken.node.take_task() == task(1, owner=1)
+    spoken.node.begun_tasks.suspend(task(1, owner=1))
     return spoken
 
 
@@ -31,12 +40,12 @@ def waiting(journal: FakeJournal | None = None, limits: Limits = TWO) -> Spoken:
 def test_a_rank_whose_task_waits_begins_another_one_while_it_has_a_slot() -> None:
     spoken = waiting()
     spoken.node.queue.is_work = lambda task: True
-    spoken.hear(0, Work(0, tuple(task(number, owner=1) for number in (2, 3, 4))))
-    assert spoken.node.may_take
-    assert spoken.node.take() == task(2, owner=1)
-    assert spoken.node.take() is None  # since that one can run
-    spoken.node.under_way.suspend(task(2, owner=1))
-    assert not spoken.node.may_take
+    spoken.hear(0, AddressedTasks(0, tuple(task(number, owner=1) for number in (2, 3, 4))))
+    assert spoken.node.can_take_task
+    assert spoken.node.take_task() == task(2, owner=1)
+    assert spoken.node.take_task() is None  # since that one can run
+    spoken.node.begun_tasks.suspend(task(2, owner=1))
+    assert not spoken.node.can_take_task
     assert spoken.node.take() is None
     spoken.node.under_way.resume(task(1, owner=1))
     spoken.node.finished(task(1, owner=1), Outcome(), 0.0)
@@ -44,13 +53,13 @@ def test_a_rank_whose_task_waits_begins_another_one_while_it_has_a_slot() -> Non
 
 
 def test_a_note_needs_no_slot() -> None:
-    spoken = waiting(limits=TWO._replace(slots=1))
+    spoken = waiting(limits=TWO._replace(task_slots=1))
     node = spoken.node
     node.queue.is_work = lambda task: task.id[2] == 3
-    spoken.hear(0, Work(0, tuple(task(number, owner=1) for number in (2, 3, 4))))
-    assert node.may_take
-    assert node.take() == task(2, owner=1)
-    assert not node.may_take and node.take() is None  # since that one can run
+    spoken.hear(0, AddressedTasks(0, tuple(task(number, owner=1) for number in (2, 3, 4))))
+    assert node.can_take_task
+    assert node.take_task() == task(2, owner=1)
+    assert not node.can_take_task and node.take_task() is None  # since that one can run
     node.finished(task(2, owner=1), Outcome(), 0.0)
     assert not node.may_take and node.take() is None  # since work comes next
     node.under_way.resume(task(1, owner=1))
@@ -60,27 +69,27 @@ def test_a_note_needs_no_slot() -> None:
 
 def test_a_rank_with_a_task_under_way_gives_away_even_its_last_task() -> None:
     for slots, waits, given in ((1, True, 1), (2, True, 1), (2, False, 0)):
-        spoken = waiting(limits=TWO._replace(slots=slots))
-        spoken.node.under_way.resume(task(1, owner=1))
-        spoken.node.finished(task(1, owner=1), Outcome([Spawn(0, b"", 1)] * (1 + waits)), 0.0)
+        spoken = waiting(limits=TWO._replace(task_slots=slots))
+        spoken.node.begun_tasks.resume(task(1, owner=1))
+        spoken.node.finish_task(task(1, owner=1), Outcome([NewTask(0, b"", 1)] * (1 + waits)), 0.0)
         if waits:
-            first = spoken.node.take()
+            first = spoken.node.take_task()
             assert first is not None
-            spoken.node.under_way.suspend(first)
+            spoken.node.begun_tasks.suspend(first)
         spoken.said()
-        ((_, reply),) = without(spoken.hear(2, Request(0, 1)), Signal)
-        assert isinstance(reply, Reply)
+        ((_, reply),) = without(spoken.hear(2, TaskRequest(0, 1)), CreditReturn)
+        assert isinstance(reply, TaskReply)
         assert len(reply.tasks) == given
 
 
 def test_who_waits_and_has_a_slot_asks_for_work() -> None:
     for slots, asked in ((1, 0), (2, 1)):
-        spoken = waiting(limits=TWO._replace(slots=slots))
+        spoken = waiting(limits=TWO._replace(task_slots=slots))
         spoken.said()
         spoken.node.tick(1.0)
         assert len(spoken.said()) == asked
     spoken = waiting()
-    spoken.node.under_way.resume(task(1, owner=1))  # it has something to run
+    spoken.node.begun_tasks.resume(task(1, owner=1))  # it has something to run
     spoken.said()
     spoken.node.tick(1.0)
     assert spoken.said() == []
@@ -89,15 +98,15 @@ def test_who_waits_and_has_a_slot_asks_for_work() -> None:
 def test_what_was_stolen_is_given_on_once_it_waits() -> None:
     """It has run a slice then."""
     spoken = Spoken(1, 3, limits=TWO)
-    said = spoken.hear(0, Start(0))
-    ((victim, request),) = [(rank, message) for rank, message in said if isinstance(message, Request)]
-    spoken.hear(victim, Reply(0, request.sequence, tuple(task(number) for number in range(4))))
-    begun = spoken.node.take()
+    said = spoken.hear(0, StartPhase(0))
+    ((victim, request),) = [(rank, message) for rank, message in said if isinstance(message, TaskRequest)]
+    spoken.hear(victim, TaskReply(0, request.sequence, tuple(task(number) for number in range(4))))
+    begun = spoken.node.take_task()
     assert begun is not None
-    assert spoken.hear(2, Request(0, 1)) == [(2, Reply(0, 1, ()))]
-    spoken.node.under_way.suspend(begun)
-    ((_, reply),) = spoken.hear(2, Request(0, 2))
-    assert isinstance(reply, Reply)
+    assert spoken.hear(2, TaskRequest(0, 1)) == [(2, TaskReply(0, 1, ()))]
+    spoken.node.begun_tasks.suspend(begun)
+    ((_, reply),) = spoken.hear(2, TaskRequest(0, 2))
+    assert isinstance(reply, TaskReply)
     assert reply.tasks
 
 
@@ -107,42 +116,42 @@ def test_what_was_stolen_is_given_on_once_it_waits() -> None:
 def test_a_task_that_waits_is_not_over() -> None:
     journal = FakeJournal()
     spoken = waiting(journal)
-    for end in (spoken.node.finished, lambda *_: spoken.node.drop(task(1, owner=1), 0.0)):
+    for end in (spoken.node.finish_task, lambda *_: spoken.node.drop_task(task(1, owner=1), 0.0)):
         with pytest.raises(InvariantBroken, match="waits for a ticket"):
-            end(task(1, owner=1), Outcome((Spawn(0, b"", 1),), (1,)), 0.0)
+            end(task(1, owner=1), Outcome((NewTask(0, b"", 1),), (1,)), 0.0)
     assert (journal.told, spoken.node.counters) == ([], [0])
 
 
 @pytest.mark.parametrize("termination", ["tree", "ring"])
 def test_a_phase_is_not_over_while_a_task_waits(termination: str) -> None:
     node = node_of(1, 3, TWO, termination=termination)
-    for message in (Start(0), Work(0, (task(1, owner=1),))):
+    for message in (StartPhase(0), AddressedTasks(0, (task(1, owner=1),))):
         node.receive(0, message, 0.0)
     if termination == "ring":
-        node.receive(2, Token(0, 0, False), 0.0)
-    assert node.take() == task(1, owner=1)
-    node.under_way.suspend(task(1, owner=1))
+        node.receive(2, RingToken(0, 0, False), 0.0)
+    assert node.take_task() == task(1, owner=1)
+    node.begun_tasks.suspend(task(1, owner=1))
     node.outbox.clear()
     node.tick(0.1)
-    assert not any(isinstance(message, Signal | Token) for _, message in node.outbox)
+    assert not any(isinstance(message, CreditReturn | RingToken) for _, message in node.outbox)
     with pytest.raises(InvariantBroken, match="has work"):
         node.receive(0, Stop(0), 0.1)
-    node.under_way.resume(task(1, owner=1))
-    node.finished(task(1, owner=1), Outcome(), 0.2)
-    assert any(isinstance(message, Signal | Token) for _, message in node.outbox)
+    node.begun_tasks.resume(task(1, owner=1))
+    node.finish_task(task(1, owner=1), Outcome(), 0.2)
+    assert any(isinstance(message, CreditReturn | RingToken) for _, message in node.outbox)
 
 
 def test_a_cut_does_not_wait_for_a_ticket() -> None:
     """All facts of a task belong to the epoch in which it ends."""
     journal = FakeJournal()
     spoken = waiting(journal)
-    spoken.hear(2, Epoch(2))
+    spoken.hear(2, EpochMarker(2))
     assert journal.told == [("cut", 1, 0)]
-    journal.wants_cut = True
+    journal.needs_cut = True
     spoken.node.tick(1.0)
     assert journal.cuts == [1, 2]
-    spoken.node.under_way.resume(task(1, owner=1))
-    spoken.node.finished(task(1, owner=1), Outcome([Spawn(0, b"", 1)], (1,)), 1.0)
+    spoken.node.begun_tasks.resume(task(1, owner=1))
+    spoken.node.finish_task(task(1, owner=1), Outcome([NewTask(0, b"", 1)], (1,)), 1.0)
     assert journal.told[2:] == [("spawned", (1, 1, 1)), ("done", (1, 0, 1))]
-    spoken.hear(2, Epoch(4))
+    spoken.hear(2, EpochMarker(4))
     assert journal.cuts == [1, 2, 3]

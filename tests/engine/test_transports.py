@@ -20,7 +20,7 @@ import pytest
 import pcopy
 from bench.simulation.network import SimulatedNetwork
 from bench.simulation.tickets import SimulatedWake
-from pcopy.engine.messages import Ready, Signal
+from pcopy.engine.messages import CreditReturn, SubtreeReady
 from pcopy.errors import InvariantBroken
 from tests.engine import transport_conformance as suite
 
@@ -192,9 +192,9 @@ class TestSimulated:
         senders = Random(3)
         for number in range(500):
             source, destination = senders.sample(range(5), 2)
-            network.send(source, destination, Signal(number, 0), now=number * 0.001)
+            network.send(source, destination, CreditReturn(number, 0), now=number * 0.001)
         delivered = network.deliver(float("inf"))
-        return [(at, to, by, message.phase) for at, to, by, message in delivered if isinstance(message, Signal)]
+        return [(at, to, by, message.phase) for at, to, by, message in delivered if isinstance(message, CreditReturn)]
 
     def test_a_seed_gives_one_run(self) -> None:
         assert self.trace(1) == self.trace(1)
@@ -213,8 +213,8 @@ class TestSimulated:
     def test_a_message_arrives_at_its_latency_and_not_before(self) -> None:
         latencies = iter([0.5, 0.1])
         network = SimulatedNetwork(3, Random(1), lambda _: next(latencies))
-        network.send(0, 1, Ready(), now=2.0)
-        network.send(0, 2, Ready(), now=2.25)
+        network.send(0, 1, SubtreeReady(), now=2.0)
+        network.send(0, 2, SubtreeReady(), now=2.25)
         assert network.next_event_time() == pytest.approx(2.35)
         assert list(network.deliver(2.3)) == []
         assert [(at, to, by) for at, to, by, _ in network.deliver(2.5)] == [(pytest.approx(2.35), 2, 0), (2.5, 1, 0)]
@@ -226,9 +226,9 @@ class TestSimulated:
         here, there = network.endpoint(0), network.endpoint(1)
         assert there.poll(0.5) == []
         assert network.now == 0.5
-        here.send(1, Ready())
+        here.send(1, SubtreeReady())
         assert there.poll(0.0) == []
-        assert there.poll(10.0) == [(0, Ready())]
+        assert there.poll(10.0) == [(0, SubtreeReady())]
         assert network.now == 0.75
 
     def test_a_ticket_that_is_done_ends_a_poll(self) -> None:
@@ -241,8 +241,8 @@ class TestSimulated:
         assert here.poll(10.0, wake=wake) == []  # it is readable until it is cleared
         assert network.now == 0.5
         wake.clear()
-        there.send(0, Ready())
-        assert here.poll(10.0, wake=wake) == [(1, Ready())]
+        there.send(0, SubtreeReady())
+        assert here.poll(10.0, wake=wake) == [(1, SubtreeReady())]
         assert network.now == 1.5
 
     def test_a_ticket_that_is_cancelled_ends_when_what_has_begun_is_over(self) -> None:
@@ -251,30 +251,30 @@ class TestSimulated:
         long, short = wake.submit(5.0, rest=0.5), wake.submit(0.25, rest=0.5)
         long.cancel()
         short.cancel()
-        assert (long.is_cut_short, short.is_cut_short) == (True, False)
-        network.spend(0.25)
+        assert (long.was_cut_short, short.was_cut_short) == (True, False)
+        network.advance(0.25)
         assert (long.is_done, short.is_done) == (False, True)
         long.cancel()
-        network.spend(0.25)
+        network.advance(0.25)
         assert long.is_done
 
     def test_the_past_and_negative_latencies_are_refused(self) -> None:
         network = SimulatedNetwork(2, Random(1), lambda _: 0.0)
         list(network.deliver(5.0))
         with pytest.raises(InvariantBroken):
-            network.send(0, 1, Ready(), now=4.0)
+            network.send(0, 1, SubtreeReady(), now=4.0)
         with pytest.raises(InvariantBroken):
-            SimulatedNetwork(2, Random(1), lambda _: -0.1).send(0, 1, Ready(), now=0.0)
+            SimulatedNetwork(2, Random(1), lambda _: -0.1).send(0, 1, SubtreeReady(), now=0.0)
 
     def test_sixteen_thousand_ranks(self) -> None:
         # With anything of size^2 = 268 million entries this would take minutes and gigabytes.
         size, began = 16_384, time.process_time()
         network = SimulatedNetwork(size, Random(1), lambda random: random.expovariate(1e5))
         for rank in range(size):
-            network.send(rank, (rank + 1) % size, Signal(3, rank), now=0.0)
+            network.send(rank, (rank + 1) % size, CreditReturn(3, rank), now=0.0)
         for now, rank, _, message in network.deliver(float("inf")):
-            assert isinstance(message, Signal)
+            assert isinstance(message, CreditReturn)
             if message.phase:
-                network.send(rank, (rank + 77) % size, Signal(message.phase - 1, rank), now)
+                network.send(rank, (rank + 77) % size, CreditReturn(message.phase - 1, rank), now)
         assert network.messages_delivered == 4 * size
         assert time.process_time() - began < 10.0

@@ -7,10 +7,20 @@ from collections.abc import Sequence
 import pytest
 
 from pcopy.engine.limits import Limits
-from pcopy.engine.messages import Halt, Message, Query, Ready, Reply, Request, Start, Stop, Work
-from pcopy.engine.task import Spawn, Task
+from pcopy.engine.messages import (
+    AddressedTasks,
+    CounterQuery,
+    Halt,
+    Message,
+    StartPhase,
+    Stop,
+    SubtreeReady,
+    TaskReply,
+    TaskRequest,
+)
+from pcopy.engine.task import NewTask, Task
 from pcopy.engine.ticket import Outcome
-from pcopy.engine.victim import HUNGRY
+from pcopy.engine.victim import HUNGRY_SECONDS
 from tests.engine.spoken import Spoken, asking, outstanding, task, without
 from tests.engine.test_epochs import FakeJournal
 
@@ -22,34 +32,34 @@ class Dividing:
         self.unasked = unasked
         self.asked: list[tuple[bytes, bool]] = []
 
-    def __call__(self, task: Task, hungry: bool) -> Sequence[Spawn]:
+    def __call__(self, task: Task, hungry: bool) -> Sequence[NewTask]:
         self.asked.append((task.payload, hungry))
         if len(task.payload) == 1 or not (hungry or self.unasked):
             return ()
-        return [Spawn(task.phase, bytes((each,)), 1, task.expands) for each in task.payload]
+        return [NewTask(task.phase, bytes((each,)), 1, task.may_find_work) for each in task.payload]
 
 
 def holding(*payloads: bytes, expands: bool = False, limits: Limits | None = None) -> tuple[Spoken, FakeJournal]:
     """Rank 1 of 3, which has spawned a task with each of ``payloads``, and runs none."""
     journal = FakeJournal()
     spoken = Spoken(1, 3, journal=journal, divide=Dividing(), limits=limits or Limits(fan_out=2))
-    spoken.hear(0, Start(0), Work(0, (task(9, owner=1),)))
-    note = spoken.node.take()
+    spoken.hear(0, StartPhase(0), AddressedTasks(0, (task(9, owner=1),)))
+    note = spoken.node.take_task()
     assert note is not None
-    spoken.node.finished(note, Outcome([Spawn(0, each, len(each), expands) for each in payloads], (7,)), 0.0)
+    spoken.node.finish_task(note, Outcome([NewTask(0, each, len(each), expands) for each in payloads], (7,)), 0.0)
     spoken.said()
     journal.told.clear()
     return spoken, journal
 
 
 def given(said: list[tuple[int, Message]]) -> list[bytes]:
-    ((_, reply),) = [each for each in said if isinstance(each[1], Reply)]
-    assert isinstance(reply, Reply)
+    ((_, reply),) = [each for each in said if isinstance(each[1], TaskReply)]
+    assert isinstance(reply, TaskReply)
     return [each.payload for each in reply.tasks]
 
 
 def replies(said: list[tuple[int, Message]]) -> list[tuple[int, int]]:
-    return [(rank, len(message.tasks)) for rank, message in said if isinstance(message, Reply)]
+    return [(rank, len(message.tasks)) for rank, message in said if isinstance(message, TaskReply)]
 
 
 # What is divided.
@@ -58,16 +68,16 @@ def replies(said: list[tuple[int, Message]]) -> list[tuple[int, int]]:
 @pytest.mark.parametrize("expands", [False, True])
 def test_the_only_task_is_divided_and_half_of_it_given(expands: bool) -> None:
     spoken, _ = holding(b"abcd", expands=expands)
-    assert given(spoken.hear(2, Request(0, 1))) == [b"a", b"b"]
-    assert given(spoken.hear(0, Request(0, 1))) == [b"c"]
-    assert given(spoken.hear(2, Request(0, 2))) == []
+    assert given(spoken.hear(2, TaskRequest(0, 1))) == [b"a", b"b"]
+    assert given(spoken.hear(0, TaskRequest(0, 1))) == [b"c"]
+    assert given(spoken.hear(2, TaskRequest(0, 2))) == []
     assert len(spoken.node.queue) == 1
 
 
 def test_a_divided_task_has_run_with_nothing_done() -> None:
     spoken, journal = holding(b"abcd")
     counters = list(spoken.node.counters)
-    spoken.hear(2, Request(0, 1))
+    spoken.hear(2, TaskRequest(0, 1))
     portions = [("spawned", (1, 1, number)) for number in range(2, 6)]
     assert journal.told == [*portions, ("done", (1, 1, 1))]
     assert spoken.node.counters == counters
@@ -75,18 +85,18 @@ def test_a_divided_task_has_run_with_nothing_done() -> None:
 
 def test_of_several_tasks_none_is_divided() -> None:
     spoken, journal = holding(b"abcd", b"efgh")
-    assert given(spoken.hear(2, Request(0, 1))) == [b"abcd"]
+    assert given(spoken.hear(2, TaskRequest(0, 1))) == [b"abcd"]
     assert journal.told == []
 
 
 def test_what_can_not_be_divided_stays_and_is_asked_about_once() -> None:
     spoken, journal = holding(b"a")
     for sequence in range(3):
-        assert given(spoken.hear(2, Request(0, sequence))) == []
+        assert given(spoken.hear(2, TaskRequest(0, sequence))) == []
     divide = spoken.node._victim._divide
     assert isinstance(divide, Dividing)
     assert divide.asked == [(b"a", True)]
-    taken = spoken.node.take()
+    taken = spoken.node.take_task()
     assert taken is not None
     assert taken.payload == b"a"
     assert journal.told == []
@@ -94,9 +104,9 @@ def test_what_can_not_be_divided_stays_and_is_asked_about_once() -> None:
 
 def test_what_is_addressed_is_not_divided() -> None:
     spoken, journal = holding()
-    spoken.hear(0, Work(0, (task(1, owner=1)._replace(payload=b"abcd"),)))
-    assert given(spoken.hear(2, Request(0, 1))) == []
-    taken = spoken.node.take()
+    spoken.hear(0, AddressedTasks(0, (task(1, owner=1)._replace(payload=b"abcd"),)))
+    assert given(spoken.hear(2, TaskRequest(0, 1))) == []
+    taken = spoken.node.take_task()
     assert taken is not None
     assert taken.payload == b"abcd"
     assert journal.told == []
@@ -105,23 +115,23 @@ def test_what_is_addressed_is_not_divided() -> None:
 def test_what_is_stolen_is_not_divided_before_a_slice_of_it_has_run() -> None:
     spoken, victim, request = asking(1, 4)
     spoken.node._victim._divide = Dividing()
-    spoken.hear(victim, Reply(0, request.sequence, (task(1)._replace(payload=b"abcd"),)))
-    assert given(spoken.hear(2, Request(0, 1))) == []
+    spoken.hear(victim, TaskReply(0, request.sequence, (task(1)._replace(payload=b"abcd"),)))
+    assert given(spoken.hear(2, TaskRequest(0, 1))) == []
     assert len(spoken.node.queue) == 1
 
 
 def test_a_rank_that_runs_a_task_divides_the_one_that_waits() -> None:
     spoken, _ = holding(b"abcd", b"x")
-    taken = spoken.node.take()
+    taken = spoken.node.take_task()
     assert taken is not None
     assert taken.payload == b"x"
-    assert given(spoken.hear(2, Request(0, 1))) == [b"a", b"b"]
+    assert given(spoken.hear(2, TaskRequest(0, 1))) == [b"a", b"b"]
 
 
 def test_the_portions_of_a_halted_rank_are_nobodys() -> None:
     spoken, journal = holding(b"abcd")
     spoken.hear(0, Halt("signal"))
-    assert given(spoken.hear(2, Request(0, 1, 9.0))) == []
+    assert given(spoken.hear(2, TaskRequest(0, 1, 9.0))) == []
     assert journal.told == []
 
 
@@ -129,31 +139,31 @@ def test_the_portions_of_a_halted_rank_are_nobodys() -> None:
 
 
 def begun(spoken: Spoken) -> bytes:
-    taken = spoken.node.take()
+    taken = spoken.node.take_task()
     assert taken is not None
     return taken.payload
 
 
 def test_while_somebody_is_hungry_a_portion_is_begun() -> None:
     spoken, journal = holding(b"x", b"abcd", b"efgh")
-    spoken.hear(2, Request(0, 1))
+    spoken.hear(2, TaskRequest(0, 1))
     assert begun(spoken) == b"h"
     assert journal.told[-1] == ("done", (1, 1, 3))
-    assert [each.payload for each in spoken.node.queue._works.tasks][-3:] == [b"e", b"f", b"g"]
+    assert [each.payload for each in spoken.node.queue._other_work.tasks][-3:] == [b"e", b"f", b"g"]
 
 
 def test_nobody_is_hungry_for_ever() -> None:
     spoken, _ = holding(b"abcd", b"efgh", b"ijkl")
-    spoken.hear(2, Request(0, 1), now=1.0)
-    spoken.node.tick(1.0 + 1.01 * HUNGRY)
+    spoken.hear(2, TaskRequest(0, 1), now=1.0)
+    spoken.node.tick(1.0 + 1.01 * HUNGRY_SECONDS)
     assert begun(spoken) == b"ijkl"
 
 
 def test_nobody_is_hungry_when_a_phase_begins() -> None:
     spoken, _ = holding()
-    spoken.hear(2, Request(0, 1))
-    spoken.hear(0, Start(1), Work(1, (task(3, phase=1, owner=1),)))
-    spoken.run(Spawn(1, b"abcd", 1), Spawn(1, b"efgh", 1))
+    spoken.hear(2, TaskRequest(0, 1))
+    spoken.hear(0, StartPhase(1), AddressedTasks(1, (task(3, phase=1, owner=1),)))
+    spoken.run(NewTask(1, b"abcd", 1), NewTask(1, b"efgh", 1))
     assert begun(spoken) == b"efgh"
 
 
@@ -164,21 +174,21 @@ def test_what_takes_very_long_is_divided_unasked() -> None:
 
 
 def test_while_somebody_is_hungry_as_much_stays_as_is_under_way() -> None:
-    spoken, _ = holding(*(b"%d" % each for each in range(8)), limits=Limits(fan_out=2, slots=8))
-    spoken.hear(2, Request(0, 1))
+    spoken, _ = holding(*(b"%d" % each for each in range(8)), limits=Limits(fan_out=2, task_slots=8))
+    spoken.hear(2, TaskRequest(0, 1))
     assert len(spoken.node.queue) == 4
     for under_way in (1, 2):
-        taken = spoken.node.take()
+        taken = spoken.node.take_task()
         assert taken is not None
-        spoken.node.under_way.suspend(taken)
-        assert spoken.node.may_take is (under_way < 2)
+        spoken.node.begun_tasks.suspend(taken)
+        assert spoken.node.can_take_task is (under_way < 2)
     spoken.node.queue.is_work = lambda task: True
-    spoken.hear(0, Work(0, (task(3, owner=1),)))
-    assert spoken.node.take() == task(3, owner=1)  # it is nobody else's
-    spoken.node.under_way.suspend(task(3, owner=1))
-    assert not spoken.node.may_take
-    spoken.node.tick(2 * HUNGRY)
-    assert spoken.node.may_take
+    spoken.hear(0, AddressedTasks(0, (task(3, owner=1),)))
+    assert spoken.node.take_task() == task(3, owner=1)  # it is nobody else's
+    spoken.node.begun_tasks.suspend(task(3, owner=1))
+    assert not spoken.node.can_take_task
+    spoken.node.tick(2 * HUNGRY_SECONDS)
+    assert spoken.node.can_take_task
 
 
 # Who waits.
@@ -186,11 +196,11 @@ def test_while_somebody_is_hungry_as_much_stays_as_is_under_way() -> None:
 
 def test_who_asks_waits_until_there_is_something() -> None:
     spoken, _ = holding()
-    assert without(spoken.hear(2, Request(0, 1, 1.0)), Request) == []
-    spoken.hear(0, Work(0, (task(3, owner=1),)))
-    taken = spoken.node.take()
+    assert without(spoken.hear(2, TaskRequest(0, 1, 1.0)), TaskRequest) == []
+    spoken.hear(0, AddressedTasks(0, (task(3, owner=1),)))
+    taken = spoken.node.take_task()
     assert taken is not None
-    spoken.node.finished(taken, Outcome([Spawn(0, b"a", 1), Spawn(0, b"b", 1)]), 0.5)
+    spoken.node.finish_task(taken, Outcome([NewTask(0, b"a", 1), NewTask(0, b"b", 1)]), 0.5)
     assert replies(spoken.said()) == []  # a rank looks up only between slices
     spoken.node.tick(0.5)
     assert replies(spoken.said()) == [(2, 1)]
@@ -198,9 +208,9 @@ def test_who_asks_waits_until_there_is_something() -> None:
 
 def test_who_asks_waits_no_longer_than_it_wants_to() -> None:
     spoken, _ = holding()
-    spoken.hear(2, Request(0, 1, 1.0))
-    spoken.hear(0, Request(0, 1, 0.5))
-    assert spoken.node.wake_at() == 0.5
+    spoken.hear(2, TaskRequest(0, 1, 1.0))
+    spoken.hear(0, TaskRequest(0, 1, 0.5))
+    assert spoken.node.next_tick_time() == 0.5
     spoken.node.tick(0.4)
     assert replies(spoken.said()) == []
     spoken.node.tick(0.5)
@@ -213,46 +223,46 @@ def test_who_asks_waits_no_longer_than_it_wants_to() -> None:
 
 def test_all_who_wait_get_something_in_their_order() -> None:
     spoken, _ = holding(b"abcdefgh")
-    taken = spoken.node.take()
+    taken = spoken.node.take_task()
     assert taken is not None
     for rank in (2, 0, 2):
-        assert replies(spoken.hear(rank, Request(0, rank, 9.0))) == []
-    spoken.node.finished(taken, Outcome([Spawn(0, b"abcd", 4)]), 0.1)
+        assert replies(spoken.hear(rank, TaskRequest(0, rank, 9.0))) == []
+    spoken.node.finish_task(taken, Outcome([NewTask(0, b"abcd", 4)]), 0.1)
     spoken.node.tick(0.1)
     assert replies(spoken.said()) == [(2, 2), (0, 1)]
-    assert replies(spoken.hear(0, Query(1, (0,)))) == []  # the last task stays
+    assert replies(spoken.hear(0, CounterQuery(1, (0,)))) == []  # the last task stays
 
 
 def test_who_waits_for_a_slice_of_what_is_stolen_is_answered_after_it() -> None:
     spoken, victim, request = asking(1, 3)
-    spoken.hear(victim, Reply(0, request.sequence, (task(1), task(2), task(3))))
-    assert spoken.hear(2, Request(0, 1, 9.0)) == []
-    taken = spoken.node.take()
+    spoken.hear(victim, TaskReply(0, request.sequence, (task(1), task(2), task(3))))
+    assert spoken.hear(2, TaskRequest(0, 1, 9.0)) == []
+    taken = spoken.node.take_task()
     assert taken is not None
-    spoken.node.under_way.sliced(taken)
+    spoken.node.begun_tasks.record_slice(taken)
     spoken.node.tick(0.1)
     assert replies(spoken.said()) == [(2, 1)]
 
 
 def test_who_asks_in_another_phase_does_not_wait() -> None:
     spoken, _ = holding(b"a", b"b")
-    assert replies(spoken.hear(2, Request(1, 1, 9.0))) == [(2, 0)]
+    assert replies(spoken.hear(2, TaskRequest(1, 1, 9.0))) == [(2, 0)]
 
 
-@pytest.mark.parametrize("news", [Start(1), Stop(0), Halt("signal")])
+@pytest.mark.parametrize("news", [StartPhase(1), Stop(0), Halt("signal")])
 def test_a_new_phase_the_stop_and_a_halt_end_all_waiting(news: Message) -> None:
     spoken, _ = holding()
-    assert replies(spoken.hear(2, Request(0, 1, 9.0))) == []
+    assert replies(spoken.hear(2, TaskRequest(0, 1, 9.0))) == []
     assert replies(spoken.hear(0, news)) == [(2, 0)]
 
 
 def test_a_rank_is_not_ready_before_all_who_wait_are_answered() -> None:
     spoken, victim, request = asking(1, 3)
-    assert spoken.hear(2, Request(0, 9, 9.0)) == []
-    spoken.hear(victim, Reply(0, request.sequence, ()))
+    assert spoken.hear(2, TaskRequest(0, 9, 9.0)) == []
+    spoken.hear(victim, TaskReply(0, request.sequence, ()))
     victim, request = outstanding(spoken.hear(0, now=1.0) or _later(spoken))
-    assert spoken.hear(0, Stop(5)) == [(2, Reply(0, 9, ()))]
-    assert spoken.hear(victim, Reply(0, request.sequence, ())) == [(0, Ready())]
+    assert spoken.hear(0, Stop(5)) == [(2, TaskReply(0, 9, ()))]
+    assert spoken.hear(victim, TaskReply(0, request.sequence, ())) == [(0, SubtreeReady())]
 
 
 def _later(spoken: Spoken) -> list[tuple[int, Message]]:

@@ -15,14 +15,14 @@ import pytest
 
 from bench.simulation.network import SimulatedNetwork, SimulatedTransport
 from bench.simulation.tickets import SimulatedTicket, SimulatedWake
-from pcopy.engine.driver import Driver, Outcome, Slices
+from pcopy.engine.driver import Driver, Outcome, TaskGenerator
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Halt, Message
-from pcopy.engine.node import Node
+from pcopy.engine.node import RankNode
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.safra import DETECTORS
-from pcopy.engine.task import ANYBODY, Share, Spawn, Task, TaskId
-from pcopy.engine.ticket import Wake
+from pcopy.engine.task import ANY_RANK, LabelledCounts, NewTask, Task, TaskId
+from pcopy.engine.ticket import WakeDescriptor
 from pcopy.errors import InvariantBroken, JobAborted
 
 HANG = 60.0
@@ -62,10 +62,10 @@ class Taking:
     def __init__(self, transport: SimulatedTransport, baton: Baton) -> None:
         self._transport = transport
         self._baton = baton
-        self.rank, self.size, self.unsent = transport.rank, transport.size, False
-        self.send, self.forgive, self.close = transport.send, transport.forgive, transport.close
+        self.rank, self.size, self.has_unsent = transport.rank, transport.size, False
+        self.send, self.expect_close, self.close = transport.send, transport.expect_close, transport.close
 
-    def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
+    def poll(self, timeout: float, calm: float = 0.0, wake: WakeDescriptor | None = None) -> list[tuple[int, Message]]:
         self._baton.hand_on(self.rank)
         return self._transport.poll(timeout, calm, wake)
 
@@ -94,12 +94,14 @@ class Job:
         self.reason: Halt | None = None
         self.problems: list[BaseException] = []
         self.statuses: dict[int, int] = {}
-        limits = Limits(fan_out=2, slots=self.slots, first_cut=0.05, cut_interval=0.2, progress_interval=0.05)
+        limits = Limits(
+            fan_out=2, task_slots=self.slots, seconds_to_first_cut=0.05, cut_interval=0.2, progress_interval=0.05
+        )
         baton = self.baton = Baton(self.size, random)
         self.wakes = [SimulatedWake(lambda: self.network.now) for _ in range(self.size)]
         self.journals = [Journal(self, rank) for rank in range(self.size)]
         self.nodes = [
-            Node(
+            RankNode(
                 rank,
                 self.size,
                 run=1,
@@ -129,7 +131,7 @@ class Job:
 
     # The director.
 
-    def first_tasks(self, phase: int) -> Iterable[Spawn]:
+    def first_tasks(self, phase: int) -> Iterable[NewTask]:
         return [self.spawn(phase) for _ in range(3)]
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
@@ -144,23 +146,23 @@ class Job:
 
     # The tasks. A payload is a kind: work, work for one rank, or a note.
 
-    def spawn(self, phase: int) -> Spawn:
-        owner = self.random.choice((ANYBODY, ANYBODY, self.random.randrange(self.size)))
-        kind = "work" if owner == ANYBODY else "note"
+    def spawn(self, phase: int) -> NewTask:
+        owner = self.random.choice((ANY_RANK, ANY_RANK, self.random.randrange(self.size)))
+        kind = "work" if owner == ANY_RANK else "note"
         self.left -= 1
         self.called[kind] += 1
-        return Spawn(phase, kind.encode(), self.random.randint(1, 9), self.random.random() < 0.3, owner)
+        return NewTask(phase, kind.encode(), self.random.randint(1, 9), self.random.random() < 0.3, owner)
 
-    def divide(self, task: Task, hungry: bool) -> Sequence[Spawn]:
+    def divide(self, task: Task, hungry: bool) -> Sequence[NewTask]:
         """Half of those whose cost allows it have two portions."""
-        assert task.owner == ANYBODY
+        assert task.owner == ANY_RANK
         if task.cost < 2 or self.random.random() < 0.5:
             return ()
         self.divided.add(task.id)
         self.called["work"] += 1
-        return [Spawn(task.phase, task.payload, cost, task.expands) for cost in (1, task.cost - 1)]
+        return [NewTask(task.phase, task.payload, cost, task.may_find_work) for cost in (1, task.cost - 1)]
 
-    def run_task(self, task: Task, rank: int) -> Slices:
+    def run_task(self, task: Task, rank: int) -> TaskGenerator:
         random, node = self.random, self.nodes[rank]
         assert task.id not in self.done | self.divided
         assert task.phase == node.phase
@@ -177,16 +179,16 @@ class Job:
                     raise ValueError("the reason of it all")
                 self.reason = Halt("told to stop")
             for _ in range(random.randint(0, 4)):
-                self.network.spend(random.choice((0.0, 0.0, 0.001, 0.01)))
+                self.network.advance(random.choice((0.0, 0.0, 0.001, 0.01)))
                 if task.payload == b"note" or random.random() < 0.4:
                     yield None
                     continue
                 mine.append(self.wakes[rank].submit(random.uniform(0.0, 0.3), random.uniform(0.0, 0.1)))
                 yield mine[-1]
                 assert mine[-1].is_done
-                if mine[-1].is_cut_short:
+                if mine[-1].was_cut_short:
                     self.parted.add(task.id)
-                    return Outcome((Spawn(*task[1:]),))
+                    return Outcome((NewTask(*task[1:]),))
             count = min(random.choice((0, 1, 3)), max(self.left, 0))
             self.done.add(task.id)
             return Outcome([self.spawn(min(LAST, task.phase + random.choice((0, 0, 1)))) for _ in range(count)], (1,))
@@ -225,35 +227,37 @@ class Job:
 class Journal:
     """One rank's; all that it is told is on storage at once. It checks what it is told, and when."""
 
-    is_lost = has_failed = is_full = False
+    has_lost_data = has_failed = must_wait_for_storage = False
 
     def __init__(self, job: Job, rank: int) -> None:
         self._job = job
         self._rank = rank
         self._cut = 0
-        self.durable = 0
+        self.durable_epoch = 0
         self.cuts_while_tasks_wait = 0
 
     @property
-    def wants_cut(self) -> bool:
+    def needs_cut(self) -> bool:
         return self._job.random.random() < 0.02
 
-    def base(self, phase: int, tasks: Sequence[Task]) -> None: ...
+    def record_base(self, phase: int, tasks: Sequence[Task]) -> None: ...
 
-    def spawned(self, task: Task) -> None: ...
+    def record_spawned(self, task: Task) -> None: ...
 
-    def done(self, task: Task, counts: Sequence[int], settled: Sequence[TaskId], shares: Sequence[Share] = ()) -> None:
+    def record_done(
+        self, task: Task, counts: Sequence[int], settled: Sequence[TaskId], shares: Sequence[LabelledCounts] = ()
+    ) -> None:
         if task.id in self._job.divided:
             assert not any(counts)
         elif task.id not in self._job.done | self._job.parted:
             raise InvariantBroken(f"{task.id} is a fact before its end")
 
-    def cut(self, epoch: int, phase: int) -> None:
+    def end_epoch(self, epoch: int, phase: int) -> None:
         assert epoch == self._cut + 1
-        self._cut = self.durable = epoch
+        self._cut = self.durable_epoch = epoch
         self.cuts_while_tasks_wait += self._job.under_way[self._rank] > 0
 
-    def give_up(self) -> None:
+    def abandon(self) -> None:
         raise AssertionError("nobody has given up")
 
 
@@ -288,7 +292,7 @@ def test_told_to_stop_at_any_moment(seed: int, whole: list[Job]) -> None:
         assert len(job.done) == sum(job.called.values())
         return
     assert status == 75
-    dropped = sum(node.dropped for node in job.nodes)
+    dropped = sum(node.dropped_count for node in job.nodes)
     assert sum(job.called.values()) == len(job.done) + dropped
 
 

@@ -23,9 +23,18 @@ from random import Random
 from typing import Any
 
 from bench.simulation.network import SimulatedNetwork
-from pcopy.engine.messages import Close, Message, Query, Ready, Reply, Signal, Start, Work
+from pcopy.engine.messages import (
+    AddressedTasks,
+    Close,
+    CounterQuery,
+    CreditReturn,
+    Message,
+    StartPhase,
+    SubtreeReady,
+    TaskReply,
+)
 from pcopy.engine.task import Task
-from pcopy.engine.ticket import Wake
+from pcopy.engine.ticket import WakeDescriptor
 from pcopy.engine.transport import Transport
 from pcopy.errors import InvariantBroken, PeerLost
 
@@ -45,12 +54,12 @@ def payload(seed: int, size: int) -> bytes:
     return Random(seed).randbytes(size)
 
 
-def work(seed: int, size: int) -> Work:
-    return Work(1, (Task((1, seed, 0), 1, payload(seed, size), size),))
+def work(seed: int, size: int) -> AddressedTasks:
+    return AddressedTasks(1, (Task((1, seed, 0), 1, payload(seed, size), size),))
 
 
 def digest(message: Message) -> str:
-    assert isinstance(message, Work)
+    assert isinstance(message, AddressedTasks)
     return hashlib.sha256(message.tasks[0].payload).hexdigest()
 
 
@@ -58,7 +67,7 @@ def numbers(heard: list[tuple[int, Message]], size: int) -> list[list[int]]:
     """By sender, the first fields of its messages in the order of their arrival."""
     found: list[list[int]] = [[] for _ in range(size)]
     for sender, message in heard:
-        assert isinstance(message, Signal | Work)
+        assert isinstance(message, CreditReturn | AddressedTasks)
         found[sender].append(message[0])
     return found
 
@@ -72,11 +81,11 @@ class Seat:
         self.parted: set[int] = set()
         self.waiting: list[tuple[int, Message]] = []
 
-    def look(self, timeout: float, wake: Wake | None = None) -> None:
+    def look(self, timeout: float, wake: WakeDescriptor | None = None) -> None:
         for sender, message in self.transport.poll(timeout, wake=wake):
             if isinstance(message, Close):
                 self.parted.add(sender)
-                self.transport.forgive(sender)
+                self.transport.expect_close(sender)
             else:
                 self.waiting.append((sender, message))
 
@@ -93,7 +102,7 @@ class Seat:
         others = [rank for rank in self.others if rank not in without]
         for other in others:
             self.transport.send(other, Close())
-        while self.transport.unsent or not self.parted.issuperset(others):
+        while self.transport.has_unsent or not self.parted.issuperset(others):
             self.look(0.05)
             yield
         return len(self.waiting)
@@ -105,11 +114,11 @@ def sizes(transport: Transport) -> Generator[None, None, Any]:
     refused = []
     for destination in (transport.rank, transport.size, -1):
         try:
-            transport.send(destination, Start(0))
+            transport.send(destination, StartPhase(0))
         except InvariantBroken:
             refused.append(destination)
     for other in seat.others:
-        transport.send(other, Signal(transport.rank, other))
+        transport.send(other, CreditReturn(transport.rank, other))
     heard = yield from seat.receive(len(seat.others))
     surplus = yield from seat.part()
     return [transport.rank, transport.size, sorted((sender, *message) for sender, message in heard), surplus, refused]
@@ -121,7 +130,9 @@ def order(transport: Transport) -> Generator[None, None, Any]:
     for number in range(ORDERED):
         for other in seat.others:
             long = number % 30 == 7
-            transport.send(other, Work(number, work(number, 300_000).tasks) if long else Signal(number, other))
+            transport.send(
+                other, AddressedTasks(number, work(number, 300_000).tasks) if long else CreditReturn(number, other)
+            )
         if number % 10 == 0:
             seat.look(0.0)
             yield
@@ -134,7 +145,14 @@ def extremes(transport: Transport) -> Generator[None, None, Any]:
     """The smallest messages and one of 20 MiB, all ranks at once around a ring."""
     seat = Seat(transport)
     after = (transport.rank + 1) % transport.size
-    for message in (Ready(), Reply(0, 0, ()), work(transport.rank, LARGE), Query(0, ()), Work(0, ()), work(99, 0)):
+    for message in (
+        SubtreeReady(),
+        TaskReply(0, 0, ()),
+        work(transport.rank, LARGE),
+        CounterQuery(0, ()),
+        AddressedTasks(0, ()),
+        work(99, 0),
+    ):
         transport.send(after, message)
     heard = yield from seat.receive(6)
     surplus = yield from seat.part()
@@ -147,7 +165,7 @@ def flood(transport: Transport) -> Generator[None, None, Any]:
     seat = Seat(transport)
     for number in range(FLOODED):
         for other in seat.others:
-            transport.send(other, Signal(number, 0))
+            transport.send(other, CreditReturn(number, 0))
     heard = yield from seat.receive(FLOODED * len(seat.others))
     surplus = yield from seat.part()
     return [numbers(heard, transport.size), surplus]
@@ -161,7 +179,7 @@ def idle(transport: Transport) -> Generator[None, None, Any]:
         found = transport.poll(IDLE)
         elapsed = time.monotonic() - began
         for other in seat.others:
-            transport.send(other, Ready())
+            transport.send(other, SubtreeReady())
     else:
         found = []
         yield from seat.receive(1, timeout=10 * IDLE)
@@ -179,14 +197,14 @@ def prompt(transport: Transport) -> Generator[None, None, Any]:
         yield from seat.receive(len(seat.others), timeout=10 * LONGEST)
     else:
         transport.poll(0.1)
-        transport.send(0, Ready())
+        transport.send(0, SubtreeReady())
     elapsed = time.monotonic() - began
     yield from seat.part()
     return elapsed
 
 
 class RealWake:
-    """Fills ``pcopy.engine.ticket.Wake`` with a pipe."""
+    """Fills ``pcopy.engine.ticket.WakeDescriptor`` with a pipe."""
 
     def __init__(self) -> None:
         self._descriptor, self._other_end = os.pipe()
@@ -219,13 +237,13 @@ def woken(transport: Transport) -> Generator[None, None, Any]:
                 wake.clear()
         wake.set()
         for other in seat.others:
-            transport.send(other, Ready())
+            transport.send(other, SubtreeReady())
         while not seat.waiting:  # what arrives is handed out however often it is woken
             seat.look(1.0, wake)
         yield from seat.receive(1)
     else:
         yield from seat.receive(1, timeout=LONGEST)
-        transport.send(0, Ready())
+        transport.send(0, SubtreeReady())
     yield from seat.part()
     return [found, elapsed]
 
@@ -234,7 +252,7 @@ def handover(transport: Transport) -> Generator[None, None, Any]:
     """Rank 0 closes right after sending long messages, and never reads what was sent to it; the others do so later."""
     seat = Seat(transport)
     for other in seat.others:
-        transport.forgive(other)
+        transport.expect_close(other)
     if transport.rank == 0:
         for other in seat.others:
             transport.send(other, work(other, LARGE // 4))
@@ -268,7 +286,7 @@ def lost(transport: Transport) -> Generator[None, None, Any]:
             error = caught
         yield
     try:
-        transport.send(victim, Ready())
+        transport.send(victim, SubtreeReady())
         refused = None
     except PeerLost as caught:
         refused = caught.rank
@@ -282,14 +300,14 @@ def forgiven(transport: Transport) -> Generator[None, None, Any]:
     victim = transport.size - 1
     if transport.rank == victim:
         for other in seat.others:
-            transport.send(other, Ready())
+            transport.send(other, SubtreeReady())
         transport.close()
         return None
-    transport.forgive(victim)
+    transport.expect_close(victim)
     yield from seat.receive(1)
     for _ in range(10):
         seat.look(0.01)
-        transport.send(victim, Ready())
+        transport.send(victim, SubtreeReady())
         yield
     yield from seat.part(without=(victim,))
     return len(seat.waiting)
@@ -386,7 +404,7 @@ def main(name: str, directory: str) -> None:
         traceback.print_exc()
         transport.abort(70)
         raise
-    transport.end()
+    transport.finalise()
     (Path(directory) / f"{transport.rank}.json").write_text(json.dumps(result))
 
 

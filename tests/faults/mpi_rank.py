@@ -24,7 +24,7 @@ def main(words: Sequence[str]) -> None:
     with open(Path(place, "ranks"), "a") as file:
         file.write(f"{os.getpid()}\n")
     load()
-    join = mpi_run._join
+    join = mpi_run._initialise_mpi
 
     def joined(launch: Launch, *rest: Any) -> Any:
         transport = join(launch, *rest)
@@ -46,7 +46,7 @@ def main(words: Sequence[str]) -> None:
             transport.end = ended
         return transport
 
-    mpi_run._join = joined  # type: ignore[assignment]
+    mpi_run._initialise_mpi = joined  # type: ignore[assignment]
     os._exit(main_of(words[0])(list(words[1:])))
 
 

@@ -12,60 +12,62 @@ import os
 import sys
 from random import Random
 
-from pcopy.fsio.kernel.batches import SYNC, Copied, Copy, Plan
-from pcopy.fsio.kernel.columns import FOUND, Code, Rows, pack_names, unpack_names
-from pcopy.fsio.kernel.interface import Settings
-from pcopy.fsio.preserve import ATTRIBUTES, Preserve
-from pcopy.tasks.base.hashing import Hashing
+from pcopy.fsio.kernel.batches import SYNC_FLAG, CopyPlan, CopyResult, CopySmallFiles
+from pcopy.fsio.kernel.columns import SCAN_COLUMNS, RowCode, Rows, pack_names, unpack_names
+from pcopy.fsio.kernel.interface import BackendSettings
+from pcopy.fsio.preserve import PRESERVABLE_METADATA, Preserve
+from pcopy.tasks.base.hashing import JobHashing
 from tests.fsio.kernel_bench import KERNELS, done
 
-_TOLD = (Code.LACKS, Code.FAILED, Code.UNREAD, Code.CHANGED)
+_TOLD = (RowCode.LACKS_METADATA, RowCode.FAILED, RowCode.SOURCE_FAILED, RowCode.SOURCE_CHANGED)
 
 
-def batch_of(random: Random, source: int, target: int) -> Copy:
+def batch_of(random: Random, source: int, target: int) -> CopySmallFiles:
     """Most rows are as they were found, and most plans fit what is there."""
     names = sorted(map(os.fsencode, os.listdir(source)))
     present = set(map(os.fsencode, os.listdir(target)))
-    rows = Rows(len(names), FOUND)
-    rows.put(0, [os.stat(name, dir_fd=source, follow_symlinks=False) for name in names])
+    rows = Rows(len(names), SCAN_COLUMNS)
+    rows.set_statuses(0, [os.stat(name, dir_fd=source, follow_symlinks=False) for name in names])
     plans = []
     for row, name in enumerate(names):
         if random.random() < 0.05:
             column = random.choice((rows.size, rows.mtime, rows.ctime, rows.inode, rows.device))
             column[row] += 1
-        plan = random.choice((Plan.NEW, Plan.REPLACE, Plan.TEMPORARY, Plan.NEW))
+        plan = random.choice((CopyPlan.NEW, CopyPlan.REPLACE, CopyPlan.TEMPORARY, CopyPlan.NEW))
         if name in present and random.random() < 0.8:
-            plan = Plan.REPLACE
+            plan = CopyPlan.REPLACE
         if random.random() < 0.05:
-            plan = random.choice((Plan.SKIP, Plan.REFUSE, Plan.CARE))
-        plans.append(plan | (SYNC if random.random() < 0.2 else 0))
+            plan = random.choice((CopyPlan.SKIP, CopyPlan.REFUSE, CopyPlan.SLOW_PATH))
+        plans.append(plan | (SYNC_FLAG if random.random() < 0.2 else 0))
     faults = [name.rpartition(b"!")[2] if b"!" in name else b"" for name in names]
     temporaries = [b".t%d!%s" % (row, fault) if fault else b".t%d" % row for row, fault in enumerate(faults)]
     inherits = "system.posix_acl_default" in os.listxattr(target)
-    return Copy(source, pack_names(names), target, bytes(plans), rows, b"", pack_names(temporaries), inherits=inherits)
+    return CopySmallFiles(
+        source, pack_names(names), target, bytes(plans), rows, b"", pack_names(temporaries), inherits_acl=inherits
+    )
 
 
 def main(kernel_name: str, seed: str, *places: str) -> None:
     random = Random(f"batch {seed}")
-    kept = {name: random.random() < 0.7 for name in ATTRIBUTES}
+    kept = {name: random.random() < 0.7 for name in PRESERVABLE_METADATA}
     algorithm, block = random.choice(("", "xxh3-128", "blake3")), 1 << random.randint(16, 22)
-    digest = Hashing(algorithm, block).whole if algorithm else None
+    digest = JobHashing(algorithm, block).digest_of_data if algorithm else None
     preserve = Preserve()._replace(**kept)  # type: ignore[arg-type]
-    settings = Settings(preserve, random.choice((0o022, 0o077, 0)), False, digest, algorithm, block)
+    settings = BackendSettings(preserve, random.choice((0o022, 0o077, 0)), False, digest, algorithm, block)
     kernel = KERNELS[kernel_name](settings)
     source, target = (os.open(place, os.O_RDONLY) for place in places)
     before = len(os.listdir("/proc/self/fd"))
     told = []
     for _ in range(2):  # once more, when the kernel knows the attributes
         batch = batch_of(random, source, target)
-        result: Copied = done(kernel, batch)
+        result: CopyResult = done(kernel, batch)
         verdicts = result.verdicts
         for row, name in enumerate(unpack_names(batch.names)):
-            code = Code(verdicts.codes[row])
-            problem = verdicts.problem(row).plain if code in _TOLD else ()
-            is_whole = code in (Code.DONE, Code.LACKS)
+            code = RowCode(verdicts.codes[row])
+            problem = verdicts.problem(row).packed if code in _TOLD else ()
+            is_whole = code in (RowCode.DONE, RowCode.LACKS_METADATA)
             bytes_and_digest = (verdicts.bytes[row], result.digests[row].hex()) if is_whole else ()
-            excused = list(result.applied.get(row, ()))
+            excused = list(result.metadata_outcomes.get(row, ()))
             told.append((os.fsdecode(name), batch.plans[row], code.name, problem, bytes_and_digest, excused))
     assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
     kernel.close()

@@ -8,49 +8,49 @@ from pathlib import Path
 from typing import Any
 
 from pcopy.fsio.identity import mark_of
-from pcopy.fsio.kernel.batches import SYNC, Batch, Copy, Plan
-from pcopy.fsio.kernel.columns import FOUND, Code, Rows, pack_names
-from pcopy.fsio.kernel.interface import Digest, Kernel, Settings
-from pcopy.fsio.kernel.python import PythonKernel
+from pcopy.fsio.kernel.batches import SYNC_FLAG, Batch, CopyPlan, CopySmallFiles
+from pcopy.fsio.kernel.columns import SCAN_COLUMNS, RowCode, Rows, pack_names
+from pcopy.fsio.kernel.interface import Backend, BackendSettings, DigestFunction
+from pcopy.fsio.kernel.python import PythonBackend
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import Version
+from pcopy.fsio.source import FileVersion
 from tests.support import native
-from tests.support.fake_kernel import FakeKernel, LateKernel
+from tests.support.fake_kernel import FakeBackend, LateBackend
 
-Making = Callable[[Settings], Kernel]
+Making = Callable[[BackendSettings], Backend]
 
 
-def in_c(settings: Settings, threads: int = 0) -> Kernel:
+def in_c(settings: BackendSettings, threads: int = 0) -> Backend:
     """The kernel in C; skips where it could not be built."""
     native.require()
-    from pcopy.fsio.kernel.native import NativeKernel
+    from pcopy.fsio.kernel.native import NativeBackend
 
-    kernel = NativeKernel(settings)
+    kernel = NativeBackend(settings)
     if threads:
-        kernel.pool.set(threads)
-        assert kernel.pool.threads == threads and not kernel.works_here
+        kernel.pool.set_threads(threads)
+        assert kernel.pool.threads == threads and not kernel.runs_in_poll
     return kernel
 
 
-def with_threads(settings: Settings) -> Kernel:
+def with_threads(settings: BackendSettings) -> Backend:
     """With threads from the start."""
     return in_c(settings, 4)
 
 
-KERNELS: dict[str, Callable[[Settings], Kernel]] = {
-    "python": PythonKernel,
+KERNELS: dict[str, Callable[[BackendSettings], Backend]] = {
+    "python": PythonBackend,
     "c": in_c,
     "c-threads": with_threads,
-    "fake": FakeKernel,
-    "late": LateKernel,
+    "fake": FakeBackend,
+    "late": LateBackend,
 }
 
-Told = int | Code | Problem
+Told = int | RowCode | Problem
 """A verdict: the size if the file was copied (the rest has been looked at), what went wrong, or else the code."""
 
 
-def done(kernel: Kernel, batch: Batch[Any]) -> Any:
+def done(kernel: Backend, batch: Batch[Any]) -> Any:
     """The result of a batch, alone."""
     ticket = kernel.submit(batch)
     while not ticket.is_done:
@@ -58,15 +58,15 @@ def done(kernel: Kernel, batch: Batch[Any]) -> Any:
     return ticket.result
 
 
-def found(place: Path, names: Sequence[str], mask: int = FOUND) -> Rows:
+def found(place: Path, names: Sequence[str], mask: int = SCAN_COLUMNS) -> Rows:
     """What a scan would tell of ``names``."""
-    return Rows.of([(place / name).lstat() for name in names], mask)
+    return Rows.from_statuses([(place / name).lstat() for name in names], mask)
 
 
 class Bench:
     """Two directories and a kernel between them, which copies by one plan."""
 
-    def __init__(self, kernel: Callable[[Settings], Kernel], plan: int, place: Path) -> None:
+    def __init__(self, kernel: Callable[[BackendSettings], Backend], plan: int, place: Path) -> None:
         self.kernel = kernel
         self.plan = plan
         self.source, self.target = place / "source", place / "target"
@@ -86,18 +86,18 @@ class Bench:
         rows: Rows | None = None,
         inherits: bool = False,
         new_names: Sequence[bytes] | None = None,
-        digest: Digest | None = None,
+        digest: DigestFunction | None = None,
         identified: bool = False,
     ) -> list[Told]:
         """One for each of ``names``, with the file's version and digest as they should be.
 
         What has a temporary name gets its own then, if it is the inode that was made.
         """
-        kernel = self.kernel(Settings(preserve or Preserve(), 0o022, digest=digest))
+        kernel = self.kernel(BackendSettings(preserve or Preserve(), 0o022, digest=digest))
         source, target = (os.open(path, os.O_RDONLY) for path in (self.source, self.target))
         self.temporaries = [b".temporary-%d" % row for row in range(len(names))]
         before = len(os.listdir("/proc/self/fd"))
-        batch = Copy(
+        batch = CopySmallFiles(
             source,
             pack_names(map(os.fsencode, names)),
             target,
@@ -105,8 +105,8 @@ class Bench:
             found(self.source, names) if rows is None else rows,
             pack_names(new_names or ()),
             pack_names(self.temporaries),
-            inherits=inherits,
-            identified=identified,
+            inherits_acl=inherits,
+            reports_identities=identified,
         )
         try:
             self.result, self.rows = done(kernel, batch), batch.rows
@@ -120,19 +120,19 @@ class Bench:
         final = new_names or [os.fsencode(name) for name in names]
         return [self._told(row, name, os.fsdecode(final[row]), digest) for row, name in enumerate(names)]
 
-    def _told(self, row: int, name: str, new_name: str, digest: Digest | None) -> Told:
+    def _told(self, row: int, name: str, new_name: str, digest: DigestFunction | None) -> Told:
         result = self.result
-        code = Code(result.verdicts.codes[row])
-        assert code is not Code.PENDING
+        code = RowCode(result.verdicts.codes[row])
+        assert code is not RowCode.PENDING
         temporary = self.target / os.fsdecode(self.temporaries[row])
-        if code in (Code.DONE, Code.LACKS) and self.plan & ~SYNC == Plan.TEMPORARY:
+        if code in (RowCode.DONE, RowCode.LACKS_METADATA) and self.plan & ~SYNC_FLAG == CopyPlan.TEMPORARY:
             self.identify(row, temporary)
             temporary.rename(self.target / new_name)
-        if code is Code.DONE:
-            assert self.rows.version(row) == Version.of((self.source / name).lstat())
+        if code is RowCode.DONE:
+            assert self.rows.version(row) == FileVersion.from_status((self.source / name).lstat())
             assert result.digests[row] == (digest((self.source / name).read_bytes()) if digest else b"")
             return int(result.verdicts.bytes[row])
-        if code in (Code.SKIPPED, Code.CARE, Code.ANEW, Code.CANCELLED):
+        if code in (RowCode.SKIPPED, RowCode.SLOW_PATH, RowCode.DECIDE_AGAIN, RowCode.CANCELLED):
             return code
         problem: Problem = result.verdicts.problem(row)
         return problem
@@ -141,7 +141,7 @@ class Bench:
         """It is told that this was made."""
         held = os.open(path, os.O_PATH | os.O_NOFOLLOW)
         assert os.fstat(held).st_ino == self.result.made[row]
-        assert self.result.marks[row] == mark_of(held, made=True) != b""
+        assert self.result.marks[row] == mark_of(held, created_by_job=True) != b""
         os.close(held)
 
     def left(self) -> list[str]:

@@ -7,7 +7,7 @@ import stat
 from collections.abc import Callable
 
 from pcopy.fsio.attributes import Attributes
-from pcopy.fsio.in_place import open_over
+from pcopy.fsio.in_place import open_for_overwrite
 from pcopy.fsio.layout import Recipe
 from pcopy.fsio.new_file import NewFile, NewNode
 from pcopy.fsio.nodes import Node
@@ -29,44 +29,44 @@ def present(directory: int) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise Problem.of("stat", error) from error
+        raise Problem.from_error("stat", error) from error
 
 
 def fill_and_dress(new: NewFile) -> None:
     write_all(new.descriptor, CONTENTS, 0)
-    new.dress(ATTRIBUTES, PRESERVE, 0o022)
+    new.apply_metadata(ATTRIBUTES, PRESERVE, 0o022)
 
 
 def at(directory: int) -> NewFile:
-    with NewFile.at(directory, NAME) as new:
+    with NewFile.create(directory, NAME) as new:
         fill_and_dress(new)
-        new.keep()
+        new.close_and_keep()
     return new
 
 
 def beside(directory: int) -> NewFile:
     before = present(directory)
-    with NewFile.beside(directory, TEMPORARY) as new:
+    with NewFile.create_temporary(directory, TEMPORARY) as new:
         fill_and_dress(new)
         new.commit(NAME, before)
     return new
 
 
 def synced(directory: int) -> NewFile:
-    with NewFile.beside(directory, TEMPORARY, layout=LAYOUT) as new:
+    with NewFile.create_temporary(directory, TEMPORARY, layout=LAYOUT) as new:
         fill_and_dress(new)
         new.commit(NAME, sync=True)
     return new
 
 
 def again(directory: int) -> NewFile:
-    with NewFile.beside(directory, TEMPORARY) as begun:
+    with NewFile.create_temporary(directory, TEMPORARY) as begun:
         made = begun.identity(0)
         write_all(begun.descriptor, CONTENTS, 0)
-        begun.keep()
-    with NewFile.again(directory, TEMPORARY, made) as new:
+        begun.close_and_keep()
+    with NewFile.continue_kept(directory, TEMPORARY, made) as new:
         new.reopen(len(CONTENTS))
-        new.dress(ATTRIBUTES, PRESERVE, 0o022)
+        new.apply_metadata(ATTRIBUTES, PRESERVE, 0o022)
         new.commit(NAME, present(directory))
     return new
 
@@ -74,11 +74,11 @@ def again(directory: int) -> NewFile:
 def over(directory: int) -> NewFile:
     before, source = present(directory), os.stat_result((0,) * 10)
     assert before is not None
-    opened = open_over(directory, NAME, before, source, PRESERVE, "job", TEMPORARY)
+    opened = open_for_overwrite(directory, NAME, before, source, PRESERVE, "job", TEMPORARY)
     assert opened is not None
-    with NewFile.beside(directory, TEMPORARY, over=opened) as new:
+    with NewFile.create_temporary(directory, TEMPORARY, over=opened) as new:
         fill_and_dress(new)
-        new.keep(sync=True)
+        new.close_and_keep(sync=True)
     return new
 
 
@@ -86,8 +86,8 @@ def node(directory: int) -> NewFile:
     attributes = ATTRIBUTES._replace(mode=stat.S_IFIFO | MODE, xattrs=())
     status = os.stat_result((attributes.mode, 0, 0, 1, 0, 0, 0, 0, 0, 0))
     before = present(directory)
-    with NewNode.made(directory, TEMPORARY, Node(status, attributes, b""), is_temporary=True) as new:
-        new.dress(attributes, PRESERVE, 0o022)
+    with NewNode.create_node(directory, TEMPORARY, Node(status, attributes, b""), is_temporary=True) as new:
+        new.apply_metadata(attributes, PRESERVE, 0o022)
         new.commit(NAME, before)
     return new
 
@@ -103,4 +103,4 @@ def outcome_of(life: str, directory: int) -> str:
         new = LIVES[life](directory)
     except Problem as problem:
         return f"{problem.operation}: {problem.strerror}"
-    return "done" if new.shortcoming is None else f"not all metadata: {new.shortcoming.operation}"
+    return "done" if new.metadata_problem is None else f"not all metadata: {new.metadata_problem.operation}"

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.attributes import Attributes, apply_attributes, has_default_acl, is_copied, read_attributes
-from pcopy.fsio.preserve import Preserve, capable
+from pcopy.fsio.attributes import Attributes, apply_attributes, has_default_acl, is_xattr_copied, read_attributes
+from pcopy.fsio.preserve import Preserve, has_capability
 from pcopy.fsio.problem import MetadataProblem
 from tests.support.attributes import ACCESS_ACL, CAPABILITY, DEFAULT_ACL, NET_RAW, acl
 from tests.support.users import NOBODY, as_user, require_root
@@ -44,7 +44,7 @@ def test_a_directory_of_a_group_that_is_not_ours_stays_set_gid(area: Path, prese
     like = Attributes(0o040000 | (0o2777 if preserve.mode else 0o755), NOBODY, OTHER, 10**9, 2 * 10**9)
 
     def as_nobody() -> None:
-        apply_attributes(os.open(path, os.O_RDONLY), like, preserve, 0o022, kept=path.lstat())
+        apply_attributes(os.open(path, os.O_RDONLY), like, preserve, 0o022, existing=path.lstat())
 
     as_user(as_nobody)
     assert path.lstat().st_mode & 0o7777 == 0o2777
@@ -81,7 +81,7 @@ def test_a_set_gid_bit_that_the_system_takes_away_is_excused(area: Path, user: i
     area.chmod(0o2777)
 
     def dress() -> None:
-        capable.cache_clear()
+        has_capability.cache_clear()
         status, excused = dressed(area / "file", source(0o2755, user, OTHER), Preserve())
         assert (status.st_gid, status.st_mode & 0o7777) == (OTHER, 0o755 if user else 0o2755)
         assert excused == (1 if user else 0)
@@ -98,7 +98,7 @@ def test_an_owner_that_was_named_is_never_excused(area: Path) -> None:
         return dressed(area / name, source(0o640, OTHER, OTHER), Preserve(chown=chown))
 
     def as_nobody() -> None:
-        capable.cache_clear()
+        has_capability.cache_clear()
         status, excused = dress("group", (-1, NOBODY))
         assert ((status.st_uid, status.st_gid), excused) == ((NOBODY, NOBODY), 1)
         status, excused = dress("both", (NOBODY, NOBODY))
@@ -129,10 +129,10 @@ def test_an_existing_files_set_id_bits_are_not_for_another_owner(area: Path) -> 
 def test_an_ordinary_users_copy_of_somebody_elses_program(area: Path) -> None:
     """Excused, once per item; and no set-id bits for him, with the owner preserved or not."""
     area.chmod(0o777)
-    capable.cache_clear()
+    has_capability.cache_clear()
 
     def try_it() -> None:
-        capable.cache_clear()
+        has_capability.cache_clear()
         more = (("trusted.a", b"1"), ("trusted.b", b"2"), (CAPABILITY, NET_RAW))
         attributes = source(0o6755, OTHER, OTHER, xattrs=more)
         status, excused = dressed(area / "one", attributes, Preserve())
@@ -148,7 +148,7 @@ def test_an_ordinary_users_copy_of_somebody_elses_program(area: Path) -> None:
         assert (status.st_uid, status.st_mode & 0o7777) == (os.geteuid(), 0o755)
 
     as_user(try_it)
-    capable.cache_clear()
+    has_capability.cache_clear()
 
 
 @pytest.mark.parametrize("kind", [0o120000, 0o040000, 0o010000])
@@ -209,11 +209,11 @@ def test_which_attributes_are_copied() -> None:
         ACCESS_ACL,
         DEFAULT_ACL,
     ):
-        assert is_copied(name, everything)
+        assert is_xattr_copied(name, everything)
     for name in ("security.ima", "security.evm", "lustre.lov", "trusted.lov", "trusted.lma", "trusted.link"):
-        assert not is_copied(name, everything)
-    assert not is_copied("user.a", Preserve(xattr=False)) and is_copied(ACCESS_ACL, Preserve(xattr=False))
-    assert is_copied("user.a", Preserve(acl=False)) and not is_copied(DEFAULT_ACL, Preserve(acl=False))
+        assert not is_xattr_copied(name, everything)
+    assert not is_xattr_copied("user.a", Preserve(xattr=False)) and is_xattr_copied(ACCESS_ACL, Preserve(xattr=False))
+    assert is_xattr_copied("user.a", Preserve(acl=False)) and not is_xattr_copied(DEFAULT_ACL, Preserve(acl=False))
 
 
 def test_a_reader_bends_no_time(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:

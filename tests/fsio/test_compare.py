@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.existing import same_contents, same_link
+from pcopy.fsio.existing import has_same_contents, has_same_link_text
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.throttle import Throttle
 
@@ -31,7 +31,7 @@ def compare(area: Path, between: object = None) -> bool:
     with opened(area / "source") as source, opened(area) as directory:
         status = os.fstat(source)
         present = os.stat(area / "copy")
-        steps = same_contents(source, status, directory, b"copy", present, Throttle())
+        steps = has_same_contents(source, status, directory, b"copy", present, Throttle())
         while True:
             try:
                 next(steps)
@@ -82,7 +82,7 @@ def test_the_target_must_be_the_one_that_was_looked_at(area: Path) -> None:
     present = os.stat(area / "copy")
     (area / "other").rename(area / "copy")
     with opened(area / "source") as source, opened(area) as directory, pytest.raises(Problem) as caught:
-        list(same_contents(source, os.fstat(source), directory, b"copy", present, Throttle()))
+        list(has_same_contents(source, os.fstat(source), directory, b"copy", present, Throttle()))
     assert not caught.value.on_source
 
 
@@ -90,7 +90,7 @@ def test_a_file_without_a_size_is_read_all_the_same(area: Path) -> None:
     """Files in /proc have size 0 and contents."""
     (area / "copy").write_bytes(b"")
     with opened(Path("/proc/self/status")) as source, opened(area) as directory:
-        steps = same_contents(source, os.fstat(source), directory, b"copy", os.stat(area / "copy"), Throttle())
+        steps = has_same_contents(source, os.fstat(source), directory, b"copy", os.stat(area / "copy"), Throttle())
         with pytest.raises(StopIteration) as end:
             next(steps)
     assert end.value.value is False
@@ -102,11 +102,11 @@ def test_links(area: Path) -> None:
     (area / "c").symlink_to("TEXT")
     (area / "file").write_bytes(b"")
     with opened(area) as directory:
-        assert same_link(directory, b"a", directory, b"b")
-        assert not same_link(directory, b"a", directory, b"c")
+        assert has_same_link_text(directory, b"a", directory, b"b")
+        assert not has_same_link_text(directory, b"a", directory, b"c")
         with pytest.raises(Problem) as caught:
-            same_link(directory, b"a", directory, b"absent")
+            has_same_link_text(directory, b"a", directory, b"absent")
         assert not caught.value.on_source
         with pytest.raises(Problem) as caught:
-            same_link(directory, b"file", directory, b"a")
+            has_same_link_text(directory, b"file", directory, b"a")
         assert caught.value.changed

@@ -14,7 +14,15 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.contents import PIECE, SIZE, digest_contents, digest_to_end, drop_pages, has_holes, pieces
+from pcopy.fsio.contents import (
+    BUFFER_BYTES,
+    PIECE_BYTES,
+    digest_contents,
+    digest_to_end,
+    drop_cached_pages,
+    may_have_holes,
+    read_pieces,
+)
 from pcopy.fsio.problem import Problem
 
 HOLE = 1 << 20
@@ -64,17 +72,17 @@ def make(path: Path, stretches: Sequence[tuple[int, int]], size: int) -> Path:
 def digested(path: Path, start: int, end: int, *, holes: bool, direct: bool = False) -> Recorder:
     recorder = Recorder()
     with opened(path, os.O_DIRECT if direct else 0) as descriptor:
-        steps = list(digest_contents(descriptor, start, end, recorder, holes=holes, direct=direct))
+        steps = list(digest_contents(descriptor, start, end, recorder, may_have_holes=holes, direct=direct))
     assert sum(steps) == end - start, "each byte is told once"
     assert recorder.contents == path.read_bytes()[start:end]
-    assert recorder.longest <= SIZE
+    assert recorder.longest <= BUFFER_BYTES
     return recorder
 
 
 LAYOUTS: dict[str, tuple[list[tuple[int, int]], int]] = {
     "empty": ([], 0),
     "one byte": ([(0, 1)], 1),
-    "full": ([(0, 3 * SIZE + 1)], 3 * SIZE + 1),
+    "full": ([(0, 3 * BUFFER_BYTES + 1)], 3 * BUFFER_BYTES + 1),
     "nothing but a hole": ([], 5 * HOLE + 3),
     "hole first": ([(3 * HOLE, 4 * HOLE)], 4 * HOLE),
     "hole last": ([(0, HOLE)], 4 * HOLE + 1),
@@ -112,7 +120,7 @@ def test_any_stretch_of_a_file(on: Any, holes: bool) -> None:
 
 def test_holes_are_not_read(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     path = make(on("ext4") / "file", [(0, SECTOR), (3 * HOLE, 3 * HOLE + SECTOR)], 6 * HOLE)
-    assert has_holes(path.stat())
+    assert may_have_holes(path.stat())
     read = os.preadv
     got: list[int] = []
 
@@ -130,13 +138,15 @@ def test_holes_are_not_read(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("direct", [False, True], ids=["cached", "direct"])
 @pytest.mark.parametrize("holes", [False, True], ids=["full", "holes"])
 @pytest.mark.parametrize("on_source", [True, False], ids=["source", "target"])
-@pytest.mark.parametrize("size", [0, 1, SECTOR, PIECE, PIECE + 1])
+@pytest.mark.parametrize("size", [0, 1, SECTOR, PIECE_BYTES, PIECE_BYTES + 1])
 def test_a_file_that_has_become_shorter(on: Any, size: int, on_source: bool, holes: bool, direct: bool) -> None:
     """The source has changed then; the copy is damaged, and nothing passes for a hole."""
     path = make(on("ext4") / "file", [(0, size)], size)
     recorder = Recorder()
     with opened(path, os.O_DIRECT if direct else 0) as descriptor, pytest.raises(Problem) as caught:
-        for _ in digest_contents(descriptor, 0, size + 1, recorder, holes=holes, on_source=on_source, direct=direct):
+        for _ in digest_contents(
+            descriptor, 0, size + 1, recorder, may_have_holes=holes, on_source=on_source, direct=direct
+        ):
             pass
     assert (caught.value.changed, caught.value.on_source) == (on_source, on_source)
     assert caught.value.operation in ("read", "lseek")
@@ -148,7 +158,7 @@ def test_a_file_that_has_become_shorter(on: Any, size: int, on_source: bool, hol
 
 def test_errors_that_pass_are_waited_for(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Meanwhile empty pieces are an occasion to do something else; what is digested is nothing of them."""
-    path = make(area / "file", [(0, 3 * PIECE)], 3 * PIECE)
+    path = make(area / "file", [(0, 3 * PIECE_BYTES)], 3 * PIECE_BYTES)
     read = os.preadv
     calls = 0
 
@@ -161,7 +171,7 @@ def test_errors_that_pass_are_waited_for(area: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(os, "preadv", failing)
     with opened(path) as descriptor:
-        found = [(at, bytes(piece)) for at, piece in pieces(descriptor, 0, 3 * PIECE)]
+        found = [(at, bytes(piece)) for at, piece in read_pieces(descriptor, 0, 3 * PIECE_BYTES)]
     assert calls == 6
     assert any(not piece for _, piece in found)
     assert b"".join(piece for _, piece in found) == path.read_bytes()
@@ -187,7 +197,9 @@ def test_errors_that_stay(
     monkeypatch.setattr(os, "preadv", failing)
     recorder = Recorder()
     with opened(path) as descriptor, pytest.raises(Problem) as caught:
-        for _ in digest_contents(descriptor, 0, 10, FallsForNothing(recorder), holes=False, on_source=on_source):
+        for _ in digest_contents(
+            descriptor, 0, 10, FallsForNothing(recorder), may_have_holes=False, on_source=on_source
+        ):
             pass
     problem = caught.value
     assert (problem.operation, problem.errno, problem.on_source, problem.changed) == ("read", number, on_source, False)
@@ -228,12 +240,12 @@ def test_what_is_dropped_is_read_from_storage(on: Any) -> None:
     path.read_bytes()
     assert cached() == 2 * HOLE
     with opened(path) as descriptor:
-        drop_pages(descriptor)
+        drop_cached_pages(descriptor)
     assert cached() == 0
 
 
 def test_where_there_is_no_cache_nothing_happens() -> None:
     reading, writing = os.pipe()
-    drop_pages(reading)
+    drop_cached_pages(reading)
     os.close(reading)
     os.close(writing)

@@ -17,8 +17,8 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.contents import PIECE, data_extents, has_holes
-from pcopy.fsio.data import Mover
+from pcopy.fsio.contents import PIECE_BYTES, data_extents, may_have_holes
+from pcopy.fsio.data import ContentsCopier
 from pcopy.fsio.passage import write_all
 from pcopy.fsio.problem import Problem
 from tests.support.filesystems import mounted
@@ -50,10 +50,10 @@ def make(descriptor: int, stretches: list[tuple[int, int]], size: int) -> None:
     os.fsync(descriptor)
 
 
-def move(mover: Mover, source: int, target: int) -> int:
+def move(mover: ContentsCopier, source: int, target: int) -> int:
     status = os.fstat(source)
     devices = status.st_dev, os.fstat(target).st_dev
-    return sum(mover.fill(source, target, status, devices, extend=partial(os.ftruncate, target)))
+    return sum(mover.copy_all(source, target, status, devices, extend=partial(os.ftruncate, target)))
 
 
 def same(directory: Path, one: str, other: str) -> None:
@@ -63,7 +63,7 @@ def same(directory: Path, one: str, other: str) -> None:
 LAYOUTS = {
     "empty": ([], 0),
     "one byte": ([(0, 1)], 1),
-    "full": ([(0, 3 * PIECE + 1)], 3 * PIECE + 1),
+    "full": ([(0, 3 * PIECE_BYTES + 1)], 3 * PIECE_BYTES + 1),
     "nothing but a hole": ([], 5 * HOLE + 3),
     "hole first": ([(3 * HOLE, 4 * HOLE)], 4 * HOLE),
     "hole last": ([(0, HOLE)], 4 * HOLE + 1),
@@ -82,13 +82,13 @@ def test_contents_and_holes(
         monkeypatch.setattr(fcntl, "ioctl", refuse(errno.EOPNOTSUPP))
     source, target = files("source"), files("target")
     make(source, *LAYOUTS[layout])
-    assert move(Mover(sparse=sparse), source, target) == os.fstat(source).st_size
+    assert move(ContentsCopier(sparse=sparse), source, target) == os.fstat(source).st_size
     same(files.place, "source", "target")
     os.fsync(target)
-    if sparse and has_holes(os.fstat(source)):
-        assert has_holes(os.fstat(target))
+    if sparse and may_have_holes(os.fstat(source)):
+        assert may_have_holes(os.fstat(target))
     elif not kernel and layout == "nothing but a hole":
-        assert not has_holes(os.fstat(target))
+        assert not may_have_holes(os.fstat(target))
 
 
 def refuse(number: int) -> Callable[..., Any]:
@@ -121,10 +121,10 @@ def test_chunks_of_a_file_with_holes(files: Any) -> None:
     os.ftruncate(target, size)
     starts = list(range(0, size, 777_777))
     Random(1).shuffle(starts)
-    mover, device = Mover(sparse=True), os.fstat(source).st_dev
+    mover, device = ContentsCopier(sparse=True), os.fstat(source).st_dev
     for start in starts:
         end = min(start + 777_777, size)
-        assert sum(mover.copy(source, target, start, end, (device, device), holes=True)) == end - start
+        assert sum(mover.copy_range(source, target, start, end, (device, device), may_have_holes=True)) == end - start
     same(files.place, "source", "target")
 
 
@@ -132,16 +132,20 @@ def test_chunks_of_a_file_with_holes(files: Any) -> None:
 def test_a_source_that_ends_before_its_size(area: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not kernel:
         monkeypatch.setattr(os, "copy_file_range", refuse(errno.EXDEV))
-    (area / "source").write_bytes(bytes(PIECE))
+    (area / "source").write_bytes(bytes(PIECE_BYTES))
     with open(area / "source", "rb") as source, open(area / "target", "wb") as target, pytest.raises(Problem) as caught:
-        list(Mover(sparse=True).copy(source.fileno(), target.fileno(), 0, 2 * PIECE, (0, 0), holes=False))
+        list(
+            ContentsCopier(sparse=True).copy_range(
+                source.fileno(), target.fileno(), 0, 2 * PIECE_BYTES, (0, 0), may_have_holes=False
+            )
+        )
     assert caught.value.changed and caught.value.on_source
 
 
 def test_a_source_that_is_cut_short_between_two_extents(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Between finding data and finding its end; it is a file that changed, not one that can't be read."""
     path = area / "source"
-    path.write_bytes(bytes(PIECE))
+    path.write_bytes(bytes(PIECE_BYTES))
     real = os.lseek
 
     def lseek(descriptor: int, offset: int, whence: int) -> int:
@@ -152,7 +156,7 @@ def test_a_source_that_is_cut_short_between_two_extents(area: Path, monkeypatch:
 
     monkeypatch.setattr(os, "lseek", lseek)
     with open(path, "rb") as source, pytest.raises(Problem) as caught:
-        list(data_extents(source.fileno(), 0, PIECE))
+        list(data_extents(source.fileno(), 0, PIECE_BYTES))
     assert caught.value.changed
 
 
@@ -181,7 +185,7 @@ def test_a_full_target(area: Path, kernel: bool, monkeypatch: pytest.MonkeyPatch
         open(full / "target", "wb") as target,
         pytest.raises(Problem) as caught,
     ):
-        move(Mover(sparse=True), source.fileno(), target.fileno())
+        move(ContentsCopier(sparse=True), source.fileno(), target.fileno())
     assert (caught.value.operation, caught.value.errno) == ("write", errno.ENOSPC)
     assert not caught.value.on_source
 
@@ -200,7 +204,7 @@ def test_a_limit_of_file_sizes(area: Path, kernel: bool, monkeypatch: pytest.Mon
             open(area / "target", "wb") as target,
             pytest.raises(Problem) as caught,
         ):
-            move(Mover(sparse=True), source.fileno(), target.fileno())
+            move(ContentsCopier(sparse=True), source.fileno(), target.fileno())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
@@ -212,5 +216,5 @@ def test_contents_without_a_size(area: Path) -> None:
     with open("/proc/cpuinfo", "rb") as source, open(area / "target", "wb") as target:
         status = os.fstat(source.fileno())
         assert status.st_size == 0
-        moved = move(Mover(sparse=True), source.fileno(), target.fileno())
+        moved = move(ContentsCopier(sparse=True), source.fileno(), target.fileno())
     assert moved == (area / "target").stat().st_size > 0

@@ -10,14 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.directories import CAPACITY, HELD, LEAST, Directories, Held, OpenDirectories, Pins
+from pcopy.fsio.directories import (
+    DIRECTORIES_PER_TASK,
+    MAX_CAPACITY,
+    MIN_CAPACITY,
+    DirectoryCache,
+    PinnedDescriptors,
+    RootDirectories,
+    TaskDescriptors,
+)
 from pcopy.fsio.problem import Problem
 from tests.support.users import as_user
 
 
 @pytest.fixture
-def directories(directory: int) -> Iterator[Directories]:
-    made = Directories(directory, 7, on_source=True)
+def directories(directory: int) -> Iterator[RootDirectories]:
+    made = RootDirectories(directory, 7, on_source=True)
     yield made
     made.close()
 
@@ -43,7 +51,7 @@ def make_chain(directory: int, names: list[bytes]) -> int:
     return last
 
 
-def test_opens_what_is_there(directories: Directories, area: Path) -> None:
+def test_opens_what_is_there(directories: RootDirectories, area: Path) -> None:
     (area / "a/b/c").mkdir(parents=True)
     for path in (b"a/b/c", b"a", b"", b"a/b", b"a/b/c"):
         assert inode(directories.open(path)) == os.stat(os.path.join(bytes(area), path)).st_ino
@@ -56,7 +64,7 @@ def test_who_reads_the_names_of_the_base_disturbs_nobody(directory: int, area: P
     names = {f"a name of some length {number}" for number in range(3000)}  # for several calls of getdents(2)
     for name in names:
         (area / name).touch()
-    made = [Directories(directory, 7, on_source=on_source) for on_source in (True, True, False)]
+    made = [RootDirectories(directory, 7, on_source=on_source) for on_source in (True, True, False)]
     with ExitStack() as stack:
         listings = [stack.enter_context(os.scandir(directories.open(b""))) for directories in made]
         found = list(zip(*listings, strict=True))
@@ -71,7 +79,7 @@ def test_a_base_that_may_be_read_and_not_searched(area: Path) -> None:
 
     def look() -> None:
         base = os.open(area / "base", os.O_RDONLY | os.O_DIRECTORY)
-        made = Directories(base, 7, on_source=True)
+        made = RootDirectories(base, 7, on_source=True)
         assert os.listdir(made.open(b"")) == ["below"]
         with pytest.raises(Problem):
             made.open(b"below")
@@ -81,7 +89,7 @@ def test_a_base_that_may_be_read_and_not_searched(area: Path) -> None:
 
 
 @pytest.mark.parametrize("level", range(3))
-def test_follows_no_symbolic_link(directories: Directories, area: Path, level: int) -> None:
+def test_follows_no_symbolic_link(directories: RootDirectories, area: Path, level: int) -> None:
     names = ["a", "b", "c"]
     (area / "elsewhere/a/b/c").mkdir(parents=True)
     (area / "/".join(names)).mkdir(parents=True)
@@ -99,7 +107,7 @@ def test_follows_none_that_is_swapped_in_later(directory: int, area: Path, level
     """What is open already stays what it was; what is opened from it is below it."""
     names = ["a", "b", "c"]
     (area / "a/b/c").mkdir(parents=True)
-    directories = Directories(directory, 0, on_source=False)
+    directories = RootDirectories(directory, 0, on_source=False)
     held = inode(directories.open(b"/".join(os.fsencode(name) for name in names[: level + 1])))
     at = area.joinpath(*names[: level + 1])
     at.rename(area / "aside")
@@ -111,7 +119,7 @@ def test_follows_none_that_is_swapped_in_later(directory: int, area: Path, level
     directories.close()
 
 
-def test_no_files(directories: Directories, area: Path) -> None:
+def test_no_files(directories: RootDirectories, area: Path) -> None:
     (area / "file").write_bytes(b"")
     os.mkfifo(area / "fifo")  # opening it must not wait for a writer
     for name in (b"file", b"fifo", b"file/below"):
@@ -123,11 +131,11 @@ def test_no_files(directories: Directories, area: Path) -> None:
     assert caught.value.errno == errno.ENOENT and caught.value.changed
 
 
-def test_another_identity(directories: Directories, area: Path) -> None:
+def test_another_identity(directories: RootDirectories, area: Path) -> None:
     for name in ("a", "b"):
         (area / name).mkdir()
     wanted = directories.identity(b"a")
-    directories.forget(b"a")
+    directories.discard(b"a")
     (area / "a").rename(area / "old")
     (area / "b").rename(area / "a")
     before = open_descriptors()
@@ -137,17 +145,17 @@ def test_another_identity(directories: Directories, area: Path) -> None:
         assert caught.value.errno == errno.ESTALE
     assert open_descriptors() == before
     with pytest.raises(Problem):
-        directories.open(b"a", directories.identity(b"a")._replace(mount=8))
+        directories.open(b"a", directories.identity(b"a")._replace(mount_code=8))
 
 
 def test_no_more_than_the_bound_stay_open(area: Path, directory: int) -> None:
-    kept = OpenDirectories()
-    both = [Directories(directory, 0, on_source=True, kept=kept, number=number) for number in range(2)]
+    kept = DirectoryCache()
+    both = [RootDirectories(directory, 0, on_source=True, cache=kept, root_number=number) for number in range(2)]
     before = open_descriptors()
-    for number in range(3 * CAPACITY):
+    for number in range(3 * MAX_CAPACITY):
         (area / f"{number}").mkdir()
         both[number % 2].open(b"%d" % number)
-        assert open_descriptors() - before == min(number + 1, CAPACITY)
+        assert open_descriptors() - before == min(number + 1, MAX_CAPACITY)
     assert [inode(both[1].open(b"%d" % number)) for number in (1, 3)] == [
         (area / name).stat().st_ino for name in ("1", "3")
     ]
@@ -158,31 +166,31 @@ def test_no_more_than_the_bound_stay_open(area: Path, directory: int) -> None:
 
 def test_what_a_task_has_opened_outlives_a_walk(area: Path, directory: int) -> None:
     """A task may hold one directory while it opens another, however deep, and however few are kept."""
-    pins = Pins()
-    directories = Directories(directory, 0, on_source=True, kept=OpenDirectories(LEAST, pins))
-    deep = [b"d"] * (2 * HELD)
+    pins = PinnedDescriptors()
+    directories = RootDirectories(directory, 0, on_source=True, cache=DirectoryCache(MIN_CAPACITY, pins))
+    deep = [b"d"] * (2 * DIRECTORIES_PER_TASK)
     last = make_chain(directory, deep)
     (area / "held").mkdir()
     before = open_descriptors()
-    pins.held = task = Held()
+    pins.task_descriptors = task = TaskDescriptors()
     held = directories.open(b"held")
     assert inode(directories.open(b"/".join(deep))) == last
     assert is_open(held, area / "held")
-    assert open_descriptors() - before == LEAST + 1
-    pins.release(task)
+    assert open_descriptors() - before == MIN_CAPACITY + 1
+    pins.release_task(task)
     directories.close()
     assert open_descriptors() == before
 
 
 def test_paths_beyond_the_longest(directory: int) -> None:
-    names = [b"%03d" % number + b"n" * 200 for number in range(CAPACITY + 10)]  # some 28,000 bytes
+    names = [b"%03d" % number + b"n" * 200 for number in range(MAX_CAPACITY + 10)]  # some 28,000 bytes
     last = make_chain(directory, names)
-    directories = Directories(directory, 0, on_source=True)
+    directories = RootDirectories(directory, 0, on_source=True)
     before = open_descriptors()
     path = b"/".join(names)
     assert len(path) > os.pathconf("/", "PC_PATH_MAX")
     assert inode(directories.open(path)) == last
-    assert open_descriptors() - before <= CAPACITY
+    assert open_descriptors() - before <= MAX_CAPACITY
     with pytest.raises(Problem):
         directories.open(path + b"/absent")
     directories.close()
@@ -193,7 +201,7 @@ def test_a_walk_that_fails_leaves_nothing_open(directory: int, monkeypatch: pyte
     """Also where what was just opened can't be looked at: a server may have forgotten it (ESTALE)."""
     names = [b"d"] * 40
     make_chain(directory, names)
-    directories = Directories(directory, 0, on_source=True)
+    directories = RootDirectories(directory, 0, on_source=True)
     before = open_descriptors()
     real, calls = os.fstat, 0
 
@@ -221,7 +229,7 @@ def test_directories_that_may_only_be_searched(area: Path) -> None:
 
     def look() -> None:
         directory = os.open(area, os.O_RDONLY)
-        directories = Directories(directory, 0, on_source=True)
+        directories = RootDirectories(directory, 0, on_source=True)
         assert os.listdir(directories.open(b"a/b/c")) == []
         assert inode(directories.open(b"a/b")) == os.stat(area / "a/b").st_ino
         (os.path.exists(area / "a/b/c") or pytest.fail("it can't be reached"))
@@ -232,7 +240,7 @@ def test_directories_that_may_only_be_searched(area: Path) -> None:
     def refuse() -> None:
         directory = os.open(area, os.O_RDONLY)
         with pytest.raises(Problem) as caught:
-            Directories(directory, 0, on_source=True).open(b"a/b/c")
+            RootDirectories(directory, 0, on_source=True).open(b"a/b/c")
         assert caught.value.errno == errno.EACCES
 
     if os.geteuid() == 0:
@@ -249,22 +257,22 @@ def is_open(descriptor: int, path: Path) -> bool:
 
 def test_what_is_pinned_stays_open(area: Path, directory: int) -> None:
     """However few directories are kept, and whatever is forgotten: the number would mean another directory."""
-    pins = Pins()
-    directories = Directories(directory, 0, on_source=True, kept=OpenDirectories(LEAST, pins))
-    for number in range(3 * LEAST):
+    pins = PinnedDescriptors()
+    directories = RootDirectories(directory, 0, on_source=True, cache=DirectoryCache(MIN_CAPACITY, pins))
+    for number in range(3 * MIN_CAPACITY):
         (area / f"{number}").mkdir()
     before = open_descriptors()
     pinned = directories.open(b"0")
     for _ in range(2):
         pins.pin(pinned)
-    for number in range(1, 3 * LEAST):
+    for number in range(1, 3 * MIN_CAPACITY):
         directories.open(b"%d" % number)
         assert is_open(pinned, area / "0")
-        assert open_descriptors() - before <= LEAST + 1
+        assert open_descriptors() - before <= MIN_CAPACITY + 1
     again = directories.open(b"0")
     assert again != pinned and is_open(again, area / "0")
     pins.pin(again)
-    directories.forget(b"0")
+    directories.discard(b"0")
     assert is_open(again, area / "0")
     directories.close()
     assert is_open(pinned, area / "0") and open_descriptors() == before + 2
@@ -277,8 +285,8 @@ def test_what_is_pinned_stays_open(area: Path, directory: int) -> None:
 
 
 def test_what_was_pinned_is_kept_on(area: Path, directory: int) -> None:
-    pins = Pins()
-    directories = Directories(directory, 0, on_source=True, kept=OpenDirectories(LEAST, pins))
+    pins = PinnedDescriptors()
+    directories = RootDirectories(directory, 0, on_source=True, cache=DirectoryCache(MIN_CAPACITY, pins))
     (area / "held").mkdir()
     held = directories.open(b"held")
     pins.pin(held)
@@ -290,31 +298,31 @@ def test_what_was_pinned_is_kept_on(area: Path, directory: int) -> None:
 
 def test_what_a_task_has_opened_stays_open_while_others_run(area: Path) -> None:
     """Its number would mean the directory of another task."""
-    for number in range(4 * HELD):
+    for number in range(4 * DIRECTORIES_PER_TASK):
         (area / f"{number}").mkdir()
     base = os.open(area, os.O_RDONLY)
-    pins = Pins()
-    directories = Directories(base, 0, on_source=False, kept=OpenDirectories(LEAST, pins))
+    pins = PinnedDescriptors()
+    directories = RootDirectories(base, 0, on_source=False, cache=DirectoryCache(MIN_CAPACITY, pins))
     before = open_descriptors()
-    one, other = Held(), Held()
-    pins.held = one
-    opened = {number: directories.open(b"%d" % number) for number in range(HELD)}
-    pins.held = other
-    for number in range(HELD, 3 * HELD):
+    one, other = TaskDescriptors(), TaskDescriptors()
+    pins.task_descriptors = one
+    opened = {number: directories.open(b"%d" % number) for number in range(DIRECTORIES_PER_TASK)}
+    pins.task_descriptors = other
+    for number in range(DIRECTORIES_PER_TASK, 3 * DIRECTORIES_PER_TASK):
         directories.open(b"%d" % number)
-    assert len(other) == HELD
+    assert len(other) == DIRECTORIES_PER_TASK
     for number, descriptor in opened.items():
         assert os.fstat(descriptor).st_ino == (area / f"{number}").stat().st_ino
-    pins.held = one
+    pins.task_descriptors = one
     directories.open(b"0")  # it is the one used last now
-    for number in range(3 * HELD, 4 * HELD - 1):
+    for number in range(3 * DIRECTORIES_PER_TASK, 4 * DIRECTORIES_PER_TASK - 1):
         directories.open(b"%d" % number)
-    assert opened[0] in one and len(one) == HELD
-    directories.forget(b"%d" % (4 * HELD - 2))
-    assert len(one) == HELD - 1, "what is removed is not held"
-    pins.release(one)
-    pins.release(other)
-    pins.held = None
+    assert opened[0] in one and len(one) == DIRECTORIES_PER_TASK
+    directories.discard(b"%d" % (4 * DIRECTORIES_PER_TASK - 2))
+    assert len(one) == DIRECTORIES_PER_TASK - 1, "what is removed is not held"
+    pins.release_task(one)
+    pins.release_task(other)
+    pins.task_descriptors = None
     directories.close()
     assert open_descriptors() == before and not len(pins)
     os.close(base)

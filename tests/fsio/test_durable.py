@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.durable import Synced, replacing, sync_directory
+from pcopy.fsio.durable import Durability, replaced_file, sync_directory
 from pcopy.fsio.problem import Problem
 from tests.support.filesystems import mounted
 
@@ -17,13 +17,13 @@ from tests.support.filesystems import mounted
 @pytest.mark.parametrize(
     ("synced", "wanted"),
     [
-        (Synced.NAME, ["fsync file of 8192", "rename", "fsync directory"]),
-        (Synced.CONTENTS, ["fsync file of 8192", "rename"]),
-        (Synced.NOTHING, ["rename"]),
+        (Durability.NAME, ["fsync file of 8192", "rename", "fsync directory"]),
+        (Durability.CONTENTS, ["fsync file of 8192", "rename"]),
+        (Durability.NOTHING, ["rename"]),
     ],
 )
 def test_contents_come_before_the_name(
-    area: Path, directory: int, monkeypatch: pytest.MonkeyPatch, synced: Synced, wanted: list[str]
+    area: Path, directory: int, monkeypatch: pytest.MonkeyPatch, synced: Durability, wanted: list[str]
 ) -> None:
     (area / "name").write_bytes(b"old")
     fsync, rename = os.fsync, os.rename
@@ -42,7 +42,7 @@ def test_contents_come_before_the_name(
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
     monkeypatch.setattr(os, "rename", noted_rename)
-    with replacing(directory, b"name", b"new", synced=synced) as stream:
+    with replaced_file(directory, b"name", b"new", durability=synced) as stream:
         stream.write(bytes(8192))
     assert calls == wanted
     assert os.listdir(area) == ["name"]
@@ -60,7 +60,7 @@ def test_after_an_error_the_old_one_is_there(
         raise OSError(errno.EIO, os.strerror(errno.EIO))
 
     monkeypatch.setattr(os, {"create": "open"}.get(operation, operation), fail)
-    with pytest.raises(Problem) as raised, replacing(directory, b"name", b"new") as stream:
+    with pytest.raises(Problem) as raised, replaced_file(directory, b"name", b"new") as stream:
         stream.write(b"new")
     monkeypatch.undo()
     assert (raised.value.operation, raised.value.errno) == (operation, errno.EIO)
@@ -75,7 +75,7 @@ def test_a_full_disk_leaves_the_old_one(session_scratch: Path, size: int) -> Non
         (place / "name").write_bytes(b"old")
         directory = os.open(place, os.O_RDONLY)
         try:
-            with pytest.raises(OSError) as raised, replacing(directory, b"name", b"new") as stream:
+            with pytest.raises(OSError) as raised, replaced_file(directory, b"name", b"new") as stream:
                 stream.write(bytes(size))
         finally:
             os.close(directory)
@@ -87,7 +87,7 @@ def test_a_full_disk_leaves_the_old_one(session_scratch: Path, size: int) -> Non
 def test_whoever_gives_up_leaves_the_old_one(area: Path, directory: int) -> None:
     (area / "name").write_bytes(b"old")
 
-    with pytest.raises(KeyboardInterrupt), replacing(directory, b"name", b"new") as stream:
+    with pytest.raises(KeyboardInterrupt), replaced_file(directory, b"name", b"new") as stream:
         stream.write(b"half")
         raise KeyboardInterrupt
     assert os.listdir(area) == ["name"]
@@ -97,7 +97,7 @@ def test_whoever_gives_up_leaves_the_old_one(area: Path, directory: int) -> None
 def test_what_has_the_temporary_name_is_not_written_to(area: Path, directory: int) -> None:
     (area / "elsewhere").write_bytes(b"another's")
     (area / "new").symlink_to("elsewhere")
-    with pytest.raises(Problem, match="exists"), replacing(directory, b"name", b"new"):
+    with pytest.raises(Problem, match="exists"), replaced_file(directory, b"name", b"new"):
         pass
     assert sorted(os.listdir(area)) == ["elsewhere", "new"]
     assert (area / "elsewhere").read_bytes() == b"another's"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.identity import Identity, Likeness, identity_of
+from pcopy.fsio.identity import Identity, IdentityComparison, identity_of
 from tests.support.filesystems import mounted, scratch
 from tests.support.users import as_user, require_root
 
@@ -30,7 +30,7 @@ def held(path: Path) -> Iterator[int]:
 
 def identify(path: Path, *, made: bool = True) -> Identity:
     with held(path) as descriptor:
-        return identity_of(descriptor, os.fstat(descriptor), 0, made=made)
+        return identity_of(descriptor, os.fstat(descriptor), 0, created_by_job=made)
 
 
 @pytest.fixture
@@ -48,12 +48,12 @@ def test_what_is_made_anew_is_another_item(area: Path, kind: str) -> None:
             for _ in range(REMADE):
                 make(path)
                 before = identify(path)
-                assert identify(path).compare(before) is Likeness.SAME
+                assert identify(path).compare(before) is IdentityComparison.SAME
                 remove(path)
                 make(path)
                 after = identify(path)
                 again += before.inode == after.inode
-                assert before.compare(after) is Likeness.OTHER
+                assert before.compare(after) is IdentityComparison.OTHER
                 remove(path)
         assert again > REMADE or kind != "ext4"  # which gives a number out again at once
 
@@ -70,17 +70,17 @@ def test_an_item_keeps_its_identity(area: Path) -> None:
         os.link(path, point / "link")
         path.rename(point / "moved")
         (point / "link").write_bytes(b"after that")
-        assert identify(point / "link").compare(known) is Likeness.SAME
+        assert identify(point / "link").compare(known) is IdentityComparison.SAME
         with open(point / "moved", "rb") as file:
-            reading = identity_of(file.fileno(), os.fstat(file.fileno()), 0, made=True)
-            assert reading.compare(known) is Likeness.SAME
+            reading = identity_of(file.fileno(), os.fstat(file.fileno()), 0, created_by_job=True)
+            assert reading.compare(known) is IdentityComparison.SAME
 
         def ask() -> None:
-            assert identify(point / "moved").compare(known) is Likeness.SAME
+            assert identify(point / "moved").compare(known) is IdentityComparison.SAME
 
         as_user(ask)
         subprocess.run(["mount", "-o", "remount", str(point)], check=True)
-        assert identify(point / "moved").compare(known) is Likeness.SAME
+        assert identify(point / "moved").compare(known) is IdentityComparison.SAME
 
 
 def test_links_fifos_and_others_have_one(area: Path) -> None:
@@ -88,7 +88,7 @@ def test_links_fifos_and_others_have_one(area: Path) -> None:
     os.mkfifo(area / "pipe")
     for name in ("symlink", "pipe"):
         known = identify(area / name)
-        assert known.mark and identify(area / name).compare(known) is Likeness.SAME
+        assert known.mark and identify(area / name).compare(known) is IdentityComparison.SAME
 
 
 def test_without_handles_the_birth_tells(area: Path) -> None:
@@ -112,20 +112,20 @@ def test_without_handles_the_birth_tells(area: Path) -> None:
         known = identify(Path(path))
         there = known._replace(mark=mark)
         assert mark[:1] == b"B" and int(mark[1:]) > 10**18
-        assert there.compare(there) is Likeness.SAME
-        assert there.compare(known) is known.compare(there) is Likeness.UNTOLD
+        assert there.compare(there) is IdentityComparison.SAME
+        assert there.compare(known) is known.compare(there) is IdentityComparison.UNKNOWN
 
 
 def test_what_cannot_be_told() -> None:
     one = Identity(0, 7, b"H\1\0\0\0abcd")
-    assert one.compare(Identity(0, 7, b"H\1\0\0\0abcd")) is Likeness.SAME
-    assert one.compare(Identity(0, 7, b"H\1\0\0\0abce")) is Likeness.OTHER
-    assert one.compare(Identity(0, 8, b"H\1\0\0\0abcd")) is Likeness.OTHER
-    assert one.compare(Identity(1, 7, b"H\1\0\0\0abcd")) is Likeness.OTHER
+    assert one.compare(Identity(0, 7, b"H\1\0\0\0abcd")) is IdentityComparison.SAME
+    assert one.compare(Identity(0, 7, b"H\1\0\0\0abce")) is IdentityComparison.OTHER
+    assert one.compare(Identity(0, 8, b"H\1\0\0\0abcd")) is IdentityComparison.OTHER
+    assert one.compare(Identity(1, 7, b"H\1\0\0\0abcd")) is IdentityComparison.OTHER
     for mark in (b"", b"B17", b"H\2\0\0\0abcd", b"H\1\0\0\0abcde"):
-        assert one.compare(Identity(0, 7, mark)) is Identity(0, 7, mark).compare(one) is Likeness.UNTOLD
-    assert Identity(0, 7).compare(Identity(0, 7)) is Likeness.UNTOLD
-    assert Identity(0, 7, b"B17").compare(Identity(0, 7, b"B170")) is Likeness.OTHER
+        assert one.compare(Identity(0, 7, mark)) is Identity(0, 7, mark).compare(one) is IdentityComparison.UNKNOWN
+    assert Identity(0, 7).compare(Identity(0, 7)) is IdentityComparison.UNKNOWN
+    assert Identity(0, 7, b"B17").compare(Identity(0, 7, b"B170")) is IdentityComparison.OTHER
 
 
 def test_on_fuse_no_handle_is_believed(area: Path) -> None:
@@ -161,6 +161,6 @@ def test_on_an_overlay_only_what_the_job_has_made_is_marked(area: Path) -> None:
             assert old.mark == identify(overlay / "directory", made=False).mark == b""
             new = identify(overlay / "directory" / "new")
             (overlay / "directory" / "new" / "file").touch()
-            assert new.mark and new.compare(identify(overlay / "directory" / "new")) is Likeness.SAME
+            assert new.mark and new.compare(identify(overlay / "directory" / "new")) is IdentityComparison.SAME
         finally:
             subprocess.run(["umount", str(overlay)], check=True)

@@ -1,4 +1,4 @@
-"""``CompareWithin``, which the kernel in C alone has: directories that two trees have are compared."""
+"""``CompareDirectories``, which the kernel in C alone has: directories that two trees have are compared."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.kernel.columns import Code, pack_names
-from pcopy.fsio.kernel.directory_batches import CompareWithin, DoneWithin, SumsWithin
-from pcopy.fsio.kernel.interface import Settings
+from pcopy.fsio.kernel.columns import RowCode, pack_names
+from pcopy.fsio.kernel.directory_batches import CompareDirectories, ContentsResult, ItemCounts
+from pcopy.fsio.kernel.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.compare.properties import CONTENT, MODE, MTIME, OWNED, SIZE
 from tests.fsio.kernel_bench import Making, done
@@ -39,9 +39,9 @@ NAMES = ("full", "empty", "some")
 
 def compared(
     making: Making, place: Path, wanted: int, names: Sequence[str] = NAMES, inodes: Sequence[int] = (), **more: Any
-) -> DoneWithin:
-    """``wanted`` and ``more`` as in ``CompareWithin``."""
-    kernel = making(Settings(Preserve(), 0o022))
+) -> ContentsResult:
+    """``wanted`` and ``more`` as in ``CompareDirectories``."""
+    kernel = making(BackendSettings(Preserve(), 0o022))
     sides = [os.open(place / side, os.O_RDONLY) for side in "ab"]
     before = len(os.listdir("/proc/self/fd"))
     ours, theirs = (array("Q", inodes or [os.stat(place / side / name).st_ino for name in names]) for side in "ab")
@@ -49,8 +49,8 @@ def compared(
     given = {"directory": sides[0], "target": sides[1], "devices": devices, "most": 100, "wanted": wanted, **more}
     packed = pack_names(map(os.fsencode, names))
     try:
-        batch = CompareWithin(names=packed, inodes=ours, others=theirs, **given)
-        result: DoneWithin = done(kernel, batch)
+        batch = CompareDirectories(names=packed, inodes=ours, other_inodes=theirs, **given)
+        result: ContentsResult = done(kernel, batch)
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
     finally:
@@ -59,20 +59,20 @@ def compared(
             os.close(side)
 
 
-def left(result: DoneWithin, row: int = 0) -> dict[str, str]:
-    found = result.left.get(row)
+def left(result: ContentsResult, row: int = 0) -> dict[str, str]:
+    found = result.remaining.get(row)
     return dict(zip(map(os.fsdecode, found.names.split(b"/")), found.kinds.decode(), strict=True)) if found else {}
 
 
 @pytest.mark.parametrize("wanted", [0, CONTENT, SIZE | MTIME | MODE | OWNED, SIZE | MTIME | MODE | OWNED | CONTENT])
 def test_what_is_alike_is_counted(making: Making, place: Path, wanted: int) -> None:
     result = compared(making, place, wanted)
-    assert bytes(result.verdicts.codes) == bytes([Code.DONE] * 3)
+    assert bytes(result.verdicts.codes) == bytes([RowCode.DONE] * 3)
     read = 2 * (1 + 65535 + 200000 + 9) if wanted & CONTENT else 0
-    assert result.sums == SumsWithin(files=5, directories=1, links=1, others=1, bytes=read)
-    assert left(result) == {"inner": "d"} and result.left.keys() == {0}
+    assert result.counts == ItemCounts(files=5, directories=1, links=1, other_items=1, bytes=read)
+    assert left(result) == {"inner": "d"} and result.remaining.keys() == {0}
     inodes = [(place / side / "full/inner").stat().st_ino for side in "ab"]
-    assert [*result.left[0].inodes, *result.left[0].others] == inodes
+    assert [*result.remaining[0].inodes, *result.remaining[0].other_inodes] == inodes
 
 
 def keep_time(path: Path, action: Callable[[], object]) -> None:
@@ -97,7 +97,7 @@ def test_one_byte(making: Making, place: Path, at: int) -> None:
     keep_time(place / "b/full" / name, lambda: flip(place / "b/full" / name, at))
     assert subprocess.run(["cmp", "-s", place / "a/full" / name, place / "b/full" / name], check=False).returncode == 1
     result = compared(making, place, CONTENT | MTIME)
-    assert left(result) == {"inner": "d", name: "c"} and result.sums.files == 5
+    assert left(result) == {"inner": "d", name: "c"} and result.counts.files == 5
     assert left(compared(making, place, SIZE | MTIME)) == {"inner": "d"}
 
 
@@ -140,7 +140,7 @@ def test_owners_types_and_names_of_one_side(making: Making, place: Path) -> None
         {"new": "?"},
         {"0": "?", "1": "?"},
     ]
-    assert result.sums == SumsWithin(files=3, directories=1, links=1)
+    assert result.counts == ItemCounts(files=3, directories=1, links=1)
 
 
 def test_within_a_window(making: Making, place: Path) -> None:
@@ -161,14 +161,16 @@ def test_others_want_care(making: Making, place: Path) -> None:
     for side in "ab":
         (place / side / "leading").symlink_to("full")
     numbers = [os.stat(place / "a" / name).st_ino for name in ("full", "some")]
-    assert bytes(compared(making, place, 0, ["leading"], numbers[:1]).verdicts.codes) == bytes([Code.CARE])
-    assert compared(making, place, 0, ["some"], numbers[1:]).verdicts.codes[0] == Code.CARE, "that of the other side"
+    assert bytes(compared(making, place, 0, ["leading"], numbers[:1]).verdicts.codes) == bytes([RowCode.SLOW_PATH])
+    assert compared(making, place, 0, ["some"], numbers[1:]).verdicts.codes[0] == RowCode.SLOW_PATH, (
+        "that of the other side"
+    )
     device = os.stat(place).st_dev
     for devices in ((device + 1, device), (device, device + 1)):
-        assert compared(making, place, 0, ["some"], devices=devices).verdicts.codes[0] == Code.CARE
+        assert compared(making, place, 0, ["some"], devices=devices).verdicts.codes[0] == RowCode.SLOW_PATH
     result = compared(making, place, 0, ["full"], most=6)
-    assert result.verdicts.codes[0] == Code.CARE and not any(result.sums) and not result.left
-    assert compared(making, place, 0, ["full"], most=7).verdicts.codes[0] == Code.DONE
+    assert result.verdicts.codes[0] == RowCode.SLOW_PATH and not any(result.counts) and not result.remaining
+    assert compared(making, place, 0, ["full"], most=7).verdicts.codes[0] == RowCode.DONE
     with pytest.raises(ValueError, match="1 inodes for 2 rows"):
         compared(making, place, 0, ["full", "some"], [1])
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.kernel.batches import KEEP, Batch, Mend, MendPlain
-from pcopy.fsio.kernel.columns import FOUND, GROUP, INODE, MODE, OWNER, Code, Rows
-from pcopy.fsio.kernel.interface import Settings
+from pcopy.fsio.kernel.batches import UNCHANGED, Batch, SetMetadata, SetUniformMetadata
+from pcopy.fsio.kernel.columns import GROUP, INODE, MODE, OWNER, SCAN_COLUMNS, RowCode, Rows
+from pcopy.fsio.kernel.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.kernel_bench import KERNELS, done, found
 from tests.support.command import pcopy, show
@@ -26,14 +26,14 @@ IN_USE = ("c", "c-threads", "python")
 MISSING_PROC = "/proc is not mounted"
 
 
-def mend(directory: int, place: Path, mode: int) -> Mend:
+def mend(directory: int, place: Path, mode: int) -> SetMetadata:
     wanted = Rows(1, MODE | OWNER | GROUP)
-    wanted.mode, wanted.uid, wanted.gid = (array("I", [each]) for each in (mode, KEEP, KEEP))
-    return Mend(directory, b"file", found(place, ["file"], FOUND), wanted)
+    wanted.mode, wanted.uid, wanted.gid = (array("I", [each]) for each in (mode, UNCHANGED, UNCHANGED))
+    return SetMetadata(directory, b"file", found(place, ["file"], SCAN_COLUMNS), wanted)
 
 
-def mend_plain(directory: int, place: Path, mode: int) -> MendPlain:
-    return MendPlain(directory, b"file", found(place, ["file"], INODE), array("H", [mode]) * 4096)
+def mend_plain(directory: int, place: Path, mode: int) -> SetUniformMetadata:
+    return SetUniformMetadata(directory, b"file", found(place, ["file"], INODE), array("H", [mode]) * 4096)
 
 
 BATCHES: dict[str, Callable[[int, Path, int], Batch[Any]]] = {"mend": mend, "plain": mend_plain}
@@ -44,9 +44,9 @@ def changed(place: Path, kernel: str, batch: str, mode: int) -> Callable[[], obj
 
     def action() -> object:
         directory = os.open(place, os.O_RDONLY)
-        one = KERNELS[kernel](Settings(Preserve(), 0o022))
+        one = KERNELS[kernel](BackendSettings(Preserve(), 0o022))
         verdicts = done(one, BATCHES[batch](directory, place, mode)).verdicts
-        problem = None if verdicts.codes[0] == Code.DONE else verdicts.problem(0)
+        problem = None if verdicts.codes[0] == RowCode.DONE else verdicts.problem(0)
         return problem and [problem.operation, problem.errno, problem.strerror or ""]
 
     return action

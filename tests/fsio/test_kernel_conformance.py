@@ -1,4 +1,4 @@
-"""What every implementation of ``pcopy.fsio.kernel.interface.Kernel`` does when it copies, by each of its plans."""
+"""What every implementation of ``pcopy.fsio.kernel.interface.Backend`` does when it copies, by each of its plans."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.kernel.batches import SYNC, Plan
-from pcopy.fsio.kernel.columns import DEVICE, VERSION, Code
-from pcopy.fsio.kernel.interface import SMALL_FILE
-from pcopy.fsio.preserve import ATTRIBUTES, Preserve, capable
+from pcopy.fsio.kernel.batches import SYNC_FLAG, CopyPlan
+from pcopy.fsio.kernel.columns import DEVICE, VERSION_COLUMNS, RowCode
+from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
+from pcopy.fsio.preserve import PRESERVABLE_METADATA, Preserve, has_capability
 from pcopy.fsio.problem import MetadataProblem, Problem
 from tests.fsio.kernel_bench import KERNELS, Bench, Told, found
 from tests.support.attributes import ACCESS_ACL, CAPABILITY, DEFAULT_ACL, NET_RAW, acl
@@ -23,10 +23,12 @@ from tests.support.filesystems import mounted
 from tests.support.reference_signature import of_file
 from tests.support.users import NOBODY, as_user, is_root
 
-PLANS = [plan | sync for plan in (Plan.NEW, Plan.REPLACE, Plan.TEMPORARY) for sync in (0, SYNC)]
+PLANS = [plan | sync for plan in (CopyPlan.NEW, CopyPlan.REPLACE, CopyPlan.TEMPORARY) for sync in (0, SYNC_FLAG)]
 
 
-@pytest.fixture(params=PLANS, ids=lambda plan: f"{Plan(plan & ~SYNC).name.lower()}{'-synced' if plan & SYNC else ''}")
+@pytest.fixture(
+    params=PLANS, ids=lambda plan: f"{CopyPlan(plan & ~SYNC_FLAG).name.lower()}{'-synced' if plan & SYNC_FLAG else ''}"
+)
 def plan(request: pytest.FixtureRequest) -> int:
     return int(request.param)
 
@@ -39,7 +41,7 @@ def bench(request: pytest.FixtureRequest, plan: int, on: Any) -> Bench:
 @pytest.fixture(params=KERNELS)
 def new(request: pytest.FixtureRequest, on: Any) -> Bench:
     """Files are made under their own names."""
-    return Bench(KERNELS[request.param], Plan.NEW, on("ext4"))
+    return Bench(KERNELS[request.param], CopyPlan.NEW, on("ext4"))
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def problem(verdict: Told) -> Problem:
     return verdict
 
 
-@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 1 << 20, SMALL_FILE])
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 1 << 20, MAX_SMALL_FILE_BYTES])
 def test_contents(bench: Bench, size: int) -> None:
     path = bench.add("file", Random(size).randbytes(size))
     assert bench.copy("file") == [size]
@@ -65,7 +67,7 @@ def reference(data: bytes) -> bytes:
     return of_file(data, 1 << 16)
 
 
-@pytest.mark.parametrize("size", [0, 1, 1 << 16, (1 << 16) + 1, SMALL_FILE])
+@pytest.mark.parametrize("size", [0, 1, 1 << 16, (1 << 16) + 1, MAX_SMALL_FILE_BYTES])
 def test_digests_are_of_what_was_copied(bench: Bench, size: int) -> None:
     bench.add("file", Random(size).randbytes(size))
     assert bench.copy("file", digest=reference) == [size]
@@ -119,11 +121,11 @@ def test_a_copy_of_another_ones_file_gets_the_atime_from_before_the_reading(benc
     os.utime(path, (10**9, 11 * 10**8))
 
     def copy_it() -> None:
-        capable.cache_clear()
+        has_capability.cache_clear()
         assert bench.copy("file", preserve=Preserve(ownership=False)) == [size]
 
     as_user(copy_it)
-    capable.cache_clear()
+    has_capability.cache_clear()
     assert path.stat().st_atime > 10**9, "the file was read"
     assert (bench.target / "file").stat().st_atime == 10**9
 
@@ -145,7 +147,7 @@ def test_what_is_not_preserved(bench: Bench) -> None:
     os.setxattr(path, "user.key", b"value")
     os.utime(path, (1, 1))
     path.chmod(0o6777)
-    nothing = Preserve._make([*[False] * len(ATTRIBUTES), (-1, -1)])
+    nothing = Preserve._make([*[False] * len(PRESERVABLE_METADATA), (-1, -1)])
     assert bench.copy("file", preserve=nothing) == [7]
     copied = (bench.target / "file").stat()
     assert copied.st_mode & 0o7777 == 0o755
@@ -177,7 +179,7 @@ def test_a_new_name_that_is_taken_is_to_be_decided_anew(new: Bench, kind: str) -
     taken, outside = new.target / "file", new.target.parent / "outside"
     take(taken, kind)
     before = taken.lstat()
-    assert new.copy("file") == [Code.ANEW]
+    assert new.copy("file") == [RowCode.DECIDE_AGAIN]
     assert new.result.verdicts.problem(0).errno == errno.EEXIST
     after = taken.lstat()
     assert (after.st_ino, after.st_mode, after.st_size) == (before.st_ino, before.st_mode, before.st_size)
@@ -189,7 +191,7 @@ def test_what_has_the_name_is_replaced_and_never_written_through(new: Bench, kin
     new.add("file")
     taken, outside = new.target / "file", new.target.parent / "outside"
     take(taken, kind)
-    assert new.copy("file", plans=[Plan.REPLACE]) == [7]
+    assert new.copy("file", plans=[CopyPlan.REPLACE]) == [7]
     assert new.left() == ["file"] and taken.read_bytes() == b"content" and not taken.is_symlink()
     assert outside.read_bytes() == b"outside" and not (new.target / "nowhere").exists()
     assert taken.lstat().st_ino == new.result.made[0]
@@ -198,20 +200,20 @@ def test_what_has_the_name_is_replaced_and_never_written_through(new: Bench, kin
 def test_a_directory_is_not_replaced(new: Bench) -> None:
     new.add("file")
     (new.target / "file").mkdir()
-    told = problem(new.copy("file", plans=[Plan.REPLACE])[0])
+    told = problem(new.copy("file", plans=[CopyPlan.REPLACE])[0])
     assert (told.operation, told.errno, told.on_source) == ("rename", errno.EISDIR, False)
     assert new.left() == ["file"]
 
 
-@pytest.mark.parametrize("plan", [Plan.REPLACE, Plan.TEMPORARY])
-def test_a_temporary_name_that_is_taken(new: Bench, plan: Plan) -> None:
+@pytest.mark.parametrize("plan", [CopyPlan.REPLACE, CopyPlan.TEMPORARY])
+def test_a_temporary_name_that_is_taken(new: Bench, plan: CopyPlan) -> None:
     """It is nobody's but an attacker's: nothing is written through it, and it is left alone."""
     new.add("file")
     new.add("other")
     canary = new.target.parent / "canary"
     canary.write_bytes(b"canary")
     (new.target / ".temporary-0").hardlink_to(canary)
-    told = problem(new.copy("file", "other", plans=[plan, Plan.NEW])[0])
+    told = problem(new.copy("file", "other", plans=[plan, CopyPlan.NEW])[0])
     assert (told.operation, told.errno) == ("create", errno.EEXIST)
     assert canary.read_bytes() == b"canary" and new.left() == [".temporary-0", "other"]
 
@@ -220,8 +222,8 @@ def test_what_is_not_to_be_copied(new: Bench) -> None:
     names = ["skipped", "careful", "refused", "copied"]
     for name in names:
         new.add(name)
-    told = new.copy(*names, plans=[Plan.SKIP, Plan.CARE, Plan.REFUSE | SYNC, Plan.NEW])
-    assert [told[0], told[1], told[3]] == [Code.SKIPPED, Code.CARE, 7]
+    told = new.copy(*names, plans=[CopyPlan.SKIP, CopyPlan.SLOW_PATH, CopyPlan.REFUSE | SYNC_FLAG, CopyPlan.NEW])
+    assert [told[0], told[1], told[3]] == [RowCode.SKIPPED, RowCode.SLOW_PATH, 7]
     assert (problem(told[2]).operation, problem(told[2]).errno) == ("create", errno.EEXIST)
     assert new.left() == ["copied"]
 
@@ -240,7 +242,7 @@ def test_a_file_that_differs_from_its_row_is_decided_anew(bench: Bench, change: 
         "chmod": lambda: path.chmod(0o700),
     }
     changes[change]()
-    assert bench.copy("file", "other", rows=rows) == [Code.ANEW, 7]
+    assert bench.copy("file", "other", rows=rows) == [RowCode.DECIDE_AGAIN, 7]
     assert bench.left() == ["other"]
 
 
@@ -265,8 +267,8 @@ def test_times_that_no_64_bits_of_nanoseconds_hold(bench: Bench, on: Any) -> Non
 def test_holes_and_large_files_want_care(bench: Bench) -> None:
     with open(bench.add("holes"), "wb") as file:
         file.truncate(1 << 20)
-    bench.add("large", bytes(SMALL_FILE + 1))
-    assert bench.copy("holes", "large") == [Code.CARE, Code.CARE]
+    bench.add("large", bytes(MAX_SMALL_FILE_BYTES + 1))
+    assert bench.copy("holes", "large") == [RowCode.SLOW_PATH, RowCode.SLOW_PATH]
     assert bench.left() == []
     assert bench.copy("holes", preserve=Preserve(sparse=False)) == [1 << 20]
 
@@ -274,7 +276,7 @@ def test_holes_and_large_files_want_care(bench: Bench) -> None:
 @pytest.mark.parametrize("kind", ["gone", "symlink", "directory", "fifo", "another file"])
 def test_another_item_under_the_name_has_changed(bench: Bench, kind: str) -> None:
     path = bench.add("file")
-    rows = found(bench.source, ["file"], VERSION | DEVICE)
+    rows = found(bench.source, ["file"], VERSION_COLUMNS | DEVICE)
     (bench.source / "secret").write_bytes(b"secret")
     path.rename(bench.source / "aside")
     make: dict[str, Callable[[], object]] = {
@@ -295,7 +297,7 @@ def test_another_item_under_the_name_has_changed(bench: Bench, kind: str) -> Non
 def test_nothing_is_read_from_a_fifo_that_others_have_put_there(new: Bench, owner: int) -> None:
     """Whoever may write in the source can move somebody else's FIFO to the name of a file."""
     path = new.add("file")
-    rows = found(new.source, ["file"], VERSION | DEVICE)
+    rows = found(new.source, ["file"], VERSION_COLUMNS | DEVICE)
     path.unlink()
     os.mkfifo(path)
     if owner and is_root():
@@ -329,7 +331,7 @@ def test_one_verdict_each_and_in_order(new: Bench) -> None:
     told = new.copy(*names, rows=rows)
     assert problem(told[7]).errno == errno.ENOENT
     assert [verdict for index, verdict in enumerate(told) if index != 7] == [
-        Code.ANEW if number == 9 else number for number in range(20) if number != 7
+        RowCode.DECIDE_AGAIN if number == 9 else number for number in range(20) if number != 7
     ]
     assert new.copy() == []
 
@@ -361,7 +363,7 @@ def test_an_unreadable_file(bench: Bench) -> None:
     bench.target.chmod(0o777)
 
     def try_it() -> None:
-        capable.cache_clear()
+        has_capability.cache_clear()
         refused, copied = bench.copy("file", "other")
         assert (problem(refused).operation, problem(refused).errno) == ("open", errno.EACCES)
         assert problem(refused).on_source and not problem(refused).changed
@@ -371,14 +373,14 @@ def test_an_unreadable_file(bench: Bench) -> None:
         assert bench.left() == ["other"]
 
     as_user(try_it)
-    capable.cache_clear()
+    has_capability.cache_clear()
 
 
 def test_contents_without_a_size(bench: Bench) -> None:
     """/proc tells 0 of everything; what doesn't fit into memory is left to those who copy in pieces."""
     bench.source = Path("/proc")
     contents = Path("/proc/version").read_bytes()
-    rows = found(bench.source, ["version"], VERSION | DEVICE)
+    rows = found(bench.source, ["version"], VERSION_COLUMNS | DEVICE)
     told = bench.copy("version", rows=rows, preserve=Preserve(ownership=False), digest=reference)
     if isinstance(told[0], MetadataProblem):
         pytest.skip("attributes of /proc can't be kept here")

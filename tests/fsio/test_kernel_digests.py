@@ -17,11 +17,11 @@ import blake3
 import pytest
 import xxhash
 
-from pcopy.fsio.kernel.batches import Copied, Copy, Plan, Read, ReadBack
-from pcopy.fsio.kernel.columns import Code, pack_names
-from pcopy.fsio.kernel.interface import SMALL_FILE, Kernel, Settings
+from pcopy.fsio.kernel.batches import CopyPlan, CopyResult, CopySmallFiles, ReadResult, ReadSmallFiles
+from pcopy.fsio.kernel.columns import RowCode, pack_names
+from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES, Backend, BackendSettings
 from pcopy.fsio.preserve import Preserve
-from pcopy.tasks.base.hashing import Hashing
+from pcopy.tasks.base.hashing import JobHashing
 from tests.fsio.kernel_bench import KERNELS, Bench, done, found
 from tests.support import native, reference_signature
 
@@ -38,13 +38,13 @@ ORACLES: dict[str, Callable[[bytes], bytes]] = {
 
 def sizes(block: int) -> list[int]:
     """On both sides of what is no longer one block, one piece, or a power of two of blocks."""
-    edges = {0, 1, block, 2 * block, 3 * block, 5 * block, PIECE, 2 * PIECE, SMALL_FILE}
+    edges = {0, 1, block, 2 * block, 3 * block, 5 * block, PIECE, 2 * PIECE, MAX_SMALL_FILE_BYTES}
     around = {edge + by for edge in edges for by in (-1, 0, 1)}
-    return sorted(size for size in around if 0 <= size <= SMALL_FILE)
+    return sorted(size for size in around if 0 <= size <= MAX_SMALL_FILE_BYTES)
 
 
 @pytest.fixture(params=["python", "c", "c-threads", "c-without-library"])
-def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[Settings], Kernel]:
+def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[BackendSettings], Backend]:
     name = str(request.param).removesuffix("-without-library")
     if name != request.param:
         native.require()
@@ -63,7 +63,7 @@ def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Cal
 @pytest.mark.parametrize("block", BLOCKS)
 @pytest.mark.parametrize("algorithm", ORACLES)
 def test_digests_are_those_of_the_definition(
-    make: Callable[[Settings], Kernel], algorithm: str, block: int, area: Path
+    make: Callable[[BackendSettings], Backend], algorithm: str, block: int, area: Path
 ) -> None:
     (area / "source").mkdir()
     (area / "target").mkdir()
@@ -74,13 +74,15 @@ def test_digests_are_those_of_the_definition(
     oracle = partial(reference_signature.of_file, block_size=block, digest=ORACLES[algorithm])
     expected = [oracle(content) for content in contents.values()]
     names, number = pack_names(map(os.fsencode, contents)), len(contents)
-    kernel = make(Settings(Preserve(), 0o022, False, Hashing(algorithm, block).whole, algorithm, block))
+    kernel = make(
+        BackendSettings(Preserve(), 0o022, False, JobHashing(algorithm, block).digest_of_data, algorithm, block)
+    )
     source, target = (os.open(area / name, os.O_RDONLY) for name in ("source", "target"))
     try:
         rows = found(area / "source", list(contents))
-        copied: Copied = done(kernel, Copy(source, names, target, bytes([Plan.NEW]) * number, rows))
-        read: ReadBack = done(kernel, Read(target, names, True))
-        assert list(copied.verdicts.codes) == list(read.verdicts.codes) == [Code.DONE] * number
+        copied: CopyResult = done(kernel, CopySmallFiles(source, names, target, bytes([CopyPlan.NEW]) * number, rows))
+        read: ReadResult = done(kernel, ReadSmallFiles(target, names, True))
+        assert list(copied.verdicts.codes) == list(read.verdicts.codes) == [RowCode.DONE] * number
     finally:
         kernel.close()
         os.close(source)
@@ -113,11 +115,11 @@ def test_digests_are_taken_again_if_memory_runs_out_after_them(area: Path, monke
     (area / "target").mkdir()
     (area / "file").write_bytes(b"content")
     rows = found(area, ["file", "file"])
-    kernel = KERNELS["c"](Settings(Preserve(), 0o022, False, Hashing("xxh3-128", BLOCKS[0]).whole))
+    kernel = KERNELS["c"](BackendSettings(Preserve(), 0o022, False, JobHashing("xxh3-128", BLOCKS[0]).digest_of_data))
     source, target = (os.open(path, os.O_RDONLY) for path in (area, area / "target"))
     try:
-        ticket = kernel.submit(Copy(source, b"file/absent", target, bytes([Plan.NEW]) * 2, rows))
-        monkeypatch.setattr(native_batches, "Copying", OutOfMemory)
+        ticket = kernel.submit(CopySmallFiles(source, b"file/absent", target, bytes([CopyPlan.NEW]) * 2, rows))
+        monkeypatch.setattr(native_batches, "CopyRows", OutOfMemory)
         with pytest.raises(MemoryError):
             kernel.poll()
         while not ticket.is_done:
@@ -126,14 +128,14 @@ def test_digests_are_taken_again_if_memory_runs_out_after_them(area: Path, monke
         kernel.close()
         os.close(source)
         os.close(target)
-    assert list(ticket.result.verdicts.codes) == [Code.DONE, Code.CHANGED]
+    assert list(ticket.result.verdicts.codes) == [RowCode.DONE, RowCode.SOURCE_CHANGED]
     assert ticket.result.digests[0] == reference_signature.of_file(b"content", BLOCKS[0], ORACLES["xxh3-128"])
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_each_file_has_its_own(kernel: str, on: Any) -> None:
     """A row that is not copied takes none from another."""
-    new = Bench(KERNELS[kernel], Plan.NEW, on("ext4"))
+    new = Bench(KERNELS[kernel], CopyPlan.NEW, on("ext4"))
     names = [f"{number}" for number in range(5)]
     for number, name in enumerate(names):
         new.add(name, b"x" * number)
@@ -141,4 +143,4 @@ def test_each_file_has_its_own(kernel: str, on: Any) -> None:
     told = new.copy(
         *names, new_names=[b"a", b"b", b"2", b"d", b"e"], digest=lambda data: reference_signature.of_file(data, 1 << 16)
     )
-    assert told == [0, 1, Code.ANEW, 3, 4]
+    assert told == [0, 1, RowCode.DECIDE_AGAIN, 3, 4]

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import pytest
 
-from pcopy.fsio.kernel.batches import SYNC, Plan
-from pcopy.fsio.kernel.columns import Code
+from pcopy.fsio.kernel.batches import SYNC_FLAG, CopyPlan
+from pcopy.fsio.kernel.columns import RowCode
 from tests.support import native
 from tests.support.faults import require_strace
 from tests.support.users import is_root
@@ -20,8 +20,8 @@ from tests.support.users import is_root
 PROGRAM = Path(__file__).with_name("one_batch.py")
 ROOT = Path(__file__).resolve().parents[2]
 
-NEW, REPLACE, TEMPORARY = Plan.NEW, Plan.REPLACE, Plan.TEMPORARY
-EVERY = (NEW, REPLACE, TEMPORARY, NEW | SYNC, REPLACE | SYNC, TEMPORARY | SYNC)
+NEW, REPLACE, TEMPORARY = CopyPlan.NEW, CopyPlan.REPLACE, CopyPlan.TEMPORARY
+EVERY = (NEW, REPLACE, TEMPORARY, NEW | SYNC_FLAG, REPLACE | SYNC_FLAG, TEMPORARY | SYNC_FLAG)
 
 
 class Fault(NamedTuple):
@@ -30,36 +30,43 @@ class Fault(NamedTuple):
     call: str
     side: str
     error: int
-    code: Code
+    code: RowCode
     operation: str
     plans: tuple[int, ...] = EVERY
 
 
 FAULTS = (
-    Fault("openat", "source", errno.EACCES, Code.UNREAD, "open"),
-    Fault("openat", "source", errno.ENOENT, Code.CHANGED, "open"),
-    Fault("read", "source", errno.EIO, Code.UNREAD, "read"),
-    Fault("flistxattr", "source", errno.EACCES, Code.LACKS, "listxattr"),
-    Fault("newfstatat", "source", errno.EACCES, Code.UNREAD, "fstat"),
-    Fault("close", "source", errno.EIO, Code.UNREAD, "close"),
-    Fault("openat", "made", errno.ENOSPC, Code.FAILED, "create"),
-    Fault("openat", "made", errno.EEXIST, Code.ANEW, "create", (NEW, NEW | SYNC)),
-    Fault("openat", "made", errno.EEXIST, Code.FAILED, "create", (REPLACE, TEMPORARY)),
-    Fault("write", "made", errno.EDQUOT, Code.FAILED, "write"),
-    Fault("fchown", "made", errno.EIO, Code.LACKS, "chown"),
-    Fault("fchmod", "made", errno.EIO, Code.LACKS, "chmod"),
-    Fault("utimensat", "made", errno.EIO, Code.LACKS, "utimensat"),
-    Fault("fsync", "made", errno.EIO, Code.FAILED, "fsync", (NEW | SYNC, REPLACE | SYNC, TEMPORARY | SYNC)),
-    Fault("close", "made", errno.EDQUOT, Code.FAILED, "close"),
-    Fault("rename,renameat,renameat2", "made", errno.EIO, Code.FAILED, "rename", (REPLACE, REPLACE | SYNC)),
+    Fault("openat", "source", errno.EACCES, RowCode.SOURCE_FAILED, "open"),
+    Fault("openat", "source", errno.ENOENT, RowCode.SOURCE_CHANGED, "open"),
+    Fault("read", "source", errno.EIO, RowCode.SOURCE_FAILED, "read"),
+    Fault("flistxattr", "source", errno.EACCES, RowCode.LACKS_METADATA, "listxattr"),
+    Fault("newfstatat", "source", errno.EACCES, RowCode.SOURCE_FAILED, "fstat"),
+    Fault("close", "source", errno.EIO, RowCode.SOURCE_FAILED, "close"),
+    Fault("openat", "made", errno.ENOSPC, RowCode.FAILED, "create"),
+    Fault("openat", "made", errno.EEXIST, RowCode.DECIDE_AGAIN, "create", (NEW, NEW | SYNC_FLAG)),
+    Fault("openat", "made", errno.EEXIST, RowCode.FAILED, "create", (REPLACE, TEMPORARY)),
+    Fault("write", "made", errno.EDQUOT, RowCode.FAILED, "write"),
+    Fault("fchown", "made", errno.EIO, RowCode.LACKS_METADATA, "chown"),
+    Fault("fchmod", "made", errno.EIO, RowCode.LACKS_METADATA, "chmod"),
+    Fault("utimensat", "made", errno.EIO, RowCode.LACKS_METADATA, "utimensat"),
+    Fault(
+        "fsync",
+        "made",
+        errno.EIO,
+        RowCode.FAILED,
+        "fsync",
+        (NEW | SYNC_FLAG, REPLACE | SYNC_FLAG, TEMPORARY | SYNC_FLAG),
+    ),
+    Fault("close", "made", errno.EDQUOT, RowCode.FAILED, "close"),
+    Fault("rename,renameat,renameat2", "made", errno.EIO, RowCode.FAILED, "rename", (REPLACE, REPLACE | SYNC_FLAG)),
 )
 CASES = [(fault, plan) for fault in FAULTS for plan in fault.plans]
 
 
 def _name(case: tuple[Fault, int]) -> str:
     fault, plan = case
-    synced = "-synced" if plan & SYNC else ""
-    return f"{fault.call}-{fault.side}-{errno.errorcode[fault.error]}-{Plan(plan & ~SYNC).name}{synced}"
+    synced = "-synced" if plan & SYNC_FLAG else ""
+    return f"{fault.call}-{fault.side}-{errno.errorcode[fault.error]}-{CopyPlan(plan & ~SYNC_FLAG).name}{synced}"
 
 
 THREADS = {"python": 0, "c": 0, "c-threads": 2}
@@ -78,10 +85,10 @@ def test_a_call_that_fails(fault: Fault, plan: int, kernel: str, area: Path) -> 
     (source / "file").write_bytes(b"content")
     if is_root():
         os.chown(source / "file", 4242, 4242)  # else the kernel in C sees that a new file has the right owner
-    over = plan & ~SYNC == REPLACE
+    over = plan & ~SYNC_FLAG == REPLACE
     if over:
         (target / "copy").write_bytes(b"old")
-    made_as = target / ("copy" if plan & ~SYNC == NEW else ".temporary")
+    made_as = target / ("copy" if plan & ~SYNC_FLAG == NEW else ".temporary")
     path = source / "file" if fault.side == "source" else made_as
     trace = area / "trace"
     line = ["strace", "-f", "-qq", "-o", str(trace), "-P", str(path), "-P", path.name, "-e", f"trace={fault.call}"]
@@ -90,10 +97,10 @@ def test_a_call_that_fails(fault: Fault, plan: int, kernel: str, area: Path) -> 
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PCOPY_KERNEL": kernel.partition("-")[0]}
     told = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True).stdout.split()
     assert "(INJECTED)" in trace.read_text(), "a fault that never happened proves nothing"
-    code, number, operation = Code(int(told[0])), int(told[1]), " ".join(told[2:])
+    code, number, operation = RowCode(int(told[0])), int(told[1]), " ".join(told[2:])
     assert (code, number, operation) == (fault.code, fault.error, fault.operation)
     left = {path.name: path.read_bytes() for path in target.iterdir()}
-    if fault.code is Code.LACKS:
+    if fault.code is RowCode.LACKS_METADATA:
         assert left == {"copy" if over else made_as.name: b"content"}
     else:
         assert left == ({"copy": b"old"} if over else {})

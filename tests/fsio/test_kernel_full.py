@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.kernel.batches import Copied, Copy, Plan
-from pcopy.fsio.kernel.columns import Code, pack_names
-from pcopy.fsio.kernel.interface import Kernel, Settings, Ticket
+from pcopy.fsio.kernel.batches import CopyPlan, CopyResult, CopySmallFiles
+from pcopy.fsio.kernel.columns import RowCode, pack_names
+from pcopy.fsio.kernel.interface import Backend, BackendSettings, Ticket
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.kernel_bench import KERNELS, found
 from tests.support.filesystems import mounted
@@ -34,12 +34,16 @@ def source(area: Path) -> Path:
     return area / "source"
 
 
-def copied(make: Callable[[Settings], Kernel], source: Path, target: Path, names: list[str]) -> Ticket[Copied]:
-    kernel = make(Settings(Preserve(), 0o022))
+def copied(
+    make: Callable[[BackendSettings], Backend], source: Path, target: Path, names: list[str]
+) -> Ticket[CopyResult]:
+    kernel = make(BackendSettings(Preserve(), 0o022))
     reading, writing = (os.open(path, os.O_RDONLY) for path in (source, target))
     try:
         packed = pack_names(map(os.fsencode, names))
-        ticket = kernel.submit(Copy(reading, packed, writing, bytes([Plan.NEW]) * len(names), found(source, names)))
+        ticket = kernel.submit(
+            CopySmallFiles(reading, packed, writing, bytes([CopyPlan.NEW]) * len(names), found(source, names))
+        )
         while not ticket.is_done:
             kernel.poll()
         assert not len(kernel.pins)
@@ -61,26 +65,30 @@ def with_files(source: Path, sizes: list[int], attribute: bool = False) -> list[
 
 @pytest.mark.parametrize("attribute", [False, True], ids=["plain", "with attributes"])
 @pytest.mark.parametrize("make", KERNELS.values(), ids=KERNELS)
-def test_it_ends_at_the_second(make: Callable[[Settings], Kernel], source: Path, full: Path, attribute: bool) -> None:
+def test_it_ends_at_the_second(
+    make: Callable[[BackendSettings], Backend], source: Path, full: Path, attribute: bool
+) -> None:
     names = with_files(source, [2 << 20] * FILES, attribute)
     ticket = copied(make, source, full, names)
     codes, errnos = list(ticket.result.verdicts.codes), ticket.result.verdicts.errnos
-    failed = codes.count(Code.FAILED)
-    assert 2 <= failed <= 1 + AT_ONCE and failed + codes.count(Code.CANCELLED) == FILES
-    assert {errnos[row] for row, code in enumerate(codes) if code == Code.FAILED} == {errno.ENOSPC}
+    failed = codes.count(RowCode.FAILED)
+    assert 2 <= failed <= 1 + AT_ONCE and failed + codes.count(RowCode.CANCELLED) == FILES
+    assert {errnos[row] for row, code in enumerate(codes) if code == RowCode.FAILED} == {errno.ENOSPC}
     assert ticket.is_cut_short and os.listdir(full) == []
 
 
 @pytest.mark.parametrize("make", [make for name, make in KERNELS.items() if name != "c-threads"])
-def test_a_success_in_between_lets_it_go_on(make: Callable[[Settings], Kernel], source: Path, full: Path) -> None:
+def test_a_success_in_between_lets_it_go_on(
+    make: Callable[[BackendSettings], Backend], source: Path, full: Path
+) -> None:
     names = with_files(source, [2 << 20, 100] * (FILES // 2))
     ticket = copied(make, source, full, names)
-    assert list(ticket.result.verdicts.codes) == [Code.FAILED, Code.DONE] * (FILES // 2)
+    assert list(ticket.result.verdicts.codes) == [RowCode.FAILED, RowCode.DONE] * (FILES // 2)
     assert not ticket.is_cut_short and sorted(os.listdir(full)) == names[1::2]
 
 
 @pytest.mark.parametrize("make", KERNELS.values(), ids=KERNELS)
-def test_the_second_of_two_is_no_end(make: Callable[[Settings], Kernel], source: Path, full: Path) -> None:
+def test_the_second_of_two_is_no_end(make: Callable[[BackendSettings], Backend], source: Path, full: Path) -> None:
     """Nothing is left that could be cancelled."""
     ticket = copied(make, source, full, with_files(source, [2 << 20] * 2))
-    assert list(ticket.result.verdicts.codes) == [Code.FAILED] * 2 and not ticket.is_cut_short
+    assert list(ticket.result.verdicts.codes) == [RowCode.FAILED] * 2 and not ticket.is_cut_short

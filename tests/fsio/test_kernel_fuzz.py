@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.kernel.interface import SMALL_FILE
+from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
 from tests.support import native
 from tests.support.attributes import ACCESS_ACL, DEFAULT_ACL, acl
 from tests.support.extent import everything, seed
@@ -34,7 +34,18 @@ CALLS = (
 )
 ERRNOS = (errno.EACCES, errno.EPERM, errno.EDQUOT, errno.EIO, errno.ENOMEM)
 """Not what ends a batch: ENOSPC and EROFS (test_kernel_full)."""
-SIZES = (0, 1, 4096, 65536, (256 << 10) - 1, 256 << 10, (256 << 10) + 1, 700_000, SMALL_FILE, SMALL_FILE + 1)
+SIZES = (
+    0,
+    1,
+    4096,
+    65536,
+    (256 << 10) - 1,
+    256 << 10,
+    (256 << 10) + 1,
+    700_000,
+    MAX_SMALL_FILE_BYTES,
+    MAX_SMALL_FILE_BYTES + 1,
+)
 
 
 def make_source(random: Random, place: Path) -> None:

@@ -11,30 +11,30 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.kernel.batches import Batch, List, Remove, Stat, SyncDirectories
+from pcopy.fsio.kernel.batches import Batch, ListNames, RemoveItems, StatNames, SyncDirectories
 from pcopy.fsio.kernel.columns import (
     ATIME,
-    FOUND,
     GROUP,
     INODE,
     OWNER,
-    Code,
+    SCAN_COLUMNS,
+    RowCode,
     Rows,
     pack_names,
     unpack_names,
 )
-from pcopy.fsio.kernel.interface import Kernel, Settings
+from pcopy.fsio.kernel.interface import Backend, BackendSettings
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import MetadataProblem, Problem
 from tests.fsio.kernel_bench import KERNELS, done, found
 
-EVERYTHING = FOUND | OWNER | GROUP | ATIME
+EVERYTHING = SCAN_COLUMNS | OWNER | GROUP | ATIME
 
 
 class Items:
     """A directory with items of all kinds, and a kernel."""
 
-    def __init__(self, kernel: Callable[[Settings], Kernel], place: Path) -> None:
+    def __init__(self, kernel: Callable[[BackendSettings], Backend], place: Path) -> None:
         self._kernel = kernel
         self.place = place / "items"
         self.outside = place / "outside"
@@ -52,7 +52,7 @@ class Items:
 
     def do(self, make: Callable[[int], Batch[Any]]) -> Any:
         directory = os.open(self.place, os.O_RDONLY)
-        kernel = self._kernel(Settings(Preserve(), 0o022))
+        kernel = self._kernel(BackendSettings(Preserve(), 0o022))
         before = len(os.listdir("/proc/self/fd"))
         try:
             result = done(kernel, make(directory))
@@ -62,7 +62,7 @@ class Items:
             kernel.close()
             os.close(directory)
 
-    def rows(self, names: Sequence[str], mask: int = FOUND) -> Rows:
+    def rows(self, names: Sequence[str], mask: int = SCAN_COLUMNS) -> Rows:
         return found(self.place, names, mask)
 
 
@@ -75,15 +75,15 @@ def packed(names: Sequence[str]) -> bytes:
     return pack_names(map(os.fsencode, names))
 
 
-def codes(result: Any) -> list[Code]:
-    return [Code(code) for code in result.verdicts.codes]
+def codes(result: Any) -> list[RowCode]:
+    return [RowCode(code) for code in result.verdicts.codes]
 
 
 @pytest.mark.parametrize("on_source", [False, True])
 def test_stat(items: Items, on_source: bool) -> None:
     names = [*items.names, "absent"]
-    told = items.do(lambda directory: Stat(directory, packed(names), EVERYTHING, on_source))
-    assert codes(told) == [Code.DONE] * len(items.names) + [Code.UNREAD if on_source else Code.FAILED]
+    told = items.do(lambda directory: StatNames(directory, packed(names), EVERYTHING, on_source))
+    assert codes(told) == [RowCode.DONE] * len(items.names) + [RowCode.SOURCE_FAILED if on_source else RowCode.FAILED]
     problem = told.verdicts.problem(len(items.names))
     assert (problem.operation, problem.errno, problem.on_source) == ("stat", errno.ENOENT, on_source)
     rows = told.rows
@@ -98,16 +98,16 @@ def test_stat(items: Items, on_source: bool) -> None:
 
 
 def test_stat_of_what_is_asked_for(items: Items) -> None:
-    told = items.do(lambda directory: Stat(directory, packed(["file", "fifo"]), INODE))
+    told = items.do(lambda directory: StatNames(directory, packed(["file", "fifo"]), INODE))
     assert list(told.rows.inode) == [(items.place / name).lstat().st_ino for name in ("file", "fifo")]
     assert not told.rows.mode and not told.rows.mtime and len(told.rows) == 2
-    assert items.do(lambda directory: Stat(directory, b"")).verdicts.codes == b""
+    assert items.do(lambda directory: StatNames(directory, b"")).verdicts.codes == b""
 
 
 def test_stat_follows_links_if_told_to(items: Items) -> None:
-    told = items.do(lambda directory: Stat(directory, packed(["link", "dangling"]), INODE, follow=True))
+    told = items.do(lambda directory: StatNames(directory, packed(["link", "dangling"]), INODE, follows_links=True))
     assert told.rows.inode[0] == items.outside.stat().st_ino
-    assert codes(told) == [Code.DONE, Code.UNREAD]
+    assert codes(told) == [RowCode.DONE, RowCode.SOURCE_FAILED]
 
 
 @pytest.mark.parametrize("most", [1, 3, 2048])
@@ -115,11 +115,11 @@ def test_list(items: Items, most: int) -> None:
     kinds: dict[bytes, bytes] = {}
     inodes: dict[bytes, int] = {}
     directory = os.open(items.place, os.O_RDONLY)
-    kernel = items._kernel(Settings(Preserve(), 0o022))
-    part: List | None = List(directory, most, detailed=True)
+    kernel = items._kernel(BackendSettings(Preserve(), 0o022))
+    part: ListNames | None = ListNames(directory, most, is_detailed=True)
     while part is not None:
         listed = done(kernel, part)
-        assert codes(listed) == [Code.DONE] and listed.number <= most
+        assert codes(listed) == [RowCode.DONE] and listed.number <= most
         names = unpack_names(listed.names, listed.number)
         kinds.update(zip(names, (bytes([kind]) for kind in listed.kinds), strict=True))
         inodes.update(zip(names, listed.inodes, strict=True))
@@ -135,7 +135,7 @@ def test_list(items: Items, most: int) -> None:
 
 def test_list_of_what_is_no_directory(items: Items) -> None:
     items.place /= "file"
-    told = items.do(List)
+    told = items.do(ListNames)
     problem = told.verdicts.problem(0)
     assert (problem.operation, problem.errno, problem.on_source) == ("readdir", errno.ENOTDIR, True)
     assert told.number == 0 and told.rest is None
@@ -143,14 +143,14 @@ def test_list_of_what_is_no_directory(items: Items) -> None:
 
 def test_remove(items: Items) -> None:
     rows = items.rows(items.names)
-    told = items.do(lambda directory: Remove(directory, packed(items.names), rows))
+    told = items.do(lambda directory: RemoveItems(directory, packed(items.names), rows))
     by_name = dict(zip(items.names, codes(told), strict=True))
-    assert by_name.pop("full") is Code.FAILED
-    assert set(by_name.values()) == {Code.DONE}
+    assert by_name.pop("full") is RowCode.FAILED
+    assert set(by_name.values()) == {RowCode.DONE}
     problem = told.verdicts.problem(items.names.index("full"))
     assert (problem.operation, problem.errno) == ("rmdir", errno.ENOTEMPTY)
     assert os.listdir(items.place) == ["full"] and items.outside.read_bytes() == b"outside"
-    told = items.do(lambda directory: Remove(directory, b"file", Rows(1, 0)))
+    told = items.do(lambda directory: RemoveItems(directory, b"file", Rows(1, 0)))
     assert told.verdicts.problem(0).errno == errno.ENOENT
 
 
@@ -164,14 +164,14 @@ def test_another_item_is_not_removed(items: Items, kind: str) -> None:
         "directory": path.mkdir,
     }
     make[kind]()
-    told = items.do(lambda directory: Remove(directory, b"file/fifo", rows))
-    assert codes(told) == [Code.ANEW, Code.DONE]
+    told = items.do(lambda directory: RemoveItems(directory, b"file/fifo", rows))
+    assert codes(told) == [RowCode.DECIDE_AGAIN, RowCode.DONE]
     assert os.path.lexists(path) and not os.path.lexists(items.place / "fifo")
 
 
 def test_without_its_mode_nothing_is_a_directory(items: Items) -> None:
-    told = items.do(lambda directory: Remove(directory, b"directory/link", Rows(2, 0)))
-    assert told.verdicts.problem(0).operation == "unlink" and codes(told)[1] is Code.DONE
+    told = items.do(lambda directory: RemoveItems(directory, b"directory/link", Rows(2, 0)))
+    assert told.verdicts.problem(0).operation == "unlink" and codes(told)[1] is RowCode.DONE
     assert (items.place / "directory").is_dir() and items.outside.exists()
 
 
@@ -181,7 +181,7 @@ def test_directories_are_synced(items: Items) -> None:
     told = items.do(lambda directory: SyncDirectories((directory, reading, directory)))
     os.close(reading)
     os.close(writing)
-    assert codes(told) == [Code.DONE, Code.FAILED, Code.DONE]
+    assert codes(told) == [RowCode.DONE, RowCode.FAILED, RowCode.DONE]
     problem = told.verdicts.problem(1)
     assert (problem.operation, problem.errno) == ("fsync", errno.EINVAL)
 
@@ -202,9 +202,9 @@ def test_verdicts_keep_what_went_wrong(items: Items) -> None:
     )
     verdicts = Verdicts(6)
     for row, problem in enumerate(problems):
-        verdicts.fail(row, problem)
+        verdicts.set_problem(row, problem)
         again = verdicts.problem(row)
-        assert (type(again), again.plain) == (type(problem), problem.plain)
+        assert (type(again), again.packed) == (type(problem), problem.packed)
     assert codes(type("Told", (), {"verdicts": verdicts})) == [
-        Code.CHANGED, Code.CHANGED, Code.UNREAD, Code.UNREAD, Code.FAILED, Code.LACKS
+        RowCode.SOURCE_CHANGED, RowCode.SOURCE_CHANGED, RowCode.SOURCE_FAILED, RowCode.SOURCE_FAILED, RowCode.FAILED, RowCode.LACKS_METADATA
     ]  # fmt: skip

@@ -1,4 +1,6 @@
-"""``Look`` and ``Paths``, which the kernel in C alone has: what is in directories that lie beside each other."""
+"""``ListDirectories`` and ``ListPaths``, which the kernel in C alone has: what is in directories that lie beside each
+other.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +17,9 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.kernel.columns import COLUMNS, MODE, SIZE, Code, pack_names
-from pcopy.fsio.kernel.directory_batches import Look, Looked, Paths, ToldWithin
-from pcopy.fsio.kernel.interface import Settings
+from pcopy.fsio.kernel.columns import COLUMNS, MODE, SIZE, RowCode, pack_names
+from pcopy.fsio.kernel.directory_batches import ListDirectories, ListDirectoriesResult, ListPaths, ListPathsResult
+from pcopy.fsio.kernel.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.kernel_bench import Making, done
 
@@ -55,11 +57,11 @@ def told(
     inodes: Sequence[int] | None = None,
     device: int | None = None,
     *,
-    batch: type[Look | Paths] = Paths,
+    batch: type[ListDirectories | ListPaths] = ListPaths,
     **wanted: Any,
 ) -> Any:
     """What comes of a ``batch``; ``wanted`` as there."""
-    kernel = making(Settings(Preserve(), 0o022))
+    kernel = making(BackendSettings(Preserve(), 0o022))
     directory = os.open(place, os.O_RDONLY)
     before = len(os.listdir("/proc/self/fd"))
     numbers = array("Q", inodes or [os.stat(place / name).st_ino for name in names])
@@ -75,17 +77,17 @@ def told(
         os.close(directory)
 
 
-def looked(making: Making, place: Path, *which: Any, **wanted: Any) -> Looked:
-    result: Looked = told(making, place, *which, batch=Look, **wanted)
+def looked(making: Making, place: Path, *which: Any, **wanted: Any) -> ListDirectoriesResult:
+    result: ListDirectoriesResult = told(making, place, *which, batch=ListDirectories, **wanted)
     return result
 
 
 @pytest.mark.parametrize("mask", [0, ALL, SIZE, MODE])
 def test_tells_what_is_there(making: Making, place: Path, mask: int) -> None:
     result = looked(making, place, ["full", "empty", "some"], mask=mask)
-    assert bytes(result.verdicts.codes) == bytes([Code.DONE] * 3)
+    assert bytes(result.verdicts.codes) == bytes([RowCode.DONE] * 3)
     for row, name in enumerate(("full", "empty", "some")):
-        within = result.found[row]
+        within = result.contents[row]
         names = within.names.split(b"/") if within.names else []
         assert sorted(names) == sorted(map(os.fsencode, os.listdir(place / name)))
         statuses = [os.lstat(os.path.join(place, name, os.fsdecode(each))) for each in names]
@@ -102,7 +104,7 @@ def test_tells_what_is_there(making: Making, place: Path, mask: int) -> None:
 
 
 def test_looks_at_the_types_that_are_wanted(making: Making, place: Path) -> None:
-    within = looked(making, place, ["full"], mask=MODE, kinds=b"l").found[0]
+    within = looked(making, place, ["full"], mask=MODE, kinds=b"l").contents[0]
     assert within.rows is not None
     modes = dict(zip(within.names.split(b"/"), within.rows.mode, strict=True))
     assert stat.S_ISLNK(modes[b"link"]) and not modes[b"file"] and not modes[b"inner"]
@@ -111,24 +113,33 @@ def test_looks_at_the_types_that_are_wanted(making: Making, place: Path) -> None
 @pytest.mark.parametrize("threads", [0, 2])
 def test_no_threads_fill_a_tally(making: Making, place: Path, threads: int) -> None:
     """Those that there are leave it as it is, and the first ones do not begin while it is filled."""
-    kernel = making(Settings(Preserve(), 0o022))
-    tally, pool = kernel.tally([0] * 9), kernel.pool
+    kernel = making(BackendSettings(Preserve(), 0o022))
+    tally, pool = kernel.new_column_sums([0] * 9), kernel.pool
     assert tally is not None and pool is not None
-    pool.want(threads)
+    pool.request_threads(threads)
     directory = os.open(place, os.O_RDONLY)
     inodes = array("Q", [os.stat(place / "some").st_ino])
     try:
         ticket = kernel.submit(
-            Look(directory, b"some", inodes, os.stat(place).st_dev, 100, ALL, tally=tally, largest=4096)
+            ListDirectories(
+                directory,
+                b"some",
+                inodes,
+                os.stat(place).st_dev,
+                100,
+                ALL,
+                column_sums=tally,
+                max_summed_file_bytes=4096,
+            )
         )
-        pool.want(2)
-        assert kernel.works_here == (threads == 0)
+        pool.request_threads(2)
+        assert kernel.runs_in_poll == (threads == 0)
         while not ticket.is_done:
             kernel.poll()
-        assert bool(ticket.result.found[0].summed) == (threads == 0) == any(tally.classes()["sizes"].values())
-        assert bool(ticket.result.found[0].rows) == (threads > 0)
-        pool.want(2)
-        assert not kernel.works_here
+        assert bool(ticket.result.contents[0].totals) == (threads == 0) == any(tally.histograms()["sizes"].values())
+        assert bool(ticket.result.contents[0].rows) == (threads > 0)
+        pool.request_threads(2)
+        assert not kernel.runs_in_poll
     finally:
         kernel.close()
         os.close(directory)
@@ -146,51 +157,51 @@ def test_a_tally_gets_directories_with_nothing_unusual(making: Making, place: Pa
     if os.geteuid() == 0:
         os.chown(place / "mixed/0", 1, -1)
         names.append("mixed")
-    kernel = making(Settings(Preserve(), 0o022))
-    tally = kernel.tally([0] * 9)
+    kernel = making(BackendSettings(Preserve(), 0o022))
+    tally = kernel.new_column_sums([0] * 9)
     assert tally is not None
-    found = {name: looked(making, place, [name], mask=ALL, tally=tally, largest=4096).found[0] for name in names}
-    if not kernel.works_here:
-        assert not any(within.summed for within in found.values()) and found["some"].rows
+    found = {name: looked(making, place, [name], mask=ALL, tally=tally, largest=4096).contents[0] for name in names}
+    if not kernel.runs_in_poll:
+        assert not any(within.totals for within in found.values()) and found["some"].rows
         return
-    assert [name for name, within in found.items() if within.summed] == ["some"]
+    assert [name for name, within in found.items() if within.totals] == ["some"]
     assert [name for name, within in found.items() if within.rows] == [
         name for name in names if name not in ("some", "empty")
     ]
     statuses = [os.lstat(place / "some" / name) for name in os.listdir(place / "some")]
-    assert found["some"].summed == (4096, sum(512 * each.st_blocks for each in statuses), os.geteuid(), os.getegid())
+    assert found["some"].totals == (4096, sum(512 * each.st_blocks for each in statuses), os.geteuid(), os.getegid())
     assert sorted(found["some"].names.split(b"/")) == sorted(map(os.fsencode, os.listdir(place / "some")))
-    assert tally.sums()["bytes"] == 4096 and tally.classes()["sizes"] == {0: 4, 13: 1}
+    assert tally.sums()["bytes"] == 4096 and tally.histograms()["sizes"] == {0: 4, 13: 1}
 
 
 def test_tells_paths(making: Making, place: Path) -> None:
     (place / "full" / "second").mkdir()
-    result: ToldWithin = told(making, place, ["full", "empty", "some"], above=b"up/on top/")
-    assert bytes(result.verdicts.codes) == bytes([Code.DONE] * 3)
+    result: ListPathsResult = told(making, place, ["full", "empty", "some"], above=b"up/on top/")
+    assert bytes(result.verdicts.codes) == bytes([RowCode.DONE] * 3)
     find = ["find", "full", "empty", "some", "-mindepth", "1", "-printf", "up/on top/%p\\0%y\\0"]
     words = subprocess.run(find, cwd=place, check=True, capture_output=True).stdout.split(b"\0")
     paths, letters = words[:-1:2], b"".join(words[1::2])
-    assert sorted(result.text.split(b"\0")[:-1]) == sorted(paths)
+    assert sorted(result.packed_paths.split(b"\0")[:-1]) == sorted(paths)
     others = len(letters) - sum(map(letters.count, b"fdl"))
-    assert result.sums[:4] == (letters.count(b"f"), letters.count(b"d"), letters.count(b"l"), others)
-    assert others >= 2 and [*result.left] == [0]
-    inside = dict(zip(result.left[0].names.split(b"/"), result.left[0].inodes, strict=True))
+    assert result.counts[:4] == (letters.count(b"f"), letters.count(b"d"), letters.count(b"l"), others)
+    assert others >= 2 and [*result.remaining] == [0]
+    inside = dict(zip(result.remaining[0].names.split(b"/"), result.remaining[0].inodes, strict=True))
     assert inside == {os.fsencode(name): os.stat(place / "full" / name).st_ino for name in ("inner", "second")}
 
 
-@pytest.mark.parametrize("batch", [Look, Paths])
-def test_others_want_care(making: Making, place: Path, batch: type[Look | Paths]) -> None:
+@pytest.mark.parametrize("batch", [ListDirectories, ListPaths])
+def test_others_want_care(making: Making, place: Path, batch: type[ListDirectories | ListPaths]) -> None:
     """Never through a link, never another directory than was found, none on another device, none with more names."""
     inode = os.stat(place / "full").st_ino
     ask: Callable[..., Any] = (
-        partial(told, making, place, batch=batch, above=b"") if batch is Paths else partial(looked, making, place)
+        partial(told, making, place, batch=batch, above=b"") if batch is ListPaths else partial(looked, making, place)
     )
     result = ask(["leading", "file", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)])
-    assert bytes(result.verdicts.codes) == bytes([Code.CARE] * 5)
-    assert (result.found if batch is Look else result.left) == {}
-    assert batch is Look or (result.text, sum(result.sums)) == (b"", 0)
-    assert ask(["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == Code.CARE
-    assert [ask(["some"], most=most).verdicts.codes[0] for most in (4, 5)] == [Code.CARE, Code.DONE]
+    assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 5)
+    assert (result.found if batch is ListDirectories else result.left) == {}
+    assert batch is ListDirectories or (result.text, sum(result.sums)) == (b"", 0)
+    assert ask(["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == RowCode.SLOW_PATH
+    assert [ask(["some"], most=most).verdicts.codes[0] for most in (4, 5)] == [RowCode.SLOW_PATH, RowCode.DONE]
 
 
 def test_refuses_columns_of_another_length(making: Making, place: Path) -> None:

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.kernel.batches import FilesMade, Make
-from pcopy.fsio.kernel.columns import MADE, Code, Rows, pack_names
-from pcopy.fsio.kernel.interface import Kernel, Settings
+from pcopy.fsio.kernel.batches import CreateResult, CreateSmallFiles
+from pcopy.fsio.kernel.columns import CREATION_COLUMNS, RowCode, Rows, pack_names
+from pcopy.fsio.kernel.interface import Backend, BackendSettings
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.kernel_bench import KERNELS, done
 
 MOMENT = 1_600_000_000_123_456_789
 
-Making = Callable[..., FilesMade]
+Making = Callable[..., CreateResult]
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to others")
 
@@ -28,21 +28,23 @@ needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to others
 @pytest.fixture(params=list(KERNELS.values()), ids=list(KERNELS))
 def made(request: pytest.FixtureRequest, area: Path) -> Making:
     """Makes files with these names and contents; the last three columns are the same for all."""
-    make: Callable[[Settings], Kernel] = request.param
+    make: Callable[[BackendSettings], Backend] = request.param
 
     def making(
         files: dict[bytes, bytes], mode: int = 0o640, mtime: int = MOMENT, owner: tuple[int, int] = (0, 0), **more: Any
-    ) -> FilesMade:
+    ) -> CreateResult:
         number, contents = len(files), b"".join(files.values())
-        rows = Rows(number, MADE)
+        rows = Rows(number, CREATION_COLUMNS)
         rows.mode, rows.mtime = array("I", [mode]) * number, array("q", [mtime]) * number
         rows.uid, rows.gid = (array("I", [each]) * number for each in owner)
         rows.size = array("Q", map(len, files.values()))
         offsets = array("Q", [sum(rows.size[:row]) for row in range(number)])
         directory = os.open(area, os.O_RDONLY)
-        kernel = make(Settings(Preserve(), 0o022))
+        kernel = make(BackendSettings(Preserve(), 0o022))
         try:
-            result: FilesMade = done(kernel, Make(directory, pack_names(files), rows, contents, offsets, **more))
+            result: CreateResult = done(
+                kernel, CreateSmallFiles(directory, pack_names(files), rows, contents, offsets, **more)
+            )
             return result
         finally:
             kernel.close()
@@ -55,7 +57,7 @@ def made(request: pytest.FixtureRequest, area: Path) -> Making:
 def test_they_are_made_with_all_that_is_told(made: Making, area: Path) -> None:
     files = {b"one": b"contents", b"empty": b"", b"large\n": b"x" * 300_000}
     result = made(files, 0o4751, owner=(1234, 2345))
-    assert list(result.verdicts.codes) == [Code.DONE] * 3 and not result.applied
+    assert list(result.verdicts.codes) == [RowCode.DONE] * 3 and not result.metadata_outcomes
     assert result.verdicts.moved == sum(map(len, files.values()))
     for name, contents in files.items():
         status = (area / os.fsdecode(name)).stat()
@@ -69,14 +71,14 @@ def test_a_name_that_is_taken_stays_what_it_is(made: Making, area: Path) -> None
     (area / "link").symlink_to("elsewhere")
     ours = os.geteuid(), os.getegid()
     result = made({b"there": b"1", b"link": b"2", b"new": b"3", b"n" * 256: b"4"}, owner=ours)
-    assert list(result.verdicts.codes) == [Code.ANEW, Code.ANEW, Code.DONE, Code.FAILED]
+    assert list(result.verdicts.codes) == [RowCode.DECIDE_AGAIN, RowCode.DECIDE_AGAIN, RowCode.DONE, RowCode.FAILED]
     problem = result.verdicts.problem(3)
     assert (problem.operation, problem.errno) == ("create", errno.ENAMETOOLONG)
     assert (area / "there").read_bytes() == b"before" and sorted(os.listdir(area)) == ["link", "new", "there"]
 
 
 def test_times_that_not_all_file_systems_hold(made: Making, area: Path) -> None:
-    assert list(made({b"old": b"x"}, mtime=-1, owner=(os.geteuid(), os.getegid())).verdicts.codes) == [Code.DONE]
+    assert list(made({b"old": b"x"}, mtime=-1, owner=(os.geteuid(), os.getegid())).verdicts.codes) == [RowCode.DONE]
     assert (area / "old").stat().st_mtime_ns == -1
 
 
@@ -90,5 +92,5 @@ def test_an_acl_that_is_inherited_goes(made: Making, area: Path) -> None:
         os.setxattr(area, "system.posix_acl_default", acl)
     except OSError as error:
         pytest.skip(f"no ACLs here: {error.strerror}")
-    assert list(made({b"new": b"x"}, 0o640, inherits=True).verdicts.codes) == [Code.DONE]
+    assert list(made({b"new": b"x"}, 0o640, inherits=True).verdicts.codes) == [RowCode.DONE]
     assert os.listxattr(area / "new") == [] and stat.S_IMODE((area / "new").stat().st_mode) == 0o640

@@ -1,4 +1,4 @@
-"""``Members`` and ``Bare``, which the kernel in C alone has: small files as members of an archive."""
+"""``ReadMembers`` and ``FindWithoutXattrs``, which the kernel in C alone has: small files as members of an archive."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.archive.headers import end_of_plain, plain_pax, plain_sizes
-from pcopy.fsio.kernel.columns import Code, pack_names
-from pcopy.fsio.kernel.directory_batches import MEMBER, Bare, Members
-from pcopy.fsio.kernel.interface import Settings
+from pcopy.archive.headers import simple_header_end, simple_sizes, time_pax_header
+from pcopy.fsio.kernel.columns import RowCode, pack_names
+from pcopy.fsio.kernel.directory_batches import MEMBER_ROW, FindWithoutXattrs, ReadMembers
+from pcopy.fsio.kernel.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.kernel_bench import Making, done
 
@@ -30,8 +30,8 @@ def place(tmp_path: Path) -> Path:
 
 
 def row_of(status: os.stat_result, whole: int | None = None) -> bytes:
-    whole = plain_sizes([status.st_size], [status.st_mtime_ns])[0] if whole is None else whole
-    return MEMBER.pack(
+    whole = simple_sizes([status.st_size], [status.st_mtime_ns])[0] if whole is None else whole
+    return MEMBER_ROW.pack(
         status.st_ino, status.st_size, status.st_dev, status.st_mtime_ns, status.st_ctime_ns, status.st_mode,
         status.st_uid, status.st_gid, whole,
     )  # fmt: skip
@@ -39,21 +39,21 @@ def row_of(status: os.stat_result, whole: int | None = None) -> bytes:
 
 def packed(making: Making, place: Path, rows: dict[str, bytes]) -> tuple[list[int], bytes]:
     """The verdicts, and what stands in the room; nothing is written behind it."""
-    kernel = making(Settings(Preserve(), 0o022))
-    size = sum(MEMBER.unpack(row)[-1] for row in rows.values())
+    kernel = making(BackendSettings(Preserve(), 0o022))
+    size = sum(MEMBER_ROW.unpack(row)[-1] for row in rows.values())
     room = bytearray(size) + GUARD
     names = [*map(Path, rows)]
     open_ones = {name: os.open(place / name, os.O_RDONLY) for name in sorted({str(name.parent) for name in names})}
     places = [(open_ones[str(name.parent)], 1, os.fsencode(name.parent) + b"/") for name in names]
-    owners = {(os.geteuid(), os.getegid()): end_of_plain(b"user", b"group")}
+    owners = {(os.geteuid(), os.getegid()): simple_header_end(b"user", b"group")}
     try:
-        batch = Members(
+        batch = ReadMembers(
             pack_names(os.fsencode(name.name) for name in names),
             b"".join(rows.values()),
             places,
             room,
             owners,
-            plain_pax(),
+            time_pax_header(),
         )
         judged = done(kernel, batch)
     finally:
@@ -67,7 +67,7 @@ def packed(making: Making, place: Path, rows: dict[str, bytes]) -> tuple[list[in
 def test_python_reads_what_was_packed(making: Making, place: Path) -> None:
     names = ("a/one", "a/two", "b/three", "b/four")
     codes, archive = packed(making, place, {name: row_of((place / name).stat()) for name in names})
-    assert codes == [Code.DONE] * 4
+    assert codes == [RowCode.DONE] * 4
     with tarfile.open(fileobj=io.BytesIO(archive + bytes(1024))) as read:
         found = read.getmembers()
         assert [member.name for member in found] == [*names]
@@ -91,10 +91,10 @@ def test_what_is_not_as_it_was_found_wants_care(making: Making, place: Path) -> 
     os.mkfifo(place / "a/pipe")
     (place / "a/link").rename(place / "b/elsewhere")
     (place / "a/link").symlink_to("../b/elsewhere")
-    fields = MEMBER.unpack(rows["a/foreign"])
-    rows["a/foreign"] = MEMBER.pack(*fields[:6], 4242, *fields[7:])  # no header is known for this user
+    fields = MEMBER_ROW.unpack(rows["a/foreign"])
+    rows["a/foreign"] = MEMBER_ROW.pack(*fields[:6], 4242, *fields[7:])  # no header is known for this user
     codes, _ = packed(making, place, rows)
-    assert codes == [Code.DONE if name == "a/untouched" else Code.CARE for name in rows]
+    assert codes == [RowCode.DONE if name == "a/untouched" else RowCode.SLOW_PATH for name in rows]
 
 
 def test_what_has_attributes_is_not_bare(making: Making, place: Path) -> None:
@@ -102,11 +102,11 @@ def test_what_has_attributes_is_not_bare(making: Making, place: Path) -> None:
     subprocess.run(("setfacl", "-m", "u:1:r", "a/two"), cwd=place, check=True)
     (place / "a/three").touch()
     for preserve, expected in ((Preserve(), "CCDC"), (Preserve(acl=False), "CCDC"), (Preserve(xattr=False), "DCDC")):
-        kernel = making(Settings(preserve, 0o022))
+        kernel = making(BackendSettings(preserve, 0o022))
         directory = os.open(place / "a", os.O_RDONLY)
-        done(kernel, Bare(directory, b"one"))  # C asks once what is done with an attribute
-        judged = done(kernel, Bare(directory, b"one/two/three/gone"))
-        told = "".join("D" if code == Code.DONE else "C" for code in judged.verdicts.codes)
+        done(kernel, FindWithoutXattrs(directory, b"one"))  # C asks once what is done with an attribute
+        judged = done(kernel, FindWithoutXattrs(directory, b"one/two/three/gone"))
+        told = "".join("D" if code == RowCode.DONE else "C" for code in judged.verdicts.codes)
         os.close(directory)
         kernel.close()
         assert told == expected, preserve

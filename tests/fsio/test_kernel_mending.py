@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.kernel.batches import KEEP, Mend, MendPlain
-from pcopy.fsio.kernel.columns import GROUP, INODE, MODE, OWNER, Code, Rows
+from pcopy.fsio.kernel.batches import UNCHANGED, SetMetadata, SetUniformMetadata
+from pcopy.fsio.kernel.columns import GROUP, INODE, MODE, OWNER, RowCode, Rows
 from tests.fsio.kernel_bench import KERNELS
 from tests.fsio.test_kernel_items import Items, codes, packed
 from tests.support.users import NOBODY, as_user, require_root
@@ -25,7 +25,7 @@ def items(request: pytest.FixtureRequest, on: Any) -> Items:
     return Items(KERNELS[request.param], on("tmpfs"))
 
 
-def wanted(rows: int, mode: int = KEEP, uid: int = KEEP, gid: int = KEEP) -> Rows:
+def wanted(rows: int, mode: int = UNCHANGED, uid: int = UNCHANGED, gid: int = UNCHANGED) -> Rows:
     made = Rows(rows, MODE | OWNER | GROUP)
     made.mode, made.uid, made.gid = (array("I", [each]) * rows for each in (mode, uid, gid))
     return made
@@ -39,8 +39,8 @@ def test_modes_and_owners(items: Items) -> None:
     require_root("give files away")
     names = ["file", "directory", "fifo"]
     rows = items.rows(names)
-    told = items.do(lambda directory: Mend(directory, packed(names), rows, wanted(3, 0o2750, 7, 8)))
-    assert codes(told) == [Code.DONE] * 3
+    told = items.do(lambda directory: SetMetadata(directory, packed(names), rows, wanted(3, 0o2750, 7, 8)))
+    assert codes(told) == [RowCode.DONE] * 3
     for name in names:
         assert stat.S_IMODE((items.place / name).stat().st_mode) == 0o2750
         assert owner(items.place / name) == (7, 8)
@@ -49,9 +49,9 @@ def test_modes_and_owners(items: Items) -> None:
 def test_a_link_is_changed_itself(items: Items) -> None:
     require_root("give files away")
     before = items.outside.stat()
-    told = items.do(lambda directory: Mend(directory, b"link", items.rows(["link"]), wanted(1, uid=7)))
-    assert codes(told) == [Code.DONE] and owner(items.place / "link") == (7, 0)
-    told = items.do(lambda directory: Mend(directory, b"link", items.rows(["link"]), wanted(1, mode=0o777)))
+    told = items.do(lambda directory: SetMetadata(directory, b"link", items.rows(["link"]), wanted(1, uid=7)))
+    assert codes(told) == [RowCode.DONE] and owner(items.place / "link") == (7, 0)
+    told = items.do(lambda directory: SetMetadata(directory, b"link", items.rows(["link"]), wanted(1, mode=0o777)))
     assert told.verdicts.problem(0).errno == errno.EOPNOTSUPP
     assert items.outside.stat() == before
 
@@ -67,10 +67,10 @@ def test_another_item_stays(items: Items, kind: str) -> None:
     }
     make[kind]()
     before = path.lstat(), items.outside.lstat()
-    told = items.do(lambda directory: Mend(directory, b"file/fifo", rows, wanted(2, 0o604)))
-    assert codes(told) == [Code.ANEW, Code.DONE]
-    plain = items.do(lambda directory: MendPlain(directory, b"file/fifo", rows.chosen([0, 1]), modes(0o640)))
-    assert codes(plain) == [Code.ANEW, Code.DONE]
+    told = items.do(lambda directory: SetMetadata(directory, b"file/fifo", rows, wanted(2, 0o604)))
+    assert codes(told) == [RowCode.DECIDE_AGAIN, RowCode.DONE]
+    plain = items.do(lambda directory: SetUniformMetadata(directory, b"file/fifo", rows.selected([0, 1]), modes(0o640)))
+    assert codes(plain) == [RowCode.DECIDE_AGAIN, RowCode.DONE]
     assert (path.lstat(), items.outside.lstat()) == before
     assert stat.S_IMODE((items.place / "fifo").stat().st_mode) == 0o640
 
@@ -80,7 +80,7 @@ def modes(mode: int) -> array[int]:
 
 
 def inodes(items: Items, names: list[str]) -> Rows:
-    return Rows.of([(items.place / name).lstat() for name in names], INODE)
+    return Rows.from_statuses([(items.place / name).lstat() for name in names], INODE)
 
 
 def test_plain_items(items: Items) -> None:
@@ -90,9 +90,9 @@ def test_plain_items(items: Items) -> None:
     (items.place / "fifo").chmod(0o2710)
     (items.place / "a\nb\udcff").chmod(0o2644)
     table = array("H", [bits | 0o4 for bits in range(4096)])
-    batch = lambda directory: MendPlain(directory, packed(names), inodes(items, names), table, 7, 0)  # noqa: E731
+    batch = lambda directory: SetUniformMetadata(directory, packed(names), inodes(items, names), table, 7, 0)  # noqa: E731
     told = items.do(batch)
-    assert codes(told) == [Code.DONE, Code.ANEW, Code.DONE, Code.DONE, Code.DONE]
+    assert codes(told) == [RowCode.DONE, RowCode.DECIDE_AGAIN, RowCode.DONE, RowCode.DONE, RowCode.DONE]
     assert [oct(stat.S_IMODE(mode)) for mode in told.seen.mode] == ["0o2644", "0o0", "0o2710", "0o4755", "0o777"]
     assert list(told.seen.size) == [0, 0, 0, 7, 0]
     expected = {"a\nb\udcff": 0o2644, "fifo": 0o714, "file": 0o755, "link": 0o777}
@@ -100,7 +100,13 @@ def test_plain_items(items: Items) -> None:
     assert {owner(items.place / name) for name in expected} == {(7, 0)}
     assert owner(items.place / "directory") == owner(items.outside) == (0, 0)
     changed = {name: (items.place / name).lstat().st_ctime_ns for name in names}
-    assert codes(items.do(batch)) == [Code.SKIPPED, Code.ANEW, Code.SKIPPED, Code.SKIPPED, Code.SKIPPED]
+    assert codes(items.do(batch)) == [
+        RowCode.SKIPPED,
+        RowCode.DECIDE_AGAIN,
+        RowCode.SKIPPED,
+        RowCode.SKIPPED,
+        RowCode.SKIPPED,
+    ]
     assert {name: (items.place / name).lstat().st_ctime_ns for name in names} == changed
 
 
@@ -113,14 +119,14 @@ def test_without_permission(items: Items) -> None:
     def change() -> None:
         names = ["file", "gone", "mine"]
         rows = Rows(3, 0)
-        told = items.do(lambda directory: MendPlain(directory, packed(names), rows, modes(0o600)))
-        assert codes(told) == [Code.FAILED, Code.FAILED, Code.DONE]
+        told = items.do(lambda directory: SetUniformMetadata(directory, packed(names), rows, modes(0o600)))
+        assert codes(told) == [RowCode.FAILED, RowCode.FAILED, RowCode.DONE]
         problems = [(told.verdicts.problem(row).operation, told.verdicts.problem(row).errno) for row in (0, 1)]
         assert problems in (
             [("chmod", errno.EPERM), ("open", errno.ENOENT)],
             [("chmod", errno.EPERM), ("stat", errno.ENOENT)],
         )
-        told = items.do(lambda directory: MendPlain(directory, b"mine", Rows(1, 0), modes(0o2710)))
+        told = items.do(lambda directory: SetUniformMetadata(directory, b"mine", Rows(1, 0), modes(0o2710)))
         assert "members of the group" in (told.verdicts.problem(0).strerror or "")
 
     as_user(change)
@@ -133,8 +139,8 @@ def test_acls(items: Items) -> None:
     access, default = (os.getxattr(items.place / "full", f"system.posix_acl_{each}") for each in ("access", "default"))
     names = ["directory", "file"]
     rows = items.rows(names)
-    told = items.do(lambda directory: Mend(directory, packed(names), rows, wanted(2), (access, default)))
-    assert codes(told) == [Code.DONE] * 2
+    told = items.do(lambda directory: SetMetadata(directory, packed(names), rows, wanted(2), (access, default)))
+    assert codes(told) == [RowCode.DONE] * 2
     asked = [
         subprocess.run(["getfacl", "-cp", items.place / name], check=True, capture_output=True).stdout
         for name in ("full", "directory", "file")
@@ -142,6 +148,6 @@ def test_acls(items: Items) -> None:
     assert asked[0] == asked[1]
     assert asked[2] == b"\n".join(line for line in asked[0].split(b"\n") if not line.startswith(b"default"))
     told = items.do(
-        lambda directory: Mend(directory, b"directory", items.rows(["directory"]), wanted(1), (access, b""))
+        lambda directory: SetMetadata(directory, b"directory", items.rows(["directory"]), wanted(1), (access, b""))
     )
     assert os.listxattr(items.place / "directory") == ["system.posix_acl_access"]

@@ -1,4 +1,4 @@
-"""``MendWithin``, which the kernel in C alone has: what is in directories that lie beside each other is changed."""
+"""``SetMetadataWithin``, which the kernel in C alone has: what is in directories that lie beside each other is changed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.kernel.columns import Code, pack_names
-from pcopy.fsio.kernel.directory_batches import DoneWithin, MendWithin, SumsWithin
-from pcopy.fsio.kernel.interface import Settings
-from pcopy.fsio.preserve import Preserve, capable
+from pcopy.fsio.kernel.columns import RowCode, pack_names
+from pcopy.fsio.kernel.directory_batches import ContentsResult, ItemCounts, SetMetadataWithin
+from pcopy.fsio.kernel.interface import BackendSettings
+from pcopy.fsio.preserve import Preserve, has_capability
 from tests.fsio.kernel_bench import Making, done
 from tests.support.users import NOBODY, as_user, require_root
 
@@ -46,9 +46,9 @@ def place(on: Any) -> Path:
 
 def mended(
     making: Making, place: Path, names: Sequence[str], inodes: Sequence[int] | None = None, **wanted: Any
-) -> DoneWithin:
-    """``wanted`` as in ``MendWithin``."""
-    kernel = making(Settings(Preserve(), 0o022))
+) -> ContentsResult:
+    """``wanted`` as in ``SetMetadataWithin``."""
+    kernel = making(BackendSettings(Preserve(), 0o022))
     directory = os.open(place, os.O_RDONLY)
     before = len(os.listdir("/proc/self/fd"))
     numbers = array("Q", inodes or [os.lstat(place / name).st_ino for name in names])
@@ -60,7 +60,9 @@ def mended(
         **wanted,
     }
     try:
-        result: DoneWithin = done(kernel, MendWithin(directory, pack_names(map(os.fsencode, names)), numbers, **chosen))
+        result: ContentsResult = done(
+            kernel, SetMetadataWithin(directory, pack_names(map(os.fsencode, names)), numbers, **chosen)
+        )
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
     finally:
@@ -74,16 +76,16 @@ def modes_in(place: Path) -> dict[str, str]:
     }
 
 
-def left(result: DoneWithin, row: int) -> dict[bytes, tuple[str, int]]:
-    found = result.left[row]
+def left(result: ContentsResult, row: int) -> dict[bytes, tuple[str, int]]:
+    found = result.remaining[row]
     return dict(zip(found.names.split(b"/"), zip(found.kinds.decode(), found.inodes, strict=True), strict=True))
 
 
 def test_all_that_is_plain_is_changed(making: Making, place: Path) -> None:
     before = modes_in(place)
     result = mended(making, place, ["full", "empty", "some"])
-    assert bytes(result.verdicts.codes) == bytes([Code.DONE] * 3)
-    assert result.sums == SumsWithin(files=5, directories=2, links=1, others=1, bytes=12, changed=6)
+    assert bytes(result.verdicts.codes) == bytes([RowCode.DONE] * 3)
+    assert result.counts == ItemCounts(files=5, directories=2, links=1, other_items=1, bytes=12, changed=6)
     changed = {
         "full/inner": "755",
         "full/file": "4644",
@@ -92,10 +94,10 @@ def test_all_that_is_plain_is_changed(making: Making, place: Path) -> None:
     }
     assert modes_in(place) == before | changed
     entered = {os.fsencode(name): ("d", (place / "full" / name).stat().st_ino) for name in ("inner", "fine")}
-    assert left(result, 0) == entered and result.left.keys() == {0}
+    assert left(result, 0) == entered and result.remaining.keys() == {0}
     ctimes = {path: path.lstat().st_ctime_ns for path in place.rglob("*")}
     again = mended(making, place, ["full", "empty", "some"])
-    assert again.sums == result.sums._replace(changed=0)
+    assert again.counts == result.counts._replace(changed=0)
     assert {path: path.lstat().st_ctime_ns for path in place.rglob("*")} == ctimes
 
 
@@ -103,7 +105,7 @@ def test_owners(making: Making, place: Path) -> None:
     """A link is changed itself, and set-id bits go with the owner."""
     require_root("give files away")
     result = mended(making, place, ["full"], uid=7, gid=8)
-    assert result.sums.changed == 6
+    assert result.counts.changed == 6
     assert {(path.lstat().st_uid, path.lstat().st_gid) for path in (place / "full").iterdir()} == {(7, 8)}
     assert {(place / name).lstat().st_uid for name in ("full", "outside", "full/inner/deep")} == {0}
     assert modes_in(place)["full/file"] == "644"
@@ -114,11 +116,11 @@ def test_others_want_care(making: Making, place: Path) -> None:
     before = modes_in(place)
     inode = os.stat(place / "full").st_ino
     result = mended(making, place, ["leading", "outside", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)])
-    assert bytes(result.verdicts.codes) == bytes([Code.CARE] * 5)
-    assert mended(making, place, ["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == Code.CARE
-    assert mended(making, place, ["some"], most=2).verdicts.codes[0] == Code.CARE
-    assert modes_in(place) == before and result.left == {} and not any(result.sums)
-    assert mended(making, place, ["some"], most=3).verdicts.codes[0] == Code.DONE
+    assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 5)
+    assert mended(making, place, ["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == RowCode.SLOW_PATH
+    assert mended(making, place, ["some"], most=2).verdicts.codes[0] == RowCode.SLOW_PATH
+    assert modes_in(place) == before and result.remaining == {} and not any(result.counts)
+    assert mended(making, place, ["some"], most=3).verdicts.codes[0] == RowCode.DONE
 
 
 def test_what_is_mounted_is_left(making: Making, place: Path) -> None:
@@ -141,11 +143,11 @@ def test_what_would_be_closed_to_us_is_left(making: Making, place: Path) -> None
     closing = array("H", [bits & ~0o300 for bits in range(4096)])
 
     def change() -> None:
-        capable.cache_clear()
+        has_capability.cache_clear()
         result = mended(making, place, ["full", "some"], directory_modes=closing)
         assert {name: kind for name, (kind, _) in left(result, 0).items()} == {b"inner": "?", b"fine": "?"}
         assert [*left(result, 1)] == [b"0"], "what is refused is told by others"
-        assert result.sums.directories == 0 and modes_in(place)["full/inner"] == "750"
+        assert result.counts.directories == 0 and modes_in(place)["full/inner"] == "750"
 
     as_user(change)
 

@@ -1,4 +1,4 @@
-"""What every implementation of ``pcopy.fsio.kernel.interface.Kernel`` does where small files are read, not copied."""
+"""What every implementation of ``pcopy.fsio.kernel.interface.Backend`` does where small files are read, not copied."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.kernel import item_rows
-from pcopy.fsio.kernel.batches import Read
-from pcopy.fsio.kernel.columns import Code, pack_names
-from pcopy.fsio.kernel.interface import SMALL_FILE, Kernel, Settings
-from pcopy.fsio.kernel.python import PythonKernel
+from pcopy.fsio.kernel.batches import ReadSmallFiles
+from pcopy.fsio.kernel.columns import RowCode, pack_names
+from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES, Backend, BackendSettings
+from pcopy.fsio.kernel.python import PythonBackend
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.source import Version
+from pcopy.fsio.source import FileVersion
 from tests.fsio.kernel_bench import KERNELS, done
 from tests.fsio.test_kernel_conformance import reference
 from tests.support.users import as_user
@@ -29,26 +29,28 @@ COPIES = pytest.mark.parametrize("copies", [False, True])
 class Reader:
     """A directory, and a kernel that reads in it."""
 
-    def __init__(self, kernel: Callable[[Settings], Kernel], place: Path) -> None:
+    def __init__(self, kernel: Callable[[BackendSettings], Backend], place: Path) -> None:
         self._kernel = kernel
         self.place = place
         self.digests_in_c = False
 
-    def read(self, *names: str, copies: bool, follow: bool = False, whole: bool = False) -> list[bytes | Code]:
+    def read(self, *names: str, copies: bool, follow: bool = False, whole: bool = False) -> list[bytes | RowCode]:
         """The digest of each, or else its code."""
         named = ("xxh3-128", 1 << 16) if self.digests_in_c else ()
-        kernel = self._kernel(Settings(Preserve(), 0o022, follow, reference, *named))
+        kernel = self._kernel(BackendSettings(Preserve(), 0o022, follow, reference, *named))
         directory = os.open(self.place, os.O_RDONLY)
         before = len(os.listdir("/proc/self/fd"))
         try:
-            self.result = result = done(kernel, Read(directory, pack_names(map(os.fsencode, names)), copies, whole))
+            self.result = result = done(
+                kernel, ReadSmallFiles(directory, pack_names(map(os.fsencode, names)), copies, whole)
+            )
             assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         finally:
             kernel.close()
             os.close(directory)
         assert len(result.verdicts) == len(names)
-        codes = enumerate(map(Code, result.verdicts.codes))
-        return [result.digests[row] if code is Code.DONE else code for row, code in codes]
+        codes = enumerate(map(RowCode, result.verdicts.codes))
+        return [result.digests[row] if code is RowCode.DONE else code for row, code in codes]
 
 
 @pytest.fixture(params=KERNELS)
@@ -58,7 +60,7 @@ def reader(request: pytest.FixtureRequest, on: Any) -> Reader:
 
 @COPIES
 def test_contents_and_status(reader: Reader, copies: bool) -> None:
-    contents = {f"{size}": Random(size).randbytes(size) for size in (0, 1, 4096, (1 << 16) + 1, SMALL_FILE)}
+    contents = {f"{size}": Random(size).randbytes(size) for size in (0, 1, 4096, (1 << 16) + 1, MAX_SMALL_FILE_BYTES)}
     for name, content in contents.items():
         (reader.place / name).write_bytes(content)
         os.utime(reader.place / name, ns=(1, 2))
@@ -66,7 +68,7 @@ def test_contents_and_status(reader: Reader, copies: bool) -> None:
     assert reads == [reference(content) for content in contents.values()]
     for row, (name, content) in enumerate(contents.items()):
         status = (reader.place / name).stat()
-        assert reader.result.seen.version(row) == Version.of(status)
+        assert reader.result.seen.version(row) == FileVersion.from_status(status)
         assert reader.result.verdicts.bytes[row] == len(content)
         assert status.st_atime_ns == 1, "reading leaves no trace"
 
@@ -84,7 +86,7 @@ def test_what_is_marked_as_half_written_wants_care(reader: Reader, mark: str, in
     os.setxattr(reader.place / "other", "user.pcopy.incomplete2", b"x")
     read = reader.read("plain", "marked", "other", copies=False, whole=True)
     assert [isinstance(each, bytes) for each in read] == [True, False, True]
-    assert read[1] == Code.CARE
+    assert read[1] == RowCode.SLOW_PATH
     assert all(isinstance(each, bytes) for each in reader.read("plain", "marked", copies=False))
 
 
@@ -93,7 +95,7 @@ def test_a_time_that_no_64_bits_hold_wants_care(reader: Reader, on: Any, copies:
     reader.place = on("tmpfs")
     (reader.place / "far").write_bytes(b"content")
     os.utime(reader.place / "far", ns=(5, 20_000_000_000 * 10**9))
-    assert reader.read("far", copies=copies) == [Code.CARE]
+    assert reader.read("far", copies=copies) == [RowCode.SLOW_PATH]
 
 
 @COPIES
@@ -114,23 +116,23 @@ def test_what_wants_care(reader: Reader, copies: bool) -> None:
     os.mkfifo(place / "fifo")
     os.truncate(place / "plain", 1)
     with (place / "large").open("wb") as file:
-        file.truncate(SMALL_FILE + 1)
+        file.truncate(MAX_SMALL_FILE_BYTES + 1)
     names = ("link", "directory", "fifo", "large", "missing", "plain")
-    assert reader.read(*names, copies=copies) == [Code.CARE] * 5 + [reference(b"x")]
+    assert reader.read(*names, copies=copies) == [RowCode.SLOW_PATH] * 5 + [reference(b"x")]
 
 
 def test_only_sources_are_followed(reader: Reader) -> None:
     (reader.place / "plain").write_bytes(b"x")
     (reader.place / "link").symlink_to("plain")
     assert reader.read("link", copies=False, follow=True) == [reference(b"x")]
-    assert reader.read("link", copies=True, follow=True) == [Code.CARE]
+    assert reader.read("link", copies=True, follow=True) == [RowCode.SLOW_PATH]
 
 
 @COPIES
 def test_contents_without_a_size(reader: Reader, copies: bool) -> None:
     """/proc tells 0 of everything."""
     reader.place = Path("/proc")
-    assert reader.read("version", copies=copies) == [Code.CARE]
+    assert reader.read("version", copies=copies) == [RowCode.SLOW_PATH]
 
 
 @COPIES
@@ -139,7 +141,7 @@ def test_somebody_elses_file(reader: Reader, copies: bool) -> None:
     (reader.place / "file").write_bytes(b"x")
     (reader.place / "secret").write_bytes(b"x")
     (reader.place / "secret").chmod(0o600)
-    as_user(lambda: _check(reader.read("file", "secret", copies=copies) == [Code.CARE, Code.CARE]))
+    as_user(lambda: _check(reader.read("file", "secret", copies=copies) == [RowCode.SLOW_PATH, RowCode.SLOW_PATH]))
 
 
 def _check(truth: bool) -> None:
@@ -171,8 +173,8 @@ def test_of_copies_the_pages_go_first(reader: Reader) -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(item_rows, "_read", read)
-        Reader(PythonKernel, reader.place).read("file", copies=False)
-        Reader(PythonKernel, reader.place).read("file", copies=True)
+        Reader(PythonBackend, reader.place).read("file", copies=False)
+        Reader(PythonBackend, reader.place).read("file", copies=True)
     assert given_up == ["256", "0"]
 
 
@@ -190,4 +192,4 @@ def test_a_source_that_changes_while_it_is_read(reader: Reader, change: bytes) -
     os.utime(path, ns=(1, 2))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(item_rows, "_read", read)
-        assert Reader(PythonKernel, reader.place).read("file", copies=False) == [Code.CARE]
+        assert Reader(PythonBackend, reader.place).read("file", copies=False) == [RowCode.SLOW_PATH]

@@ -1,4 +1,4 @@
-"""``RemoveWithin``, which the kernel in C alone has: directories beside each other go with what is in them."""
+"""``RemoveDirectories``, which the kernel in C alone has: directories beside each other go with what is in them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.kernel.columns import Code, pack_names
-from pcopy.fsio.kernel.directory_batches import DoneWithin, RemoveWithin, SumsWithin
-from pcopy.fsio.kernel.interface import Settings
+from pcopy.fsio.kernel.columns import RowCode, pack_names
+from pcopy.fsio.kernel.directory_batches import ContentsResult, ItemCounts, RemoveDirectories
+from pcopy.fsio.kernel.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.kernel_bench import Making, done
 from tests.support.users import require_root
@@ -32,15 +32,17 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def removed(making: Making, place: Path, names: Sequence[str], inodes: Sequence[int] = (), **more: Any) -> DoneWithin:
-    kernel = making(Settings(Preserve(), 0o022))
+def removed(
+    making: Making, place: Path, names: Sequence[str], inodes: Sequence[int] = (), **more: Any
+) -> ContentsResult:
+    kernel = making(BackendSettings(Preserve(), 0o022))
     directory = os.open(place, os.O_RDONLY)
     before = len(os.listdir("/proc/self/fd"))
     numbers = array("Q", inodes or [os.stat(place / name).st_ino for name in names])
     given = {"device": os.stat(place).st_dev, "most": 100, **more}
     try:
-        batch = RemoveWithin(directory, pack_names(map(os.fsencode, names)), numbers, **given)
-        result: DoneWithin = done(kernel, batch)
+        batch = RemoveDirectories(directory, pack_names(map(os.fsencode, names)), numbers, **given)
+        result: ContentsResult = done(kernel, batch)
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result
     finally:
@@ -50,8 +52,8 @@ def removed(making: Making, place: Path, names: Sequence[str], inodes: Sequence[
 
 def test_what_holds_only_files_goes(making: Making, place: Path) -> None:
     result = removed(making, place, ["files", "empty", "deep"])
-    assert bytes(result.verdicts.codes) == bytes([Code.DONE, Code.DONE, Code.CARE])
-    assert result.sums == SumsWithin(files=2, directories=2, links=1, others=1, bytes=7)
+    assert bytes(result.verdicts.codes) == bytes([RowCode.DONE, RowCode.DONE, RowCode.SLOW_PATH])
+    assert result.counts == ItemCounts(files=2, directories=2, links=1, other_items=1, bytes=7)
     assert sorted(os.listdir(place)) == ["deep", "leading", "outside"]
     assert os.listdir(place / "deep") == ["inner"] and os.listdir(place / "deep/inner") == ["file"]
     assert os.listdir(place / "outside") == ["canary"]
@@ -61,9 +63,9 @@ def test_others_stay(making: Making, place: Path) -> None:
     """Never through a link, never another directory than was found, none on another device, none with more names."""
     outside = os.stat(place / "outside").st_ino
     result = removed(making, place, ["leading", "files", "gone"], [outside] * 3)
-    assert bytes(result.verdicts.codes) == bytes([Code.CARE] * 3)
-    assert removed(making, place, ["files"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == Code.CARE
-    assert removed(making, place, ["files"], most=2).verdicts.codes[0] == Code.CARE
+    assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 3)
+    assert removed(making, place, ["files"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == RowCode.SLOW_PATH
+    assert removed(making, place, ["files"], most=2).verdicts.codes[0] == RowCode.SLOW_PATH
     assert len(os.listdir(place / "files")) == 3 and os.listdir(place / "outside") == ["canary"]
     with pytest.raises(ValueError, match="1 inodes for 2 rows"):
         removed(making, place, ["files", "empty"], [1])
@@ -78,7 +80,7 @@ def test_what_is_mounted_stays(making: Making, place: Path) -> None:
         subprocess.run(["mount", "--bind", what, where], check=True)
     try:
         result = removed(making, place, ["empty", "files"])
-        assert bytes(result.verdicts.codes) == bytes([Code.CARE] * 2)
+        assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 2)
         assert os.listdir(place / "outside") == ["canary"] and os.listdir(place / "files") == ["at"]
     finally:
         for _, where in mounts:

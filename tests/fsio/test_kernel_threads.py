@@ -15,40 +15,40 @@ from pathlib import Path
 
 import pytest
 
-from bench.latency import Slow, slow
-from pcopy.fsio.kernel.batches import Copied, Copy, Plan
-from pcopy.fsio.kernel.choose import kernel_name
+from bench.latency import SlowMount, mounted_slow
+from pcopy.fsio.kernel.batches import CopyPlan, CopyResult, CopySmallFiles
+from pcopy.fsio.kernel.choose import backend_name
 from pcopy.fsio.kernel.columns import pack_names
-from pcopy.fsio.kernel.interface import Settings, Ticket
+from pcopy.fsio.kernel.interface import BackendSettings, Ticket
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.kernel_bench import found
 from tests.support.users import require_root
 
-if kernel_name() != "c":
+if backend_name() != "c":
     pytest.skip("there is no kernel in C here", allow_module_level=True)
 
-from pcopy.fsio.kernel.native import NativeKernel
-from pcopy.fsio.kernel.native_pool import LARGE_DIRECTORY, ROWS_OF_ONE
+from pcopy.fsio.kernel.native import NativeBackend
+from pcopy.fsio.kernel.native_pool import LARGE_DIRECTORY_ROWS, ROWS_PER_DIRECTORY
 
 LATENCY = 20_000
 FILES = 40
 
 
 @pytest.fixture
-def server(area: Path) -> Iterator[Slow]:
+def server(area: Path) -> Iterator[SlowMount]:
     require_root("mount")
     if not shutil.which("gcc") or subprocess.run(["pkg-config", "--exists", "fuse3"], check=False).returncode:
         pytest.skip("there is no gcc, or no libfuse3-dev")
     (area / "below").mkdir()
-    with slow(area / "below", entry_timeout=60, attribute_timeout=60) as mounted:
+    with mounted_slow(area / "below", entry_timeout=60, attribute_timeout=60) as mounted:
         yield mounted
 
 
 class Copies:
     """Batches of files in memory, each copied to a directory of its own on the slow file system."""
 
-    def __init__(self, area: Path, server: Slow, *, directories: int = 1, files: int = FILES) -> None:
-        self.kernel = NativeKernel(Settings(Preserve(), 0o022))
+    def __init__(self, area: Path, server: SlowMount, *, directories: int = 1, files: int = FILES) -> None:
+        self.kernel = NativeBackend(BackendSettings(Preserve(), 0o022))
         self._opened: list[int] = []
         self._batches = []
         self._paths = []
@@ -62,18 +62,18 @@ class Copies:
             descriptors = [os.open(path, os.O_RDONLY) for path in (source, target)]
             self._opened += descriptors
             packed = pack_names(map(os.fsencode, names))
-            self._batches.append((descriptors, packed, bytes([Plan.NEW]) * files, found(source, names)))
+            self._batches.append((descriptors, packed, bytes([CopyPlan.NEW]) * files, found(source, names)))
             self._paths.append((source, target))
-        server.delay(write=LATENCY)
+        server.set_delays(write=LATENCY)
 
-    def begin(self) -> list[Ticket[Copied]]:
+    def begin(self) -> list[Ticket[CopyResult]]:
         time.sleep(0.05)  # threads rest by now, and want to be woken
         return [
-            self.kernel.submit(Copy(source, packed, target, plans, rows))
+            self.kernel.submit(CopySmallFiles(source, packed, target, plans, rows))
             for (source, target), packed, plans, rows in self._batches
         ]
 
-    def end(self, tickets: list[Ticket[Copied]]) -> None:
+    def end(self, tickets: list[Ticket[CopyResult]]) -> None:
         while not all(ticket.is_done for ticket in tickets):
             self.kernel.poll()
             time.sleep(0.001)
@@ -87,7 +87,7 @@ class Copies:
 
 
 @contextmanager
-def copies(area: Path, server: Slow, *, directories: int = 1, files: int = FILES) -> Iterator[Copies]:
+def copies(area: Path, server: SlowMount, *, directories: int = 1, files: int = FILES) -> Iterator[Copies]:
     made = Copies(area, server, directories=directories, files=files)
     try:
         yield made
@@ -95,95 +95,97 @@ def copies(area: Path, server: Slow, *, directories: int = 1, files: int = FILES
         made.close()
 
 
-def test_some_rows_of_one_directory_are_under_way(area: Path, server: Slow) -> None:
+def test_some_rows_of_one_directory_are_under_way(area: Path, server: SlowMount) -> None:
     with copies(area, server) as made:
-        made.kernel.pool.set(32)
+        made.kernel.pool.set_threads(32)
         made.end(made.begin())
-        assert ROWS_OF_ONE // 2 < server.most_at_once() <= ROWS_OF_ONE
+        assert ROWS_PER_DIRECTORY // 2 < server.max_concurrent() <= ROWS_PER_DIRECTORY
 
 
-def test_several_directories_give_all_threads_something_to_do(area: Path, server: Slow) -> None:
+def test_several_directories_give_all_threads_something_to_do(area: Path, server: SlowMount) -> None:
     with copies(area, server, directories=6) as made:
-        made.kernel.pool.set(32)
+        made.kernel.pool.set_threads(32)
         made.end(made.begin())
-        assert 2 * ROWS_OF_ONE < server.most_at_once() <= 32
+        assert 2 * ROWS_PER_DIRECTORY < server.max_concurrent() <= 32
 
 
-def test_threads_do_not_wait_for_each_other_in_one_directory_while_there_are_others(area: Path, server: Slow) -> None:
+def test_threads_do_not_wait_for_each_other_in_one_directory_while_there_are_others(
+    area: Path, server: SlowMount
+) -> None:
     with copies(area, server, directories=4, files=10) as made:
-        server.delay(write=0, create=LATENCY)  # which a directory does one after the other
-        made.kernel.pool.set(4)
+        server.set_delays(write=0, create=LATENCY)  # which a directory does one after the other
+        made.kernel.pool.set_threads(4)
         made.end(made.begin())
-        assert server.most_at_once() == 4
+        assert server.max_concurrent() == 4
 
 
 @pytest.mark.parametrize(("ranks", "most"), [(4, 2), (100, 1)])
-def test_the_ranks_of_a_host_share_a_large_directory(area: Path, server: Slow, ranks: int, most: int) -> None:
-    with copies(area, server, files=LARGE_DIRECTORY) as made:
-        made.kernel.pool.limit(ranks, 0)
-        made.kernel.pool.set(16)
+def test_the_ranks_of_a_host_share_a_large_directory(area: Path, server: SlowMount, ranks: int, most: int) -> None:
+    with copies(area, server, files=LARGE_DIRECTORY_ROWS) as made:
+        made.kernel.pool.set_limits(ranks, 0)
+        made.kernel.pool.set_threads(16)
         made.end(made.begin())
-        assert server.most_at_once() == most
+        assert server.max_concurrent() == most
 
 
-def test_what_modifies_is_limited_over_all_directories(area: Path, server: Slow) -> None:
+def test_what_modifies_is_limited_over_all_directories(area: Path, server: SlowMount) -> None:
     with copies(area, server, directories=6, files=10) as made:
-        made.kernel.pool.limit(1, 3)
-        made.kernel.pool.set(16)
+        made.kernel.pool.set_limits(1, 3)
+        made.kernel.pool.set_threads(16)
         made.end(made.begin())
-        assert server.most_at_once() == 3
+        assert server.max_concurrent() == 3
 
 
-def test_threads_that_are_not_wanted_any_more_rest(area: Path, server: Slow) -> None:
+def test_threads_that_are_not_wanted_any_more_rest(area: Path, server: SlowMount) -> None:
     with copies(area, server, directories=6, files=10) as made:
-        made.kernel.pool.set(16)
-        made.kernel.pool.set(2)
+        made.kernel.pool.set_threads(16)
+        made.kernel.pool.set_threads(2)
         made.end(made.begin())
-        assert server.most_at_once() == 2
+        assert server.max_concurrent() == 2
 
 
-def test_threads_take_part_in_a_batch_that_is_under_way(area: Path, server: Slow) -> None:
+def test_threads_take_part_in_a_batch_that_is_under_way(area: Path, server: SlowMount) -> None:
     with copies(area, server, files=FILES) as made:
         tickets = made.begin()
         made.kernel.poll()
-        assert made.kernel.works_here and not tickets[0].is_done
-        made.kernel.pool.want(4)
-        assert not made.kernel.works_here
+        assert made.kernel.runs_in_poll and not tickets[0].is_done
+        made.kernel.pool.request_threads(4)
+        assert not made.kernel.runs_in_poll
         made.end(tickets)
         assert server.most_at_once() == 4
 
 
-def test_they_rest_when_no_ticket_is_under_way(area: Path, server: Slow) -> None:
+def test_they_rest_when_no_ticket_is_under_way(area: Path, server: SlowMount) -> None:
     with copies(area, server, directories=2, files=3) as made:
         pool = made.kernel.pool
-        pool.want(4)
+        pool.request_threads(4)
         tickets = made.begin()
-        pool.want(0)
-        assert not made.kernel.works_here
+        pool.request_threads(0)
+        assert not made.kernel.runs_in_poll
         made.end(tickets)
         for number in range(2):
             for path in (server.backing / f"target{number}").iterdir():
                 path.unlink()
         tickets = made.begin()
-        assert made.kernel.works_here
+        assert made.kernel.runs_in_poll
         made.end(tickets)
 
 
-def test_the_oldest_row_and_what_was_done_are_told(area: Path, server: Slow) -> None:
+def test_the_oldest_row_and_what_was_done_are_told(area: Path, server: SlowMount) -> None:
     with copies(area, server, directories=2, files=10) as made:
         pool = made.kernel.pool
-        assert pool.oldest() is None
-        pool.set(2)
+        assert pool.oldest_row() is None
+        pool.set_threads(2)
         before = time.monotonic()
         tickets = made.begin()
         time.sleep(LATENCY / 2e6)
-        row = pool.oldest()
+        row = pool.oldest_row()
         assert row is not None and before <= row.since <= time.monotonic()
         assert row.operation == "write"
         assert row.path.rpartition(b"/")[0] in {os.fsencode(server.path / f"target{number}") for number in (0, 1)}
         made.end(tickets)
         took = time.monotonic() - before
-        assert pool.oldest() is None
+        assert pool.oldest_row() is None
         load = pool.load()
         assert 10 * LATENCY / 1e6 <= load.busy <= took
         assert 20 * LATENCY / 1e6 <= load.wall <= 2 * load.busy

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.directories import LEAST, Directories, OpenDirectories
-from pcopy.fsio.kernel.batches import Copy, Plan, Remove, Stat
-from pcopy.fsio.kernel.columns import INODE, Code, Rows, pack_names
-from pcopy.fsio.kernel.interface import Kernel, Settings, waited
+from pcopy.fsio.directories import MIN_CAPACITY, DirectoryCache, RootDirectories
+from pcopy.fsio.kernel.batches import CopyPlan, CopySmallFiles, RemoveItems, StatNames
+from pcopy.fsio.kernel.columns import INODE, RowCode, Rows, pack_names
+from pcopy.fsio.kernel.interface import Backend, BackendSettings, await_ticket
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.kernel_bench import KERNELS, found
 from tests.support import native
-from tests.support.fake_kernel import FakeKernel, LateKernel
+from tests.support.fake_kernel import FakeBackend, LateBackend
 
 FILES = 120
 """More than any kernel does in three polls."""
@@ -26,10 +26,10 @@ PACKED = pack_names(map(os.fsencode, NAMES))
 
 
 @pytest.fixture(params=KERNELS)
-def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernel]:
-    made = KERNELS[request.param](Settings(Preserve(), 0o022))
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Backend]:
+    made = KERNELS[request.param](BackendSettings(Preserve(), 0o022))
     if request.param.startswith("c"):
-        monkeypatch.setattr("pcopy.fsio.kernel.native.NANOSECONDS_AT_ONCE", 0)  # as few rows in a poll as it ever does
+        monkeypatch.setattr("pcopy.fsio.kernel.native.POLL_NANOSECONDS", 0)  # as few rows in a poll as it ever does
     yield made
     made.close()
     assert not len(made.pins)
@@ -46,32 +46,32 @@ def files(area: Path) -> Path:
     return area
 
 
-def is_readable(kernel: Kernel) -> bool:
+def is_readable(kernel: Backend) -> bool:
     assert kernel.wake is not None
     return bool(select.select([kernel.wake], [], [], 0)[0])
 
 
-def clear(kernel: Kernel) -> None:
+def clear(kernel: Backend) -> None:
     assert kernel.wake is not None
     kernel.wake.clear()
 
 
-def may_be_ahead(kernel: Kernel) -> bool:
+def may_be_ahead(kernel: Backend) -> bool:
     """Does it work by itself, so that a ticket may be done before anybody asks? (Its harness, in C, can stop it.)"""
-    return getattr(kernel, "name", "") == "c" and not kernel.works_here
+    return getattr(kernel, "name", "") == "c" and not kernel.runs_in_poll
 
 
 def opened(path: Path) -> int:
     return os.open(path, os.O_RDONLY)
 
 
-@pytest.mark.parametrize("make", [FakeKernel, LateKernel])
-def test_waiting_on_the_wake(make: Callable[[Settings], Kernel], files: Path) -> None:
+@pytest.mark.parametrize("make", [FakeBackend, LateBackend])
+def test_waiting_on_the_wake(make: Callable[[BackendSettings], Backend], files: Path) -> None:
     """Whoever sleeps until the wake is readable, clears it and polls, sees every ticket done, once."""
-    kernel = make(Settings(Preserve(), 0o022))
+    kernel = make(BackendSettings(Preserve(), 0o022))
     directories = [opened(files / name) for name in "ab"]
     assert not is_readable(kernel) and kernel.poll() == []
-    tickets = [kernel.submit(Stat(directory, PACKED, INODE)) for directory in directories * 3]
+    tickets = [kernel.submit(StatNames(directory, PACKED, INODE)) for directory in directories * 3]
     assert all(ticket.is_done is False for ticket in tickets)
     told: list[Any] = []
     while len(told) < len(tickets):
@@ -95,8 +95,8 @@ def test_a_fake_does_them_in_another_order(files: Path) -> None:
     directory = opened(files / "a")
     orders = set()
     for seed in range(5):
-        kernel = FakeKernel(Settings(Preserve(), 0o022), seed)
-        tickets = [kernel.submit(Stat(directory, PACKED, INODE)) for _ in range(6)]
+        kernel = FakeBackend(BackendSettings(Preserve(), 0o022), seed)
+        tickets = [kernel.submit(StatNames(directory, PACKED, INODE)) for _ in range(6)]
         order: list[int] = []
         while len(order) < len(tickets):
             order += [tickets.index(ticket) for ticket in kernel.poll()]
@@ -106,12 +106,12 @@ def test_a_fake_does_them_in_another_order(files: Path) -> None:
     assert len(orders) > 3
 
 
-def copying(files: Path, source: int, target: int) -> Copy:
-    return Copy(source, PACKED, target, bytes([Plan.NEW]) * FILES, found(files / "a", NAMES))
+def copying(files: Path, source: int, target: int) -> CopySmallFiles:
+    return CopySmallFiles(source, PACKED, target, bytes([CopyPlan.NEW]) * FILES, found(files / "a", NAMES))
 
 
 @pytest.mark.parametrize("polls", [0, 1, 2, 3])
-def test_what_is_cancelled_ends_between_rows(kernel: Kernel, files: Path, polls: int) -> None:
+def test_what_is_cancelled_ends_between_rows(kernel: Backend, files: Path, polls: int) -> None:
     """Each row is whole or was never begun, and says which."""
     source, target = opened(files / "a"), opened(files / "target")
     ticket = kernel.submit(copying(files, source, target))
@@ -121,8 +121,8 @@ def test_what_is_cancelled_ends_between_rows(kernel: Kernel, files: Path, polls:
     while not ticket.is_done:
         kernel.poll()
     codes = ticket.result.verdicts.codes
-    copied = [name for name, code in zip(NAMES, codes, strict=True) if code == Code.DONE]
-    assert set(codes) <= {Code.DONE, Code.CANCELLED}
+    copied = [name for name, code in zip(NAMES, codes, strict=True) if code == RowCode.DONE]
+    assert set(codes) <= {RowCode.DONE, RowCode.CANCELLED}
     assert ticket.is_cut_short == (len(copied) < FILES)
     assert ticket.is_cut_short or may_be_ahead(kernel)
     assert sorted(copied) == sorted(os.listdir(files / "target"))
@@ -133,62 +133,62 @@ def test_what_is_cancelled_ends_between_rows(kernel: Kernel, files: Path, polls:
     os.close(target)
 
 
-def test_a_task_that_is_closed_leaves_nothing_under_way(kernel: Kernel, files: Path) -> None:
+def test_a_task_that_is_closed_leaves_nothing_under_way(kernel: Backend, files: Path) -> None:
     source, target = opened(files / "a"), opened(files / "target")
     ticket = kernel.submit(copying(files, source, target))
-    task = waited(kernel, ticket)
+    task = await_ticket(kernel, ticket)
     next(task, None)
     task.close()
     assert ticket.is_done
-    assert Code.CANCELLED in ticket.result.verdicts.codes or may_be_ahead(kernel)
+    assert RowCode.CANCELLED in ticket.result.verdicts.codes or may_be_ahead(kernel)
     os.close(source)
     os.close(target)
 
 
-def test_a_task_that_waits_gets_the_result(kernel: Kernel, files: Path) -> None:
+def test_a_task_that_waits_gets_the_result(kernel: Backend, files: Path) -> None:
     directory = opened(files / "a")
 
     def task() -> Iterator[object]:
-        told.append((yield from waited(kernel, kernel.submit(Stat(directory, PACKED, INODE)))))
+        told.append((yield from await_ticket(kernel, kernel.submit(StatNames(directory, PACKED, INODE)))))
 
     told: list[Any] = []
     yielded = set(task())
     assert len(yielded) == 1 or may_be_ahead(kernel), "it yields between slices"
-    assert (None in yielded) == kernel.works_here, "it is suspended where there is somebody to wake it"
-    assert list(told[0].verdicts.codes) == [Code.DONE] * FILES
+    assert (None in yielded) == kernel.runs_in_poll, "it is suspended where there is somebody to wake it"
+    assert list(told[0].verdicts.codes) == [RowCode.DONE] * FILES
     os.close(directory)
 
 
 @pytest.mark.parametrize("make", KERNELS.values(), ids=KERNELS)
-def test_closing_cancels(make: Callable[[Settings], Kernel], files: Path) -> None:
+def test_closing_cancels(make: Callable[[BackendSettings], Backend], files: Path) -> None:
     at_first = len(os.listdir("/proc/self/fd"))
-    kernel = make(Settings(Preserve(), 0o022))
+    kernel = make(BackendSettings(Preserve(), 0o022))
     directory = opened(files / "a")
-    ticket = kernel.submit(Remove(directory, PACKED, Rows(FILES, 0)))
+    ticket = kernel.submit(RemoveItems(directory, PACKED, Rows(FILES, 0)))
     kernel.close()
     assert ticket.is_done and not len(kernel.pins)
     os.close(directory)
     assert len(os.listdir("/proc/self/fd")) == at_first
 
 
-def test_directories_stay_open_under_a_ticket(kernel: Kernel, files: Path) -> None:
+def test_directories_stay_open_under_a_ticket(kernel: Backend, files: Path) -> None:
     """The cache closes what was used longest ago; the next one would get its number, and the files."""
-    for number in range(4 * LEAST):
+    for number in range(4 * MIN_CAPACITY):
         (files / f"other{number}").mkdir()
     base = opened(files)
-    kept = OpenDirectories(LEAST, kernel.pins)
-    directories = Directories(base, 0, on_source=False, kept=kept)
+    kept = DirectoryCache(MIN_CAPACITY, kernel.pins)
+    directories = RootDirectories(base, 0, on_source=False, cache=kept)
     source, target = directories.open(b"a"), directories.open(b"target")
     ticket = kernel.submit(copying(files, source, target))
     number = 0
     while not ticket.is_done:
-        directories.open(b"other%d" % (number % (4 * LEAST)))
-        directories.forget(b"a")
+        directories.open(b"other%d" % (number % (4 * MIN_CAPACITY)))
+        directories.discard(b"a")
         number += 1
-        if number > LEAST:
+        if number > MIN_CAPACITY:
             kernel.poll()
-    assert number > LEAST
-    assert list(ticket.result.verdicts.codes) == [Code.DONE] * FILES
+    assert number > MIN_CAPACITY
+    assert list(ticket.result.verdicts.codes) == [RowCode.DONE] * FILES
     assert sorted(os.listdir(files / "target")) == sorted(NAMES)
     directories.close()
     os.close(base)
@@ -197,7 +197,7 @@ def test_directories_stay_open_under_a_ticket(kernel: Kernel, files: Path) -> No
             os.fstat(descriptor)
 
 
-def test_what_is_no_batch(kernel: Kernel) -> None:
+def test_what_is_no_batch(kernel: Backend) -> None:
     batch: Any = object()
     with pytest.raises((TypeError, AttributeError)):
         kernel.submit(batch)
@@ -210,7 +210,7 @@ def test_memory_that_runs_out_is_nobodys_verdict(files: Path, monkeypatch: pytes
     def fail(*_: object) -> int:
         raise MemoryError
 
-    kernel: Kernel = KERNELS["python"](Settings(Preserve(), 0o022))
+    kernel: Backend = KERNELS["python"](BackendSettings(Preserve(), 0o022))
     source, target = opened(files / "a"), opened(files / "target")
     ticket = kernel.submit(copying(files, source, target))
     monkeypatch.setattr(copy_rows, "_write", fail)
@@ -240,7 +240,7 @@ def test_bytes_of_rows_that_end_meanwhile_count(files: Path, monkeypatch: pytest
 
     library = in_c._lib
     monkeypatch.setattr(in_c, "_lib", Library())
-    kernel = KERNELS["c"](Settings(Preserve(), 0o022))
+    kernel = KERNELS["c"](BackendSettings(Preserve(), 0o022))
     source, target = opened(files / "a"), opened(files / "target")
     ticket = kernel.submit(copying(files, source, target))
     while not ticket.is_done:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.kernel.batches import Call, Trial
-from pcopy.fsio.kernel.columns import Code, pack_names
-from pcopy.fsio.kernel.interface import Kernel, Settings
+from pcopy.fsio.kernel.batches import TrialCalls, TrialOperation
+from pcopy.fsio.kernel.columns import RowCode, pack_names
+from pcopy.fsio.kernel.interface import Backend, BackendSettings
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.kernel_bench import KERNELS, done
 
@@ -24,14 +24,16 @@ Try = Callable[..., list[tuple[int, int, str]]]
 @pytest.fixture(params=list(KERNELS.values()), ids=list(KERNELS))
 def attempt(request: pytest.FixtureRequest, area: Path) -> Try:
     """Tries a call with some names; returns code, errno and operation of each row."""
-    make: Callable[[Settings], Kernel] = request.param
+    make: Callable[[BackendSettings], Backend] = request.param
 
-    def tried(call: Call, names: list[bytes] = NAMES, new_names: tuple[bytes, ...] = ()) -> list[tuple[int, int, str]]:
+    def tried(
+        call: TrialOperation, names: list[bytes] = NAMES, new_names: tuple[bytes, ...] = ()
+    ) -> list[tuple[int, int, str]]:
         directory = os.open(area, os.O_RDONLY)
-        kernel = make(Settings(Preserve(), 0o022))
+        kernel = make(BackendSettings(Preserve(), 0o022))
         try:
-            verdicts = done(kernel, Trial(directory, pack_names(names), call, pack_names(new_names))).verdicts
-            failed = Code.FAILED
+            verdicts = done(kernel, TrialCalls(directory, pack_names(names), call, pack_names(new_names))).verdicts
+            failed = RowCode.FAILED
             return [
                 (code, verdicts.errnos[row], verdicts.problem(row).operation if code == failed else "")
                 for row, code in enumerate(verdicts.codes)
@@ -44,19 +46,19 @@ def attempt(request: pytest.FixtureRequest, area: Path) -> Try:
 
 
 def fine(number: int = len(NAMES)) -> list[tuple[int, int, str]]:
-    return [(Code.DONE, 0, "")] * number
+    return [(RowCode.DONE, 0, "")] * number
 
 
 def test_the_life_of_files(attempt: Try, area: Path) -> None:
-    assert attempt(Call.CREATE) == fine()
+    assert attempt(TrialOperation.CREATE) == fine()
     assert sorted(os.listdir(os.fsencode(area))) == sorted(NAMES)
     made = (area / "one").stat()
     assert (made.st_size, stat.S_IMODE(made.st_mode)) == (0, 0o600)
-    assert attempt(Call.STAT) == attempt(Call.OPEN) == fine()
+    assert attempt(TrialOperation.STAT) == attempt(TrialOperation.OPEN) == fine()
     new = (b"1", b"2", b"3")
-    assert attempt(Call.RENAME, new_names=new) == fine()
+    assert attempt(TrialOperation.RENAME, new_names=new) == fine()
     assert sorted(os.listdir(os.fsencode(area))) == sorted(new)
-    assert attempt(Call.UNLINK, [*new]) == fine()
+    assert attempt(TrialOperation.UNLINK, [*new]) == fine()
     assert os.listdir(area) == []
 
 
@@ -64,11 +66,17 @@ def test_what_goes_wrong_is_told_of_its_row(attempt: Try, area: Path) -> None:
     (area / "one").write_bytes(b"contents")
     (area / "link").symlink_to("one")
     (area / "directory").mkdir()
-    assert attempt(Call.CREATE, [b"one", b"new"]) == [(Code.FAILED, errno.EEXIST, "create"), *fine(1)]
+    assert attempt(TrialOperation.CREATE, [b"one", b"new"]) == [(RowCode.FAILED, errno.EEXIST, "create"), *fine(1)]
     assert (area / "one").read_bytes() == b"contents"
     gone = errno.ENOENT
-    assert attempt(Call.STAT, [b"none", b"link"]) == [(Code.FAILED, gone, "stat"), *fine(1)]
-    assert attempt(Call.OPEN, [b"none", b"link"]) == [(Code.FAILED, gone, "open"), (Code.FAILED, errno.ELOOP, "open")]
-    assert attempt(Call.RENAME, [b"none"], (b"other",)) == [(Code.FAILED, gone, "rename")]
-    assert attempt(Call.UNLINK, [b"directory", b"link"]) == [(Code.FAILED, errno.EISDIR, "unlink"), *fine(1)]
+    assert attempt(TrialOperation.STAT, [b"none", b"link"]) == [(RowCode.FAILED, gone, "stat"), *fine(1)]
+    assert attempt(TrialOperation.OPEN, [b"none", b"link"]) == [
+        (RowCode.FAILED, gone, "open"),
+        (RowCode.FAILED, errno.ELOOP, "open"),
+    ]
+    assert attempt(TrialOperation.RENAME, [b"none"], (b"other",)) == [(RowCode.FAILED, gone, "rename")]
+    assert attempt(TrialOperation.UNLINK, [b"directory", b"link"]) == [
+        (RowCode.FAILED, errno.EISDIR, "unlink"),
+        *fine(1),
+    ]
     assert (area / "one").exists()

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.kernel.batches import Compare
-from pcopy.fsio.kernel.columns import Code
-from pcopy.fsio.kernel.interface import Settings
-from pcopy.fsio.mending import is_same_moment
+from pcopy.fsio.kernel.batches import CompareXattrs
+from pcopy.fsio.kernel.columns import RowCode
+from pcopy.fsio.kernel.interface import BackendSettings
+from pcopy.fsio.mending import is_same_stored_time
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.kernel_bench import KERNELS, done
 from tests.support.attributes import acl, has_acls, has_xattrs
@@ -38,7 +38,7 @@ NOW = 1_700_000_000 * SECOND
     ],
 )
 def test_moments(source: int, present: int, changed: int, window: int, same: bool) -> None:
-    assert is_same_moment(source, present, changed, window) == same
+    assert is_same_stored_time(source, present, changed, window) == same
 
 
 CASES = {
@@ -78,13 +78,13 @@ def test_attributes_are_compared(tmp_path: Path, kernel: str) -> None:
     directories = [os.open(tmp_path / side, os.O_RDONLY) for side in ("source", "copy")]
     try:
         for index, preserve in enumerate(PRESERVED):
-            made = KERNELS[kernel](Settings(preserve, 0o022))
+            made = KERNELS[kernel](BackendSettings(preserve, 0o022))
             for _ in range(2):  # a kernel may learn the attributes at first
-                codes = done(made, Compare(directories[0], packed, directories[1])).verdicts.codes
+                codes = done(made, CompareXattrs(directories[0], packed, directories[1])).verdicts.codes
             made.close()
-            wanted = [Code.DONE if CASES[name][2][index] == "y" else Code.CARE for name in names]
-            gone = Code.DONE if kernel.startswith("c") and index == 2 else Code.CARE
-            assert list(codes) == [*wanted, gone, Code.DONE]
+            wanted = [RowCode.DONE if CASES[name][2][index] == "y" else RowCode.SLOW_PATH for name in names]
+            gone = RowCode.DONE if kernel.startswith("c") and index == 2 else RowCode.SLOW_PATH
+            assert list(codes) == [*wanted, gone, RowCode.DONE]
     finally:
         for directory in directories:
             os.close(directory)

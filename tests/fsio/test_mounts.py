@@ -5,44 +5,44 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy.fsio.mounts import Followed, Mounts
+from pcopy.fsio.mounts import FollowedLinks, MountCodes
 
 TREE = [(b"a", 1), (b"a/b", 1), (b"a/m", 2), (b"a/m/x", 2), (b"a/m/back", 1), (b"n", 3), (b"n/o", 2)]
 """Directories in the order of a scan, and the file systems that they lie on."""
 
 
-def walk(mounts: Mounts, devices: dict[int, int]) -> dict[bytes, int]:
-    codes = {b"": mounts.base}
+def walk(mounts: MountCodes, devices: dict[int, int]) -> dict[bytes, int]:
+    codes = {b"": mounts.root_code}
     for path, number in TREE:
-        codes[path] = mounts.code(path, devices[number], codes[path.rpartition(b"/")[0]])
+        codes[path] = mounts.directory_code(path, devices[number], codes[path.rpartition(b"/")[0]])
     return codes
 
 
 @given(st.permutations([11, 22, 33]), st.permutations([44, 55, 66]), st.integers(0, 1000))
 def test_two_hosts_agree(here: list[int], there: list[int], base: int) -> None:
-    one, other = Mounts(base, here[0]), Mounts(base, there[0])
+    one, other = MountCodes(base, here[0]), MountCodes(base, there[0])
     codes = walk(one, dict(enumerate(here, 1)))
     assert codes == walk(other, dict(enumerate(there, 1)))
     for path, number in TREE:
-        assert one.device(codes[path]) == here[number - 1]
-        assert other.device(codes[path]) == there[number - 1]
+        assert one.device_of_code(codes[path]) == here[number - 1]
+        assert other.device_of_code(codes[path]) == there[number - 1]
 
 
 def test_what_lies_on_one_mount_has_one_code() -> None:
-    codes = walk(Mounts(0, 1), {1: 1, 2: 2, 3: 3})
+    codes = walk(MountCodes(0, 1), {1: 1, 2: 2, 3: 3})
     assert codes[b""] == codes[b"a"] == codes[b"a/b"] == 0
     assert codes[b"a/m"] == codes[b"a/m/x"]
     assert len({codes[path] for path in (b"", b"a/m", b"a/m/back", b"n", b"n/o")}) == 5
 
 
 def test_roots_never_share_codes_of_mounts_below_them() -> None:
-    codes = [Mounts(base, 1).code(b"m", 2, base) for base in range(100)]
+    codes = [MountCodes(base, 1).directory_code(b"m", 2, base) for base in range(100)]
     assert len(set(codes)) == 100 and min(codes) >= 1 << 32
 
 
 def test_unknown_codes_have_no_device() -> None:
-    assert Mounts(3, 9).device(3) == 9
-    assert Mounts(3, 9).device(4) is None
+    assert MountCodes(3, 9).device_of_code(3) == 9
+    assert MountCodes(3, 9).device_of_code(4) is None
 
 
 WAYS = [b"p", b"p/l", b"p/l/q", b"p/l/q/l", b"q", b"r", b"r/p", b"r/p/r"]
@@ -51,10 +51,10 @@ WAYS = [b"p", b"p/l", b"p/l/q", b"p/l/q/l", b"q", b"r", b"r/p", b"r/p/r"]
 LEADS_TO = dict(zip(WAYS, [2, 3, 2, 3, 2, 1, 2, 1], strict=True))
 
 
-def follow(mounts: Mounts, devices: dict[int, int]) -> dict[bytes, int]:
-    codes = {b"": mounts.base}
+def follow(mounts: MountCodes, devices: dict[int, int]) -> dict[bytes, int]:
+    codes = {b"": mounts.root_code}
     for path in WAYS:
-        codes[path] = mounts.code(path, devices[LEADS_TO[path]], codes[path.rpartition(b"/")[0]])
+        codes[path] = mounts.directory_code(path, devices[LEADS_TO[path]], codes[path.rpartition(b"/")[0]])
     return codes
 
 
@@ -65,9 +65,9 @@ def test_hosts_agree_where_links_are_followed(here: list[int], there: list[int],
     for devices in (here, there):
         numbered = dict(enumerate(devices, 1))
         bases = {numbered[1]: 0, **({numbered[2]: 1} if second_is_a_root else {})}
-        mounts = Mounts(0, numbered[1], Followed(bases, one_host=False))
+        mounts = MountCodes(0, numbered[1], FollowedLinks(bases, one_host=False))
         codes = follow(mounts, numbered)
-        assert all(mounts.device(codes[path]) == numbered[LEADS_TO[path]] for path in WAYS)
+        assert all(mounts.device_of_code(codes[path]) == numbered[LEADS_TO[path]] for path in WAYS)
         told.append(codes)
     one, other = told
     assert one == other
@@ -79,15 +79,15 @@ def test_hosts_agree_where_links_are_followed(here: list[int], there: list[int],
 def test_files_that_links_lead_to() -> None:
     """Within the roots' file systems their code is the root's; elsewhere it is the device's, if that is one host's."""
     bases = {7: 0, 8: 1}
-    alone, together = (Mounts(0, 7, Followed(bases, one_host)) for one_host in (True, False))
+    alone, together = (MountCodes(0, 7, FollowedLinks(bases, one_host)) for one_host in (True, False))
     for mounts in (alone, together):
-        away = mounts.code(b"away", 9, 0)
+        away = mounts.directory_code(b"away", 9, 0)
         assert mounts.file_code(7, away, b"away/x") == 0
         assert mounts.file_code(8, away, b"away/x") == 1
-        assert mounts.device(1) == 8
-    one, other = alone.code(b"one", 9, 0), alone.code(b"other", 9, 0)
+        assert mounts.device_of_code(1) == 8
+    one, other = alone.directory_code(b"one", 9, 0), alone.directory_code(b"other", 9, 0)
     assert one != other
     assert alone.file_code(9, one, b"one/x") == alone.file_code(9, other, b"other/x") == alone.file_code(9, 0, b"x")
-    assert alone.device(alone.file_code(9, 0, b"x")) == 9
+    assert alone.device_of_code(alone.file_code(9, 0, b"x")) == 9
     assert together.file_code(9, 0, b"x") != together.file_code(9, 0, b"y")
-    assert together.device(together.file_code(9, 0, b"x")) == 9
+    assert together.device_of_code(together.file_code(9, 0, b"x")) == 9

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from pcopy.fsio import named_file
-from pcopy.fsio.named_file import NotTrusted, open_directory_of, open_to_read, open_to_write, refuse_to_replace
+from pcopy.fsio.named_file import UntrustedFile, check_replaceable, open_directory_of, open_to_read, open_to_write
 from tests.support.users import NOBODY, as_user, is_root, require_root
 
 STRANGER = 65531
@@ -153,7 +153,7 @@ def test_a_directory_is_reached_by_the_same_rule(area: Path) -> None:
     require_root("make links of other users")
     (area / "real").mkdir()
     link(area / "step", "real", STRANGER)
-    with pytest.raises(NotTrusted, match="belongs to user 65531"):
+    with pytest.raises(UntrustedFile, match="belongs to user 65531"):
         open_directory_of(os.fsencode(area / "step/file"))
 
 
@@ -162,11 +162,11 @@ def test_only_regular_files_are_replaced(area: Path) -> None:
     os.mkfifo(area / "fifo")
     (area / "link").symlink_to("file")
     held = open_directory_of(os.fsencode(area / "file"))
-    refuse_to_replace(held.descriptor, b"file")
-    refuse_to_replace(held.descriptor, b"absent")
+    check_replaceable(held.descriptor, b"file")
+    check_replaceable(held.descriptor, b"absent")
     for name in (b"fifo", b"link"):
-        with pytest.raises(NotTrusted):
-            refuse_to_replace(held.descriptor, name)
+        with pytest.raises(UntrustedFile):
+            check_replaceable(held.descriptor, name)
     os.close(held.descriptor)
 
 
@@ -199,7 +199,7 @@ def test_a_flipping_link_never_leads_to_roots_file(area: Path) -> None:
             assert number in (errno.EPERM, errno.ESTALE)
             try:
                 read = open_to_read(os.fsencode(area / "file"))
-            except NotTrusted:
+            except UntrustedFile:
                 continue
             assert os.read(read.descriptor, 99) == b"abc"
             os.close(read.descriptor)
@@ -210,8 +210,8 @@ def test_a_flipping_link_never_leads_to_roots_file(area: Path) -> None:
 
 
 def test_a_fifo_without_a_reader_is_refused(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert named_file.READER_PATIENCE == 5
-    monkeypatch.setattr(named_file, "READER_PATIENCE", 0.2)
+    assert named_file.FIFO_READER_TIMEOUT == 5
+    monkeypatch.setattr(named_file, "FIFO_READER_TIMEOUT", 0.2)
     fifo(area / "file", os.geteuid())
     number, text = refused_with(lambda: open_to_write(os.fsencode(area / "file")))
     assert number == errno.ENXIO and "no program has opened this FIFO for reading" in text
@@ -262,9 +262,9 @@ def test_inherited_descriptors_are_duplicated(area: Path, form: str) -> None:
         else:
             path = os.fsencode(form % number)
         opened = action(path)
-        assert opened.inherited and os.fstat(opened.descriptor).st_ino == os.fstat(number).st_ino
+        assert opened.is_inherited and os.fstat(opened.descriptor).st_ino == os.fstat(number).st_ino
         os.close(opened.descriptor)
-        with pytest.raises(NotTrusted, match="is not open for"):
+        with pytest.raises(UntrustedFile, match="is not open for"):
             other(path)
     os.close(reader)
     os.close(writer)
@@ -301,7 +301,7 @@ def test_a_new_file_is_made_in_a_sticky_directory(area: Path) -> None:
 def test_only_regular_files_where_nothing_else_serves(area: Path) -> None:
     """It does not wait for a writer either."""
     fifo(area / "file", os.geteuid())
-    with pytest.raises(NotTrusted, match="no regular file"):
+    with pytest.raises(UntrustedFile, match="no regular file"):
         open_to_read(os.fsencode(area / "file"), regular=True)
 
 
@@ -316,7 +316,7 @@ def test_paths_mean_what_the_system_says(area: Path, monkeypatch: pytest.MonkeyP
     except OSError as error:
         expected = error.errno
     try:
-        found = named_file.look(path)
+        found = named_file.examine_path(path)
         assert found.status is not None
         seen: object = (found.status.st_ino, found.path)
     except OSError as error:

@@ -10,7 +10,7 @@ import pytest
 
 from pcopy import libc
 from pcopy.fsio import naming
-from pcopy.fsio.naming import Given, Namer
+from pcopy.fsio.naming import NoReplaceRenamer, RenameResult
 
 
 def no_renameat2(*_: object) -> None:
@@ -30,7 +30,7 @@ def test_a_probe_that_cannot_be_closed_ends_nothing(area: Path, monkeypatch: pyt
 
     directory = os.open(area, os.O_RDONLY)
     monkeypatch.setattr(os, "close", close)
-    needed = Namer().needs_placeholders(directory, area.stat().st_dev, b"probe")
+    needed = NoReplaceRenamer().needs_placeholders(directory, area.stat().st_dev, b"probe")
     monkeypatch.undo()
     os.close(directory)
     assert (needed, len(broken)) == (False, 1)
@@ -43,16 +43,16 @@ def test_a_name_is_given_in_each_way(area: Path, monkeypatch: pytest.MonkeyPatch
     if way != "rename":
         monkeypatch.setattr(libc, "renameat2", no_renameat2)
     if way == "placeholder":
-        monkeypatch.setattr(naming, "_give_by_link", lambda *_: None)
+        monkeypatch.setattr(naming, "_rename_by_link", lambda *_: None)
     (area / "temporary").write_bytes(b"new")
     if taken:
         (area / "name").write_bytes(b"the user's")
     directory = os.open(area, os.O_RDONLY)
     try:
-        given = Namer().give(directory, b"temporary", area.stat().st_dev, b"name")
+        given = NoReplaceRenamer().rename(directory, b"temporary", area.stat().st_dev, b"name")
     finally:
         os.close(directory)
-    assert given is (Given.TAKEN if taken else Given.GIVEN)
+    assert given is (RenameResult.NAME_TAKEN if taken else RenameResult.RENAMED)
     assert (area / "name").read_bytes() == (b"the user's" if taken else b"new")
     assert (area / "temporary").exists() == taken
 
@@ -67,12 +67,12 @@ def test_where_each_name_has_a_number_of_its_own_none_is_given_by_a_link(
 
     (area / "temporary").write_bytes(b"new")
     number = (area / "temporary").stat().st_ino
-    namer, directory = Namer(), os.open(area, os.O_RDONLY)
+    namer, directory = NoReplaceRenamer(), os.open(area, os.O_RDONLY)
     monkeypatch.setattr(libc, "renameat2", no_renameat2)
     monkeypatch.setattr(os, "link", link)
     try:
-        given = namer.give(directory, b"temporary", area.stat().st_dev, b"name")
+        given = namer.rename(directory, b"temporary", area.stat().st_dev, b"name")
         assert namer.needs_placeholders(directory, area.stat().st_dev, b"probe")
     finally:
         os.close(directory)
-    assert (given, os.listdir(area), (area / "name").stat().st_ino) == (Given.GIVEN, ["name"], number)
+    assert (given, os.listdir(area), (area / "name").stat().st_ino) == (RenameResult.RENAMED, ["name"], number)

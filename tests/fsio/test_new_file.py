@@ -65,7 +65,7 @@ def is_whole(place: Path, life: str, *, dressed: bool = True) -> bool:
 def is_marked(place: Path) -> bool:
     directory = os.open(place, os.O_RDONLY)
     try:
-        return half_written.find(directory, NAME, os.stat(NAME, dir_fd=directory)) is not None
+        return half_written.find_mark(directory, NAME, os.stat(NAME, dir_fd=directory)) is not None
     finally:
         os.close(directory)
 
@@ -111,7 +111,7 @@ def test_a_life(on: Place, kind: str, life: str) -> None:
         new = LIVES[life](directory)
     finally:
         os.close(directory)
-    assert new.shortcoming is None
+    assert new.metadata_problem is None
     assert is_whole(place, life)
     assert os.listdir(place) == [os.fsdecode(NAME)]
     if life == "synced":
@@ -174,7 +174,7 @@ def test_whoever_leaves_early_leaves_nothing(area: Path, directory: int, error: 
     (area / "name").write_bytes(OLD)
 
     def leave() -> None:
-        with NewFile.beside(directory, TEMPORARY) as new:
+        with NewFile.create_temporary(directory, TEMPORARY) as new:
             os.write(new.descriptor, b"half")
             if error is not None:
                 raise error
@@ -195,21 +195,21 @@ def test_what_other_tasks_rely_on_goes_only_with_a_problem_of_its_own(
     area: Path, directory: int, error: Exception
 ) -> None:
     """A later run goes on with it."""
-    with NewFile.beside(directory, TEMPORARY) as begun:
+    with NewFile.create_temporary(directory, TEMPORARY) as begun:
         made = begun.identity(0)
-        begun.keep()
-    with pytest.raises(type(error)), NewFile.again(directory, TEMPORARY, made) as new:
+        begun.close_and_keep()
+    with pytest.raises(type(error)), NewFile.continue_kept(directory, TEMPORARY, made) as new:
         new.reopen(0)
         raise error
     assert (os.listdir(area) == []) == isinstance(error, Problem)
 
 
 def test_what_is_not_what_was_made_is_not_opened_again(area: Path, directory: int) -> None:
-    with NewFile.beside(directory, TEMPORARY) as begun:
+    with NewFile.create_temporary(directory, TEMPORARY) as begun:
         made = begun.identity(0)
-        begun.keep()
+        begun.close_and_keep()
     other = made._replace(inode=made.inode + 1)
-    with pytest.raises(Problem) as raised, NewFile.again(directory, TEMPORARY, Identity(*other)) as new:
+    with pytest.raises(Problem) as raised, NewFile.continue_kept(directory, TEMPORARY, Identity(*other)) as new:
         new.reopen(0)
     assert raised.value.errno == errno.ESTALE
 
@@ -217,7 +217,7 @@ def test_what_is_not_what_was_made_is_not_opened_again(area: Path, directory: in
 def test_a_name_that_is_taken_is_not_touched(area: Path, directory: int) -> None:
     (area / "name").write_bytes(OLD)
     with pytest.raises(Problem) as raised:
-        NewFile.at(directory, NAME)
+        NewFile.create(directory, NAME)
     assert raised.value.errno == errno.EEXIST
     assert (area / "name").read_bytes() == OLD
 
@@ -227,34 +227,34 @@ def test_a_name_that_is_taken_is_not_touched(area: Path, directory: int) -> None
     [
         (Recipe(os.O_SYNC, ("lustre.lov", b"")), "not supported"),
         (Recipe(os.O_SYNC, ("user.layout", b"striped"), lambda back: f"it is {back.decode()}"), "it is striped"),
-        (Recipe(impossible="there is no such pool"), "no such pool"),
+        (Recipe(fallback_reason="there is no such pool"), "no such pool"),
     ],
 )
 def test_a_file_is_made_without_a_layout_that_it_does_not_get(
     area: Path, directory: int, recipe: Recipe, why: str
 ) -> None:
-    with NewFile.at(directory, NAME, recipe) as new:
-        assert why in new.other_layout
-        assert new.dress(ATTRIBUTES, PRESERVE, 0o022).layout == new.other_layout
+    with NewFile.create(directory, NAME, recipe) as new:
+        assert why in new.layout_reason
+        assert new.apply_metadata(ATTRIBUTES, PRESERVE, 0o022).layout_reason == new.layout_reason
         assert not fcntl.fcntl(new.descriptor, fcntl.F_GETFL) & os.O_SYNC
-        new.keep()
+        new.close_and_keep()
     assert os.listdir(area) == ["name"]
     assert "user.layout" not in os.listxattr(area / "name")
 
 
 def test_a_layout_comes_before_the_first_byte(area: Path, directory: int) -> None:
-    with NewFile.at(directory, NAME, LAYOUT) as new:
+    with NewFile.create(directory, NAME, LAYOUT) as new:
         assert os.getxattr(new.descriptor, "user.layout") == b"striped"
         assert new.status.st_size == 0
-        new.keep()
+        new.close_and_keep()
 
 
 def test_a_node_under_its_own_name_is_left_to_whoever_finds_it(area: Path, directory: int) -> None:
     """Nobody can tell by then whether it is what was made."""
     status = os.stat_result((stat.S_IFIFO | MODE, 0, 0, 1, 0, 0, 0, 0, 0, 0))
     source = Node(status, ATTRIBUTES, b"")
-    with pytest.raises(RuntimeError), NewNode.made(directory, NAME, source, is_temporary=False) as new:
-        new.dress(ATTRIBUTES._replace(mode=stat.S_IFIFO | MODE, xattrs=()), PRESERVE, 0o022)
+    with pytest.raises(RuntimeError), NewNode.create_node(directory, NAME, source, is_temporary=False) as new:
+        new.apply_metadata(ATTRIBUTES._replace(mode=stat.S_IFIFO | MODE, xattrs=()), PRESERVE, 0o022)
         raise RuntimeError
     assert os.listdir(area) == ["name"]
 
@@ -263,7 +263,7 @@ def test_what_is_written_over_stays_when_another_task_gives_up(area: Path, direc
     (area / "name").touch(0o600)
     status = (area / "name").stat()
     made, before = Identity(0, status.st_ino), (status.st_mode, status.st_uid, status.st_gid)
-    with pytest.raises(Problem, match="is incomplete"), NewFile.again(directory, NAME, made, before) as new:
+    with pytest.raises(Problem, match="is incomplete"), NewFile.continue_kept(directory, NAME, made, before) as new:
         new.reopen(0)
         raise Problem("read", errno.EIO, on_source=True)
     assert os.listdir(area) == ["name"]
@@ -271,10 +271,10 @@ def test_what_is_written_over_stays_when_another_task_gives_up(area: Path, direc
 
 @pytest.mark.parametrize("marked", [False, True])
 def test_a_file_that_tells_of_what_is_replaced_goes_with_it(area: Path, directory: int, marked: bool) -> None:
-    sidecar = os.fsdecode(half_written.beside(NAME))
+    sidecar = os.fsdecode(half_written.sidecar_name(NAME))
     (area / sidecar).write_bytes(b"a mark")
     (area / "name").write_bytes(OLD)
-    with NewFile.beside(directory, TEMPORARY) as new:
+    with NewFile.create_temporary(directory, TEMPORARY) as new:
         new.commit(NAME, (area / "name").stat(), marked=marked)
     assert (sidecar in os.listdir(area)) != marked
 
@@ -283,10 +283,10 @@ def test_file_that_cannot_be_removed_does_not_hide_the_first_error(area: Path, m
     def refused(directory: int, name: bytes) -> None:
         raise Problem("unlink", errno.EPERM)
 
-    monkeypatch.setattr("pcopy.fsio.new_file.remove", refused)
+    monkeypatch.setattr("pcopy.fsio.new_file.remove_if_present", refused)
     directory = os.open(area, os.O_RDONLY)
     try:
-        with pytest.raises(Problem) as raised, NewFile.at(directory, b"incomplete"):
+        with pytest.raises(Problem) as raised, NewFile.create(directory, b"incomplete"):
             raise Problem("write", errno.ENOSPC)
     finally:
         os.close(directory)

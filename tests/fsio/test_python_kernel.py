@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from pcopy.fsio.kernel import copy_rows, item_rows
-from pcopy.fsio.kernel.batches import Copied, Copy, List, Listed, Plan, Read
-from pcopy.fsio.kernel.columns import Code, Verdicts
-from pcopy.fsio.kernel.interface import Settings
-from pcopy.fsio.kernel.python import PythonKernel
+from pcopy.fsio.kernel.batches import CopyPlan, CopyResult, CopySmallFiles, ListNames, ListResult, ReadSmallFiles
+from pcopy.fsio.kernel.columns import RowCode, Verdicts
+from pcopy.fsio.kernel.interface import BackendSettings
+from pcopy.fsio.kernel.python import PythonBackend
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.kernel_bench import done, found
 
@@ -23,10 +23,10 @@ def copy_one(area: Path) -> Verdicts:
     target.mkdir()
     (source / "file").touch()
     reading, writing = os.open(source, os.O_RDONLY), os.open(target, os.O_RDONLY)
-    kernel = PythonKernel(Settings(Preserve(), 0o022))
-    batch = Copy(reading, b"file", writing, bytes([Plan.NEW]), found(source, ["file"]))
+    kernel = PythonBackend(BackendSettings(Preserve(), 0o022))
+    batch = CopySmallFiles(reading, b"file", writing, bytes([CopyPlan.NEW]), found(source, ["file"]))
     try:
-        result: Copied = done(kernel, batch)
+        result: CopyResult = done(kernel, batch)
         return result.verdicts
     finally:
         kernel.close()
@@ -46,7 +46,7 @@ def test_an_endless_file_is_not_read_into_memory(area: Path, monkeypatch: pytest
 
     monkeypatch.setattr(copy_rows, "_read", read)
     monkeypatch.setattr(os, "read", read)
-    assert list(copy_one(area).codes) == [Code.CARE]
+    assert list(copy_one(area).codes) == [RowCode.SLOW_PATH]
     assert not (area / "target/file").exists()
 
 
@@ -80,14 +80,14 @@ def test_an_entry_whose_kind_cannot_be_told_is_listed(area: Path, monkeypatch: p
 
     monkeypatch.setattr(item_rows, "list_entries", lambda _: iter([Entry()]))
     directory = os.open(area, os.O_RDONLY)
-    kernel = PythonKernel(Settings(Preserve(), 0o022))
+    kernel = PythonBackend(BackendSettings(Preserve(), 0o022))
     try:
-        listed: Listed = done(kernel, List(directory, detailed=True))
+        listed: ListResult = done(kernel, ListNames(directory, is_detailed=True))
     finally:
         kernel.close()
         os.close(directory)
     assert (listed.names, listed.kinds, list(listed.inodes)) == (b"lost", b"?", [7])
-    assert list(listed.verdicts.codes) == [Code.DONE]
+    assert list(listed.verdicts.codes) == [RowCode.DONE]
 
 
 @pytest.mark.parametrize(
@@ -97,4 +97,4 @@ def test_an_entry_whose_kind_cannot_be_told_is_listed(area: Path, monkeypatch: p
 )
 def test_a_batch_takes_its_own_fields_only(values: tuple[object, ...], named: dict[str, object]) -> None:
     with pytest.raises(TypeError, match="Read has these fields, each once: directory, names, copies, whole"):
-        Read(*values, **named)  # type: ignore[arg-type]
+        ReadSmallFiles(*values, **named)  # type: ignore[arg-type]

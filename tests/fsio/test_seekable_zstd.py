@@ -18,13 +18,13 @@ import xxhash
 
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.seekable_zstd import (
-    LARGEST_FRAME,
+    MAX_FRAME_SIZE,
     Frame,
     SeekTable,
     compress_frame,
+    packed_seek_table,
     read_frame,
     read_frames,
-    seek_table,
 )
 
 SPAN = 100_000
@@ -42,7 +42,7 @@ def seekable(data: bytes, span: int = SPAN) -> tuple[bytes, list[Frame]]:
     parts = [data[at : at + span] for at in range(0, len(data), span)] or [b""]
     packed = [compress_frame(part, 3) for part in parts]
     frames = [Frame(len(one), len(part)) for one, part in zip(packed, parts, strict=True)]
-    return b"".join(packed) + seek_table(frames), frames
+    return b"".join(packed) + packed_seek_table(frames), frames
 
 
 def by_zstd(data: bytes, *options: str) -> bytes:
@@ -96,8 +96,8 @@ def test_zstd_reads_what_is_written(tmp_path: Path, size: int) -> None:
 def read_at(descriptor: int, table: SeekTable, offset: int, length: int) -> bytes:
     """``length`` bytes of the contents from ``offset`` on, fewer at their end."""
     joined = []
-    for number in table.frames_of(offset, length):
-        begin = table.contents_at[number]
+    for number in table.frames_for_range(offset, length):
+        begin = table.content_offsets[number]
         frame = read_frame(descriptor, table, number)
         joined.append(frame[max(offset - begin, 0) : offset + length - begin])
     return b"".join(joined)
@@ -109,13 +109,13 @@ def test_any_stretch_is_read_from_the_frames_that_hold_it(tmp_path: Path) -> Non
     with opened(tmp_path / "file", packed) as (descriptor, size):
         table = SeekTable.read(descriptor, size)
         assert table is not None
-        assert (table.frames, table.size, table) == (6, len(data), SeekTable.of(frames))
+        assert (table.frame_count, table.content_size, table) == (6, len(data), SeekTable.from_sizes(frames))
         random = Random(1)
         stretches = [(random.randrange(len(data) + 10), random.randrange(3 * SPAN)) for _ in range(50)]
         for offset, length in [*stretches, (0, len(data)), (SPAN, SPAN), (SPAN - 1, 2), (len(data), 5), (3, 0)]:
             assert read_at(descriptor, table, offset, length) == data[offset : offset + length]
-        assert list(table.frames_of(SPAN, SPAN)) == [1]
-        assert list(table.frames_of(SPAN - 1, 2)) == [0, 1]
+        assert list(table.frames_for_range(SPAN, SPAN)) == [1]
+        assert list(table.frames_for_range(SPAN - 1, 2)) == [0, 1]
 
 
 def test_what_zstd_has_written_is_read_as_a_stream(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def whole_frames(data: bytes) -> set[int]:
 def test_a_flipped_bit_is_noticed(tmp_path: Path) -> None:
     data = contents(600)
     packed, frames = seekable(data, 400)
-    for at in range(sum(frame.compressed for frame in frames)):
+    for at in range(sum(frame.compressed_size for frame in frames)):
         flipped = bytearray(packed)
         flipped[at] ^= 1 << at % 8
         damaged = bytes(flipped)
@@ -178,14 +178,14 @@ def test_a_table_that_does_not_fit_is_none(tmp_path: Path) -> None:
         "a bit that has to be 0": own_table([entry], flags=4),
         "checksums that are not there": own_table([entry], flags=0x80),
         "another magic number": own_table([entry], magic=0x184D2A5D),
-        "a frame that is too large": own_table([(len(frame), LARGEST_FRAME + 1)]),
+        "a frame that is too large": own_table([(len(frame), MAX_FRAME_SIZE + 1)]),
         "no end": own_table([entry])[:-1],
     }.items():
         assert table_of(path, frame + table) is None, text
         assert table_of(path, table) is None, text
     for data in (b"", b"x", b"x" * 17, frame):
         assert table_of(path, data) is None
-    assert table_of(path, own_table([])) == SeekTable.of([])
+    assert table_of(path, own_table([])) == SeekTable.from_sizes([])
 
 
 def test_a_table_that_lies_about_a_frame_is_found_out(tmp_path: Path) -> None:

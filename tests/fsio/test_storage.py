@@ -11,10 +11,10 @@ from unittest import mock
 import pytest
 
 from pcopy.fsio import storage as module
-from pcopy.fsio.identity import FUSE
+from pcopy.fsio.identity import FUSE_TYPE
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.storage import Changed, Storage
-from pcopy.fsio.syncer import Syncer
+from pcopy.fsio.storage import UnsyncedDirectories, WrittenFileSystems
+from pcopy.fsio.syncer import SyncProcess
 
 PLAIN = 0xEF53
 MANY = 100
@@ -41,8 +41,8 @@ def syncs() -> Iterator[Syncs]:
         yield made
 
 
-def make(kind: int) -> Storage:
-    return Storage(lambda descriptor: kind, Syncer())
+def make(kind: int) -> WrittenFileSystems:
+    return WrittenFileSystems(lambda descriptor: kind, SyncProcess())
 
 
 def open_all(area: Path, number: int) -> Iterator[int]:
@@ -54,9 +54,9 @@ def open_all(area: Path, number: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def add(storage: Storage, directory: int, changed: Changed) -> None:
+def add(storage: WrittenFileSystems, directory: int, changed: UnsyncedDirectories) -> None:
     status = os.fstat(directory)
-    storage.add(directory, status.st_dev, status.st_ino, changed)
+    storage.register(directory, status.st_dev, status.st_ino, changed)
 
 
 @pytest.mark.parametrize(
@@ -66,23 +66,23 @@ def add(storage: Storage, directory: int, changed: Changed) -> None:
         (PLAIN, "5.8.0", False),
         (PLAIN, "5.7.19", True),
         (PLAIN, "4.18.0-553.el8_10.x86_64", True),
-        (FUSE, "6.1.0", True),
-        (FUSE, "4.18.0", True),
+        (FUSE_TYPE, "6.1.0", True),
+        (FUSE_TYPE, "4.18.0", True),
     ],
 )
 def test_where_the_sync_of_a_file_system_is_not_enough(area: Path, kind: int, kernel: str, one_by_one: bool) -> None:
-    changed = Changed()
+    changed = UnsyncedDirectories()
     storage, device = make(kind), area.stat().st_dev
     release = os.uname_result(("Linux", "host", kernel, "", ""))
     with mock.patch("os.uname", lambda: release):
         for descriptor in open_all(area, 1):
             add(storage, descriptor, changed)
-    assert storage.one_by_one == ({device} if one_by_one else set())
+    assert storage.per_file_devices == ({device} if one_by_one else set())
     storage.close()
 
 
 def test_elsewhere_no_directory_is_synced(area: Path, syncs: Syncs) -> None:
-    changed = Changed()
+    changed = UnsyncedDirectories()
     storage = make(PLAIN)
     for descriptor in open_all(area, 3):
         add(storage, descriptor, changed)
@@ -92,8 +92,8 @@ def test_elsewhere_no_directory_is_synced(area: Path, syncs: Syncs) -> None:
 
 
 def test_each_directory_is_synced_once_though_it_was_closed(area: Path, syncs: Syncs) -> None:
-    changed = Changed()
-    storage, before = make(FUSE), len(os.listdir("/proc/self/fd"))
+    changed = UnsyncedDirectories()
+    storage, before = make(FUSE_TYPE), len(os.listdir("/proc/self/fd"))
     for descriptor in open_all(area, MANY):
         add(storage, descriptor, changed)
         add(storage, descriptor, changed)
@@ -108,8 +108,8 @@ def test_each_directory_is_synced_once_though_it_was_closed(area: Path, syncs: S
 
 def test_the_directories_in_use_are_the_last_to_be_synced(area: Path, syncs: Syncs) -> None:
     """Links to one file in very many directories: the first is opened again for each of them."""
-    changed = Changed()
-    storage = make(FUSE)
+    changed = UnsyncedDirectories()
+    storage = make(FUSE_TYPE)
     (area / "first").mkdir()
     first = os.open(area / "first", os.O_RDONLY | os.O_DIRECTORY)
     for descriptor in open_all(area, MANY):
@@ -123,8 +123,8 @@ def test_the_directories_in_use_are_the_last_to_be_synced(area: Path, syncs: Syn
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 def test_after_a_directory_that_could_not_be_synced_nothing_succeeds(area: Path, syncs: Syncs, number: int) -> None:
-    changed = Changed()
-    storage = make(FUSE)
+    changed = UnsyncedDirectories()
+    storage = make(FUSE_TYPE)
     for descriptor in open_all(area, 2):
         add(storage, descriptor, changed)
     storage.sync()
@@ -141,8 +141,8 @@ def test_after_a_directory_that_could_not_be_synced_nothing_succeeds(area: Path,
 
 
 def test_a_file_system_that_syncs_no_directories(area: Path, syncs: Syncs) -> None:
-    changed = Changed()
-    storage = make(FUSE)
+    changed = UnsyncedDirectories()
+    storage = make(FUSE_TYPE)
     for descriptor in open_all(area, 1):
         syncs.failing[os.fstat(descriptor).st_ino] = errno.EINVAL
         add(storage, descriptor, changed)
@@ -152,4 +152,4 @@ def test_a_file_system_that_syncs_no_directories(area: Path, syncs: Syncs) -> No
 
 
 def test_the_kernel_of_this_machine_has_a_version() -> None:
-    assert module.kernel_version() > (2, 6)
+    assert module.linux_version() > (2, 6)

@@ -16,14 +16,14 @@ from typing import NoReturn
 import pytest
 
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.syncer import MOST_FILES, Syncer
+from pcopy.fsio.syncer import MAX_FILES, SyncProcess
 from tests.support.preload import STORING, hanging_syncs, preloaded
 from tests.support.processes import children, wait_until
 
 
 @pytest.fixture
-def syncer() -> Iterator[Syncer]:
-    made = Syncer()
+def syncer() -> Iterator[SyncProcess]:
+    made = SyncProcess()
     yield made
     made.close()
 
@@ -40,7 +40,7 @@ def state(pid: int) -> str:
         return ""
 
 
-def started(syncer: Syncer, directory: int) -> int:
+def started(syncer: SyncProcess, directory: int) -> int:
     """The process that the first sync starts."""
     before = living()
     syncer.start()
@@ -49,7 +49,7 @@ def started(syncer: Syncer, directory: int) -> int:
     return pid
 
 
-def test_one_process_makes_all_syncs(syncer: Syncer, directory: int) -> None:
+def test_one_process_makes_all_syncs(syncer: SyncProcess, directory: int) -> None:
     pid = started(syncer, directory)
     before = living()
     for _ in range(3):
@@ -58,7 +58,7 @@ def test_one_process_makes_all_syncs(syncer: Syncer, directory: int) -> None:
     assert pid in before
 
 
-def test_an_error_is_told_with_its_number(syncer: Syncer, area: Path) -> None:
+def test_an_error_is_told_with_its_number(syncer: SyncProcess, area: Path) -> None:
     searched = os.open(area, os.O_PATH)
     try:
         for _ in range(2):
@@ -70,27 +70,27 @@ def test_an_error_is_told_with_its_number(syncer: Syncer, area: Path) -> None:
         os.close(searched)
 
 
-def stored(syncer: Syncer, files: list[int]) -> list[int] | None:
+def stored(syncer: SyncProcess, files: list[int]) -> list[int] | None:
     """Return the errno of each."""
     syncer.start()
-    order = syncer.store(files)
+    order = syncer.request_file_sync(files)
     assert order is not None
     with closing(order):
-        assert order.is_over(60)
-        return order.numbers()
+        assert order.is_complete(60)
+        return order.results()
 
 
-def test_several_files_are_stored_and_each_has_its_errno(syncer: Syncer, area: Path) -> None:
-    files = [os.open(area / f"{number}", os.O_RDWR | os.O_CREAT) for number in range(MOST_FILES - 1)]
+def test_several_files_are_stored_and_each_has_its_errno(syncer: SyncProcess, area: Path) -> None:
+    files = [os.open(area / f"{number}", os.O_RDWR | os.O_CREAT) for number in range(MAX_FILES - 1)]
     files.insert(3, os.open(area, os.O_PATH))
     try:
-        assert stored(syncer, files) == [0] * 3 + [errno.EBADF] + [0] * (MOST_FILES - 4)
+        assert stored(syncer, files) == [0] * 3 + [errno.EBADF] + [0] * (MAX_FILES - 4)
     finally:
         for file in files:
             os.close(file)
 
 
-def test_nothing_waits_for_a_file(syncer: Syncer, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_waits_for_a_file(syncer: SyncProcess, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither does another file wait; the process has closed what it has stored."""
     calls = area / "calls"
     calls.write_bytes(b"")
@@ -98,44 +98,46 @@ def test_nothing_waits_for_a_file(syncer: Syncer, area: Path, monkeypatch: pytes
         monkeypatch.setenv(name, value)
     syncer.start()
     file = os.open(area / "file", os.O_RDWR | os.O_CREAT)
-    first, second = syncer.store([file]), syncer.store([file])
+    first, second = syncer.request_file_sync([file]), syncer.request_file_sync([file])
     os.close(file)
     assert first is not None and second is not None
     assert wait_until(lambda: calls.stat().st_size == 2), "both are under way"
     directory = os.open(area, os.O_RDONLY)
     syncer.sync(directory)
     os.close(directory)
-    assert not first.is_over(0.05)
+    assert not first.is_complete(0.05)
     calls.unlink()
     for order in (first, second):
         with closing(order):
-            assert order.is_over(60)
-            assert order.numbers() == [0]
+            assert order.is_complete(60)
+            assert order.results() == [0]
     assert syncer._process is not None
     held = [os.readlink(link) for link in Path(f"/proc/{syncer._process.pid}/fd").iterdir()]
     assert str(area / "file") not in held
 
 
-def test_a_file_whose_sync_hangs_is_left_behind(syncer: Syncer, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_whose_sync_hangs_is_left_behind(
+    syncer: SyncProcess, area: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = area / "calls"
     calls.write_bytes(b"")
     for name, value in {**preloaded(STORING), "PCOPY_TEST_STORES": str(calls)}.items():
         monkeypatch.setenv(name, value)
     syncer.start()
     file = os.open(area / "file", os.O_RDWR | os.O_CREAT)
-    order = syncer.store([file])
+    order = syncer.request_file_sync([file])
     os.close(file)
     assert order is not None
     assert wait_until(lambda: calls.stat().st_size == 1)
     syncer.close()
-    assert order.is_over(60)
+    assert order.is_complete(60)
     with pytest.raises(Problem) as caught:
-        order.numbers()
+        order.results()
     assert (caught.value.operation, caught.value.errno) == ("fdatasync", errno.EIO)
     order.close()
 
 
-def test_where_the_limit_of_open_files_is_met_the_caller_syncs(syncer: Syncer, area: Path) -> None:
+def test_where_the_limit_of_open_files_is_met_the_caller_syncs(syncer: SyncProcess, area: Path) -> None:
     syncer.start()
     files = [os.open(area / f"{number}", os.O_RDWR | os.O_CREAT) for number in range(8)]
     assert stored(syncer, files[:1]) == [0], "it is there"
@@ -149,7 +151,7 @@ def test_where_the_limit_of_open_files_is_met_the_caller_syncs(syncer: Syncer, a
             os.close(file)
 
 
-def test_no_signal_ends_it_but_sigkill(syncer: Syncer, directory: int) -> None:
+def test_no_signal_ends_it_but_sigkill(syncer: SyncProcess, directory: int) -> None:
     pid = started(syncer, directory)
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGQUIT):
         os.kill(pid, number)
@@ -161,20 +163,22 @@ def test_no_signal_ends_it_but_sigkill(syncer: Syncer, directory: int) -> None:
     assert caught.value.operation == "syncfs"
 
 
-def test_files_written_after_the_process_was_killed_are_stored_by_the_caller(syncer: Syncer, directory: int) -> None:
+def test_files_written_after_the_process_was_killed_are_stored_by_the_caller(
+    syncer: SyncProcess, directory: int
+) -> None:
     pid = started(syncer, directory)
     os.kill(pid, signal.SIGKILL)
     assert wait_until(lambda: state(pid) in ("Z", ""))
-    assert syncer.store([directory]) is None
+    assert syncer.request_file_sync([directory]) is None
 
 
-def test_this_process_hears_its_signals_as_before(syncer: Syncer, directory: int) -> None:
+def test_this_process_hears_its_signals_as_before(syncer: SyncProcess, directory: int) -> None:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     started(syncer, directory)
     assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
 
 
-def test_it_holds_no_descriptor_of_ours(syncer: Syncer, directory: int) -> None:
+def test_it_holds_no_descriptor_of_ours(syncer: SyncProcess, directory: int) -> None:
     reading, writing = os.pipe()
     os.set_inheritable(writing, True)
     try:
@@ -187,13 +191,13 @@ def test_it_holds_no_descriptor_of_ours(syncer: Syncer, directory: int) -> None:
     assert os.readlink(f"/proc/{pid}/cwd") == "/"
 
 
-def test_it_ends_when_it_is_closed(syncer: Syncer, directory: int) -> None:
+def test_it_ends_when_it_is_closed(syncer: SyncProcess, directory: int) -> None:
     pid = started(syncer, directory)
     syncer.close()
     assert wait_until(lambda: state(pid) in ("Z", ""))
 
 
-def test_a_sync_that_hangs_is_left_behind(syncer: Syncer, directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_that_hangs_is_left_behind(syncer: SyncProcess, directory: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in hanging_syncs(2).items():
         monkeypatch.setenv(name, value)
     pid = started(syncer, directory)
@@ -217,14 +221,14 @@ def test_a_sync_that_hangs_is_left_behind(syncer: Syncer, directory: int, monkey
 
 @pytest.mark.parametrize("program", ["/nonexistent", "/bin/false"])
 def test_where_it_cannot_be_started_the_sync_is_made_here(
-    syncer: Syncer, directory: int, area: Path, program: str, monkeypatch: pytest.MonkeyPatch
+    syncer: SyncProcess, directory: int, area: Path, program: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", program)
     syncer.start()
-    order = syncer.store([directory])
+    order = syncer.request_file_sync([directory])
     if order is not None:
-        assert order.is_over(60)
-        assert order.numbers() is None, "the caller syncs"
+        assert order.is_complete(60)
+        assert order.results() is None, "the caller syncs"
         order.close()
     syncer.sync(directory)
     searched = os.open(area, os.O_PATH)
@@ -238,7 +242,7 @@ def test_where_it_cannot_be_started_the_sync_is_made_here(
 
 @pytest.mark.parametrize("call", ["socket.socketpair", "subprocess.Popen"])
 def test_it_syncs_where_no_process_is_to_be_had(
-    syncer: Syncer, area: Path, monkeypatch: pytest.MonkeyPatch, call: str
+    syncer: SyncProcess, area: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     def refuse(*_: object, **__: object) -> NoReturn:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))

@@ -12,13 +12,21 @@ import pytest
 
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.temporary import PREFIX, TemporaryNames, create, put_in_place, remove, reopen, verify_name
+from pcopy.fsio.temporary import (
+    TEMPORARY_PREFIX,
+    TemporaryNames,
+    create_private_file,
+    remove_if_present,
+    rename_and_verify,
+    reopen_temporary,
+    verify_name,
+)
 from tests.support.files import replace_by_link
 from tests.support.users import NOBODY, as_user, is_root
 
 
 def make(directory: int, name: bytes = b"temporary") -> int:
-    descriptor = create(directory, name)
+    descriptor = create_private_file(directory, name)
     status = os.fstat(descriptor)
     os.close(descriptor)
     assert status.st_mode & 0o7777 == 0o600
@@ -66,10 +74,10 @@ def test_refuses(directory: int, area: Path, trick: str) -> None:
     TRICKS[trick](area / "temporary")
     before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(Problem) as caught:
-        reopen(directory, b"temporary", Identity(0, inode), 0)
+        reopen_temporary(directory, b"temporary", Identity(0, inode), 0)
     assert caught.value.errno in (errno.ESTALE, errno.ELOOP, errno.ENXIO, errno.EISDIR, errno.ENOENT)
     assert not caught.value.on_source
-    assert caught.value.again == (caught.value.errno in (errno.ESTALE, errno.ENOENT)), "it may be made again"
+    assert caught.value.may_retry == (caught.value.errno in (errno.ESTALE, errno.ENOENT)), "it may be made again"
     assert len(os.listdir("/proc/self/fd")) == before
 
 
@@ -83,15 +91,15 @@ def test_what_its_owner_may_not_write_to_any_more_may_be_made_again(directory: i
 
     def check() -> None:
         with pytest.raises(Problem) as caught:
-            reopen(directory, b"temporary", Identity(0, inode), 0)
+            reopen_temporary(directory, b"temporary", Identity(0, inode), 0)
         assert caught.value.errno == errno.EACCES
-        assert caught.value.again
+        assert caught.value.may_retry
 
     as_user(check)
 
 
 def test_reopens_for_writing_what_it_made(directory: int, area: Path) -> None:
-    descriptor = reopen(directory, b"temporary", Identity(0, make(directory)), 0)
+    descriptor = reopen_temporary(directory, b"temporary", Identity(0, make(directory)), 0)
     os.pwrite(descriptor, b"content", 0)
     os.close(descriptor)
     assert (area / "temporary").read_bytes() == b"content"
@@ -104,11 +112,11 @@ def test_file_of_a_server_that_shows_other_modes_must_still_show_them(directory:
     os.chown(area / "temporary", 12345, -1) if is_root() else pytest.skip("only root can give files away")
     (area / "temporary").chmod(0o755)
     if trick == "none":
-        os.close(reopen(directory, b"temporary", made, 0, shown))
+        os.close(reopen_temporary(directory, b"temporary", made, 0, shown))
         return
     TRICKS[trick](area / "temporary")
     with pytest.raises(Problem):
-        reopen(directory, b"temporary", made, 0, shown)
+        reopen_temporary(directory, b"temporary", made, 0, shown)
 
 
 def test_creates_new_files_only(directory: int, area: Path) -> None:
@@ -116,7 +124,7 @@ def test_creates_new_files_only(directory: int, area: Path) -> None:
     (area / "there").touch()
     for name in (b"dangling", b"there"):
         with pytest.raises(Problem) as caught:
-            create(directory, name)
+            create_private_file(directory, name)
         assert (caught.value.operation, caught.value.errno) == ("create", errno.EEXIST)
     assert not (area / "elsewhere").exists()
 
@@ -124,7 +132,7 @@ def test_creates_new_files_only(directory: int, area: Path) -> None:
 def test_a_link_is_replaced_and_not_followed(directory: int, area: Path) -> None:
     (area / "outside").write_bytes(b"outside")
     (area / "final").symlink_to("outside")
-    put_in_place(directory, b"temporary", b"final", make(directory))
+    rename_and_verify(directory, b"temporary", b"final", make(directory))
     assert (area / "outside").read_bytes() == b"outside"
     assert (area / "final").is_file() and not (area / "final").is_symlink()
 
@@ -133,7 +141,7 @@ def test_what_was_swapped_before_its_renaming_is_told(directory: int, area: Path
     inode = make(directory)
     another_file(area / "temporary")
     with pytest.raises(Problem) as caught:
-        put_in_place(directory, b"temporary", b"final", inode)
+        rename_and_verify(directory, b"temporary", b"final", inode)
     assert caught.value.errno == errno.ESTALE
     with pytest.raises(Problem) as caught:
         verify_name(directory, b"nothing", inode)
@@ -141,14 +149,14 @@ def test_what_was_swapped_before_its_renaming_is_told(directory: int, area: Path
 
 
 def test_removing_what_is_gone_is_no_problem(directory: int, area: Path) -> None:
-    remove(directory, b"absent")
+    remove_if_present(directory, b"absent")
     (area / "directory").mkdir()
     with pytest.raises(Problem):
-        remove(directory, b"directory")
+        remove_if_present(directory, b"directory")
 
 
 def test_names_are_never_the_same() -> None:
     ranks = [TemporaryNames(job, run, rank) for job in ("1", "11") for run in (1, 11) for rank in (1, 11)]
-    names = [names.next() for names in ranks for _ in range(20)]
+    names = [names.next_name() for names in ranks for _ in range(20)]
     assert len(set(names)) == len(names)
-    assert all(name.startswith(PREFIX) and b"/" not in name for name in names)
+    assert all(name.startswith(TEMPORARY_PREFIX) and b"/" not in name for name in names)

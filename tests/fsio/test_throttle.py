@@ -11,9 +11,9 @@ from random import Random
 import pytest
 
 from pcopy.fsio.contents import Digest
-from pcopy.fsio.data import Mover
-from pcopy.fsio.passage import Manner
-from pcopy.fsio.throttle import Bucket, Throttle
+from pcopy.fsio.data import ContentsCopier
+from pcopy.fsio.passage import CachePolicy
+from pcopy.fsio.throttle import Throttle, TokenBucket
 
 MIB = 1 << 20
 
@@ -34,53 +34,53 @@ class Clock:
         self.longest = max(self.longest, seconds)
 
 
-def throttled(mover: Mover, rate: float) -> Clock:
+def throttled(mover: ContentsCopier, rate: float) -> Clock:
     clock = Clock()
     mover.throttle = Throttle(clock, clock.sleep)
-    mover.throttle.allow(rate, inf)
+    mover.throttle.set_limits(rate, inf)
     return clock
 
 
 def test_what_was_taken_is_paid_at_the_rate() -> None:
-    bucket = Bucket(0.0)
-    bucket.allow(100.0, 0.0)
-    bucket.take(50)
-    assert bucket.wait(0.0) == 0.5
-    assert bucket.paid(0.2) == pytest.approx(20)
-    assert bucket.wait(0.5) == 0.0
-    assert bucket.paid(0.5) == 50
+    bucket = TokenBucket(0.0)
+    bucket.set_rate(100.0, 0.0)
+    bucket.charge(50)
+    assert bucket.seconds_to_wait(0.0) == 0.5
+    assert bucket.paid_tokens(0.2) == pytest.approx(20)
+    assert bucket.seconds_to_wait(0.5) == 0.0
+    assert bucket.paid_tokens(0.5) == 50
 
 
 def test_a_bucket_holds_a_tenth_of_a_second() -> None:
-    bucket = Bucket(0.0)
-    bucket.allow(100.0, 0.0)
-    bucket.take(60)
-    assert bucket.wait(1000.0) == 0.0
-    bucket.take(10)
-    assert bucket.wait(1000.0) == 0.0
-    bucket.take(1)
-    assert bucket.wait(1000.0) == pytest.approx(0.01)
+    bucket = TokenBucket(0.0)
+    bucket.set_rate(100.0, 0.0)
+    bucket.charge(60)
+    assert bucket.seconds_to_wait(1000.0) == 0.0
+    bucket.charge(10)
+    assert bucket.seconds_to_wait(1000.0) == 0.0
+    bucket.charge(1)
+    assert bucket.seconds_to_wait(1000.0) == pytest.approx(0.01)
 
 
 def test_without_a_limit_nothing_is_owed() -> None:
-    bucket = Bucket(0.0)
-    bucket.take(1 << 40)
-    assert bucket.wait(0.0) == 0.0
-    bucket.allow(1.0, 0.0)
-    bucket.take(5)
-    assert bucket.wait(0.0) == 5.0
-    bucket.allow(inf, 0.0)
-    assert bucket.wait(0.0) == 0.0
+    bucket = TokenBucket(0.0)
+    bucket.charge(1 << 40)
+    assert bucket.seconds_to_wait(0.0) == 0.0
+    bucket.set_rate(1.0, 0.0)
+    bucket.charge(5)
+    assert bucket.seconds_to_wait(0.0) == 5.0
+    bucket.set_rate(inf, 0.0)
+    assert bucket.seconds_to_wait(0.0) == 0.0
 
 
 def test_a_lower_rate_is_waited_for_longer() -> None:
     clock = Clock()
     throttle = Throttle(clock, clock.sleep)
-    throttle.allow(100.0, inf)
-    waiting = throttle.spend(100)
+    throttle.set_limits(100.0, inf)
+    waiting = throttle.charge_and_wait(100)
     for _ in range(25):
         next(waiting)
-    throttle.allow(10.0, inf)
+    throttle.set_limits(10.0, inf)
     assert list(waiting)
     assert clock.now == pytest.approx(0.5 + 5.0, abs=0.05)
 
@@ -88,8 +88,8 @@ def test_a_lower_rate_is_waited_for_longer() -> None:
 def test_whoever_waits_looks_up_every_20_ms() -> None:
     clock = Clock()
     throttle = Throttle(clock, clock.sleep)
-    throttle.allow(inf, 2.0)
-    assert len(list(throttle.spend(operations=4))) == pytest.approx(100, abs=2)
+    throttle.set_limits(inf, 2.0)
+    assert len(list(throttle.charge_and_wait(operations=4))) == pytest.approx(100, abs=2)
     assert clock.longest <= 0.02
     assert clock.now == pytest.approx(2.0)
 
@@ -108,12 +108,14 @@ def test_a_file_moves_at_the_rate(tmp_path: Path, how: str, size: int, rate: int
     (tmp_path / "from").write_bytes(contents)
     with open(tmp_path / "from", "rb") as source, open(tmp_path / "to", "w+b") as target:
         reflink = "auto" if how == "kernel" else "never"
-        mover = Mover(sparse=True, reflink=reflink, manner=Manner(direct=how == "direct"))
+        mover = ContentsCopier(sparse=True, reflink=reflink, cache_policy=CachePolicy(direct=how == "direct"))
         clock = throttled(mover, rate)
         status = os.fstat(source.fileno())
         devices = status.st_dev, os.fstat(target.fileno()).st_dev
         digest = Gathering() if how == "digest" else None
-        steps = list(mover.copy(source.fileno(), target.fileno(), 0, size, devices, holes=False, digest=digest))
+        steps = list(
+            mover.copy_range(source.fileno(), target.fileno(), 0, size, devices, may_have_holes=False, digest=digest)
+        )
     assert (tmp_path / "to").read_bytes() == contents
     assert digest is None or digest.seen == size
     assert sum(steps) == size
@@ -137,29 +139,29 @@ class Gathering(Digest):
 def test_holes_take_no_time(tmp_path: Path) -> None:
     with open(tmp_path / "from", "w+b") as source, open(tmp_path / "to", "w+b") as target:
         os.pwrite(source.fileno(), b"x" * MIB, 1000 * MIB)
-        mover = Mover(sparse=True, reflink="never")
+        mover = ContentsCopier(sparse=True, reflink="never")
         clock = throttled(mover, MIB)
         status = os.fstat(source.fileno())
         devices, extend = (status.st_dev,) * 2, partial(os.ftruncate, target.fileno())
-        assert sum(mover.fill(source.fileno(), target.fileno(), status, devices, extend=extend)) == 1001 * MIB
+        assert sum(mover.copy_all(source.fileno(), target.fileno(), status, devices, extend=extend)) == 1001 * MIB
     assert clock.now == pytest.approx(1.0, abs=0.1)
 
 
 def test_without_a_limit_no_step_is_divided() -> None:
     throttle = Throttle(Clock(), lambda seconds: pytest.fail("it sleeps"))
     assert not throttle.is_on
-    assert throttle.piece(8 * MIB) == 8 * MIB
-    assert list(throttle.spend(1 << 40, 1 << 40)) == []
+    assert throttle.piece_size(8 * MIB) == 8 * MIB
+    assert list(throttle.charge_and_wait(1 << 40, 1 << 40)) == []
 
 
 def test_while_it_is_held_nothing_begins_and_nothing_is_owed_for_it() -> None:
     clock = Clock()
     throttle = Throttle(clock, clock.sleep)
-    throttle.allow(inf, inf, held=True)
-    waiting = throttle.spend(100)
+    throttle.set_limits(inf, inf, is_paused=True)
+    waiting = throttle.charge_and_wait(100)
     for _ in range(500):
         next(waiting)
-    throttle.allow(1000.0, inf)
+    throttle.set_limits(1000.0, inf)
     assert list(waiting) == []
-    throttle.allow(inf, inf)
+    throttle.set_limits(inf, inf)
     assert not throttle.is_on

@@ -14,14 +14,14 @@ from threading import Event
 from typing import Any
 
 from pcopy.checkpoint.journal import FactJournal
-from pcopy.checkpoint.layout import clear
+from pcopy.checkpoint.layout import remove_job_files
 from pcopy.cli.pcopy import main
-from pcopy.engine.commit import Commit
+from pcopy.engine.commit import CutSchedule
 from pcopy.engine.driver import Driver
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Halt
 from pcopy.jobs import directories
-from pcopy.jobs.rank_store import RankStore
+from pcopy.jobs.rank_store import RankRecords
 from pcopy.launch import rank
 from pcopy.tasks.base.phases import Phase
 from pcopy.tools.director import CopyDirector
@@ -31,7 +31,7 @@ BUG = "broken on purpose"
 
 def break_rank(number: int) -> None:
     steps = 0
-    original = Driver._step
+    original = Driver._run_step
 
     def step(self: Driver) -> None:
         nonlocal steps
@@ -40,14 +40,14 @@ def break_rank(number: int) -> None:
             raise RuntimeError(BUG)
         original(self)
 
-    Driver._step = step  # type: ignore[method-assign]
+    Driver._run_step = step  # type: ignore[method-assign]
 
 
 def make_lock_late() -> None:
     """The only cut is in the last phase. A stop comes when all is done, so that nobody waits for that; rank 0 takes its
     time to remove the job."""
     is_over, is_last = Event(), Event()
-    take_lock, close, status = RankStore.take_lock, FactJournal.close, CopyDirector.status
+    take_lock, close, status = RankRecords.take_lock, FactJournal.close, CopyDirector.status
     next_phase = CopyDirector.next_phase
 
     def next_and_note(self: CopyDirector, phase: int, totals: tuple[int, ...]) -> int | None:
@@ -56,7 +56,7 @@ def make_lock_late() -> None:
             is_last.set()
         return following
 
-    def is_due(self: Commit, rank: int, *_: object) -> bool:
+    def is_due(self: CutSchedule, rank: int, *_: object) -> bool:
         due = is_last.is_set() and not rank
         is_last.clear()
         return due
@@ -65,7 +65,7 @@ def make_lock_late() -> None:
         is_over.set()
         return close(self, patience)
 
-    def take_late(self: RankStore) -> None:
+    def take_late(self: RankRecords) -> None:
         is_over.wait()
         time.sleep(0.3)
         take_lock(self)
@@ -75,18 +75,18 @@ def make_lock_late() -> None:
         return status(self, totals, halted)
 
     def clear_slowly(*given: Any) -> None:
-        clear(*given)
+        remove_job_files(*given)
         time.sleep(1)
 
     patches: list[tuple[Any, str, object]] = [
         (FactJournal, "close", close_later),
-        (RankStore, "take_lock", take_late),
-        (rank._Running, "_lock_early", lambda *_: None),  # as of a rank that had no task
+        (RankRecords, "take_lock", take_late),
+        (rank._RankRun, "_take_lock_first", lambda *_: None),  # as of a rank that had no task
         (CopyDirector, "status", status_and_stop),
         (CopyDirector, "next_phase", next_and_note),
-        (Commit, "is_due", is_due),
-        (directories, "clear", clear_slowly),
-        (rank, "Limits", partial(Limits, last_cut=0.2)),
+        (CutSchedule, "is_cut_due", is_due),
+        (directories, "remove_job_files", clear_slowly),
+        (rank, "Limits", partial(Limits, last_cut_patience=0.2)),
     ]
     for owner, name, replacement in patches:
         assert hasattr(owner, name)

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from pcopy import __version__
-from pcopy.errors import Refused
-from pcopy.fsio.kernel.choose import kernel_name
-from pcopy.launch.group import Hello, leaders
-from pcopy.launch.hosts import neighbour, read_hellos
+from pcopy.errors import RequestRefused
+from pcopy.fsio.kernel.choose import backend_name
+from pcopy.launch.group import RankDescription, first_ranks_of_hosts
+from pcopy.launch.hosts import checked_descriptions, next_rank_on_host
 from tests.launch.launchers import Launchers, assert_refused, told
 from tests.support.command import BEING_WRITTEN, REPOSITORY, Argument, pcopy, show, summary
 from tests.support.filesystems import mounted
@@ -147,7 +147,7 @@ def test_another_kernel_on_one_rank_is_told(launchers: Launchers, area: Path, so
     words: list[Argument] = [source, area / "copy"]
     other: list[Argument] = [":", "-n", "1", "env", "PCOPY_KERNEL=python", sys.executable, "-m", "pcopy"]
     run = pcopy(*words, *other, *words, wrap=launchers.line("hydra", 1))
-    if kernel_name() == "python":
+    if backend_name() == "python":
         assert not any("different kernels" in line for line in told(run)), show(run)
         return
     (line,) = (line for line in told(run) if "different kernels" in line)
@@ -164,19 +164,21 @@ def test_a_refusal_of_rank_0_is_told_once_and_touches_nothing(launchers: Launche
     assert os.listdir(area) == ["source"]
 
 
-def hello(host: str, machine: str = "", pids: str = "pid:[1]", version: str = __version__, words: str = "w") -> Hello:
-    return Hello(version, host, machine or host, "mnt:[1]", pids, 1, words)
+def hello(
+    host: str, machine: str = "", pids: str = "pid:[1]", version: str = __version__, words: str = "w"
+) -> RankDescription:
+    return RankDescription(version, host, machine or host, "mnt:[1]", pids, 1, words)
 
 
 def test_each_host_has_a_leader_and_each_kernel_and_pid_namespace_a_ring() -> None:
     hellos = [hello("a"), hello("b"), hello("a"), hello("b"), hello("a"), hello("c"), hello("a", pids="pid:[2]")]
-    assert leaders(hellos) == [0, 1, 5]
-    assert [neighbour(hellos, rank) for rank in range(7)] == [2, 3, 4, 1, 0, None, None]
+    assert first_ranks_of_hosts(hellos) == [0, 1, 5]
+    assert [next_rank_on_host(hellos, rank) for rank in range(7)] == [2, 3, 4, 1, 0, None, None]
 
 
 def test_a_hello_of_another_version_may_have_any_form() -> None:
-    with pytest.raises(Refused, match=r"rank 1 on b runs pcopy 9\.9"):
-        read_hellos([tuple(hello("a")), ("9.9", "b")])
-    with pytest.raises(Refused, match="other arguments"):
-        read_hellos([tuple(hello("a")), tuple(hello("a", words="x"))])
-    assert read_hellos([tuple(hello("a")), tuple(hello("b"))]) == [hello("a"), hello("b")]
+    with pytest.raises(RequestRefused, match=r"rank 1 on b runs pcopy 9\.9"):
+        checked_descriptions([tuple(hello("a")), ("9.9", "b")])
+    with pytest.raises(RequestRefused, match="other arguments"):
+        checked_descriptions([tuple(hello("a")), tuple(hello("a", words="x"))])
+    assert checked_descriptions([tuple(hello("a")), tuple(hello("b"))]) == [hello("a"), hello("b")]

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.engine.under_way import UnderWay
-from pcopy.fsio.kernel.interface import Doing, Load
-from pcopy.fsio.layout import LUSTRE
+from pcopy.engine.under_way import BegunTasks
+from pcopy.fsio.kernel.interface import PoolLoad, RowInProgress
+from pcopy.fsio.layout import LUSTRE_TYPE
 from pcopy.launch.in_flight import (
     FIRST_PAUSE,
     LONGEST_PAUSE,
-    WINDOW,
-    Growth,
-    InFlight,
-    Measured,
-    modifying_at_once,
-    run_queue_delay,
-    slots_for,
+    MIN_MEASUREMENT,
+    Measurement,
+    OperationLimit,
+    ThreadCountPolicy,
+    max_modifying_rows,
+    processor_wait_seconds,
+    task_slots,
 )
 
 EXT4 = 0xEF53
@@ -32,15 +32,15 @@ class Server:
     def __init__(self, latency: float = 0.001, processor: float = 0.00001, room: int = 1000) -> None:
         self.latency, self.processor, self.room = latency, processor, room
 
-    def window(self, threads: int, seconds: float = 1.0, delay: float = 0.0) -> Measured:
+    def window(self, threads: int, seconds: float = 1.0, delay: float = 0.0) -> Measurement:
         callers = max(1, threads)
         each = (self.latency + self.processor) * max(1.0, callers / self.room)
         operations = int(seconds * callers / each)
-        return Measured(seconds, seconds * callers, operations * self.processor, delay, operations)
+        return Measurement(seconds, seconds * callers, operations * self.processor, delay, operations)
 
 
-def steps(growth: Growth, server: Server, windows: int) -> list[int]:
-    return [growth.look(server.window(growth.threads)) for _ in range(windows)]
+def steps(growth: ThreadCountPolicy, server: Server, windows: int) -> list[int]:
+    return [growth.next_count(server.window(growth.threads)) for _ in range(windows)]
 
 
 def without_repeats(numbers: list[int]) -> list[int]:
@@ -48,75 +48,77 @@ def without_repeats(numbers: list[int]) -> list[int]:
 
 
 def test_it_grows_as_long_as_calls_wait_and_more_are_faster() -> None:
-    growth = Growth(64)
+    growth = ThreadCountPolicy(64)
     assert without_repeats(steps(growth, Server(), 20)) == [2, 4, 8, 16, 32, 64]
-    assert growth.is_settled
+    assert growth.is_final
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 8, 11])
 def test_it_stays_within_the_ranks_part(most: int) -> None:
-    growth = Growth(most)
+    growth = ThreadCountPolicy(most)
     assert max([0, *steps(growth, Server(), 20)]) == (most if most > 1 else 0)
-    assert growth.is_settled
+    assert growth.is_final
 
 
 def test_it_keeps_to_half_as_many_where_descriptors_run_out() -> None:
-    growth = Growth(64)
+    growth = ThreadCountPolicy(64)
     steps(growth, Server(), 20)
     growth.shrink()
-    assert growth.threads == 32 and growth.is_settled
+    assert growth.threads == 32 and growth.is_final
     assert max(steps(growth, Server(), 20)) == 32
 
 
 def test_a_step_that_brings_too_little_is_taken_back() -> None:
-    growth = Growth(64)
+    growth = ThreadCountPolicy(64)
     assert without_repeats(steps(growth, Server(room=8), 10))[:5] == [2, 4, 8, 16, 8]
-    assert not growth.is_settled
+    assert not growth.is_final
 
 
 @pytest.mark.parametrize(("gain", "stays"), [(1.05, False), (1.15, True)])
 def test_ten_percent_are_wanted(gain: float, stays: bool) -> None:
-    growth = Growth(2)
-    assert growth.look(Measured(1.0, 1.0, 0.0, 0.0, 1000)) == 2
-    assert growth.look(Measured(1.0, 2.0, 0.0, 0.0, 9)) == 2, "a window in which threads were started tells nothing"
-    assert growth.look(Measured(1.0, 2.0, 0.0, 0.0, int(1000 * gain))) == (2 if stays else 1)
+    growth = ThreadCountPolicy(2)
+    assert growth.next_count(Measurement(1.0, 1.0, 0.0, 0.0, 1000)) == 2
+    assert growth.next_count(Measurement(1.0, 2.0, 0.0, 0.0, 9)) == 2, (
+        "a window in which threads were started tells nothing"
+    )
+    assert growth.next_count(Measurement(1.0, 2.0, 0.0, 0.0, int(1000 * gain))) == (2 if stays else 1)
     if not stays:
-        assert growth.look(Measured(1.0, 1.0, 0.0, 0.0, 1000)) == 0
+        assert growth.next_count(Measurement(1.0, 1.0, 0.0, 0.0, 1000)) == 0
 
 
 def test_a_step_is_not_judged_before_there_is_enough_to_do_for_it() -> None:
-    growth = Growth(64)
+    growth = ThreadCountPolicy(64)
     while growth.threads < 4:
-        growth.look(Server().window(growth.threads))
-    assert [growth.look(Server().window(1)) for _ in range(3)] == [4, 4, 4]
+        growth.next_count(Server().window(growth.threads))
+    assert [growth.next_count(Server().window(1)) for _ in range(3)] == [4, 4, 4]
     assert growth.pause == 0
-    assert growth.look(Server().window(4)) == 8
+    assert growth.next_count(Server().window(4)) == 8
 
 
 def test_a_step_that_was_not_judged_is_taken_back_once_nothing_waits() -> None:
-    growth = Growth(64)
+    growth = ThreadCountPolicy(64)
     while growth.threads < 4:
-        growth.look(Server().window(growth.threads))
-    assert growth.look(Measured(1.0, 1.0, 0.9, 0.0, 10000)) == 2
+        growth.next_count(Server().window(growth.threads))
+    assert growth.next_count(Measurement(1.0, 1.0, 0.9, 0.0, 10000)) == 2
     assert growth.pause == FIRST_PAUSE
     assert without_repeats(steps(growth, Server(), 20))[-1] == 64
 
 
 def test_a_step_is_not_taken_back_because_other_work_has_begun() -> None:
-    growth, quick, slow = Growth(64), Server(latency=0.0002), Server(latency=0.002)
-    assert growth.look(quick.window(0)) == 2
-    assert growth.look(slow.window(2)) == 2, "a window in which threads were started tells nothing"
-    assert growth.look(slow.window(2)) == 1, "ten operations of the new work take as long as fifty of the old one"
-    assert growth.look(slow.window(2)) == 1, "the other one does not rest yet"
-    assert growth.look(slow.window(1)) == 2
+    growth, quick, slow = ThreadCountPolicy(64), Server(latency=0.0002), Server(latency=0.002)
+    assert growth.next_count(quick.window(0)) == 2
+    assert growth.next_count(slow.window(2)) == 2, "a window in which threads were started tells nothing"
+    assert growth.next_count(slow.window(2)) == 1, "ten operations of the new work take as long as fifty of the old one"
+    assert growth.next_count(slow.window(2)) == 1, "the other one does not rest yet"
+    assert growth.next_count(slow.window(1)) == 2
     assert growth.pause == 0
     assert without_repeats(steps(growth, slow, 20))[-1] == 64
 
 
 def test_after_steps_in_vain_it_is_content_for_longer_each_time() -> None:
-    growth, pauses = Growth(64), []
+    growth, pauses = ThreadCountPolicy(64), []
     for _ in range(60):
-        growth.look(Server(room=1).window(growth.threads))
+        growth.next_count(Server(room=1).window(growth.threads))
         if growth.pause:
             assert growth.threads == 0
             pauses.append(growth.pause)
@@ -127,16 +129,16 @@ def test_after_steps_in_vain_it_is_content_for_longer_each_time() -> None:
 @pytest.mark.parametrize(
     "window",
     [
-        Measured(1.0, 1.0, 0.98, 0.0, 10000),  # the calls are all work
-        Measured(1.0, 1.0, 0.25, 0.7, 10000),  # others have the processors
-        Measured(1.0, 1.0, 0.3, 0.25, 1000),  # some wait
-        Measured(1.0, 1.0, 0.1, 0.1, 20000),  # each waits, but for 40 microseconds: for a lock
-        Measured(0.0, 0.0, 0.0, 0.0, 0),
+        Measurement(1.0, 1.0, 0.98, 0.0, 10000),  # the calls are all work
+        Measurement(1.0, 1.0, 0.25, 0.7, 10000),  # others have the processors
+        Measurement(1.0, 1.0, 0.3, 0.25, 1000),  # some wait
+        Measurement(1.0, 1.0, 0.1, 0.1, 20000),  # each waits, but for 40 microseconds: for a lock
+        Measurement(0.0, 0.0, 0.0, 0.0, 0),
     ],
 )
-def test_it_does_not_grow_where_calls_do_not_wait(window: Measured) -> None:
-    growth = Growth(64)
-    assert [growth.look(window) for _ in range(5)] == [0] * 5
+def test_it_does_not_grow_where_calls_do_not_wait(window: Measurement) -> None:
+    growth = ThreadCountPolicy(64)
+    assert [growth.next_count(window) for _ in range(5)] == [0] * 5
     assert growth.pause == FIRST_PAUSE
 
 
@@ -148,24 +150,24 @@ class FakePool:
         self.threads = 0
         self.limits: list[tuple[int, int]] = []
         self.asked = 0
-        self._load = Load()
+        self._load = PoolLoad()
 
     def pass_time(self, seconds: float) -> None:
         more, load = self.server.window(self.threads, seconds), self._load
         operations = load.operations + more.operations
-        self._load = Load(load.busy + more.busy, load.wall + more.wall, load.processor + more.processor, operations)
+        self._load = PoolLoad(load.busy + more.busy, load.wall + more.wall, load.processor + more.processor, operations)
 
-    def want(self, threads: int) -> None:
+    def request_threads(self, threads: int) -> None:
         self.threads = threads
 
-    def load(self) -> Load:
+    def load(self) -> PoolLoad:
         self.asked += 1
         return self._load
 
-    def limit(self, ranks: int, modifying: int) -> None:
+    def set_limits(self, ranks: int, modifying: int) -> None:
         self.limits.append((ranks, modifying))
 
-    def oldest(self) -> Doing | None:
+    def oldest_row(self) -> RowInProgress | None:
         return None
 
 
@@ -179,16 +181,16 @@ class Clock:
 
 def run(
     pool: FakePool, asked: int, ranks: int, seconds: float, share: float = 0.0, modifying: int = 0
-) -> tuple[UnderWay, int]:
+) -> tuple[BegunTasks, int]:
     """A rank that looks every 5 ms. ``share`` of all time its threads could run, and have no processor."""
-    clock, under_way, threads = Clock(), UnderWay(0, 1), 1
+    clock, under_way, threads = Clock(), BegunTasks(0, 1), 1
 
     def delay() -> float:
         return clock.now * share * max(1, pool.threads)
 
-    in_flight = InFlight(pool, under_way, asked, ranks, lambda: modifying, clock, delay)
+    in_flight = OperationLimit(pool, under_way, asked, ranks, lambda: modifying, clock, delay)
     while clock.now < seconds:
-        in_flight.look()
+        in_flight.measure_and_adapt()
         clock.now += 0.005
         pool.pass_time(0.005)
         threads = max(threads, pool.threads)
@@ -205,7 +207,7 @@ def test_the_ranks_of_a_host_share_it(ranks: int, most: int) -> None:
 
 def test_it_is_found_out_soon() -> None:
     pool = FakePool(Server())
-    run(pool, 0, 8, 12 * WINDOW)
+    run(pool, 0, 8, 12 * MIN_MEASUREMENT)
     assert pool.threads == 8
 
 
@@ -213,7 +215,7 @@ def test_what_is_asked_for_is_had_and_never_measured() -> None:
     pool = FakePool(Server(latency=0.0, processor=0.001))
     under_way, _ = run(pool, 7, 3, 2.0, modifying=5)
     assert (pool.threads, pool.asked, pool.limits) == (7, 0, [(3, 5)])
-    assert under_way.slots == slots_for(7) == 7
+    assert under_way.slots == task_slots(7) == 7
     pool = FakePool(Server())
     under_way, most = run(pool, 1, 1, 2.0)
     assert (pool.threads, pool.asked, most) == (0, 0, 1)
@@ -229,14 +231,14 @@ def test_a_busy_host_is_no_slow_server() -> None:
 
 
 def test_the_delay_of_this_process() -> None:
-    before = run_queue_delay()
+    before = processor_wait_seconds()
     others = [multiprocessing.Process(target=sum, args=(range(10**7),)) for _ in range(2 * (os.cpu_count() or 1))]
     for other in others:
         other.start()
     sum(range(10**6))
     for other in others:
         other.join()
-    assert run_queue_delay() > before >= 0.0
+    assert processor_wait_seconds() > before >= 0.0
 
 
 def test_modifying_operations_on_lustre(tmp_path: Path) -> None:
@@ -247,8 +249,8 @@ def test_modifying_operations_on_lustre(tmp_path: Path) -> None:
         (place / name / "max_mod_rpcs_in_flight").write_text(number)
     (place / "num_refs").write_text("1")
     places = [str(tmp_path / "nowhere"), str(place)]
-    assert modifying_at_once([EXT4], 1, places) == 0
-    assert modifying_at_once([EXT4, LUSTRE], 1, places) == 7
-    assert modifying_at_once([LUSTRE], 2, places) == 3
-    assert modifying_at_once([LUSTRE], 8, places) == 1
-    assert modifying_at_once([LUSTRE], 1, places[:1]) == 7
+    assert max_modifying_rows([EXT4], 1, places) == 0
+    assert max_modifying_rows([EXT4, LUSTRE_TYPE], 1, places) == 7
+    assert max_modifying_rows([LUSTRE_TYPE], 2, places) == 3
+    assert max_modifying_rows([LUSTRE_TYPE], 8, places) == 1
+    assert max_modifying_rows([LUSTRE_TYPE], 1, places[:1]) == 7

@@ -11,9 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.errors import Refused
-from pcopy.launch.launcher import Wire, conflicting, identify, is_launched, speaks
-from pcopy.launch.mpi_library import candidates, fits
+from pcopy.errors import RequestRefused
+from pcopy.launch.launcher import (
+    LauncherInterface,
+    conflicting_prefixes,
+    identify_launch,
+    is_launched,
+    is_reporting_rank,
+)
+from pcopy.launch.mpi_library import candidate_libraries, is_compatible
 from tests.launch.launchers import HYDRA, OPEN_MPI_LIBRARY
 from tests.support.command import REPOSITORY
 
@@ -27,29 +33,29 @@ PMI2 = {**STEP, "PMI_SIZE": "4", "PMI_RANK": "2", "PMI_FD": "9", "PMI_JOBID": "5
 @pytest.mark.parametrize(
     ("environment", "wire", "by_srun"),
     [
-        (HYDRA_SETS, Wire.PMI, False),
-        (OPEN_MPI_SETS, Wire.OPEN_MPI, False),
-        (STEP, Wire.NOTHING, True),
-        ({**STEP, "PMIX_NAMESPACE": "slurm.pmix.5.0", "PMIX_RANK": "2"}, Wire.PMIX, True),
-        (PMI2, Wire.PMI, True),
+        (HYDRA_SETS, LauncherInterface.PMI, False),
+        (OPEN_MPI_SETS, LauncherInterface.OPEN_MPI, False),
+        (STEP, LauncherInterface.NOTHING, True),
+        ({**STEP, "PMIX_NAMESPACE": "slurm.pmix.5.0", "PMIX_RANK": "2"}, LauncherInterface.PMIX, True),
+        (PMI2, LauncherInterface.PMI, True),
         # mpiexec starts its daemons by srun, one a host: what counts is what it tells its own ranks
-        ({**STEP, "SLURM_STEP_NUM_TASKS": "2", **HYDRA_SETS}, Wire.PMI, False),
-        ({**STEP, "SLURM_STEP_NUM_TASKS": "2", **OPEN_MPI_SETS}, Wire.OPEN_MPI, False),
-        ({**OPEN_MPI_SETS, "PMI_SIZE": "4"}, Wire.OPEN_MPI, False),
+        ({**STEP, "SLURM_STEP_NUM_TASKS": "2", **HYDRA_SETS}, LauncherInterface.PMI, False),
+        ({**STEP, "SLURM_STEP_NUM_TASKS": "2", **OPEN_MPI_SETS}, LauncherInterface.OPEN_MPI, False),
+        ({**OPEN_MPI_SETS, "PMI_SIZE": "4"}, LauncherInterface.OPEN_MPI, False),
     ],
 )
-def test_size_and_wire(environment: Mapping[str, str], wire: Wire, by_srun: bool) -> None:
+def test_size_and_wire(environment: Mapping[str, str], wire: LauncherInterface, by_srun: bool) -> None:
     assert is_launched(environment)
-    launch = identify(environment)
-    assert (launch.wire, launch.size, launch.by_srun) == (wire, 4, by_srun)
-    assert not speaks(environment)
-    assert not launch.alone
+    launch = identify_launch(environment)
+    assert (launch.interface, launch.size, launch.is_by_srun) == (wire, 4, by_srun)
+    assert not is_reporting_rank(environment)
+    assert not launch.is_single_rank
 
 
 @pytest.mark.parametrize("environment", [{}, BATCH, {"SLURM_STEP_NUM_TASKS": "4", **BATCH}, {"PMI_RANK": "1"}])
 def test_what_is_no_launcher(environment: Mapping[str, str]) -> None:
     assert not is_launched(environment)
-    assert speaks(environment)
+    assert is_reporting_rank(environment)
 
 
 @pytest.mark.parametrize(
@@ -64,47 +70,51 @@ def test_what_is_no_launcher(environment: Mapping[str, str]) -> None:
 )
 def test_sizes_that_differ_or_are_none_are_refused(environment: Mapping[str, str]) -> None:
     assert is_launched(environment)
-    assert speaks(environment)
-    with pytest.raises(Refused):
-        identify(environment)
+    assert is_reporting_rank(environment)
+    with pytest.raises(RequestRefused):
+        identify_launch(environment)
 
 
 def test_a_step_of_one_task_is_plain_and_one_rank_of_mpiexec_is_one_rank() -> None:
     shell = {**STEP, "SLURM_STEP_NUM_TASKS": "1"}
-    assert identify(shell).is_plain
-    assert identify({**shell, "PMI_SIZE": "1", "PMI_JOBID": "5.0"}).is_plain
+    assert identify_launch(shell).is_single_task_step
+    assert identify_launch({**shell, "PMI_SIZE": "1", "PMI_JOBID": "5.0"}).is_single_task_step
     for one in ({**HYDRA_SETS, "PMI_SIZE": "1"}, {**OPEN_MPI_SETS, "OMPI_COMM_WORLD_SIZE": "1"}):
-        assert identify(one).alone
-        assert not identify(one).is_plain
+        assert identify_launch(one).is_single_rank
+        assert not identify_launch(one).is_single_task_step
 
 
 def test_which_library_fits_which_launcher() -> None:
     fitting = {
         (wire, vendor, pmix)
-        for wire in Wire
+        for wire in LauncherInterface
         for vendor in ("Open MPI", "MPICH", "Intel MPI", "unknown")
         for pmix in (False, True)
-        if fits(wire, vendor, pmix)
+        if is_compatible(wire, vendor, pmix)
     }
-    for wire in Wire:
+    for wire in LauncherInterface:
         for pmix in (False, True):
-            assert ((wire, "Open MPI", pmix) in fitting) == (wire in (Wire.OPEN_MPI, Wire.PMIX))
+            assert ((wire, "Open MPI", pmix) in fitting) == (
+                wire in (LauncherInterface.OPEN_MPI, LauncherInterface.PMIX)
+            )
             for vendor in ("MPICH", "Intel MPI"):
-                assert ((wire, vendor, pmix) in fitting) == (pmix or wire in (Wire.PMI, Wire.NOTHING))
+                assert ((wire, vendor, pmix) in fitting) == (
+                    pmix or wire in (LauncherInterface.PMI, LauncherInterface.NOTHING)
+                )
             assert (wire, "unknown", pmix) in fitting
 
 
 def test_variables_of_another_launcher_are_told_apart() -> None:
-    assert conflicting(Wire.PMI) == ("PMIX_",)
-    assert conflicting(Wire.OPEN_MPI) == ("PMI_",)
-    assert conflicting(Wire.PMIX) == conflicting(Wire.NOTHING) == ()
+    assert conflicting_prefixes(LauncherInterface.PMI) == ("PMIX_",)
+    assert conflicting_prefixes(LauncherInterface.OPEN_MPI) == ("PMI_",)
+    assert conflicting_prefixes(LauncherInterface.PMIX) == conflicting_prefixes(LauncherInterface.NOTHING) == ()
 
 
 def test_candidates_are_of_the_kind_that_the_launcher_wants() -> None:
-    assert OPEN_MPI_LIBRARY in candidates(Wire.OPEN_MPI)
-    assert OPEN_MPI_LIBRARY in candidates(Wire.PMIX)
-    for wire in (Wire.PMI, Wire.NOTHING):
-        found = list(candidates(wire))
+    assert OPEN_MPI_LIBRARY in candidate_libraries(LauncherInterface.OPEN_MPI)
+    assert OPEN_MPI_LIBRARY in candidate_libraries(LauncherInterface.PMIX)
+    for wire in (LauncherInterface.PMI, LauncherInterface.NOTHING):
+        found = list(candidate_libraries(wire))
         assert found[-1] == "libmpi.so.12"
         if HYDRA.exists():
             assert str(Path(sys.prefix, "lib", "libmpi.so.12")) in found

@@ -9,11 +9,11 @@ from random import Random
 
 import pytest
 
-from pcopy.engine.messages import Answer, Message, Query
+from pcopy.engine.messages import CounterQuery, CounterSums, Message
 from pcopy.engine.progress import CounterTree
 from pcopy.engine.steering import Duty
 from pcopy.fsio.throttle import Throttle
-from pcopy.launch.steersman import Steersman, Wanted
+from pcopy.launch.steersman import RankLimits, UserLimits
 
 MIB = 1 << 20
 STEP = 0.02
@@ -36,7 +36,7 @@ class Ranks:
         self.random = Random(seed)
         self.throttles = [Throttle(lambda: self.now, self._never) for _ in range(size)]
         self.steering = [
-            Steersman(rank, size, throttle, Wanted(limit), lambda: self.now)
+            RankLimits(rank, size, throttle, UserLimits(limit), lambda: self.now)
             for rank, throttle in enumerate(self.throttles)
         ]
         self.trees = [CounterTree(rank, size, 2, [0], steering=each) for rank, each in enumerate(self.steering)]
@@ -54,14 +54,16 @@ class Ranks:
         end = self.now + seconds
         while self.now < end:
             if self.now >= next_query:
-                self._send(0, self.trees[0].ask())
+                self._send(0, self.trees[0].start_query())
                 next_query += QUERY
             while self._under_way and self._under_way[0][0] <= self.now:
                 _, _, source, rank, message = heapq.heappop(self._under_way)
                 tree = self.trees[rank]
-                assert isinstance(message, Query | Answer)
+                assert isinstance(message, CounterQuery | CounterSums)
                 said = (
-                    tree.receive_query(message) if isinstance(message, Query) else tree.receive_answer(source, message)
+                    tree.receive_query(message)
+                    if isinstance(message, CounterQuery)
+                    else tree.receive_answer(source, message)
                 )
                 self._send(rank, said)
             for rank in range(len(self.throttles)):
@@ -76,9 +78,9 @@ class Ranks:
 
     def _move(self, rank: int) -> None:
         speed, throttle = self.demand(rank, self.now), self.throttles[rank]
-        while speed and self._begun[rank] <= self.now and throttle.bytes.wait(self.now) <= 0:
-            size = self.piece or throttle.piece(8 * MIB)
-            throttle.bytes.take(size)
+        while speed and self._begun[rank] <= self.now and throttle.bytes.seconds_to_wait(self.now) <= 0:
+            size = self.piece or throttle.piece_size(8 * MIB)
+            throttle.bytes.charge(size)
             self.moved.append((self.now, size))
             self._begun[rank] = max(self._begun[rank], self.now - STEP) + size / speed
 
@@ -151,13 +153,13 @@ def test_what_comes_in_lumps_is_paid_for() -> None:
 def test_a_limit_that_changes_holds_from_then_on() -> None:
     ranks = Ranks(5, 100 * MIB, always)
     ranks.run(20)
-    ranks.steering[0].wanted = Wanted(10 * MIB)
+    ranks.steering[0].requested = UserLimits(10 * MIB)
     ranks.run(20)
     assert all(each == pytest.approx(10 * MIB, rel=0.05) for each in ranks.windows(24.0))
-    ranks.steering[0].wanted = Wanted(0)
+    ranks.steering[0].requested = UserLimits(0)
     ranks.run(1)
     assert not any(throttle.is_on for throttle in ranks.throttles)
-    ranks.steering[0].wanted = Wanted(20 * MIB)
+    ranks.steering[0].requested = UserLimits(20 * MIB)
     ranks.run(16)
     assert all(each == pytest.approx(20 * MIB, rel=0.05) for each in ranks.windows(43.0))
 
@@ -165,7 +167,7 @@ def test_a_limit_that_changes_holds_from_then_on() -> None:
 def test_without_a_limit_nothing_is_charged() -> None:
     ranks = Ranks(3, 0, always, piece=MIB)
     ranks.run(2)
-    assert all(throttle.bytes.paid(9.0) == 0 and throttle.bytes.rate == inf for throttle in ranks.throttles)
+    assert all(throttle.bytes.paid_tokens(9.0) == 0 and throttle.bytes.rate == inf for throttle in ranks.throttles)
 
 
 @pytest.mark.parametrize(
@@ -180,10 +182,10 @@ def test_without_a_limit_nothing_is_charged() -> None:
 )
 def test_the_first_ranks_are_active(active: int, paused: bool, duties: list[Duty]) -> None:
     ranks = Ranks(3, 0, always)
-    ranks.steering[0].wanted = Wanted(active=active, paused=paused)
+    ranks.steering[0].requested = UserLimits(active=active, paused=paused)
     ranks.run(1)
     assert [each.duty for each in ranks.steering] == duties
     assert [throttle.is_on for throttle in ranks.throttles] == [paused] * 3
-    ranks.steering[0].wanted = Wanted()
+    ranks.steering[0].requested = UserLimits()
     ranks.run(1)
     assert {each.duty for each in ranks.steering} == {Duty.ALL}

@@ -7,14 +7,14 @@ import random
 import pytest
 
 from pcopy.lustre.blob import (
-    ALL,
-    BadLayout,
+    ALL_OSTS,
     Component,
+    InvalidLayout,
     Striping,
-    describe,
-    parse,
-    without_released,
-    write,
+    describe_layout,
+    pack_layout,
+    parse_layout,
+    without_released_flag,
 )
 from tests.lustre.recorded import RECORDED
 from tests.lustre.standin import RELEASED, composite, parsed, plain
@@ -37,11 +37,11 @@ SAID = {
 @pytest.mark.parametrize("kind", RECORDED)
 def test_all_kinds_are_read(kind: str) -> None:
     blob = bytes.fromhex(RECORDED[kind])
-    got, wanted = parse(blob), parsed(blob)
-    assert describe(got) == SAID[kind]
+    got, wanted = parse_layout(blob), parsed(blob)
+    assert describe_layout(got) == SAID[kind]
     assert (got.is_composite, got.mirrors) == (wanted.composite, wanted.mirrors)
     for one, other in zip(got.components, wanted.components, strict=True):
-        assert (one.stripes, one.size, one.pool.decode(), one.pattern) == (
+        assert (one.stripes, one.stripe_size, one.pool.decode(), one.pattern) == (
             (other.count, other.size, other.pool, other.pattern)
         )
         assert (one.start, one.end, one.flags) == (other.start, other.end, other.flags)
@@ -51,9 +51,9 @@ def test_all_kinds_are_read(kind: str) -> None:
 @pytest.mark.parametrize("kind", RECORDED)
 def test_what_is_written_asks_for_the_same(kind: str) -> None:
     """Without the objects that a file has, which are the server's to choose."""
-    striping = parse(bytes.fromhex(RECORDED[kind]))
-    written = write(striping)
-    assert parse(written).normal == striping.normal
+    striping = parse_layout(bytes.fromhex(RECORDED[kind]))
+    written = pack_layout(striping)
+    assert parse_layout(written).normalised == striping.normalised
     again = parsed(written)
     assert not any(component.osts for component in again.components)
     assert len(written) < len(RECORDED[kind]) // 2
@@ -61,15 +61,15 @@ def test_what_is_written_asks_for_the_same(kind: str) -> None:
 
 def test_a_released_file_is_asked_for_as_one_that_is_there() -> None:
     for blob in (plain(4, MIB, pattern=1 | RELEASED), composite((2**64 - 1, plain(2, MIB, pattern=1 | RELEASED)))):
-        asked = parsed(without_released(blob))
+        asked = parsed(without_released_flag(blob))
         assert [each.pattern for each in asked.components] == [1]
-        assert parse(blob).normal == parse(without_released(blob)).normal
+        assert parse_layout(blob).normalised == parse_layout(without_released_flag(blob)).normalised
 
 
 def test_wishes_are_written() -> None:
-    asked = parsed(write(Striping((Component(ALL, 65536),))))
+    asked = parsed(pack_layout(Striping((Component(ALL_OSTS, 65536),))))
     assert (asked.count, asked.size, asked.components[0].offset) == (0xFFFF, 65536, 0xFFFF)
-    asked = parsed(write(Striping((Component(3, 0, pool=b"fast"),))))
+    asked = parsed(pack_layout(Striping((Component(3, 0, pool=b"fast"),))))
     assert (asked.count, asked.size, asked.pool) == (3, 0, "fast")
 
 
@@ -84,8 +84,8 @@ def test_wishes_are_written() -> None:
     ],
 )
 def test_what_is_none_is_told(blob: bytes, why: str) -> None:
-    with pytest.raises(BadLayout, match=why):
-        parse(blob)
+    with pytest.raises(InvalidLayout, match=why):
+        parse_layout(blob)
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -102,11 +102,11 @@ def test_any_bytes_are_a_layout_or_none(seed: int) -> None:
         if of.random() < 0.3:
             del blob[of.randrange(len(blob)) :]
         try:
-            striping = parse(bytes(blob))
-        except BadLayout:
+            striping = parse_layout(bytes(blob))
+        except InvalidLayout:
             continue
         read += 1
-        assert describe(striping) and isinstance(striping.unit, int)
-        assert parse(write(striping)).is_composite == striping.is_composite
-        assert len(without_released(bytes(blob))) == len(blob)
+        assert describe_layout(striping) and isinstance(striping.largest_stripe_size, int)
+        assert parse_layout(pack_layout(striping)).is_composite == striping.is_composite
+        assert len(without_released_flag(bytes(blob))) == len(blob)
     assert read > 200

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pcopy.lustre.restripe import keep_project
+from pcopy.lustre.restripe import copy_project_id
 from tests.lustre.conftest import POOLS, Lustre
 from tests.lustre.standin import END, ON_MDT, ORACLE, SERVER, composite, plain
 from tests.lustre.test_copies import MIB, make, run
@@ -229,7 +229,7 @@ def test_the_space_counts_for_the_project_of_a_file(on: Place) -> None:
     other.touch()
     subprocess.run(["xfs_io", "-c", "chproj 81", one], check=True)
     with one.open("r+b") as from_, other.open("r+b") as to:
-        keep_project(from_.fileno(), to.fileno())
+        copy_project_id(from_.fileno(), to.fileno())
     told = subprocess.run(["xfs_io", "-r", "-c", "lsproj", other], check=True, capture_output=True, text=True)
     assert told.stdout == "projid = 81\n"
 

@@ -12,7 +12,7 @@ import pytest
 
 from bench import page, ways
 from bench.datasets import SHAPES
-from bench.latency import built, is_possible
+from bench.latency import can_mount, compiled_program
 from tests.support.oracle import differences
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,7 +37,7 @@ def put(area: Path, name: str, line: str) -> None:
 
 
 def test_times_of_all_ways_are_written_down(area: Path) -> None:
-    for name in {*ways.PEERS, "drm", *(name.partition(" ")[0] for name in ways.SUITE)}:
+    for name in {*ways.PEERS, "drm", *(name.partition(" ")[0] for name in ways.MPIFILEUTILS)}:
         put(area, name, "exit 97")  # what is installed beside the peers that were asked for is never run
     put(area, "xcp", 'while [ $# -gt 2 ]; do shift; done; exec cp -rT "$1" "$2"')
     done = run(area, "--only", "small", "remove", "--fs", "tmpfs")
@@ -59,7 +59,7 @@ def test_times_of_all_ways_are_written_down(area: Path) -> None:
 
 
 def test_a_slow_file_system_tells_how_many_operations_there_were(area: Path) -> None:
-    if not is_possible():
+    if not can_mount():
         pytest.skip("it takes root and libfuse3-dev")
     done = run(area, "--only", "latency-1", "--delay", "100", "--rounds", "1")
     assert done.returncode == 0, done.stderr
@@ -87,7 +87,7 @@ def test_the_bare_calls_make_a_whole_copy(how: tuple[str, str], area: Path) -> N
     (source / "link").symlink_to("nowhere")
     (source / "fdtree" / "d1").chmod(0o2750)
     (source / "fdtree" / "f0000000").chmod(0o4711)
-    subprocess.run([built(BARE, "-lpthread"), *how, source, area / "copy"], check=True)
+    subprocess.run([compiled_program(BARE, "-lpthread"), *how, source, area / "copy"], check=True)
     assert differences(source, area / "copy") == []
 
 
@@ -95,7 +95,7 @@ def test_the_bare_calls_end_at_what_they_cannot_copy(area: Path) -> None:
     (area / "source").mkdir()
     (area / "source" / "file").touch()
     os.setxattr(area / "source" / "file", "user.x", b"1")
-    command: list[str | Path] = [built(BARE, "-lpthread"), "-p", "2", area / "source", area / "copy"]
+    command: list[str | Path] = [compiled_program(BARE, "-lpthread"), "-p", "2", area / "source", area / "copy"]
     done = subprocess.run(command, check=False, capture_output=True, timeout=60)
     assert done.returncode == 1
     assert b"extended attributes of /file" in done.stderr

@@ -14,13 +14,13 @@ from threading import Barrier
 
 import pytest
 
-from bench.latency import Slow, is_possible, slow
+from bench.latency import SlowMount, can_mount, mounted_slow
 from tests.support.filesystems import Place
 from tests.support.oracle import differences
 from tests.support.trees import random_tree
 from tests.support.users import NOBODY, as_user
 
-pytestmark = pytest.mark.skipif(not is_possible(), reason="it takes root and libfuse3-dev")
+pytestmark = pytest.mark.skipif(not can_mount(), reason="it takes root and libfuse3-dev")
 
 MILLISECOND = 0.001
 RENAME_NOREPLACE, RENAME_EXCHANGE = 1, 2
@@ -37,7 +37,7 @@ def test_a_tree_that_is_copied_through_it_is_as_one_that_is_not(kind: str, on: P
     backing.mkdir()
     random_tree(backing / "source", seed=7, files=80, privileged=True)
     copied(backing / "source", place / "direct")
-    with slow(backing) as mounted:
+    with mounted_slow(backing) as mounted:
         copied(mounted.path / "source", mounted.path / "through")
         assert differences(mounted.path / "source", place / "direct") == []
         assert differences(place / "direct", mounted.path / "through") == []
@@ -45,9 +45,9 @@ def test_a_tree_that_is_copied_through_it_is_as_one_that_is_not(kind: str, on: P
 
 
 @pytest.fixture
-def mounted(area: Path) -> Iterator[Slow]:
+def mounted(area: Path) -> Iterator[SlowMount]:
     (area / "backing").mkdir()
-    with slow(area / "backing") as made:
+    with mounted_slow(area / "backing") as made:
         yield made
 
 
@@ -55,7 +55,7 @@ def mounted(area: Path) -> Iterator[Slow]:
 def test_a_file_without_a_name_is_still_there_for_who_has_it_open(kind: str, on: Place) -> None:
     backing = on(kind) / "backing"
     backing.mkdir()
-    with slow(backing) as mounted, open(mounted.path / "file", "wb+") as kept:
+    with mounted_slow(backing) as mounted, open(mounted.path / "file", "wb+") as kept:
         (mounted.path / "file").unlink()
         kept.write(b"content")
         kept.flush()
@@ -65,7 +65,7 @@ def test_a_file_without_a_name_is_still_there_for_who_has_it_open(kind: str, on:
         assert (status.st_mode & 0o7777, status.st_mtime_ns, status.st_nlink, status.st_size) == (0o640, 6, 0, 7)
 
 
-def test_links_renames_and_exclusive_creation(mounted: Slow) -> None:
+def test_links_renames_and_exclusive_creation(mounted: SlowMount) -> None:
     one, other = mounted.path / "one", mounted.path / "other"
     one.write_bytes(b"1")
     other.write_bytes(b"2")
@@ -86,7 +86,7 @@ def renamed(one: Path, other: Path, flags: int) -> int:
     return ctypes.get_errno() if done else 0
 
 
-def test_holes_and_ranges_and_places(mounted: Slow) -> None:
+def test_holes_and_ranges_and_places(mounted: SlowMount) -> None:
     with open(mounted.path / "sparse", "wb+") as sparse, open(mounted.path / "copy", "wb+") as copy:
         sparse.truncate(1 << 20)
         os.pwrite(sparse.fileno(), b"here", 1 << 19)
@@ -94,11 +94,11 @@ def test_holes_and_ranges_and_places(mounted: Slow) -> None:
         assert os.copy_file_range(sparse.fileno(), copy.fileno(), 4, 1 << 19, 0) == 4
         os.fsync(copy.fileno())
     assert (mounted.backing / "copy").read_bytes() == b"here"
-    assert mounted.counts()["copy_file_range"] == 1
+    assert mounted.operation_counts()["copy_file_range"] == 1
     assert os.statvfs(mounted.path).f_blocks == os.statvfs(mounted.backing).f_blocks
 
 
-def test_others_make_what_is_theirs_and_only_where_they_may(mounted: Slow) -> None:
+def test_others_make_what_is_theirs_and_only_where_they_may(mounted: SlowMount) -> None:
     (mounted.path / "closed").mkdir(mode=0o755)
     shared = mounted.path / "shared"
     shared.mkdir()
@@ -112,7 +112,7 @@ def test_others_make_what_is_theirs_and_only_where_they_may(mounted: Slow) -> No
     assert (told["file"].st_mode & 0o7777, told["below"].st_mode & 0o7777) == (0o640, 0o2750)
 
 
-def test_an_inode_keeps_its_handle_when_the_kernel_forgets_it(mounted: Slow) -> None:
+def test_an_inode_keeps_its_handle_when_the_kernel_forgets_it(mounted: SlowMount) -> None:
     for name in ("one", "other"):
         (mounted.path / name).touch()
     before = [handle(mounted.path / name) for name in ("one", "other")]
@@ -124,7 +124,7 @@ def test_an_inode_keeps_its_handle_when_the_kernel_forgets_it(mounted: Slow) -> 
 def test_an_inode_that_gets_an_old_number_has_another_handle(on: Place) -> None:
     backing = on("ext4") / "backing"
     backing.mkdir()
-    with slow(backing) as mounted:
+    with mounted_slow(backing) as mounted:
         handles = set()
         for _ in range(3):
             (mounted.path / "file").touch()
@@ -144,16 +144,16 @@ def handle(path: Path) -> bytes:
     return room.raw
 
 
-def test_counts_are_true(mounted: Slow) -> None:
-    before = mounted.counts()
+def test_counts_are_true(mounted: SlowMount) -> None:
+    before = mounted.operation_counts()
     for number in range(10):
         (mounted.path / f"file{number}").write_bytes(b"content")
-    made = mounted.counts() - before
+    made = mounted.operation_counts() - before
     assert {kind: made[kind] for kind in ("create", "write", "flush", "unlink", "read")} == {
         "create": 10, "write": 10, "flush": 10, "unlink": 0, "read": 0
     }  # fmt: skip
     (mounted.backing / "file1").read_bytes()
-    assert mounted.counts()["read"] == 0
+    assert mounted.operation_counts()["read"] == 0
 
 
 @pytest.mark.alone
@@ -162,9 +162,9 @@ def test_many_wait_at_once_but_those_that_change_one_directory_wait_for_each_oth
     (area / "backing").mkdir()
     for number in range(most):
         (area / "backing" / f"d{number}").mkdir()
-    with slow(area / "backing", {"statfs": 20_000, "unlink": 20_000}) as mounted:
+    with mounted_slow(area / "backing", {"statfs": 20_000, "unlink": 20_000}) as mounted:
         assert at_once(most, lambda number: os.statvfs(mounted.path)) < 10 * 20 * MILLISECOND
-        assert most / 2 < mounted.most_at_once() <= most
+        assert most / 2 < mounted.max_concurrent() <= most
         assert at_once(1, lambda number: [os.statvfs(mounted.path) for _ in range(10)]) >= 10 * 20 * MILLISECOND
         for number in range(most):
             (mounted.path / f"d{number}" / "file").touch()
@@ -172,9 +172,9 @@ def test_many_wait_at_once_but_those_that_change_one_directory_wait_for_each_oth
         for number in range(10):
             (mounted.path / f"file{number}").touch()
         assert at_once(10, lambda number: os.unlink(mounted.path / f"file{number}")) >= 10 * 20 * MILLISECOND
-        assert mounted.counts()["unlink"] == most + 10
-        mounted.delay(unlink=10)
-        assert mounted.most_at_once() == 0
+        assert mounted.operation_counts()["unlink"] == most + 10
+        mounted.set_delays(unlink=10)
+        assert mounted.max_concurrent() == 0
 
 
 def at_once(threads: int, call: Callable[[int], object]) -> float:
@@ -196,7 +196,7 @@ def at_once(threads: int, call: Callable[[int], object]) -> float:
 
 def test_it_is_gone_when_its_context_ends_also_if_it_is_in_use(area: Path) -> None:
     (area / "backing").mkdir()
-    with pytest.raises(KeyError), slow(area / "backing") as mounted:
+    with pytest.raises(KeyError), mounted_slow(area / "backing") as mounted:
         held = os.open(mounted.path, os.O_RDONLY)
         raise KeyError
     os.close(held)
@@ -204,7 +204,7 @@ def test_it_is_gone_when_its_context_ends_also_if_it_is_in_use(area: Path) -> No
     assert os.listdir(area) == ["backing"]
 
 
-def test_what_it_does_not_understand_it_refuses(mounted: Slow) -> None:
+def test_what_it_does_not_understand_it_refuses(mounted: SlowMount) -> None:
     for mistake in ({"nothing": 1}, {"lookup": -1}):
         with pytest.raises(OSError, match="Invalid argument"):
-            mounted.delay(**mistake)
+            mounted.set_delays(**mistake)

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.latency import Slow, is_possible, slow
-from pcopy.fsio.kernel.choose import kernel_name
+from bench.latency import SlowMount, can_mount, mounted_slow
+from pcopy.fsio.kernel.choose import backend_name
 from tests.support.command import pcopy
 from tests.support.oracle import differences
 
 pytestmark = [
-    pytest.mark.skipif(not is_possible(), reason="it takes root and libfuse3-dev"),
-    pytest.mark.skipif(kernel_name() != "c", reason="there is no kernel in C here"),
+    pytest.mark.skipif(not can_mount(), reason="it takes root and libfuse3-dev"),
+    pytest.mark.skipif(backend_name() != "c", reason="there is no kernel in C here"),
 ]
 
 DIRECTORIES, FILES = 24, 40
@@ -37,10 +37,10 @@ def tree(area: Path) -> Path:
 
 
 @pytest.fixture
-def storage(tree: Path) -> Iterator[Slow]:
-    with slow(tree.parent, entry_timeout=REMEMBERED, attribute_timeout=REMEMBERED) as mounted:
+def storage(tree: Path) -> Iterator[SlowMount]:
+    with mounted_slow(tree.parent, entry_timeout=REMEMBERED, attribute_timeout=REMEMBERED) as mounted:
         time.sleep(2 * REMEMBERED)
-        mounted.delay(all=LATENCY)
+        mounted.set_delays(all=LATENCY)
         yield mounted
 
 
@@ -55,15 +55,15 @@ def storage(tree: Path) -> Iterator[Slow]:
 )
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_tree_is_not_gone_through_one_by_one(
-    storage: Slow, program: str, words: tuple[str, ...], least: int, ranks: int
+    storage: SlowMount, program: str, words: tuple[str, ...], least: int, ranks: int
 ) -> None:
     there = [storage.path / "tree" if word == "TREE" else word for word in words]
     pcopy(*there, program=program, ranks=ranks).check_returncode()
-    assert storage.most_at_once() >= least
+    assert storage.max_concurrent() >= least
 
 
-def test_many_directories_are_copied_into_at_once(storage: Slow, tree: Path) -> None:
+def test_many_directories_are_copied_into_at_once(storage: SlowMount, tree: Path) -> None:
     pcopy("-q", tree, storage.path / "copy", ranks=1).check_returncode()
-    assert storage.most_at_once() >= 16
-    storage.delay(all=0)
+    assert storage.max_concurrent() >= 16
+    storage.set_delays(all=0)
     assert differences(tree, storage.backing / "copy") == []

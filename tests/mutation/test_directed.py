@@ -4,11 +4,20 @@ from __future__ import annotations
 
 import pytest
 
-from pcopy.engine.messages import Answer, Halt, Reply, Request, Signal, Stamp, Start, Work
+from pcopy.engine.messages import (
+    AddressedTasks,
+    CounterSums,
+    CreditReturn,
+    Halt,
+    Stamp,
+    StartPhase,
+    TaskReply,
+    TaskRequest,
+)
 from pcopy.engine.progress import CounterTree
 from pcopy.engine.states import State
-from pcopy.engine.task import Spawn
-from pcopy.engine.termination import DEEPEST, DijkstraScholten
+from pcopy.engine.task import NewTask
+from pcopy.engine.termination import MAX_DEPTH, DijkstraScholtenDetector
 from pcopy.errors import InvariantBroken
 from tests.engine.plans import Network, Planned
 from tests.engine.simulation import SMALL, Simulation
@@ -17,44 +26,44 @@ from tests.engine.spoken import Directions, Spoken, asking, task, without
 
 def test_a_later_note_is_none_of_what_was_stolen() -> None:
     spoken, victim, request = asking(1, 3)
-    spoken.hear(victim, Reply(0, request.sequence, (task(1), task(2), task(3))))
-    spoken.hear(0, Work(0, (task(9, owner=1),)))
-    assert spoken.node.take() == task(9, owner=1)
-    spoken.node.under_way.sliced(task(9, owner=1))
-    assert spoken.hear(2, Request(0, 1)) == [(2, Reply(0, 1, ()))]
+    spoken.hear(victim, TaskReply(0, request.sequence, (task(1), task(2), task(3))))
+    spoken.hear(0, AddressedTasks(0, (task(9, owner=1),)))
+    assert spoken.node.take_task() == task(9, owner=1)
+    spoken.node.begun_tasks.record_slice(task(9, owner=1))
+    assert spoken.hear(2, TaskRequest(0, 1)) == [(2, TaskReply(0, 1, ()))]
 
 
 def test_what_ran_before_is_none_of_what_was_stolen() -> None:
     """While its request is under way a rank may get work of its own; a slice of that says nothing of what comes."""
     spoken, victim, request = asking(1, 3)
-    spoken.hear(0, Work(0, (task(9, owner=1),)))
-    spoken.run(Spawn(0, b"own", 1))
-    running = spoken.node.take()
+    spoken.hear(0, AddressedTasks(0, (task(9, owner=1),)))
+    spoken.run(NewTask(0, b"own", 1))
+    running = spoken.node.take_task()
     assert running is not None
     assert running.payload == b"own"
-    spoken.hear(victim, Reply(0, request.sequence, (task(1), task(2))))
-    spoken.node.under_way.sliced(running)
-    assert spoken.hear(2, Request(0, 1)) == [(2, Reply(0, 1, ()))]
+    spoken.hear(victim, TaskReply(0, request.sequence, (task(1), task(2))))
+    spoken.node.begun_tasks.record_slice(running)
+    assert spoken.hear(2, TaskRequest(0, 1)) == [(2, TaskReply(0, 1, ()))]
 
 
 def test_a_reply_is_taken_once() -> None:
     spoken, victim, request = asking(1, 3)
-    spoken.hear(victim, Reply(0, request.sequence, (task(1),)))
+    spoken.hear(victim, TaskReply(0, request.sequence, (task(1),)))
     with pytest.raises(InvariantBroken, match="had not asked for"):
-        spoken.hear(victim, Reply(0, request.sequence, (task(2),)))
+        spoken.hear(victim, TaskReply(0, request.sequence, (task(2),)))
 
 
 def test_addressed_tasks_travel_within_the_message_limit() -> None:
     spoken, _, _ = asking(1, 3)
-    spoken.hear(0, Work(0, (task(1, owner=1),)))
-    said = without(spoken.run(*(Spawn(0, bytes(6 << 20), 1, owner=2) for _ in range(5))), Request)
-    assert [len(message.tasks) for _, message in said if isinstance(message, Work)] == [2, 2, 1]
+    spoken.hear(0, AddressedTasks(0, (task(1, owner=1),)))
+    said = without(spoken.run(*(NewTask(0, bytes(6 << 20), 1, owner=2) for _ in range(5))), TaskRequest)
+    assert [len(message.tasks) for _, message in said if isinstance(message, AddressedTasks)] == [2, 2, 1]
 
 
 def test_a_halted_rank_asks_for_nothing() -> None:
     spoken, victim, request = asking(1, 3)
     spoken.hear(0, Halt("signal"))
-    assert spoken.hear(victim, Reply(0, request.sequence, ()), now=1.0) == []
+    assert spoken.hear(victim, TaskReply(0, request.sequence, ()), now=1.0) == []
     spoken.node.tick(9.0)
     assert spoken.said() == []
 
@@ -63,28 +72,28 @@ def test_a_halt_before_the_start_of_a_rank_alone() -> None:
     spoken = Spoken(0, 1, Directions(first=4, phases=2))
     spoken.node.halt(Halt("signal"), 0.0)
     spoken.node.start(0.0)
-    assert spoken.node.take() is None
+    assert spoken.node.take_task() is None
     spoken.node.tick(0.0)
-    assert (spoken.node.state, spoken.node.phase, spoken.node.dropped) == (State.CLOSED, 0, 4)
+    assert (spoken.node.state, spoken.node.phase, spoken.node.dropped_count) == (State.CLOSED, 0, 4)
 
 
 def test_a_phase_begins_only_when_the_last_is_over() -> None:
     spoken, victim, request = asking(1, 3)
-    spoken.hear(victim, Reply(0, request.sequence, (task(1),)))  # it takes part again
-    assert spoken.node.take() is not None
+    spoken.hear(victim, TaskReply(0, request.sequence, (task(1),)))  # it takes part again
+    assert spoken.node.take_task() is not None
     with pytest.raises(InvariantBroken):
-        spoken.hear(0, Start(1))
+        spoken.hear(0, StartPhase(1))
 
 
 def test_a_late_answer_answers_no_later_query() -> None:
     root = CounterTree(0, 2, 2, [1])
-    root.ask()
-    root.ask()
-    assert root.receive_answer(1, Answer(1, (5,), ())) == []
-    assert root.report is not None
-    assert (root.report.sequence, root.report.silent) == (1, (1,))
-    root.receive_answer(1, Answer(2, (7,), ()))
-    assert (root.report.sequence, root.report.totals, root.report.silent) == (2, (8,), ())
+    root.start_query()
+    root.start_query()
+    assert root.receive_answer(1, CounterSums(1, (5,), ())) == []
+    assert root.latest_sums is not None
+    assert (root.latest_sums.sequence, root.latest_sums.silent_ranks) == (1, (1,))
+    root.receive_answer(1, CounterSums(2, (7,), ()))
+    assert (root.latest_sums.sequence, root.latest_sums.totals, root.latest_sums.silent_ranks) == (2, (8,), ())
 
 
 def test_slow_answers_are_complete_and_soon_enough() -> None:
@@ -97,13 +106,13 @@ def test_slow_answers_are_complete_and_soon_enough() -> None:
 
 def test_credits_are_conserved() -> None:
     """However many messages of work a deep rank sends: what it holds and what it gave is what it got."""
-    rank = DijkstraScholten(1)
+    rank = DijkstraScholtenDetector(1)
     rank.begin_phase(0)
-    assert rank.received(2, Stamp(3, 100, DEEPEST)) == []
-    assert rank.received(4, Stamp(3, 50, DEEPEST)) == []
+    assert rank.count_received(2, Stamp(3, 100, MAX_DEPTH)) == []
+    assert rank.count_received(4, Stamp(3, 50, MAX_DEPTH)) == []
     given = own = 0
     for _ in range(80):
-        stamp = rank.sent()
+        stamp = rank.count_sent()
         assert stamp.credits > 0
         if stamp.account == 3:
             given += stamp.credits
@@ -112,17 +121,17 @@ def test_credits_are_conserved() -> None:
             own += stamp.credits
     assert given
     assert own
-    assert rank.idle() == []
-    assert rank.receive(5, Signal(0, own)) == []
-    assert rank.idle() == [(3, Signal(0, 150 - given))]
+    assert rank.handle_idle() == []
+    assert rank.handle_message(5, CreditReturn(0, own)) == []
+    assert rank.handle_idle() == [(3, CreditReturn(0, 150 - given))]
 
 
 def test_credits_of_the_own_account_come_home() -> None:
-    rank = DijkstraScholten(1)
+    rank = DijkstraScholtenDetector(1)
     rank.begin_phase(0)
-    rank.received(0, Stamp(0, 7))
-    stamp = rank.sent()
+    rank.count_received(0, Stamp(0, 7))
+    stamp = rank.count_sent()
     assert stamp.account == 1
-    assert rank.idle() == []
-    assert rank.received(2, stamp) == []  # by way of a rank that gave them on
-    assert rank.idle() == [(0, Signal(0, 7))]
+    assert rank.handle_idle() == []
+    assert rank.count_received(2, stamp) == []  # by way of a rank that gave them on
+    assert rank.handle_idle() == [(0, CreditReturn(0, 7))]

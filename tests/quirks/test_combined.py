@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from bench.latency import is_possible
-from pcopy.fsio.sequential import examine
+from bench.latency import can_mount
+from pcopy.fsio.sequential import examine_directory
 from tests.support import native
 from tests.support.command import Argument, pcopy, show, summary
 from tests.support.oracle import differences
 from tests.support.quirks import quirky
 
-pytestmark = pytest.mark.skipif(not is_possible(), reason="it takes root and libfuse3-dev")
+pytestmark = pytest.mark.skipif(not can_mount(), reason="it takes root and libfuse3-dev")
 
 OBJECTS = ("sequential", "no_dot_names", "fixed_mode=0755", "close_time", "fsync=EINVAL", "link=EPERM")
 MADE_UP = ("rename=ENOSYS", "no_dot_names", "fixed_owner=65534", "close_time", "no_blocks")
@@ -113,7 +113,8 @@ def test_jobs_examine_one_directory_at_the_same_time(area: Path) -> None:
     with quirky(backing, "rename=ENOSYS") as mounted:
         path = os.fsencode(mounted / "copy")
         examinations = [
-            threading.Thread(target=lambda: found.extend(examine(path).lacking for _ in range(15))) for _ in range(4)
+            threading.Thread(target=lambda: found.extend(examine_directory(path).unsupported for _ in range(15)))
+            for _ in range(4)
         ]
         for examination in examinations:
             examination.start()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.latency import slow
+from bench.latency import mounted_slow
 from tests.quirks.programs import CASES, run
 from tests.support.command import Argument, pcopy, show
 from tests.support.files import NOW, noise, write
@@ -96,9 +96,9 @@ def test_one_file_only_is_made_to_find_out_about_times(source: Path, area: Path,
     backing.mkdir()
     with quirky(backing):
         pass  # skipped here, where nothing can be mounted
-    with slow(backing) as mounted:
+    with mounted_slow(backing) as mounted:
         run("pcopy", f"{source}/inner/", mounted.path / "first", kernel=kernel, ranks=1)
-        counts = mounted.counts()
+        counts = mounted.operation_counts()
     assert counts["write"] == 20 + 1 + 2, counts
     assert sum(each.stat().st_size for each in (backing / "first/deep").iterdir()) == 30
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import pytest
 
-from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.kernel.batches import List, Listed
-from pcopy.fsio.kernel.columns import Code, Verdicts
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.kernel.batches import ListNames, ListResult
+from pcopy.fsio.kernel.columns import RowCode, Verdicts
 from pcopy.walk import listing
 from tests.support.command import Completed, pcopy, show
 from tests.support.filesystems import scratch
@@ -92,33 +92,33 @@ class Batches:
     def __init__(self, *batches: tuple[bytes, ...]) -> None:
         self._batches = [*batches]
 
-    def next(self) -> Listed:
+    def next(self) -> ListResult:
         names = self._batches.pop(0)
         verdicts = Verdicts(1)
-        verdicts.codes[0] = Code.DONE
+        verdicts.codes[0] = RowCode.DONE
         numbers = array("Q", range(10, 10 + len(names)))
-        rest = List(0) if self._batches else None
-        return Listed(verdicts, b"/".join(names), len(names), b"f" * len(names), numbers, rest)
+        rest = ListNames(0) if self._batches else None
+        return ListResult(verdicts, b"/".join(names), len(names), b"f" * len(names), numbers, rest)
 
 
 def listed(kernel: Batches, monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, int]]:
     """All names with their inode numbers, as a ``Listing`` yields them."""
 
-    def waited(*_: object) -> Stepwise[Listed]:
+    def waited(*_: object) -> TicketGenerator[ListResult]:
         return kernel.next()
         yield
 
     class Submitted:
         def submit(self, batch: object) -> None: ...
 
-    monkeypatch.setattr(listing, "waited", waited)
-    begun = listing.Listing(Submitted(), kernel.next())  # type: ignore[arg-type]
+    monkeypatch.setattr(listing, "await_ticket", waited)
+    begun = listing.DirectoryListing(Submitted(), kernel.next())  # type: ignore[arg-type]
     all_names: list[tuple[bytes, int]] = []
     is_more = True
     while is_more:
         if begun.number:
             all_names += zip(begun.names.split(b"/"), begun.listed.inodes, strict=True)
-        steps = begun.go_on()
+        steps = begun.next_batch()
         try:
             while True:
                 next(steps)
@@ -134,6 +134,6 @@ def test_names_repeated_in_a_later_batch_are_dropped(monkeypatch: pytest.MonkeyP
 
 
 def test_names_remembered_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listing, "MOST_REMEMBERED", 2)
+    monkeypatch.setattr(listing, "MAX_REMEMBERED_NAMES", 2)
     kernel = Batches((b"a", b"b"), (b"c", b"d"), (b"c",), (b"e", b"a"))
     assert [name for name, _ in listed(kernel, monkeypatch)] == [b"a", b"b", b"c", b"d", b"e", b"a"]

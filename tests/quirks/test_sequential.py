@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.latency import is_possible
+from bench.latency import can_mount
 from tests.support import native
 from tests.support.command import Argument, Completed, pcopy, show, succeed, summary
 from tests.support.faults import require_strace
@@ -23,7 +23,7 @@ from tests.support.oracle import changes, differences, snapshot
 from tests.support.processes import background, wait_until
 from tests.support.quirks import quirky
 
-pytestmark = pytest.mark.skipif(not is_possible(), reason="it takes root and libfuse3-dev")
+pytestmark = pytest.mark.skipif(not can_mount(), reason="it takes root and libfuse3-dev")
 
 LARGE = 6 << 20
 SAYS_SO = "each file was written under its own name, in order, by one rank"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.latency import Slow, is_possible, slow
+from bench.latency import SlowMount, can_mount, mounted_slow
 from tests.e2e.test_silence import HOST, PROMPT, Listener, impatient
 from tests.quirks.world import make_tree
 from tests.support.command import Argument, succeed
@@ -22,18 +22,20 @@ SLOWLY: tuple[Argument, ...] = ("--oplimit", "30", "--checkpoint-interval", "0.1
 
 
 @pytest.fixture
-def odd(area: Path) -> Iterator[Slow]:
-    if not is_possible():
+def odd(area: Path) -> Iterator[SlowMount]:
+    if not can_mount():
         pytest.skip("it takes root and libfuse3-dev")
     (area / "backing").mkdir()
-    with slow(area / "backing") as mounted:
+    with mounted_slow(area / "backing") as mounted:
         yield mounted
 
 
 @pytest.mark.in_turn(2)
 @pytest.mark.parametrize("kernel", ["c", "python"])
 @pytest.mark.parametrize("side", ["source", "destination"])
-def test_silent_server_is_reported_and_a_signal_ends_the_job(area: Path, odd: Slow, side: str, kernel: str) -> None:
+def test_silent_server_is_reported_and_a_signal_ends_the_job(
+    area: Path, odd: SlowMount, side: str, kernel: str
+) -> None:
     env = {"XDG_STATE_HOME": str(area / "state"), "PCOPY_KERNEL": kernel}
     source, target = (odd.path / "tree", area / "copy") if side == "source" else (area / "tree", odd.path / "copy")
     make_tree(odd.backing / "tree" if side == "source" else source)
@@ -51,7 +53,7 @@ def test_silent_server_is_reported_and_a_signal_ends_the_job(area: Path, odd: Sl
             time.sleep(0.5)
             assert run.process.poll() is None
         finally:
-            odd.answer_again()
+            odd.end_silence()
         silencer.join(PROMPT)
         assert run.end(PROMPT) == 75, listener.text
         assert run.survivors() == []

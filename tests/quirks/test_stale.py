@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from pcopy.fsio import patience
-from pcopy.fsio.directories import Directories
+from pcopy.fsio.directories import RootDirectories
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.temporary import create
+from pcopy.fsio.temporary import create_private_file
 from tests.e2e.test_few_descriptors import kernel_of
 from tests.support.command import Argument, pcopy, show
 from tests.support.oracle import differences
@@ -71,11 +71,11 @@ def test_what_is_stale_is_opened_once_more(area: Path, which: str, kernel: str) 
 
 def test_the_retry_follows_no_link_and_compares_the_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What took the name between two tries is refused as it would be at the first try."""
-    monkeypatch.setattr(patience, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(patience, "RETRY_PAUSES", (0.0, 0.0, 0.0))
     (tmp_path / "directory").mkdir()
     (tmp_path / "elsewhere").mkdir()
     base = os.open(tmp_path, os.O_RDONLY)
-    identity = Directories(base, 1, on_source=False).identity(b"directory")
+    identity = RootDirectories(base, 1, on_source=False).identity(b"directory")
     real = os.open
     tried: list[int] = []
 
@@ -97,13 +97,13 @@ def test_the_retry_follows_no_link_and_compares_the_item(tmp_path: Path, monkeyp
 
     replaced_by("link")
     with pytest.raises(Problem) as caught:
-        Directories(base, 1, on_source=False).open(b"directory", identity)
+        RootDirectories(base, 1, on_source=False).open(b"directory", identity)
     assert caught.value.errno in (errno.ENOTDIR, errno.ELOOP)
     assert len(tried) >= 2
     assert all(flags & os.O_NOFOLLOW for flags in tried)
     replaced_by("directory")
     with pytest.raises(Problem) as caught:
-        Directories(base, 1, on_source=False).open(b"directory", identity)
+        RootDirectories(base, 1, on_source=False).open(b"directory", identity)
     assert caught.value.errno == errno.ESTALE
     assert len(tried) == 2
     os.close(base)
@@ -118,5 +118,5 @@ def test_what_makes_a_file_is_not_tried_again(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(os, "open", stale)
     with pytest.raises(Problem):
-        create(0, b"new")
+        create_private_file(0, b"new")
     assert tries == [b"new"]

@@ -9,7 +9,7 @@ from zlib import crc32
 
 import pytest
 
-from bench.latency import Slow, is_possible, slow
+from bench.latency import SlowMount, can_mount, mounted_slow
 from tests.quirks.cells import CELLS, Outcome, World, complaints, reported, show
 from tests.quirks.table import TABLE, Expected, Row, expected
 from tests.quirks.world import clone, make_tree, same
@@ -32,13 +32,13 @@ def original() -> Iterator[Path]:
 
 
 @pytest.fixture
-def odd(original: Path) -> Iterator[Slow]:
+def odd(original: Path) -> Iterator[SlowMount]:
     """The file system. Each row has its own, since the kernel remembers what is not implemented."""
-    if not is_possible():
+    if not can_mount():
         pytest.skip("it takes root and libfuse3-dev")
     with scratch() as place:
         (place / "backing").mkdir()
-        with slow(place / "backing") as mounted:
+        with mounted_slow(place / "backing") as mounted:
             yield mounted
 
 
@@ -81,7 +81,7 @@ def judged(world: World, outcome: Outcome, wanted: Expected) -> Iterator[str]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("row", [pytest.param(row, id=f"{row.quirks or 'none'}-{at}") for at, row in enumerate(TABLE)])
 def test_each_program_copies_or_reports(
-    original: Path, odd: Slow, session_scratch: Path, row: Row, monkeypatch: pytest.MonkeyPatch
+    original: Path, odd: SlowMount, session_scratch: Path, row: Row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong: list[str] = []
     for kernel in kernels_of(row):
@@ -91,7 +91,7 @@ def test_each_program_copies_or_reports(
     assert not wrong, "\n".join(wrong)
 
 
-def run_cell(original: Path, odd: Slow, scratch_place: Path, row: Row, cell: str) -> list[str]:
+def run_cell(original: Path, odd: SlowMount, scratch_place: Path, row: Row, cell: str) -> list[str]:
     area, backing = scratch_place / "quirks", odd.backing
     ranks = 1 + (seed() + crc32(f"{row.quirks}{cell}".encode())) % 2
     area.mkdir()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from bench.latency import is_possible
+from bench.latency import can_mount
 from tests.support.command import pcopy, show
 from tests.support.quirks import quirky
 
-pytestmark = pytest.mark.skipif(not is_possible(), reason="it takes root and libfuse3-dev")
+pytestmark = pytest.mark.skipif(not can_mount(), reason="it takes root and libfuse3-dev")
 
 PROGRAMS = {
     "pcopy": ("{source}/", "{there}/copy"),

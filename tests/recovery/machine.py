@@ -27,8 +27,8 @@ from typing import Any
 
 import pcopy
 from pcopy import libc
-from pcopy.beside import Bell as RealBell
-from pcopy.beside import Beside as RealBeside
+from pcopy.beside import BackgroundThread as RealBeside
+from pcopy.beside import OneShotSignal as RealBell
 from pcopy.fsio import identity, naming, preserve, syncer
 from tests.recovery.disk import USER
 from tests.recovery.lookup import FIRST_DESCRIPTOR
@@ -97,7 +97,9 @@ class _Syncer:
         pass
 
 
-def _give_name(namer: naming.Namer, flag: int, directory: int, temporary: bytes, device: int, name: bytes) -> bool:
+def _give_name(
+    namer: naming.NoReplaceRenamer, flag: int, directory: int, temporary: bytes, device: int, name: bytes
+) -> bool:
     given: bool = _here().calls.give_name(flag, directory, temporary, name)
     return given
 
@@ -122,12 +124,12 @@ def _table() -> list[tuple[Any, str, Simulated]]:
         (time, "time", lambda world: lambda: world.now),
         (time, "time_ns", lambda world: lambda: int(world.now * 1e9)),
         (time, "sleep", lambda world: world.sleep),
-        (libc, "birth_of", _by_name("birth_of")),
+        (libc, "birth_time", _by_name("birth_of")),
         (libc, "sync_file_range", _returning(None)),
         (identity, "mark_of", _by_name("mark_of")),
         (libc, "type_of_file_system", _by_name("type_of_file_system")),
         (syncer, "sync_file_system", _by_name("syncfs")),
-        (preserve, "capable", _returning(False)),
+        (preserve, "has_capability", _returning(False)),
     ]
 
 
@@ -174,14 +176,14 @@ def installed() -> Iterator[None]:
                 if value == id(real) and vars(module)[own] is real:
                     change(module, own, call)
         exchanged = (
-            *((syncer.Syncer, _Syncer), (RealBeside, _beside), (RealBell, _bell)),
+            *((syncer.SyncProcess, _Syncer), (RealBeside, _beside), (RealBell, _bell)),
             *((SimpleQueue, _queue), (allocate_lock, _mutex)),
         )
         for real_class, simulated_class in exchanged:
             for module, own, value in users:
                 if value == id(real_class):
                     change(module, own, simulated_class)
-        change(naming.Namer, "_rename", _give_name)
+        change(naming.NoReplaceRenamer, "_renameat2", _give_name)
         change(sys, "unraisablehook", partial(_unraisable, sys.unraisablehook))
         yield
     finally:

@@ -21,24 +21,24 @@ from pcopy.cli.pcopy import parse
 from pcopy.engine import driver
 from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Halt, Message
-from pcopy.engine.node import Node
-from pcopy.engine.task import Spawn, Task
-from pcopy.engine.ticket import Wake
+from pcopy.engine.node import RankNode
+from pcopy.engine.task import NewTask, Task
+from pcopy.engine.ticket import WakeDescriptor
 from pcopy.fsio import directories
 from pcopy.fsio.kernel import interface, python
 from pcopy.jobs import lifecycle
 from pcopy.jobs.directories import NoJob
 from pcopy.launch import rank
-from pcopy.launch.group import Group
-from pcopy.launch.mounts import Mounts, agree_on_mounts, open_roots
-from pcopy.launch.tool import Ended
+from pcopy.launch.group import ProcessGroup
+from pcopy.launch.mounts import MountsBelowRoots, agree_on_mounts, open_roots
+from pcopy.launch.tool import JobResult
 from pcopy.launch.watch.signals import StopSignals
 from pcopy.tasks import copying, runner
 from pcopy.tasks.base import dividing, spreading
 from pcopy.tasks.base.job import Failure, Totals
-from pcopy.tasks.base.kind import Kind
+from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.directories import scan_dir
-from pcopy.tools.copy import COPY, CopyPreparation
+from pcopy.tools.copy import COPY_TOOL, CopyJob
 from pcopy.walk import listing
 from tests.recovery.machine import modules, spool
 from tests.recovery.waits import DriverWake, Waits
@@ -86,29 +86,29 @@ def shrunk(sizes: Sizes) -> Iterator[Waits]:
         return sizes.chunk
 
     changes = [
-        (rank, "limits_of", limits),
-        (rank, "spool_in", spool),
-        (lifecycle, "spool_in", spool),
+        (rank, "engine_limits", limits),
+        (rank, "spool_factory", spool),
+        (lifecycle, "spool_factory", spool),
         (rank, "Watchdog", _NoWatchdog),
         (rank, "Driver", partial(waits.make_driver if sizes.waits else driver.Driver, clock=time.monotonic)),
-        (copying, "BATCH_FILES", sizes.batch),
-        (listing, "NAMES_AT_ONCE", sizes.names),
-        (scan_dir, "IN_PLACE", sizes.in_place),
-        (dividing, "PORTION_SECONDS", sizes.portion),
-        (dividing, "UNASKED_SECONDS", 4 * sizes.portion),
-        (runner, "LEAST_COST", 0),
-        (Kind, "least_items", 1),
-        (scan_dir.ScanNames, "least_items", 1),
-        (driver, "SLICE", sizes.slice),
-        (python, "FILES_AT_ONCE", sizes.files_at_once),
-        (journal, "FACTS_BEFORE_CUT", sizes.facts_wanted),
-        (journal, "FACTS_BEFORE_WAIT", sizes.facts_full),
-        *_everywhere("affordable", directories.affordable, lambda: sizes.open_directories),
+        (copying, "MAX_BATCH_FILES", sizes.batch),
+        (listing, "NAMES_PER_BATCH", sizes.names),
+        (scan_dir, "MAX_NAMES_IN_SCAN", sizes.in_place),
+        (dividing, "MIN_PORTION_SECONDS", sizes.portion),
+        (dividing, "MIN_PORTION_SECONDS_IF_ALL_BUSY", 4 * sizes.portion),
+        (runner, "MIN_DIVISIBLE_COST", 0),
+        (TaskKind, "min_items_per_portion", 1),
+        (scan_dir.ScanNames, "min_items_per_portion", 1),
+        (driver, "SLICE_SECONDS", sizes.slice),
+        (python, "FILES_PER_POLL", sizes.files_at_once),
+        (journal, "CUT_AT_BYTES", sizes.facts_wanted),
+        (journal, "WAIT_AT_BYTES", sizes.facts_full),
+        *_everywhere("affordable", directories.affordable_cache_capacity, lambda: sizes.open_directories),
         *_everywhere("chunk_size", spreading.chunk_size, chunk_size),
-        *_everywhere("SMALL_FILE", interface.SMALL_FILE, sizes.small_file),
+        *_everywhere("SMALL_FILE", interface.MAX_SMALL_FILE_BYTES, sizes.small_file),
     ]
     if sizes.waits:
-        changes += [(rank, "make_kernel", waits.make_kernel), (rank, "SLOTS", sizes.slots)]
+        changes += [(rank, "create_backend", waits.make_kernel), (rank, "TASK_SLOTS", sizes.slots)]
     with patched(changes):
         yield waits
 
@@ -202,17 +202,17 @@ class Transport:
         self._network, self.rank = network, rank
         self.world = network.world
         self.size = network.size
-        self.unsent = False
+        self.has_unsent = False
 
     def send(self, destination: int, message: Message) -> None:
         self._network.send(self.rank, destination, message)
 
-    def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
+    def poll(self, timeout: float, calm: float = 0.0, wake: WakeDescriptor | None = None) -> list[tuple[int, Message]]:
         if isinstance(wake, DriverWake):
             timeout = min(timeout, max(0.0, wake.due - self.world.now))
         return self._network.take(self.rank, timeout)
 
-    def forgive(self, rank: int) -> None:
+    def expect_close(self, rank: int) -> None:
         pass
 
     def close(self) -> None:
@@ -230,7 +230,7 @@ class Run:
         """Have the ranks done all, and rank 0 but to tell of it?"""
         self.sink = Sink()
         self.signals = [StopSignals() for _ in range(size)]
-        self.nodes: list[Node] = []
+        self.nodes: list[RankNode] = []
         self.records = 0
         self.divided = 0
         self.name = ""
@@ -249,34 +249,36 @@ class Run:
 
     def _begin(self) -> None:
         try:
-            preparation = CopyPreparation(self._words, parse(self._words))
+            preparation = CopyJob(self._words, parse(self._words))
         except NoJob:
             self.has_no_job = True
             return
-        preparation.begin(self.size)
-        job, kept = preparation.job, preparation.kept
-        with closing(Mounts(job, open_roots(job), targets=True)) as below:
-            job = job._replace(mounts=agree_on_mounts(job, below, Group()))
+        preparation.complete_preparation(self.size)
+        job, kept = preparation.job, preparation.job_directory
+        with closing(MountsBelowRoots(job, open_roots(job), targets=True)) as below:
+            job = job._replace(mounts=agree_on_mounts(job, below, ProcessGroup()))
         if kept is not None:
-            kept.note_mounts(job.mounts)
+            kept.record_mounts(job.mounts)
         self.name, self.number = job.name, job.run
 
-        def begin(number: int, **leading: Any) -> Ended:
+        def begin(number: int, **leading: Any) -> JobResult:
             leaders = range(min(self.size, self.clients))
             transport, signals = Transport(self._network, number), self.signals[number]
             where = open_roots(job), leaders, self._hosts
-            return rank.run_rank(rank.RankSetup(COPY, job, preparation.keeping, transport, *where, signals, **leading))
+            return rank.run_rank(
+                rank.RankSetup(COPY_TOOL, job, preparation.checkpoint, transport, *where, signals, **leading)
+            )
 
         others = [
             self.world.spawn(f"rank {number}", number % self.clients, partial(begin, number))
             for number in range(1, self.size)
         ]
-        ended = begin(0, sink=self.sink, settle=preparation.settle, kept=kept)
+        ended = begin(0, sink=self.sink, settle=preparation.complete, kept=kept)
         self.totals, self.is_complete = ended.totals, ended.status in (0, 1)
         for strand in others:  # as the parent of forked ranks does
             while not strand.is_over:
                 strand.over.wait()
-        self.status = preparation.tell_end(ended, self.size)
+        self.status = preparation.report_end(ended, self.size)
 
     @property
     def _hosts(self) -> list[str]:
@@ -286,19 +288,19 @@ class Run:
 @contextmanager
 def watched(run: Run, storing: Callable[[], None]) -> Iterator[None]:
     """Lets ``run`` know of its nodes and records; ``storing`` is called with one that is written and not synced."""
-    make_node, append = Node.__init__, framing.SegmentWriter.append
+    make_node, append = RankNode.__init__, framing.RecordFileWriter.append
     write_frame, divide, work = framing.write_frame, runner.TaskRunner.divide, driver.Driver.run
 
-    def made(node: Node, *arguments: Any, **options: Any) -> None:
+    def made(node: RankNode, *arguments: Any, **options: Any) -> None:
         make_node(node, *arguments, **options)
         run.nodes.append(node)
         run.nodes.sort(key=lambda each: each.rank)
 
-    def appended(writer: framing.SegmentWriter, record: Any) -> None:
+    def appended(writer: framing.RecordFileWriter, record: Any) -> None:
         append(writer, record)
         run.records += 1
 
-    def divided(of_rank: runner.TaskRunner, task: Task, hungry: bool) -> list[Spawn]:
+    def divided(of_rank: runner.TaskRunner, task: Task, hungry: bool) -> list[NewTask]:
         portions = divide(of_rank, task, hungry)
         run.divided += bool(portions)
         return portions
@@ -313,8 +315,8 @@ def watched(run: Run, storing: Callable[[], None]) -> Iterator[None]:
 
     with patched(
         [
-            (Node, "__init__", made),
-            (framing.SegmentWriter, "append", appended),
+            (RankNode, "__init__", made),
+            (framing.RecordFileWriter, "append", appended),
             (framing, "write_frame", written),
             (runner.TaskRunner, "divide", divided),
             (driver.Driver, "run", begun),

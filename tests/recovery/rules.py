@@ -8,22 +8,22 @@ from random import Random
 from typing import Any, NamedTuple
 
 from pcopy.checkpoint import base, framing, journal, resume
-from pcopy.checkpoint.join import Join
+from pcopy.checkpoint.join import RemainingTasksFinder
 from pcopy.checkpoint.record import pack_id
-from pcopy.engine.commit import Commit
-from pcopy.engine.messages import Answer, Message
-from pcopy.engine.node import Node
+from pcopy.engine.commit import CutSchedule
+from pcopy.engine.messages import CounterSums, Message
+from pcopy.engine.node import RankNode
 from pcopy.engine.task import Task, TaskId
 from pcopy.fsio import durable
-from pcopy.fsio.directories import Pins
+from pcopy.fsio.directories import PinnedDescriptors
 from pcopy.fsio.temporary import TemporaryNames
 from pcopy.jobs import directories, lifecycle
-from pcopy.jobs.paths import resolve
+from pcopy.jobs.paths import resolve_roots
 from pcopy.launch import rank, tool
 from pcopy.tasks.base import rank as surroundings
-from pcopy.tasks.base.kind import KINDS, Kind
+from pcopy.tasks.base.kind import KIND_BY_CODE, TaskKind
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import TaskResult
 from pcopy.tools import copy
 from tests.recovery.datasets import SOURCE, TARGET
 from tests.recovery.ranks import Change, patched
@@ -101,10 +101,10 @@ def _none() -> list[Change]:
 
 
 def _old_ids() -> list[Change]:
-    return [(rank, "Node", lambda *arguments, run, **options: Node(*arguments, run=1, **options))]
+    return [(rank, "RankNode", lambda *arguments, run, **options: RankNode(*arguments, run=1, **options))]
 
 
-class _ByDescription(Join):
+class _ByDescription(RemainingTasksFinder):
     """A task that is described as one that is done is done."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
@@ -112,29 +112,29 @@ class _ByDescription(Join):
         self._told: dict[bytes, Task] = {}
         self._over: set[bytes] = set()
 
-    def spawned(self, task: Task) -> None:
+    def add_spawned(self, task: Task) -> None:
         self._told[pack_id(task.id)] = task
 
-    def done(self, packed: bytes) -> None:
+    def add_done(self, packed: bytes) -> None:
         self._over.add(packed)
 
-    def remaining(self) -> Iterator[Task]:
+    def remaining_tasks(self) -> Iterator[Task]:
         done = {(task.phase, task.payload) for packed, task in self._told.items() if packed in self._over}
         left = {(task.phase, task.payload): task for packed, task in self._told.items() if packed not in self._over}
         yield from (task for key, task in left.items() if key not in done)
 
 
 def _no_markers() -> list[Change]:
-    make = Node.__init__
+    make = RankNode.__init__
 
-    def made(node: Node, *arguments: Any, **options: Any) -> None:
+    def made(node: RankNode, *arguments: Any, **options: Any) -> None:
         make(node, *arguments, **options)
         _cut_alone(node, options["limits"].cut_interval, options["random"])
 
-    return [(Node, "__init__", made)]
+    return [(RankNode, "__init__", made)]
 
 
-def _cut_alone(node: Node, interval: float, random: Random) -> None:
+def _cut_alone(node: RankNode, interval: float, random: Random) -> None:
     """Each rank cuts by its own clock, and nobody is told."""
     outbox = node.outbox
     next_cut = [0.0]
@@ -142,7 +142,7 @@ def _cut_alone(node: Node, interval: float, random: Random) -> None:
     def send_all(messages: Iterable[tuple[int, Message]]) -> None:
         outbox.extend(messages)
 
-    def is_due(rank: int, report: Answer | None, now: float) -> bool:
+    def is_due(rank: int, report: CounterSums | None, now: float) -> bool:
         if now < next_cut[0]:
             return False
         next_cut[0] = now + interval * (0.5 + random.random())
@@ -150,7 +150,7 @@ def _cut_alone(node: Node, interval: float, random: Random) -> None:
 
     _put(node, "_send", lambda destination, message: outbox.append((destination, message)))
     _put(node, "_send_all", send_all)
-    _put(node.commit, "is_due", is_due)
+    _put(node.cut_schedule, "is_due", is_due)
 
 
 def _put(where: object, name: str, value: Any) -> None:
@@ -169,32 +169,32 @@ def _named_at_once() -> list[Change]:
 
 
 def _resolved_anew() -> list[Change]:
-    as_stored = lifecycle.as_stored
+    as_stored = lifecycle.recorded_roots_and_options
 
     def anew(resumed: Any) -> Any:
-        return resolve((SOURCE,), TARGET, False, follow=False), as_stored(resumed)[1]
+        return resolve_roots((SOURCE,), TARGET, False, follow=False), as_stored(resumed)[1]
 
-    return [(lifecycle, "as_stored", anew), (copy, "as_stored", anew)]
+    return [(lifecycle, "recorded_roots_and_options", anew), (copy, "recorded_roots_and_options", anew)]
 
 
 def _not_held() -> list[Change]:
-    def hold(result: Result) -> None:
+    def hold(result: TaskResult) -> None:
         pass
 
-    def settle(result: Result, tasks: Iterable[TaskId]) -> None:
+    def settle(result: TaskResult, tasks: Iterable[TaskId]) -> None:
         pass
 
-    return [(Result, "hold", hold), (Result, "settle", settle)]
+    return [(TaskResult, "defer_completion", hold), (TaskResult, "complete_deferred", settle)]
 
 
 def _by_rank() -> list[Change]:
     """Of all kinds that say themselves who owns them in the next run."""
-    kinds: tuple[type[Kind], ...] = (Kind, *KINDS.values())
-    return [(kind, "readdress", _readdressed(kind.readdress)) for kind in kinds if "readdress" in vars(kind)]
+    kinds: tuple[type[TaskKind], ...] = (TaskKind, *KIND_BY_CODE.values())
+    return [(kind, "readdress", _readdressed(kind.reassigned)) for kind in kinds if "readdress" in vars(kind)]
 
 
 def _readdressed(by_key: Callable[[Any, Task, int], Task | None]) -> Callable[[Any, Task, int], Task | None]:
-    def readdress(value: Kind, task: Task, ranks: int) -> Task | None:
+    def readdress(value: TaskKind, task: Task, ranks: int) -> Task | None:
         made = by_key(value, task, ranks)
         return made if made is None or task.owner < 0 else made._replace(owner=task.owner % ranks)
 
@@ -216,10 +216,10 @@ def _unsynced_names() -> list[Change]:
 
 
 def _unpinned() -> list[Change]:
-    def ignore(pins: Pins, descriptor: int) -> None:
+    def ignore(pins: PinnedDescriptors, descriptor: int) -> None:
         pass
 
-    return [(Pins, name, ignore) for name in ("pin", "unpin")]
+    return [(PinnedDescriptors, name, ignore) for name in ("pin", "unpin")]
 
 
 def _without_run(job: str, run: int, rank: int, *, hidden: bool) -> TemporaryNames:
@@ -228,10 +228,10 @@ def _without_run(job: str, run: int, rank: int, *, hidden: bool) -> TemporaryNam
 
 _CHANGES: dict[str, Callable[[], list[Change]]] = {
     "new_ids": _old_ids,
-    "spawned_as_told": lambda: [(resume, "Join", _ByDescription)],
+    "spawned_as_told": lambda: [(resume, "RemainingTasksFinder", _ByDescription)],
     "markers": _no_markers,
     "least_epoch": lambda: [(resume, "min", max)],
-    "phase_commit": lambda: [(Commit, "is_done", lambda *_, **__: True)],
+    "phase_commit": lambda: [(CutSchedule, "is_phase_durable", lambda *_, **__: True)],
     "named_last": _named_at_once,
     "named_durable": lambda: [(tool.Tool, "durable_before", ())],
     "fixed_roots": _resolved_anew,

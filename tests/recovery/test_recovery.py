@@ -155,10 +155,10 @@ def test_each_rule_is_needed(rule: str) -> None:
 
 def test_what_is_not_there_can_not_be_switched_off() -> None:
     """A rule whose code has moved or has another name would be kept, and its jobs would all go well."""
-    before = lifecycle.as_stored
+    before = lifecycle.recorded_roots_and_options
     with (
         pytest.raises(AttributeError, match="no readdress of its own"),
-        patched([(lifecycle, "as_stored", None), (lifecycle, "readdress", None)]),
+        patched([(lifecycle, "recorded_roots_and_options", None), (lifecycle, "readdress", None)]),
     ):
         pass
-    assert lifecycle.as_stored is before
+    assert lifecycle.recorded_roots_and_options is before

@@ -7,14 +7,14 @@ from typing import Any, TypeVar
 
 from bench.simulation.tickets import SimulatedWake
 from pcopy.engine.driver import Driver
-from pcopy.engine.node import Node
+from pcopy.engine.node import RankNode
 from pcopy.engine.task import Task
-from pcopy.engine.ticket import Outcome, Slices, Wake
+from pcopy.engine.ticket import Outcome, TaskGenerator, WakeDescriptor
 from pcopy.engine.transport import Transport
 from pcopy.fsio.kernel.batches import Batch
-from pcopy.fsio.kernel.interface import Kernel, Settings, Ticket
+from pcopy.fsio.kernel.interface import Backend, BackendSettings, Ticket
 from tests.recovery.world import NEVER, Strand, World, current
-from tests.support.fake_kernel import FakeKernel
+from tests.support.fake_kernel import FakeBackend
 
 LONGEST_WAIT = 0.01
 """Seconds that a ticket of the campaign's takes at most."""
@@ -54,7 +54,7 @@ class RankWake(SimulatedWake):
 class DriverWake:
     """What the driver waits for; ``told`` is what the rank itself would have it wait for, if anything."""
 
-    def __init__(self, wake: RankWake, told: Wake | None) -> None:
+    def __init__(self, wake: RankWake, told: WakeDescriptor | None) -> None:
         self._wake, self._told = wake, told
 
     @property
@@ -71,10 +71,10 @@ class DriverWake:
             self._told.clear()
 
 
-class SlowKernel(FakeKernel):
+class SlowBackend(FakeBackend):
     """Works in its world's time: a poll takes some, and none is made in a world that has ended."""
 
-    def __init__(self, settings: Settings, world: World, wake: RankWake, waits: Waits) -> None:
+    def __init__(self, settings: BackendSettings, world: World, wake: RankWake, waits: Waits) -> None:
         super().__init__(settings, world.chance.stream(f"kernel of {world.strand.name}").getrandbits(32), wake)
         self._world, self._waits = world, waits
 
@@ -97,22 +97,22 @@ class Waits:
         """Batches that a rank's kernel had under way at once."""
         self._wakes: dict[Strand, RankWake] = {}
 
-    def make_kernel(self, settings: Settings) -> Kernel:
+    def make_kernel(self, settings: BackendSettings) -> Backend:
         """For the rank that runs."""
         strand = current()
         assert strand is not None
         wake = self._wakes[strand] = RankWake(strand.world)
-        return SlowKernel(settings, strand.world, wake, self)
+        return SlowBackend(settings, strand.world, wake, self)
 
     def make_driver(
-        self, node: Node, transport: Transport, run_task: Callable[[Task], Slices], **options: Any
+        self, node: RankNode, transport: Transport, run_task: Callable[[Task], TaskGenerator], **options: Any
     ) -> Driver:
         """For the rank that runs, which has its kernel."""
         strand = current()
         assert strand is not None
         wake, world, share = self._wakes[strand], strand.world, self._share
 
-        def run(task: Task) -> Slices:
+        def run(task: Task) -> TaskGenerator:
             """Work waits before it begins, and where it has run a slice: others go on meanwhile, and end before it."""
             slices = run_task(task)
             can_wait = node.queue.is_work(task)

@@ -287,7 +287,7 @@ class Queue:
 
 
 class Beside:
-    """In the place of ``pcopy.beside.Beside``."""
+    """In the place of ``pcopy.beside.BackgroundThread``."""
 
     def __init__(self, world: World, action: Callable[[], object]) -> None:
         self._strand = world.spawn_beside(action)
@@ -318,7 +318,7 @@ class Mutex:
 
 
 class Bell:
-    """In the place of ``pcopy.beside.Bell``."""
+    """In the place of ``pcopy.beside.OneShotSignal``."""
 
     def __init__(self, world: World) -> None:
         self._has_rung = False

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pcopy.signature.algorithms import Algorithm
-from pcopy.signature.items import DirectoryHasher, file_digest, special_digest, symlink_digest, type_of
-from pcopy.signature.manifest import Entry
+from pcopy.signature.items import DirectoryHasher, file_digest, special_digest, symlink_digest, type_byte
+from pcopy.signature.manifest import ManifestEntry
 from pcopy.signature.tree import content_root
 from tests.support.signatures import generated
 
@@ -31,15 +31,15 @@ def outer_dataset(path: Path) -> Path:
     return path
 
 
-def measured(path: bytes, algorithm: Algorithm, block_size: int) -> list[Entry]:
+def measured(path: bytes, algorithm: Algorithm, block_size: int) -> list[ManifestEntry]:
     """The entries of what is at ``path`` in tree order, from the product's own pieces."""
     return list(_measured(path, b".", algorithm, block_size))
 
 
-def _measured(path: bytes, inner: bytes, algorithm: Algorithm, block_size: int) -> Iterator[Entry]:
+def _measured(path: bytes, inner: bytes, algorithm: Algorithm, block_size: int) -> Iterator[ManifestEntry]:
     found = os.lstat(path)
-    kind, size, digest = type_of(found.st_mode), 0, b""
-    below: list[Entry] = []
+    kind, size, digest = type_byte(found.st_mode), 0, b""
+    below: list[ManifestEntry] = []
     if kind == b"f":
         data, size = Path(os.fsdecode(path)).read_bytes(), found.st_size
         digest = file_digest(algorithm, size, content_root(algorithm, block_size, data))
@@ -57,5 +57,5 @@ def _measured(path: bytes, inner: bytes, algorithm: Algorithm, block_size: int) 
         digest = symlink_digest(algorithm, os.readlink(path))
     else:
         digest = special_digest(algorithm, found.st_mode, found.st_rdev)
-    yield Entry(kind, digest, size, inner)
+    yield ManifestEntry(kind, digest, size, inner)
     yield from below

@@ -14,15 +14,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from pcopy.signature.algorithms import ALGORITHMS, algorithm
-from pcopy.signature.items import DirectoryHasher, special_digest, type_of
+from pcopy.signature.algorithms import ALGORITHM_NAMES, algorithm_named
+from pcopy.signature.items import DirectoryHasher, special_digest, type_byte
 from tests.signature.datasets import inner_dataset, measured, outer_dataset
 from tests.support import reference_signature as reference
 from tests.support.filesystems import remove
 from tests.support.signatures import generated
 
 MIB = 1 << 20
-XXH3 = algorithm("xxh3-128")
+XXH3 = algorithm_named("xxh3-128")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats" / "signature.md"
 
 VECTORS = {
@@ -114,7 +114,9 @@ def test_vectors_by_a_program_of_its_own(datasets: dict[str, Path]) -> None:
 
 def test_vectors_of_the_other_algorithm(datasets: dict[str, Path]) -> None:
     for block_size, expected in zip((4 * MIB, 1 << 16), BLAKE3, strict=True):
-        assert measured(os.fsencode(datasets["outer"]), algorithm("blake3"), block_size)[0].digest.hex() == expected
+        assert (
+            measured(os.fsencode(datasets["outer"]), algorithm_named("blake3"), block_size)[0].digest.hex() == expected
+        )
 
 
 def test_vectors_of_devices() -> None:
@@ -135,11 +137,11 @@ def test_the_page_tells_the_vectors_and_no_others() -> None:
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(tree=TREES, name=st.sampled_from(ALGORITHMS), block_size=st.sampled_from([1 << 16, 1 << 17, 4 * MIB]))
+@given(tree=TREES, name=st.sampled_from(ALGORITHM_NAMES), block_size=st.sampled_from([1 << 16, 1 << 17, 4 * MIB]))
 def test_random_trees(area: Path, tree: object, name: str, block_size: int) -> None:
     path = os.fsencode(area / "tree")
     make(tree, path)
-    found = algorithm(name)
+    found = algorithm_named(name)
     try:
         expected = reference.entries(path, block_size, found.digest)
         assert {entry.path: (entry.kind, entry.digest, entry.size) for entry in measured(path, found, block_size)} == (
@@ -177,7 +179,7 @@ def test_what_is_no_special_file_has_no_digest_of_one() -> None:
     for mode in (stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFSOCK):
         with pytest.raises(ValueError, match="neither"):
             special_digest(XXH3, mode | 0o644, 0)
-    assert type_of(stat.S_IFSOCK | 0o777) == b""
+    assert type_byte(stat.S_IFSOCK | 0o777) == b""
 
 
 def test_directories_want_children_in_order() -> None:

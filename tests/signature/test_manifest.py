@@ -12,22 +12,22 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from pcopy.errors import Refused
-from pcopy.signature.algorithms import algorithm
+from pcopy.errors import RequestRefused
+from pcopy.signature.algorithms import algorithm_named
 from pcopy.signature.manifest import (
-    LONGEST_LINE,
-    Entry,
+    MAX_LINE_SIZE,
+    ManifestEntry,
     ManifestReader,
     ManifestWriter,
-    order_key,
-    pack,
-    unpack,
+    pack_entry,
+    tree_order_key,
+    unpack_entry,
 )
 from tests.signature.datasets import measured, outer_dataset
 from tests.support import reference_signature as reference
 
 MIB = 1 << 20
-XXH3 = algorithm("xxh3-128")
+XXH3 = algorithm_named("xxh3-128")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats" / "manifest.md"
 UNHURRIED = settings(deadline=None)
 FUZZ = settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -74,19 +74,19 @@ def signature_of(path: Path) -> bytes:
     return entries[0].digest
 
 
-def write(path: Path, entries: list[Entry], block_size: int = 1 << 16) -> None:
+def write(path: Path, entries: list[ManifestEntry], block_size: int = 1 << 16) -> None:
     with ManifestWriter(path, XXH3, block_size) as manifest:
         for entry in entries:
             manifest.write(entry)
 
 
-def read(file: Path) -> list[Entry]:
+def read(file: Path) -> list[ManifestEntry]:
     return list(ManifestReader(file))
 
 
 def refusal(file: Path, contents: bytes) -> str:
     file.write_bytes(contents)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         read(file)
     line = str(refused.value)
     assert line.isprintable() and str(file) in line
@@ -109,7 +109,7 @@ def test_the_page_shows_a_manifest(area: Path) -> None:
 
 
 def test_the_other_algorithm(area: Path, dataset: Path) -> None:
-    blake3 = algorithm("blake3")
+    blake3 = algorithm_named("blake3")
     entries = measured(os.fsencode(dataset), blake3, 4 * MIB)
     with ManifestWriter(os.fsencode(area / "manifest"), blake3, 4 * MIB) as manifest:
         for entry in entries:
@@ -134,14 +134,14 @@ def test_tree_order_is_that_of_find_and_of_sorted_names(dataset: Path) -> None:
     paths = [name.removeprefix(b"./") for name in found.stdout.split(b"\0")[:-1]]
     random.Random(1).shuffle(paths)
     expected = list(reference.entries(os.fsencode(dataset)))
-    assert sorted([*paths, b"."], key=order_key) == expected
+    assert sorted([*paths, b"."], key=tree_order_key) == expected
 
 
 @UNHURRIED
 @given(st.lists(st.lists(NAMES, min_size=1, max_size=4).map(b"/".join), max_size=20))
 def test_keys_sort_as_lists_of_names_do(paths: list[bytes]) -> None:
-    assert sorted(paths, key=order_key) == sorted(paths, key=lambda path: path.split(b"/"))
-    assert all(order_key(b".") < order_key(path) for path in paths)
+    assert sorted(paths, key=tree_order_key) == sorted(paths, key=lambda path: path.split(b"/"))
+    assert all(tree_order_key(b".") < tree_order_key(path) for path in paths)
 
 
 @UNHURRIED
@@ -152,9 +152,9 @@ def test_keys_sort_as_lists_of_names_do(paths: list[bytes]) -> None:
     st.one_of(st.just(b"."), st.lists(NAMES, min_size=1, max_size=4).map(b"/".join)),
 )
 def test_records_are_entries(kind: bytes, digest: bytes, size: int, path: bytes) -> None:
-    entry = Entry(kind, digest, size, path)
-    assert unpack(*pack(entry)) == entry
-    assert pack(entry)[0] == order_key(path)
+    entry = ManifestEntry(kind, digest, size, path)
+    assert unpack_entry(*pack_entry(entry)) == entry
+    assert pack_entry(entry)[0] == tree_order_key(path)
 
 
 def test_a_manifest_cut_off_anywhere_is_refused(area: Path, good: bytes) -> None:
@@ -175,7 +175,7 @@ def test_a_lost_or_repeated_or_exchanged_line_is_found(area: Path, good: bytes) 
             refusal(area / "manifest", b"".join([*lines[: at - 1], lines[at], lines[at - 1], *lines[at + 1 :]]))
 
 
-def without_sizes(entries: list[Entry]) -> list[Entry]:
+def without_sizes(entries: list[ManifestEntry]) -> list[ManifestEntry]:
     return [entry._replace(size=min(entry.size, 1)) for entry in entries]
 
 
@@ -193,7 +193,7 @@ def test_no_changed_byte_goes_unseen(area: Path, good: bytes, at: int, byte: int
     try:
         reader = ManifestReader(file)
         found = list(reader)
-    except Refused as refused:
+    except RequestRefused as refused:
         assert str(refused).isprintable()
         return
     # a size is in no directory's digest, the block size stands in the header only
@@ -212,7 +212,7 @@ def test_nothing_but_refusal_is_raised(
     file.write_bytes(contents)
     try:
         read(file)
-    except Refused as refused:
+    except RequestRefused as refused:
         assert str(refused).isprintable()
     else:
         assert contents.count(b"\n") == good.count(b"\n")
@@ -278,8 +278,8 @@ F = b"f " + b"5" * 32 + b" 7 "
         (HEADER + D + b".\n" + F + b"a\\\\\\\n", "line 3: its path holds a backslash"),
         (HEADER + D + b".\r\n", "line 2: its path holds a carriage return or a NUL"),
         (HEADER + D + b".\n" + F + b"a\0b\n", "line 3: its path holds a carriage return or a NUL"),
-        (HEADER + D + b".\n" + F + b"x" * LONGEST_LINE + b"\n", "line 3 has more than 1048576 bytes"),
-        (b"#" * (LONGEST_LINE + 1), "line 1 has more than 1048576 bytes"),
+        (HEADER + D + b".\n" + F + b"x" * MAX_LINE_SIZE + b"\n", "line 3 has more than 1048576 bytes"),
+        (b"#" * (MAX_LINE_SIZE + 1), "line 1 has more than 1048576 bytes"),
     ],
 )
 def test_what_is_wrong_is_told_with_its_line(area: Path, contents: bytes, reason: str) -> None:
@@ -291,7 +291,7 @@ def test_a_line_without_end_is_not_held_in_memory(area: Path) -> None:
         file.write(HEADER + D + b".\n")
         file.truncate(64 * MIB)
     tracemalloc.start()
-    with pytest.raises(Refused, match="line 3 has more than 1048576 bytes"):
+    with pytest.raises(RequestRefused, match="line 3 has more than 1048576 bytes"):
         list(ManifestReader(area / "manifest"))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -310,7 +310,7 @@ def test_the_damaged_directory_is_named(area: Path, good: bytes) -> None:
 
 def test_what_cannot_be_read_is_refused(area: Path) -> None:
     for path, reason in ((area, "Is a directory"), (area / "no\nfile", "No such file")):
-        with pytest.raises(Refused, match=reason) as refused:
+        with pytest.raises(RequestRefused, match=reason) as refused:
             ManifestReader(path)
         assert str(refused.value).isprintable()
 
@@ -320,16 +320,16 @@ def test_a_manifest_that_vanishes_or_changes_under_a_reader_is_refused(area: Pat
     file.write_bytes(good)
     reader = ManifestReader(file)
     file.write_bytes(good.replace(b" 65536\n", b" 131072\n", 1))
-    with pytest.raises(Refused, match="another manifest"):
+    with pytest.raises(RequestRefused, match="another manifest"):
         list(reader)
     file.unlink()
-    with pytest.raises(Refused, match="No such file"):
+    with pytest.raises(RequestRefused, match="No such file"):
         list(reader)
 
 
 def test_the_writer_wants_tree_order(area: Path) -> None:
-    def entry(path: bytes) -> Entry:
-        return Entry(b"d", bytes(16), 0, path)
+    def entry(path: bytes) -> ManifestEntry:
+        return ManifestEntry(b"d", bytes(16), 0, path)
 
     with ManifestWriter(area / "manifest", XXH3, 1 << 16) as manifest:
         with pytest.raises(ValueError, match="out of order"):
@@ -340,14 +340,14 @@ def test_the_writer_wants_tree_order(area: Path) -> None:
         for path in (b".", b"a", b"a/a", b"a/b", b"Z"):
             with pytest.raises(ValueError, match="out of order"):
                 manifest.write(entry(path))
-        with pytest.raises(Refused, match="cannot hold a path of"):
-            manifest.write(entry(b"b" * LONGEST_LINE))
+        with pytest.raises(RequestRefused, match="cannot hold a path of"):
+            manifest.write(entry(b"b" * MAX_LINE_SIZE))
 
 
 def test_a_failed_write_leaves_nothing_and_the_old_manifest(area: Path) -> None:
     (area / "manifest").write_text("old")
     with pytest.raises(KeyboardInterrupt), ManifestWriter(area / "manifest", XXH3, 1 << 16) as manifest:
-        manifest.write(Entry(b"d", bytes(16), 0, b"."))
+        manifest.write(ManifestEntry(b"d", bytes(16), 0, b"."))
         assert len(os.listdir(area)) == 2
         raise KeyboardInterrupt
     assert os.listdir(area) == ["manifest"] and (area / "manifest").read_text() == "old"
@@ -357,7 +357,7 @@ def test_deep_trees_need_memory_for_their_depth_only(area: Path) -> None:
     digest = reference.xxh3_128(b"\x03")
     depth, entries = 2000, []
     for level in range(depth, -1, -1):
-        entries.append(Entry(b"d", digest, 0, b"/".join([b"d"] * level) or b"."))
+        entries.append(ManifestEntry(b"d", digest, 0, b"/".join([b"d"] * level) or b"."))
         digest = reference.xxh3_128(b"\x03d\0\0\0\x01d" + digest)
     write(area / "manifest", entries[::-1])
     assert sum(1 for _ in ManifestReader(area / "manifest")) == depth + 1

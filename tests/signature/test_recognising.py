@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pcopy.signature.signature_file import LOOK, begins_as_signature, is_cut_signature
+from pcopy.signature.signature_file import RECOGNITION_SIZE, is_truncated_signature, looks_like_signature
 from tests.support.command import REPOSITORY
 
 PLAIN = b"format: pcopy-signature\nversion: 1\n"
@@ -45,37 +45,37 @@ DATA = {
 @pytest.mark.parametrize("name", SIGNATURES)
 def test_what_yaml_reads_as_a_signature_is_one(name: str) -> None:
     assert yaml.safe_load(SIGNATURES[name].decode("utf-8-sig"))["format"] == "pcopy-signature"
-    assert begins_as_signature(SIGNATURES[name])
+    assert looks_like_signature(SIGNATURES[name])
 
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_what_begins_as_one_is_one(name: str) -> None:
-    assert begins_as_signature(DAMAGED[name])
+    assert looks_like_signature(DAMAGED[name])
 
 
 @pytest.mark.parametrize("name", DATA)
 def test_data(name: str) -> None:
-    assert not begins_as_signature(DATA[name])
+    assert not looks_like_signature(DATA[name])
 
 
 def test_nothing_that_is_about_signatures_is_one() -> None:
     files = [path for part in ("pcopy", "docs", "tests") for path in (REPOSITORY / part).rglob("*.[mp][dy]")]
-    found = [path for path in files if begins_as_signature(_beginning(path))]
+    found = [path for path in files if looks_like_signature(_beginning(path))]
     assert len(files) > 100 and found == []
 
 
 def _beginning(path: Path) -> bytes:
     with open(path, "rb") as file:
-        return file.read(LOOK)
+        return file.read(RECOGNITION_SIZE)
 
 
 def test_a_signature_that_is_cut_in_its_first_line() -> None:
     line = PLAIN.splitlines()[0]
-    assert [length for length in range(len(line) + 1) if is_cut_signature(line[:length])] == list(range(9, 24))
-    assert not is_cut_signature(b"format: png") and not is_cut_signature(b"format: pcopy\n")
+    assert [length for length in range(len(line) + 1) if is_truncated_signature(line[:length])] == list(range(9, 24))
+    assert not is_truncated_signature(b"format: png") and not is_truncated_signature(b"format: pcopy\n")
 
 
 def test_any_beginning_may_be_asked_about() -> None:
     for length in range(0, 4000, 37):
-        begins_as_signature(os.urandom(length))
-    assert not begins_as_signature(b" " * LOOK) and not begins_as_signature(b"a: b\n" * 800)
+        looks_like_signature(os.urandom(length))
+    assert not looks_like_signature(b" " * RECOGNITION_SIZE) and not looks_like_signature(b"a: b\n" * 800)

@@ -13,9 +13,9 @@ import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pcopy.errors import Refused
-from pcopy.signature.plain_yaml import dump, load
-from pcopy.signature.signature_file import MOST_BYTES, Signature, read_signature, write_signature
+from pcopy.errors import RequestRefused
+from pcopy.signature.plain_yaml import dump_yaml, load_yaml
+from pcopy.signature.signature_file import MAX_SIGNATURE_SIZE, Signature, read_signature, write_signature
 
 SAMPLE = Signature(
     "xxh3-128",
@@ -94,7 +94,7 @@ def file(area: Path) -> Path:
 def refusal(file: Path, contents: bytes) -> str:
     """The reason that the reader gives; the rest of the line is looked at here."""
     file.write_bytes(contents)
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         read_signature(file)
     line = str(refused.value)
     assert line.isprintable() and str(file) in line
@@ -129,8 +129,8 @@ def test_what_is_written_is_read_here_and_by_any_reader_of_yaml(file: Path, sign
 @example("1.2.3")
 def test_no_string_is_taken_for_anything_else(text: str) -> None:
     for loader in (yaml.SafeLoader, yaml.CSafeLoader):
-        assert yaml.load(dump([("key", text)], time="created"), Loader=loader) == {"key": text}
-    assert load(dump([("key", text)])) == {"key": text}
+        assert yaml.load(dump_yaml([("key", text)], time_key="created"), Loader=loader) == {"key": text}
+    assert load_yaml(dump_yaml([("key", text)])) == {"key": text}
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,12 @@ def test_no_string_is_taken_for_anything_else(text: str) -> None:
 )  # fmt: skip
 def test_what_some_reader_takes_for_something_else_is_quoted(text: str) -> None:
     """Also by the rules of YAML 1.2, and those of 1.1 that the library here does not follow."""
-    assert dump([("key", text)], time="created") == f'key: "{text}"\n'.encode()
+    assert dump_yaml([("key", text)], time_key="created") == f'key: "{text}"\n'.encode()
 
 
 @pytest.mark.parametrize("text", ["pcopy 0.1.0", "/data/run-7", "xxh3-128", "1e" + "1" * 29 + "a", "nothing", "8h"])
 def test_plain_words_are_written_as_they_are(text: str) -> None:
-    assert dump([("key", text)]) == f"key: {text}\n".encode()
+    assert dump_yaml([("key", text)]) == f"key: {text}\n".encode()
 
 
 def test_a_time_is_read_as_one_where_it_is_one(file: Path) -> None:
@@ -222,7 +222,7 @@ def changed(key: str, value: str) -> Callable[[], bytes]:
         (lambda: b"a: " + b"[" * 100_000, "nest"),  # the library has a limit of its own since 6.0.4
         (lambda: b"[a]: 1\n", "no string"),
         (lambda: b"? " + b"k" * 101 + b"\n: 1\n", "a key of more than"),
-        (lambda: BY_HAND + b"#" * MOST_BYTES, "more than 1048576 bytes"),
+        (lambda: BY_HAND + b"#" * MAX_SIGNATURE_SIZE, "more than 1048576 bytes"),
         (changed("format", "pcopy-manifest"), "its format is not pcopy-signature"),
         (changed("version", "2"), "version 2 of the format, and this pcopy knows 1: use a newer one"),
         (changed("version", "0"), "no version 0"),
@@ -253,7 +253,7 @@ def test_what_cannot_be_read_is_refused(area: Path) -> None:
         (area / "no\nfile", "No such file"),
         (area / ("x" * 300), "too long"),
     ):
-        with pytest.raises(Refused, match=reason) as refused:
+        with pytest.raises(RequestRefused, match=reason) as refused:
             read_signature(path)
         assert str(refused.value).isprintable()
 
@@ -267,7 +267,7 @@ def test_no_changed_byte_goes_unseen_and_nothing_but_refusal_is_raised(file: Pat
     file.write_bytes(contents)
     try:
         read = read_signature(file)
-    except Refused as refused:
+    except RequestRefused as refused:
         assert str(refused).isprintable()
         return
     assert read != SAMPLE or plain(bytes(contents)) == plain(write_and_read(file, SAMPLE))
@@ -294,7 +294,7 @@ def test_cut_off_files_are_refused_unless_they_still_hold_everything(file: Path,
     file.write_bytes(contents[: length % len(contents)] + tail)
     try:
         read = read_signature(file)
-    except Refused:
+    except RequestRefused:
         return
     assert read.signature == SAMPLE.signature and read.bytes
 
@@ -344,7 +344,7 @@ def test_what_is_no_file_is_not_replaced(area: Path) -> None:
     for name, target in links.items():
         (area / name).symlink_to(target)
     for name in ("pipe", "directory", *links):
-        with pytest.raises(Refused, match="is a symbolic link" if name in links else "is no regular file"):
+        with pytest.raises(RequestRefused, match="is a symbolic link" if name in links else "is no regular file"):
             write_signature(area / name, SAMPLE)
     assert sorted(os.listdir(area)) == sorted(["directory", "file", "pipe", *links])
     assert {name: os.readlink(area / name) for name in links} == links

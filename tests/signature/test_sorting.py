@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pcopy.signature.sorting import FAN_IN, ExternalSorter
+from pcopy.signature.sorting import MERGE_FAN_IN, ExternalSorter
 
 UNHURRIED = settings(deadline=None)
 RECORDS = st.lists(st.tuples(st.binary(max_size=3), st.binary(max_size=6)), max_size=120)
@@ -75,7 +75,7 @@ def test_open_files_are_bounded() -> None:
     for key in keys:
         sorter.add(key, key)
     assert len(spools.made) > 5000
-    assert 2 < spools.most < 4 * FAN_IN, "there are four levels"
+    assert 2 < spools.most < 4 * MERGE_FAN_IN, "there are four levels"
     assert [key for key, _ in sorter.sorted()] == sorted(keys)
 
 

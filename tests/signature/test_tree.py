@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pcopy.signature.algorithms import ALGORITHMS, algorithm
-from pcopy.signature.tree import ContentHasher, combine, content_root
+from pcopy.signature.algorithms import ALGORITHM_NAMES, algorithm_named
+from pcopy.signature.tree import ContentHasher, combined_root, content_root
 from tests.support import reference_signature as reference
 
-XXH3 = algorithm("xxh3-128")
+XXH3 = algorithm_named("xxh3-128")
 UNHURRIED = settings(deadline=None)
 BLOCK_SIZES = st.sampled_from([1, 2, 4, 8, 64])
 PIECES = st.lists(st.one_of(st.binary(max_size=40), st.integers(0, 300)), max_size=12)
@@ -33,11 +33,11 @@ def feed(hasher: ContentHasher, piece: bytes | int) -> None:
 
 
 @UNHURRIED
-@given(BLOCK_SIZES, PIECES, st.sampled_from(ALGORITHMS))
+@given(BLOCK_SIZES, PIECES, st.sampled_from(ALGORITHM_NAMES))
 def test_bytes_and_holes_give_the_root_of_what_they_read_as(
     block_size: int, pieces: list[bytes | int], name: str
 ) -> None:
-    found = algorithm(name)
+    found = algorithm_named(name)
     hasher = ContentHasher(found, block_size)
     for piece in pieces:
         feed(hasher, piece)
@@ -71,7 +71,7 @@ def test_all_small_numbers_of_blocks(count: int) -> None:
 def test_chunks_give_the_root_of_the_whole(data: bytes, block_size: int, power: int) -> None:
     chunk = block_size << power
     parts = [content_root(XXH3, block_size, data[at : at + chunk]) for at in range(0, len(data), chunk)]
-    assert combine(XXH3, parts) == reference.content_root(data, block_size)
+    assert combined_root(XXH3, parts) == reference.content_root(data, block_size)
 
 
 @pytest.mark.parametrize("edge", [-1, 0, 1])
@@ -100,7 +100,7 @@ def test_zeros_before_data_are_not_digested_for_each_block() -> None:
 
     class Counting:
         def __init__(self) -> None:
-            self.hasher = XXH3.new()
+            self.hasher = XXH3.new_hasher()
 
         def update(self, data: Any, /) -> None:
             nonlocal taken
@@ -116,7 +116,7 @@ def test_zeros_before_data_are_not_digested_for_each_block() -> None:
             return copied
 
     block = 4 << 20
-    hasher, reference = ContentHasher(XXH3._replace(new=Counting), block), ContentHasher(XXH3, block)
+    hasher, reference = ContentHasher(XXH3._replace(new_hasher=Counting), block), ContentHasher(XXH3, block)
     for _ in range(50):  # each is a hole up to the end of its block, nearly
         hasher.zeros(block - 4096)
         hasher.update(b"x" * 4096)

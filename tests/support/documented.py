@@ -143,10 +143,10 @@ def runs_of_ours(line: str) -> list[list[str]]:
 
 
 def parse(words: Sequence[str]) -> None:
-    """Raises ``Refused`` for what the program does not take."""
+    """Raises ``RequestRefused`` for what the program does not take."""
     program = PROGRAMS[words[0]]
-    if program.early_answer(words[1:]) is None and not program.read_words(words[1:]).values.show_config:
-        program.parse(words[1:], configured=False)
+    if program.help_or_version(words[1:]) is None and not program.parse_words(words[1:]).values.show_config:
+        program.parse(words[1:], use_config_files=False)
 
 
 class Done(NamedTuple):

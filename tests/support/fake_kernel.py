@@ -1,6 +1,6 @@
 """Kernels that behave as one with many threads may: tickets are done in any order, late, and some rows at a time.
 
-What they do is the Python kernel's. When ``FakeKernel`` does it comes from a seed, and ``LateKernel`` does it in real
+What they do is the Python kernel's. When ``FakeBackend`` does it comes from a seed, and ``LateBackend`` does it in real
 time: threads of it wake whoever sleeps.
 """
 
@@ -14,10 +14,10 @@ from contextlib import suppress
 from random import Random
 from typing import Any, Protocol, TypeVar
 
-from pcopy.fsio.directories import Pins, nothing
+from pcopy.fsio.directories import PinnedDescriptors, open_nothing
 from pcopy.fsio.kernel.batches import Batch
-from pcopy.fsio.kernel.interface import Pool, Settings, Ticket, Wake
-from pcopy.fsio.kernel.python import PythonKernel, RowTicket, Work
+from pcopy.fsio.kernel.interface import BackendSettings, ThreadPool, Ticket, WakeDescriptor
+from pcopy.fsio.kernel.python import PythonBackend, RowProcessor, RowTicket
 
 Result = TypeVar("Result")
 
@@ -25,7 +25,7 @@ MOST_POLLS = 4
 """So many polls may pass before a ticket begins, and again before it is told that it is done."""
 
 
-class SettableWake(Wake, Protocol):
+class SettableWake(WakeDescriptor, Protocol):
     """A wake as its kernel sees it."""
 
     def set(self) -> None:
@@ -61,15 +61,15 @@ class EventWake:
             self._descriptor = -1
 
 
-class _Uneven(PythonKernel):
+class _Uneven(PythonBackend):
     """Does one to three rows at a time."""
 
-    def __init__(self, settings: Settings, random: Random) -> None:
+    def __init__(self, settings: BackendSettings, random: Random) -> None:
         super().__init__(settings)
         self._random = random
 
-    def _work(self, batch: Batch[Any]) -> tuple[Work, int]:
-        return super()._work(batch)[0], self._random.randint(1, 3)
+    def _row_processor(self, batch: Batch[Any]) -> tuple[RowProcessor, int]:
+        return super()._row_processor(batch)[0], self._random.randint(1, 3)
 
 
 class FakeTicket:
@@ -113,22 +113,22 @@ class FakeTicket:
         self._ticket.cancel()
 
 
-class FakeKernel:
-    """Fills ``pcopy.fsio.kernel.interface.Kernel``."""
+class FakeBackend:
+    """Fills ``pcopy.fsio.kernel.interface.Backend``."""
 
-    pool: Pool | None = None
-    works_here = False
-    open_directory = staticmethod(nothing)
-    enters = False
+    pool: ThreadPool | None = None
+    runs_in_poll = False
+    open_directory = staticmethod(open_nothing)
+    has_directory_batches = False
 
-    def __init__(self, settings: Settings, seed: int = 1, wake: SettableWake | None = None) -> None:
+    def __init__(self, settings: BackendSettings, seed: int = 1, wake: SettableWake | None = None) -> None:
         self._settings = settings
         self._random = Random(seed)
         self._under_way: dict[FakeTicket, tuple[int, ...]] = {}
-        self.pins = Pins()
+        self.pins = PinnedDescriptors()
         self.wake: SettableWake = wake or EventWake()
 
-    def tally(self, bounds: Sequence[int]) -> None:
+    def new_column_sums(self, bounds: Sequence[int]) -> None:
         """It has none."""
 
     def submit(self, batch: Batch[Result]) -> Ticket[Result]:
@@ -158,13 +158,13 @@ class FakeKernel:
         self.wake.close()
 
 
-class LateKernel(PythonKernel):
+class LateBackend(PythonBackend):
     """Does some rows of a ticket in the poll that follows when one of its threads has woken the rank, and so on."""
 
-    works_here = False
-    enters = False
+    runs_in_poll = False
+    has_directory_batches = False
 
-    def __init__(self, settings: Settings, seed: int = 1, latest: float = 0.002) -> None:
+    def __init__(self, settings: BackendSettings, seed: int = 1, latest: float = 0.002) -> None:
         super().__init__(settings)
         self.wake = self._event = EventWake()
         self.most = 0
@@ -177,7 +177,7 @@ class LateKernel(PythonKernel):
         ticket = super().submit(batch)
         if isinstance(ticket, RowTicket):
             self._later(ticket)
-            self.most = max(self.most, len(self._waiting))
+            self.most = max(self.most, len(self._tickets))
         return ticket
 
     def _later(self, ticket: RowTicket[Any]) -> None:
@@ -196,8 +196,8 @@ class LateKernel(PythonKernel):
                 ticket.advance()
             if not ticket.is_done:
                 self._later(ticket)
-        done: list[Ticket[Any]] = [ticket for ticket in self._waiting if ticket.is_done]
-        self._waiting[:] = [ticket for ticket in self._waiting if not ticket.is_done]
+        done: list[Ticket[Any]] = [ticket for ticket in self._tickets if ticket.is_done]
+        self._tickets[:] = [ticket for ticket in self._tickets if not ticket.is_done]
         return done
 
     def close(self) -> None:

@@ -10,18 +10,18 @@ import os
 import sys
 
 from pcopy.cli.pcopy import main
-from pcopy.fsio.kernel.interface import Kernel, Settings
+from pcopy.fsio.kernel.interface import Backend, BackendSettings
 from pcopy.launch import rank
-from tests.support.fake_kernel import LateKernel
+from tests.support.fake_kernel import LateBackend
 
 
-class _Telling(LateKernel):
+class _Telling(LateBackend):
     def close(self) -> None:
         os.write(2, f"at once: {self.most}\n".encode())
         super().close()
 
 
-def _late(settings: Settings) -> Kernel:
+def _late(settings: BackendSettings) -> Backend:
     return _Telling(settings, os.getpid(), float(os.environ.get("LATEST", "0.01")))
 
 

@@ -18,7 +18,7 @@ from pcopy.cli.pcopy import main
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.remove.delete_extra import DeleteExtra
 
 LOSER = 1
@@ -45,7 +45,7 @@ def lose(place: Path) -> None:
     lost = place / "lost"
     rested: list[bool] = []
 
-    def run(task: DeleteExtra, rank: Rank, result: Result) -> Steps:
+    def run(task: DeleteExtra, rank: Rank, result: TaskResult) -> Steps:
         if rank.phase == Phase.DELETE and task.place.path:
             begun, others = place / f"begun-{rank.number}", rank.number != LOSER
             if not begun.exists():
@@ -55,7 +55,7 @@ def lose(place: Path) -> None:
                 else:
                     yield from waiting(lambda: len([*place.glob("begun-*")]) == rank.size)
                     os.rename(os.path.join(rank.job.roots[0].source, task.place.path), lost)
-                    rank.sources[0].forget(task.place.path)
+                    rank.sources[0].discard(task.place.path)
             elif others:
                 time.sleep(MOMENT)
             elif not rested:

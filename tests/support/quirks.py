@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.latency import is_possible, slow
+from bench.latency import can_mount, mounted_slow
 
 
 @contextmanager
@@ -20,7 +20,7 @@ def quirky(backing: Path, *quirks: str) -> Iterator[Path]:
 
     The test is skipped where it cannot be mounted.
     """
-    if not is_possible():
+    if not can_mount():
         pytest.skip("it takes root and libfuse3-dev")
-    with slow(backing, quirks=quirks) as mounted:
+    with mounted_slow(backing, quirks=quirks) as mounted:
         yield mounted.path

@@ -5,14 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 
-from pcopy.checkpoint.record import Record, read_facts
+from pcopy.checkpoint.record import FactRecord, read_facts
 from pcopy.engine.task import TaskId
 
 
-def read_record(payload: bytes) -> Record:
+def read_record(payload: bytes) -> FactRecord:
     """The record that was packed; raises ``ValueError`` if it is none."""
     head, done, shares, spawned = read_facts(payload)
-    return Record(*head[:6], done, tuple(tuple(task) for task in spawned), shares, head.began)
+    return FactRecord(*head[:6], done, tuple(tuple(task) for task in spawned), shares, head.cut_time)
 
 
 def unpack_ids(packed: bytes) -> Iterator[TaskId]:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from pcopy.errors import Refused
+from pcopy.errors import RequestRefused
 
 
 def refusal(action: Callable[[], object]) -> str:
     """The one line with which ``action`` is refused."""
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(RequestRefused) as caught:
         action()
     text = str(caught.value)
     assert text.isprintable()

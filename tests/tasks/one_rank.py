@@ -12,23 +12,23 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from pcopy.engine.task import Spawn, Task
-from pcopy.fsio.kernel.choose import make_kernel
-from pcopy.fsio.kernel.interface import Settings
+from pcopy.engine.task import NewTask, Task
+from pcopy.fsio.kernel.choose import create_backend
+from pcopy.fsio.kernel.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
 from pcopy.launch import mounts
-from pcopy.launch.group import Group
+from pcopy.launch.group import ProcessGroup
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.both_sides import RootDescriptors
 from pcopy.tasks.base.codec import decode, encode
-from pcopy.tasks.base.hashing import Hashing
-from pcopy.tasks.base.itemized import Itemized, ItemLine
+from pcopy.tasks.base.hashing import JobHashing
+from pcopy.tasks.base.itemized import ItemOutcome, ItemOutcomes
 from pcopy.tasks.base.job import Failure, Job, Options, Root, Totals
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.copying import visitor_of
-from pcopy.tasks.directories.copy_listed import CopyListed
+from pcopy.tasks.copying import make_visitor
+from pcopy.tasks.directories.copy_listed import CopyListedPaths
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames
 from pcopy.tasks.directories.scan_dirs import ScanDirs
 from pcopy.tasks.files.chunk_ledger import ChunkLedger
@@ -40,7 +40,7 @@ Hook = Callable[[Any], None]
 
 def scans(value: object, path: bytes) -> bool:
     """Is it a task that scans the directory ``path``?"""
-    each = value.each() if isinstance(value, ScanDirs) else [value]
+    each = value.single_tasks() if isinstance(value, ScanDirs) else [value]
     return any(isinstance(scan, ScanDir) and scan.path == path for scan in each)
 
 
@@ -50,7 +50,7 @@ class Told:
     def __init__(self) -> None:
         self.failed: list[Failure] = []
         self.notices: list[str] = []
-        self.itemized: list[ItemLine] = []
+        self.itemized: list[ItemOutcome] = []
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
         """Nobody watches."""
@@ -61,8 +61,8 @@ class Told:
     def notice(self, text: str) -> None:
         self.notices.append(text)
 
-    def items(self, items: Sequence[Itemized]) -> None:
-        self.itemized += [line for each in items for line in each.each()]
+    def items(self, items: Sequence[ItemOutcomes]) -> None:
+        self.itemized += [line for each in items for line in each.outcomes()]
 
 
 class Copied:
@@ -94,12 +94,12 @@ def surroundings(
     """One of ``ranks``: rank 0, the owner of everything. ``against``: the job only reads, to compare with that."""
     opened = [RootDescriptors(*(os.open(path, os.O_RDONLY) for path in (root.source, root.target))) for root in roots]
     told = Told()
-    digest = Hashing(options.hash, options.block_size).whole if options.hash else None
-    kernel = make_kernel(Settings(options.preserve, options.umask, digest=digest))
+    digest = JobHashing(options.hash, options.block_size).digest_of_data if options.hash else None
+    kernel = create_backend(BackendSettings(options.preserve, options.umask, digest=digest))
     job = Job("test", 1, tuple(roots), options, copies=against is None, against=against or b"")
-    with closing(mounts.Mounts(job, opened, targets=job.copies)) as below:
-        job = job._replace(mounts=mounts.agree_on_mounts(job, below, Group()))
-    context = Rank(job, rank, ranks, opened, kernel, visitor_of, sink=told)
+    with closing(mounts.MountsBelowRoots(job, opened, targets=job.copies)) as below:
+        job = job._replace(mounts=mounts.agree_on_mounts(job, below, ProcessGroup()))
+    context = Rank(job, rank, ranks, opened, kernel, make_visitor, sink=told)
     try:
         yield context, told
     finally:
@@ -126,12 +126,12 @@ def copy(
             context,
             told,
         ):
-            context.has_plenty = lambda: has_plenty
+            context.all_ranks_have_work = lambda: has_plenty
             context.job = context.job._replace(listed=bytes(listed) if listed else b"")
             kinds: list[str] = []
-            sums = [0] * counts.COUNTERS
+            sums = [0] * counts.COUNTER_COUNT
             sums[counts.FOUND] = sums[counts.UNSCANNED] = sum(1 for root in roots if not root.item)
-            queues: dict[int, deque[Spawn]] = {phase: deque() for phase in range(Phase.SIGN)}
+            queues: dict[int, deque[NewTask]] = {phase: deque() for phase in range(Phase.SIGN)}
             queues[Phase.COPY].extend(_first(context, number) for number in range(len(roots)))
             run = TaskRunner(context)
             for phase, queue in queues.items():
@@ -146,7 +146,7 @@ def copy(
                         assert new.phase >= phase
                         queues[new.phase].append(new)
                     sums = [have + more for have, more in zip(sums, done.counts, strict=True)]
-            assert not context.own(ChunkLedger).awaited
+            assert not context.instance(ChunkLedger).awaited
             sums = [have + more for have, more in zip(sums, context.counters, strict=True)]
             return Copied(Totals(*sums), told, kinds)
     finally:
@@ -174,14 +174,14 @@ def outcome(run: TaskRunner, task: Task) -> Any:
             return end.value
 
 
-def _first(context: Rank, number: int) -> Spawn:
+def _first(context: Rank, number: int) -> NewTask:
     root = context.job.roots[number]
     if context.job.listed:
-        return Spawn(Phase.COPY, encode(CopyListed(number)), 0, owner=0)
+        return NewTask(Phase.COPY, encode(CopyListedPaths(number)), 0, owner=0)
     source, target = (context.sources[number].identity(b""), context.targets[number].identity(b""))
     if root.item:
-        return Spawn(Phase.COPY, encode(ScanNames(Place(number, b"", source, target, False, False), root.item, 0)), 0)
-    return Spawn(Phase.COPY, encode(ScanDir(number, b"", source, None)), 0)
+        return NewTask(Phase.COPY, encode(ScanNames(Place(number, b"", source, target, False, False), root.item, 0)), 0)
+    return NewTask(Phase.COPY, encode(ScanDir(number, b"", source, None)), 0)
 
 
 def consistent(copied: Copied) -> Totals:

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import random
 
-from pcopy.engine.task import ANYBODY, Task
+from pcopy.engine.task import ANY_RANK, Task
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.source import Version
-from pcopy.fsio.temporary import TemporaryNames, made_by
+from pcopy.fsio.source import FileVersion
+from pcopy.fsio.temporary import TemporaryNames, run_and_rank_of
 from pcopy.tasks.base.codec import decode, encode
-from pcopy.tasks.base.kind import Kind
+from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.values import Contents, Copy, Entries, Item, Known, OpenFile, Place, bucket_of
+from pcopy.tasks.base.values import ChunkedFile, ContentInfo, Entries, FileToRead, Item, ItemCopy, Place, bucket_of
 from pcopy.tasks.files.chunk_ledger import ChunkDone, FileOpened
 from pcopy.tasks.files.copy_chunk import CopyChunk
-from pcopy.tasks.links.group_links import GroupLinks, InodeCopied, LinkNote
+from pcopy.tasks.links.group_links import GatherHardLinks, InodeCopiedNote, LinkNote
 from pcopy.tasks.report_failures import ReportFailures
-from pcopy.tasks.sign.digest_level import DeepestNote, DigestLevel, StoredEntries
-from pcopy.tasks.sign.manifest_lines import SendLines
-from pcopy.tasks.verify.split_read import ChunkRead, ReadOpened
+from pcopy.tasks.sign.digest_level import DeepestLevelNote, DigestLevel, StoredEntries
+from pcopy.tasks.sign.manifest_lines import SendManifestLines
+from pcopy.tasks.verify.split_read import ChunkReadNote, ReadStartedNote
 
 PLACE = Place(0, b"a", Identity(0, 1), Identity(0, 2), False, False)
-VERSION = Version(5, 10, 0, 0)
+VERSION = FileVersion(5, 10, 0, 0)
 
 
-def task_of(value: Kind, owner: int = ANYBODY, phase: int = Phase.COPY) -> Task:
+def task_of(value: TaskKind, owner: int = ANY_RANK, phase: int = Phase.COPY) -> Task:
     return Task((1, 0, 1), int(phase), encode(value), 0, False, owner)
 
 
@@ -44,7 +44,7 @@ def owner_after(task: Task, sizes: list[int]) -> int:
 
 def test_a_temporary_name_tells_its_run_and_rank() -> None:
     names = TemporaryNames("0a-1b", 12, 345)
-    assert [made_by(names.next()) for _ in range(2)] == [(12, 345)] * 2
+    assert [run_and_rank_of(names.next_name()) for _ in range(2)] == [(12, 345)] * 2
 
 
 def test_chunks_of_a_file_are_told_of_where_the_file_is_known() -> None:
@@ -53,15 +53,15 @@ def test_chunks_of_a_file_are_told_of_where_the_file_is_known() -> None:
         first = chance.randrange(1, 9)
         sizes = [chance.randrange(1, 9) for _ in range(4)]
         rank, told_in = chance.randrange(first), chance.randrange(4)
-        file = OpenFile(
-            Item(0, 5, 10, ((PLACE, b"f"),), 0), VERSION, TemporaryNames("j", 1, rank).next(), Identity(0, 7), ()
+        file = ChunkedFile(
+            Item(0, 5, 10, ((PLACE, b"f"),), 0), VERSION, TemporaryNames("j", 1, rank).next_name(), Identity(0, 7), ()
         )
         opened = task_of(FileOpened(file, 3, 4), owner=rank)
         chunk = readdress(task_of(CopyChunk(file, 0, 4, 0, 0, 0, False)), sizes[0])
         assert chunk is not None
         note = ChunkDone(file.temporary, None, 0, 1, 1, b"", 0)
         told = task_of(note, owner=rank % sizes[told_in])
-        assert note.home(sizes[told_in]) == told.owner
+        assert note.assigned_rank(sizes[told_in]) == told.owner
         assert told.owner == owner_after(opened, sizes[: told_in + 1])
         assert owner_after(told, sizes[told_in + 1 :]) == owner_after(opened, sizes)
 
@@ -69,18 +69,18 @@ def test_chunks_of_a_file_are_told_of_where_the_file_is_known() -> None:
 def test_so_are_chunks_that_are_read_back() -> None:
     sizes = [3, 4, 5]
     number = (1, 4, 1)
-    contents = Contents(PLACE, b"f", Known(b"f", 10, b"", VERSION), False, 0, 0, 4, b"\0")
-    opened = task_of(ReadOpened(contents, number, 3), owner=4, phase=Phase.VERIFY)
-    note = ChunkRead(number, 0, b"", None)
+    contents = FileToRead(PLACE, b"f", ContentInfo(b"f", 10, b"", VERSION), False, 0, 0, 4, b"\0")
+    opened = task_of(ReadStartedNote(contents, number, 3), owner=4, phase=Phase.VERIFY)
+    note = ChunkReadNote(number, 0, b"", None)
     told = task_of(note, owner=4 % sizes[1], phase=Phase.VERIFY)
-    assert note.home(sizes[1]) == told.owner
+    assert note.assigned_rank(sizes[1]) == told.owner
     assert told.owner == owner_after(opened, sizes[:2])
     assert owner_after(told, sizes[2:]) == owner_after(opened, sizes)
 
 
 def test_what_is_made_anew_is_left_out() -> None:
-    assert readdress(task_of(GroupLinks(3), owner=1, phase=Phase.LINK), 2) is None
-    for note in (DigestLevel(3), SendLines(), DeepestNote(3)):
+    assert readdress(task_of(GatherHardLinks(3), owner=1, phase=Phase.LINK), 2) is None
+    for note in (DigestLevel(3), SendManifestLines(), DeepestLevelNote(3)):
         assert readdress(task_of(note, owner=1, phase=Phase.SIGN), 2) is None
 
 
@@ -91,9 +91,9 @@ def test_a_signature_is_made_again_from_the_entries_that_were_stored_for_it() ->
 
 def test_a_copy_is_known_where_the_names_of_its_inode_meet() -> None:
     group = Item(0, 131, 10, ((PLACE, b"f"),), 0)
-    copy = Copy(Identity(0, 7), Known(b"f", 10, b"", VERSION), 0, b"\0")
+    copy = ItemCopy(Identity(0, 7), ContentInfo(b"f", 10, b"", VERSION), 0, b"\0")
     bucket = bucket_of(131)
-    copied = readdress(task_of(InodeCopied(group, copy), owner=bucket % 2, phase=Phase.FINISH), 5)
+    copied = readdress(task_of(InodeCopiedNote(group, copy), owner=bucket % 2, phase=Phase.FINISH), 5)
     names = readdress(task_of(LinkNote(PLACE, b"g", b"", b"", b"", 1, bucket), owner=bucket % 2), 5)
     assert copied is not None
     assert names is not None

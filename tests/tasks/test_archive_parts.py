@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from pcopy.archive.member import Extents, Member
-from pcopy.tasks.archive.write_chunks import parts_of, stretches
+from pcopy.tasks.archive.write_chunks import part_ranges, stored_extents
 from tests.support.archives import ptar
 from tests.support.command import show
 
@@ -26,7 +26,7 @@ def sparse(seed: int) -> Member:
     points = sorted(chosen.sample(range(10**9), 2 * chosen.randint(1, 40)))
     longest = chosen.choice((1, 300, 5000))
     pairs = [(first, min(after - first, longest)) for first, after in zip(points[::2], points[1::2], strict=True)]
-    return Member(b"f", b"0", 0o644, 0, 0, 0, 10**12, extents=Extents.of(pairs))
+    return Member(b"f", b"0", 0o644, 0, 0, 0, 10**12, extents=Extents.from_pairs(pairs))
 
 
 @pytest.mark.parametrize("seed", range(50))
@@ -34,10 +34,10 @@ def test_parts_of_a_sparse_file_are_divided_by_its_data(seed: int) -> None:
     member = sparse(seed)
     extents = member.extents
     assert extents is not None
-    parts = parts_of(RANK, member, is_framed=False)
+    parts = part_ranges(RANK, member, is_framed=False)
     assert (parts[0][0], parts[-1][1]) == (0, member.size)
     assert all(one[1] == other[0] for one, other in pairwise(parts))
-    assert len(parts) <= extents.stored // CHUNK + 1
+    assert len(parts) <= extents.data_size // CHUNK + 1
 
     expected = [(first + at, number) for number, (first, at) in enumerate(
         (first, at) for first, length in extents for at in range(length)
@@ -45,7 +45,7 @@ def test_parts_of_a_sparse_file_are_divided_by_its_data(seed: int) -> None:
     found: list[tuple[int, int]] = []
     for start, end in parts:
         stored = 0
-        for first, after, at in stretches(member, start, end):
+        for first, after, at in stored_extents(member, start, end):
             found += zip(range(first, after), range(at, at + after - first), strict=True)
             stored += after - first
         assert stored <= CHUNK or len(parts) == 1

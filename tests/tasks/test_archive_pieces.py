@@ -7,45 +7,45 @@ from collections.abc import Iterator
 
 import pytest
 
-from pcopy.archive.headers import plain_sizes
-from pcopy.fsio.kernel.directory_batches import MEMBER
-from pcopy.signature.sorting import KeyValue
-from pcopy.tasks.archive.described import described_in
+from pcopy.archive.headers import simple_sizes
+from pcopy.fsio.kernel.directory_batches import MEMBER_ROW
+from pcopy.signature.sorting import SortRecord
+from pcopy.tasks.archive.described import unpack_described
 from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, pieces
-from pcopy.tasks.archive.plain_files import PlainFiles, is_of_plain, plain_in
+from pcopy.tasks.archive.plain_files import SimpleFiles, holds_simple_files, unpack_simple_files
 
 TIME = 10**18 + 1
 OWNERS = {(0, 0): (b"root", b"root")}
 
 
-def files_of(path: bytes, names: list[bytes], size: int) -> PlainFiles:
-    whole = plain_sizes([size], [TIME])[0]
-    row = MEMBER.pack(1, size, 2, TIME, TIME, 0o100644, 0, 0, whole)
-    return PlainFiles(0, path, path + b"/", sorted(names), row * len(names), OWNERS)
+def files_of(path: bytes, names: list[bytes], size: int) -> SimpleFiles:
+    whole = simple_sizes([size], [TIME])[0]
+    row = MEMBER_ROW.pack(1, size, 2, TIME, TIME, 0o100644, 0, 0, whole)
+    return SimpleFiles(0, path, path + b"/", sorted(names), row * len(names), OWNERS)
 
 
-def tree(chance: random.Random) -> Iterator[tuple[list[KeyValue], list[KeyValue]]]:
+def tree(chance: random.Random) -> Iterator[tuple[list[SortRecord], list[SortRecord]]]:
     """Records of each directory: as they come from a scan in parts, and of each file by itself."""
     for number in range(chance.randint(1, 12)):
         path, size = b"d%02d" % number, chance.choice((0, 5, 60_000))
         names = [b"%d" % each for each in range(chance.choice((0, 1, 3, 100, 257, 700)))]
         alone = files_of(path, names, size)
-        single = [alone.described(row).record for row in range(len(alone))]
+        single = [alone.describe_row(row).record for row in range(len(alone))]
         chance.shuffle(names)
-        parts: list[KeyValue] = []
+        parts: list[SortRecord] = []
         while names:
             some, names = names[: (cut := chance.choice((1, 50, 300)))], names[cut:]
             files = files_of(path, some, size)
             is_alone = chance.random() < 0.2
-            parts += [files.described(row).record for row in range(len(files))] if is_alone else [files.record]
+            parts += [files.describe_row(row).record for row in range(len(files))] if is_alone else [files.record]
         yield parts, single
 
 
 def members_of(value: bytes) -> list[tuple[bytes, bytes]]:
-    if not is_of_plain(value):
-        described = described_in(value)
+    if not holds_simple_files(value):
+        described = unpack_described(value)
         return [(described.path, described.name)]
-    files = plain_in(value)
+    files = unpack_simple_files(value)
     return [(files.path, name) for name in files.names]
 
 

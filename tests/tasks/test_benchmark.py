@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pcopy.tasks.bench import steps
-from pcopy.tasks.bench.measure import neighbours
-from pcopy.tasks.bench.private import Private
-from pcopy.tasks.bench.steps import Step, Taken, medians
-from pcopy.tools.bench_figures import advice, values_of
+from pcopy.tasks.bench.measure import file_owners
+from pcopy.tasks.bench.private import PrivateDirectory
+from pcopy.tasks.bench.steps import Step, StepResult, median_results
+from pcopy.tools.bench_figures import advice_lines, json_values
 
 
 @given(st.lists(st.sampled_from("abc"), min_size=1, max_size=12), st.data())
 def test_another_host_is_looked_at_if_there_is_one(hosts: list[str], data: st.DataObject) -> None:
     ranks = data.draw(st.integers(1, len(hosts)))
-    for rank, other in enumerate(neighbours(hosts, ranks)):
+    for rank, other in enumerate(file_owners(hosts, ranks)):
         assert 0 <= other < ranks
         assert other != rank or ranks == 1
         assert hosts[other] != hosts[rank] or len(set(hosts[:ranks])) == 1
@@ -28,36 +28,36 @@ def test_another_host_is_looked_at_if_there_is_one(hosts: list[str], data: st.Da
 
 def test_each_rank_is_looked_at_once_whatever_the_placement() -> None:
     for hosts in (["a"] * 4 + ["b"] * 4, ["a", "b"] * 4, ["a", "b", "b", "c", "a", "c"]):
-        assert sorted(neighbours(hosts, len(hosts))) == [*range(len(hosts))]
-    assert neighbours([], 3) == [1, 2, 0]
+        assert sorted(file_owners(hosts, len(hosts))) == [*range(len(hosts))]
+    assert file_owners([], 3) == [1, 2, 0]
 
 
-def created(ranks: int, shared: bool, rate: float, turn: int = 1) -> Taken:
-    return Taken(Step(int(steps.Test.CREATE), ranks, 1, shared, 1000, 1000, turn), 1000, 1000 / rate)
+def created(ranks: int, shared: bool, rate: float, turn: int = 1) -> StepResult:
+    return StepResult(Step(int(steps.BenchmarkTest.CREATE), ranks, 1, shared, 1000, 1000, turn), 1000, 1000 / rate)
 
 
 def test_one_outlier_is_no_advice() -> None:
     """Of three repeats one is far off, to either side."""
     rates = {1: (100, 9000, 100), 2: (390, 20, 400), 4: (410, 400, 5)}
     taken = [created(ranks, True, rate, turn) for ranks, some in rates.items() for turn, rate in enumerate(some, 1)]
-    told = {each.step.ranks: each.rate for each in medians(taken)}
+    told = {each.step.ranks: each.rate for each in median_results(taken)}
     assert told == pytest.approx({ranks: statistics.median(some) for ranks, some in rates.items()})
     steady = [created(ranks, True, rate) for ranks, rate in told.items()]
-    assert next(advice(steady)).startswith("creating is fastest with 2 ranks in one directory: 390/s, 3.9 times")
+    assert next(advice_lines(steady)).startswith("creating is fastest with 2 ranks in one directory: 390/s, 3.9 times")
 
 
 def test_what_varies_much_is_no_advice() -> None:
     noise = (100, 190, 140)
     taken = [created(ranks, True, ranks + rate, turn) for ranks in (1, 2, 4) for turn, rate in enumerate(noise, 1)]
-    (line,) = advice(medians(taken))
+    (line,) = advice_lines(median_results(taken))
     assert line.startswith(
         "no advice: repeats of a measurement differ by 63%: they were too short, or other programs use the file system"
     )
-    assert values_of(medians(taken))["best"] is None
+    assert json_values(median_results(taken))["best"] is None
     little = [
         created(ranks, True, 100 * ranks + rate, turn) for ranks in (1, 2, 4) for turn, rate in enumerate((1, 2, 3))
     ]
-    assert values_of(medians(little))["best"] == {"ranks": 4, "in_flight": 1}
+    assert json_values(median_results(little))["best"] == {"ranks": 4, "in_flight": 1}
 
 
 def test_what_differs_less_than_repeats_do_is_chance() -> None:
@@ -66,14 +66,14 @@ def test_what_differs_less_than_repeats_do_is_chance() -> None:
     for ranks, fastest in ((2, 1), (4, 4)):
         some = {number: each for number, each in rates.items() if number in (1, ranks)}
         taken = [created(number, False, rate, turn) for number, each in some.items() for turn, rate in enumerate(each)]
-        assert next(advice(medians(taken))).startswith(f"creating is fastest with {fastest} rank")
+        assert next(advice_lines(median_results(taken))).startswith(f"creating is fastest with {fastest} rank")
 
 
 def test_one_rank_meets_no_wall_and_each_layout_is_compared_with_itself() -> None:
     alone = [created(1, True, 100), created(1, False, 1000)]
-    assert [*advice(alone)] == ["creating is fastest with 1 rank: 1,000/s"]
+    assert [*advice_lines(alone)] == ["creating is fastest with 1 rank: 1,000/s"]
     both = [*alone, created(2, True, 150), created(2, False, 2000)]
-    lines = [*advice(both)]
+    lines = [*advice_lines(both)]
     assert (
         "creating is fastest with 2 ranks in directories of their own: 2,000/s, 2.0 times as fast as one by one"
         in lines
@@ -86,7 +86,7 @@ def test_only_what_was_made_is_removed(area: Path) -> None:
     (area / "users").mkdir()
     (area / "users/kept").touch()
     root = os.open(area, os.O_RDONLY)
-    private = Private(root, b".made")
+    private = PrivateDirectory(root, b".made")
     (area / ".made/0.0").mkdir()
     (area / ".made/0.0/0.0").touch()
     (area / ".made/link").symlink_to("../users")

@@ -14,34 +14,46 @@ from hypothesis import strategies as st
 
 from pcopy.fsio.attributes import Attributes
 from pcopy.tasks.base.job import Options, Totals
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.broadcast.directory import HostDirectory
-from pcopy.tasks.broadcast.send import BEGIN, CHAIN, DATA, END, PAGE, Stream, filled, place_in_tree
+from pcopy.tasks.broadcast.send import (
+    BEGIN,
+    DATA,
+    END,
+    MAX_CHAIN_LENGTH,
+    PAGE_BYTES,
+    HostStream,
+    nonzero_ranges,
+    tree_neighbours,
+)
 from tests.support.command import REPOSITORY
 from tests.tasks.one_rank import surroundings
 
 
-@pytest.mark.parametrize("hosts", [1, 2, CHAIN, CHAIN + 1, 100, 1000])
+@pytest.mark.parametrize("hosts", [1, 2, MAX_CHAIN_LENGTH, MAX_CHAIN_LENGTH + 1, 100, 1000])
 def test_every_host_gets_the_stream_once_from_one_that_has_it(hosts: int) -> None:
-    above = [place_in_tree(place, hosts)[0] for place in range(hosts)]
-    below = [(place, each) for place in range(hosts) for each in place_in_tree(place, hosts)[1]]
+    above = [tree_neighbours(place, hosts)[0] for place in range(hosts)]
+    below = [(place, each) for place in range(hosts) for each in tree_neighbours(place, hosts)[1]]
     assert above[0] == -1
     assert below == [(above[place], place) for place in range(1, hosts)]
     assert all(number < place for place, number in enumerate(above))
-    most = 1 if hosts <= CHAIN else 2
+    most = 1 if hosts <= MAX_CHAIN_LENGTH else 2
     assert max((above.count(place) for place in range(hosts)), default=0) <= most
 
 
-@given(st.lists(st.sampled_from([b"\0" * PAGE, b"x" * PAGE, b"\0" * (PAGE - 1) + b"y"])), st.binary(max_size=PAGE - 1))
+@given(
+    st.lists(st.sampled_from([b"\0" * PAGE_BYTES, b"x" * PAGE_BYTES, b"\0" * (PAGE_BYTES - 1) + b"y"])),
+    st.binary(max_size=PAGE_BYTES - 1),
+)
 def test_what_is_not_written_is_zeros(pages: list[bytes], rest: bytes) -> None:
     data = b"".join(pages) + rest
     copy = bytearray(len(data))
     written = 0
-    for start, end in filled(data):
+    for start, end in nonzero_ranges(data):
         copy[start:end] = data[start:end]
         written += end - start
     assert copy == data
-    zeros = sum(PAGE for page in pages if not page.strip(b"\0")) + (len(rest) if not rest.strip(b"\0") else 0)
+    zeros = sum(PAGE_BYTES for page in pages if not page.strip(b"\0")) + (len(rest) if not rest.strip(b"\0") else 0)
     assert written == len(data) - zeros
 
 
@@ -51,13 +63,13 @@ def test_what_arrives_damaged_gets_no_name(area: Path, damage: bool) -> None:
     contents = b"contents" * 1000
     (area / "file").write_bytes(b"old")
     with surroundings([], Options()) as (rank, _):
-        rank.own(HostDirectory).open(bytes(area))
-        result = Result(rank, 0, (1, 0, 1))
+        rank.instance(HostDirectory).open(bytes(area))
+        result = TaskResult(rank, 0, (1, 0, 1))
         sent = contents.replace(b"t", b"T", 1) if damage else contents
         attributes = Attributes(0o100640, os.getuid(), os.getgid(), 10**18, 10**18)
         digest = xxhash.xxh3_128(contents).digest()
         parts = (BEGIN, b"file", 8000, None), (DATA, sent, 0, None), (END, digest, 8000, attributes)
-        for _ in rank.own(Stream).take(parts, result):
+        for _ in rank.instance(HostStream).process_parts(parts, result):
             continue
         totals = Totals(*result.outcome().counts)
     assert (totals.found, totals.files, totals.failed) == (1, not damage, damage)

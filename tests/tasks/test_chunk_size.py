@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy.tasks.base.spreading import CHUNKS_PER_RANK, LARGEST_CHUNK, MOST_CHUNKS, SMALLEST_CHUNK, chunk_size
+from pcopy.tasks.base.spreading import CHUNKS_PER_RANK, MAX_CHUNK, MAX_CHUNKS, MIN_CHUNK, chunk_size
 
 BLOCKS = st.integers(12, 26).map(lambda power: 1 << power)
 MIB = 1 << 20
@@ -20,7 +20,7 @@ def test_a_power_of_two_of_blocks(asked: int, block: int, known: int, ranks: int
     if asked:
         assert chunk == block or asked <= chunk < 2 * asked
     else:
-        assert chunk >= SMALLEST_CHUNK and chunk <= max(block, LARGEST_CHUNK)
+        assert chunk >= MIN_CHUNK and chunk <= max(block, MAX_CHUNK)
 
 
 @given(BLOCKS, st.integers(0, 1 << 60), st.integers(1, 1000))
@@ -48,8 +48,8 @@ def test_examples(asked: int, known: int, ranks: int, chunk: int) -> None:
 @given(st.integers(0, 1 << 30), BLOCKS, st.integers(0, 1 << 60))
 def test_no_file_has_chunks_without_number(asked: int, block: int, size: int) -> None:
     usual, chunk = chunk_size(asked, block, 0, size, 1), chunk_size(asked, block, size, size, 1)
-    assert chunk * MOST_CHUNKS >= size
-    assert chunk == usual or chunk * MOST_CHUNKS < 2 * size
+    assert chunk * MAX_CHUNKS >= size
+    assert chunk == usual or chunk * MAX_CHUNKS < 2 * size
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,12 @@ from pcopy.engine.task import Task
 from pcopy.fsio import ways
 from pcopy.fsio.identity import identity_of
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.source import Version
+from pcopy.fsio.source import FileVersion
 from pcopy.tasks.base import spreading
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.values import Item, OpenFile, Place
+from pcopy.tasks.base.values import ChunkedFile, Item, Place
 from pcopy.tasks.files.chunk_ledger import ChunkDone, ChunkLedger, FileOpened
 from pcopy.tasks.files.copy_chunk import CopyChunk
 from pcopy.tasks.runner import TaskRunner
@@ -71,7 +71,7 @@ def test_local_chunks_follow_one_another(
 ) -> None:
     source, target = places
     if not known:
-        monkeypatch.setattr(ways, "WAYS", {})
+        monkeypatch.setattr(ways, "TRANSFER_TRAITS", {})
     order = Order(monkeypatch)
     options: dict[str, Any] = {"chunk_size": 2 * BLOCK, "block_size": BLOCK, "hash": hash_}
     totals = consistent(copied := copy(root_of(source, target), ranks=ranks, before=order, **options))
@@ -93,7 +93,7 @@ def test_with_a_server_on_one_side_all_copy_at_once(
     source, target = (ext4, places[1]) if served == "source" else (places[0], ext4)
     if served == "source":
         (source / "large").write_bytes((places[0] / "large").read_bytes())
-    monkeypatch.delitem(ways.WAYS, 0xEF53)
+    monkeypatch.delitem(ways.TRANSFER_TRAITS, 0xEF53)
     order = Order(monkeypatch)
     consistent(copy(root_of(source, target), ranks=2, before=order, chunk_size=BLOCK, block_size=BLOCK))
     assert max(order.waiting) == len(order.starts) - 1
@@ -118,8 +118,8 @@ def test_chunks_in_turn_are_larger_unless_a_size_is_asked_for(
     places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = places
-    monkeypatch.setattr(spreading, "SMALLEST_CHUNK", BLOCK)
-    monkeypatch.setattr("pcopy.tasks.files.split_file.SMALLEST_IN_TURN", 4 * BLOCK)
+    monkeypatch.setattr(spreading, "MIN_CHUNK", BLOCK)
+    monkeypatch.setattr("pcopy.tasks.files.split_file.MIN_SEQUENTIAL_CHUNK", 4 * BLOCK)
     for asked, chunk in ((0, 4 * BLOCK), (2 * BLOCK, 2 * BLOCK)):
         order = Order(monkeypatch)
         consistent(copy(root_of(source, target), ranks=2, before=order, chunk_size=asked, block_size=BLOCK))
@@ -127,20 +127,20 @@ def test_chunks_in_turn_are_larger_unless_a_size_is_asked_for(
 
 
 @pytest.fixture
-def opened(places: tuple[Path, Path]) -> Iterator[tuple[Any, OpenFile, Path]]:
+def opened(places: tuple[Path, Path]) -> Iterator[tuple[Any, ChunkedFile, Path]]:
     """A rank with digests, and a file whose temporary file is there and empty."""
     source, target = places
     with surroundings([root_of(source, target)], Options(Preserve(), hash="blake3", block_size=BLOCK), 2) as (rank, _):
         status = (source / "large").stat()
         place = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
-        temporary = rank.temporary_names.next()
+        temporary = rank.temporary_names.next_name()
         path = target / os.fsdecode(temporary)
         descriptor = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
         os.ftruncate(descriptor, SIZE)
-        made = identity_of(descriptor, os.fstat(descriptor), place.target_id.mount, made=True)
+        made = identity_of(descriptor, os.fstat(descriptor), place.target_id.mount_code, created_by_job=True)
         os.close(descriptor)
         item = Item(0, status.st_ino, SIZE, ((place, b"large"),), 0)
-        yield rank, OpenFile(item, Version.of(status), temporary, made), path
+        yield rank, ChunkedFile(item, FileVersion.from_status(status), temporary, made), path
 
 
 def run(rank: Any, value: Any, number: int) -> list[Any]:
@@ -153,7 +153,7 @@ def run(rank: Any, value: Any, number: int) -> list[Any]:
         return [decode(spawn.payload) for spawn in end.value.spawned]
 
 
-def test_a_chunk_may_be_every_third_run(places: tuple[Path, Path], opened: tuple[Any, OpenFile, Path]) -> None:
+def test_a_chunk_may_be_every_third_run(places: tuple[Path, Path], opened: tuple[Any, ChunkedFile, Path]) -> None:
     """As the stripes of one server are; the file's digest is what it is by any other division."""
     rank, file, path = opened
     contents = (places[0] / "large").read_bytes()

@@ -10,13 +10,13 @@ import pytest
 
 from pcopy.engine.task import Task
 from pcopy.fsio.identity import mark_of
-from pcopy.fsio.nodes import open_node
+from pcopy.fsio.nodes import open_without_access
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.values import Item, Place, Unnamed
-from pcopy.tasks.links.copy_anew import CopyAnew
+from pcopy.tasks.base.values import Item, Place, UnnamedCopy
+from pcopy.tasks.links.copy_anew import ReplaceIncompleteCopy
 from pcopy.tasks.runner import TaskRunner
 from tests.tasks.one_rank import root_of, surroundings
 from tests.tasks.test_verify_links import run
@@ -39,14 +39,14 @@ def test_it_goes_unless_it_was_written_to(area: Path, kind: str, touched: bool) 
     make(copy)
     with surroundings([root_of(area / "source", area / "target")], Options(Preserve(), "skip")) as (context, _):
         place = Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
-        held = open_node(context.open_target(place), b"name", on_source=False)
-        item = Unnamed(b"name", copy.lstat().st_ino, mark_of(held, made=True))
+        held = open_without_access(context.open_target(place), b"name", on_source=False)
+        item = UnnamedCopy(b"name", copy.lstat().st_ino, mark_of(held, created_by_job=True))
         os.close(held)
         known = size, copy.lstat().st_mtime_ns
         if touched:
             os.utime(copy, follow_symlinks=False)
         group = Item(0, 1, size, ((place, b"name"),), 1)
-        task = CopyAnew(group, item.inode, item.mark, known, is_whole=True)
+        task = ReplaceIncompleteCopy(group, item.inode, item.mark, known, has_metadata=True)
         outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.COPY), encode(task), 0))
     assert os.path.lexists(copy) == touched
     assert len(tuple(outcome.spawned)) == 1  # its name is looked at again

@@ -12,7 +12,7 @@ import pytest
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.directories import copy_listed
-from pcopy.tasks.directories.copy_listed import ListedPaths
+from pcopy.tasks.directories.copy_listed import PathList
 from pcopy.tasks.directories.scan_dir import ScanDir
 from tests.support.files import write
 from tests.tasks.one_rank import consistent, copy, root_of
@@ -22,7 +22,7 @@ NAMES = ("a", "m/1", "m/2", "m/3", "z/4")
 
 @pytest.fixture
 def area(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(copy_listed, "LONG", -1.0)
+    monkeypatch.setattr(copy_listed, "SLICE_SECONDS", -1.0)
     for name in NAMES:
         write(tmp_path / "source" / name, name.encode())
     (tmp_path / "target").mkdir()
@@ -43,7 +43,7 @@ def test_all_of_it_is_copied_once(area: Path) -> None:
 
 def test_what_is_left_out_counts_once(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As what is mounted is, with ``--one-file-system``."""
-    monkeypatch.setattr(ScanDir, "is_left_out", lambda scan, rank: scan.path == b"m")
+    monkeypatch.setattr(ScanDir, "is_excluded_mount_point", lambda scan, rank: scan.path == b"m")
     totals = consistent(copy(root_of(area / "source", area / "target"), listed=listed(area, *NAMES)))
     assert (totals.files, totals.directories, totals.skipped) == (2, 3, 3)
     assert not [*(area / "target/m").iterdir()]
@@ -53,7 +53,7 @@ def test_src_that_cannot_be_entered_fails_with_what_is_listed(area: Path, monkey
     def fail(*_: Any, **__: Any) -> None:
         raise Problem("listxattr", errno.EIO, on_source=True)
 
-    monkeypatch.setattr(ScanDir, "begin", fail)
+    monkeypatch.setattr(ScanDir, "open_and_create", fail)
     totals = copy(root_of(area / "source", area / "target"), listed=listed(area, *NAMES)).totals
     assert (totals.found, totals.failed, totals.copied) == (6, 6, 0)
 
@@ -66,11 +66,11 @@ def test_all_of_src_is_scanned_once(area: Path) -> None:
 def test_what_was_taken_before_the_list_could_not_be_read_is_not_taken_again(
     area: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy_listed, "LONG", 60.0)
-    read, stop = ListedPaths.read, Rank.stop
+    monkeypatch.setattr(copy_listed, "SLICE_SECONDS", 60.0)
+    read, stop = PathList.paths_between, Rank.stop
     broken = [OSError(5, "Input/output error")]
 
-    def break_once(self: ListedPaths, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    def break_once(self: PathList, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         for number, each in enumerate(read(self, start, end)):
             if number == 3 and broken:
                 raise broken.pop()
@@ -81,7 +81,7 @@ def test_what_was_taken_before_the_list_could_not_be_read_is_not_taken_again(
         stop(self, *told)
         self.stop_reason = None
 
-    monkeypatch.setattr(ListedPaths, "read", break_once)
+    monkeypatch.setattr(PathList, "paths_between", break_once)
     monkeypatch.setattr(Rank, "stop", go_on)
     totals = consistent(copy(root_of(area / "source", area / "target"), listed=listed(area, *NAMES)))
     assert not broken

@@ -12,8 +12,8 @@ from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import Entries, pack_numbers
 from pcopy.tasks.runner import TaskRunner
-from pcopy.tasks.sign.digest_level import DIFFERENCES_AT_ONCE, DifferencesNote, DigestLevel, EntriesNote
-from pcopy.tasks.sign.signing import ROWS_AT_ONCE
+from pcopy.tasks.sign.digest_level import DIFFERENCES_PER_MESSAGE, DifferencesNote, DigestLevel, EntriesNote
+from pcopy.tasks.sign.signing import MAX_ENTRIES_IN_MEMORY
 from tests.tasks.one_rank import root_of, surroundings
 
 NAMES = [b"name-%05d" % number for number in range(12_000)]
@@ -49,4 +49,4 @@ def test_a_directory_that_is_gone_whole(area: Path) -> None:
                     todo += (decode(spawn.payload) for spawn in end.value.spawned)
                     break
     assert sorted(told) == NAMES
-    assert max(sizes) < DIFFERENCES_AT_ONCE + ROWS_AT_ONCE, "a message is bounded"
+    assert max(sizes) < DIFFERENCES_PER_MESSAGE + MAX_ENTRIES_IN_MEMORY, "a message is bounded"

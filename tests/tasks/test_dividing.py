@@ -9,15 +9,22 @@ from typing import Any
 
 import pytest
 
-from pcopy.engine.task import ANYBODY, Task
+from pcopy.engine.task import ANY_RANK, Task
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import VERSION, Rows
+from pcopy.fsio.kernel.columns import VERSION_COLUMNS, Rows
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.base import dividing
 from pcopy.tasks.base.codec import decode, encode
-from pcopy.tasks.base.dividing import GUESS, LEAST_COST, PORTION_SECONDS, UNASKED_SECONDS, Paces, cuts
+from pcopy.tasks.base.dividing import (
+    DEFAULT_ITEM_SECONDS,
+    MIN_DIVISIBLE_COST,
+    MIN_PORTION_SECONDS,
+    MIN_PORTION_SECONDS_IF_ALL_BUSY,
+    ItemDurations,
+    portion_slices,
+)
 from pcopy.tasks.base.job import Options
-from pcopy.tasks.base.kind import KINDS, Divisible, Kind
+from pcopy.tasks.base.kind import KIND_BY_CODE, DivisibleTask, TaskKind
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.change.change_tree import ChangeNames, ChangeTree
 from pcopy.tasks.compare.compare_trees import CompareDirs, CompareNames
@@ -28,7 +35,7 @@ from pcopy.tasks.files.copy_nodes import CopyNodes
 from pcopy.tasks.files.name_items import NameItems
 from pcopy.tasks.recode.recode_files import RecodeFiles
 from pcopy.tasks.runner import TaskRunner
-from pcopy.tasks.stripe.look_at_layouts import LookAtLayouts
+from pcopy.tasks.stripe.look_at_layouts import ExamineLayouts
 from pcopy.tasks.verify.read_items import ReadItems
 from pcopy.tasks.verify.verify_items import VerifyItems
 from pcopy.tasks.walk.walk_dirs import WalkDirs, WalkNames
@@ -50,7 +57,7 @@ def names(items: int, prefix: str = "n") -> bytes:
     return b"/".join(f"{prefix}{number}".encode() for number in range(items))
 
 
-def made(kind: type[Divisible], items: int) -> Divisible:
+def made(kind: type[DivisibleTask], items: int) -> DivisibleTask:
     """A task of the kind, in which each item can be told from the others in each column."""
     values: dict[str, Any] = {
         "place": PLACE,
@@ -63,14 +70,14 @@ def made(kind: type[Divisible], items: int) -> Divisible:
     values |= {field: column(width, items) for field, width in WIDTHS.items()}
     values["temporaries"] = names(items, "t")
     values["marks"] = tuple(b"m%d" % number for number in range(items))
-    rows = Rows(items, VERSION)
+    rows = Rows(items, VERSION_COLUMNS)
     for field in ("inode", "size", "mtime", "ctime"):
         getattr(rows, field)[:] = type(rows.inode)(getattr(rows, field).typecode, range(10, 10 + items))
     values["rows"] = values["versions"] = rows.packed()
     return kind(**{field: values[field] for field in kind.fields})
 
 
-def items_of(task: Divisible) -> list[tuple[object, ...]]:
+def items_of(task: DivisibleTask) -> list[tuple[object, ...]]:
     """What the task says of each item; read without what divides tasks."""
     number = task.names.count(b"/") + 1
     columns: list[list[object]] = [[*task.names.split(b"/")]]
@@ -85,29 +92,29 @@ def items_of(task: Divisible) -> list[tuple[object, ...]]:
         times = struct.unpack(f"{4 * number}q", task.versions)  # type: ignore[attr-defined]
         columns.append([*zip(*(times[at : at + number] for at in range(0, 4 * number, number)), strict=True)])
     if isinstance(task, CopyFiles):
-        columns.append([*task.found().versions()])
+        columns.append([*task.source_rows().versions()])
     return [*zip(*columns, strict=True)]
 
 
 DIVISIBLE = [
-    *(ScanNames, CopyFiles, CopyNodes, ReadItems, VerifyItems, NameItems, LookAtLayouts, WalkDirs, WalkNames),
+    *(ScanNames, CopyFiles, CopyNodes, ReadItems, VerifyItems, NameItems, ExamineLayouts, WalkDirs, WalkNames),
     *(ChangeNames, ChangeTree, CompareFiles, CompareDirs, CompareNames, RecodeFiles),
 ]
 
 
 def test_these_kinds_can_be_divided_and_no_others() -> None:
-    assert {kind for kind in KINDS.values() if issubclass(kind, Divisible)} == set(DIVISIBLE)
+    assert {kind for kind in KIND_BY_CODE.values() if issubclass(kind, DivisibleTask)} == set(DIVISIBLE)
 
 
 @pytest.mark.parametrize("kind", DIVISIBLE)
 @pytest.mark.parametrize(("items", "portions"), [(1, 1), (2, 2), (7, 3), (256, 16)])
-def test_the_portions_are_the_task(kind: type[Divisible], items: int, portions: int) -> None:
+def test_the_portions_are_the_task(kind: type[DivisibleTask], items: int, portions: int) -> None:
     task = made(kind, items)
-    assert task.items == items
+    assert task.item_count == items
     divided = task.divide(portions)
     assert len(divided) == portions
     assert [item for portion in divided for item in items_of(portion)] == items_of(task)
-    assert max(each.items for each in divided) - min(each.items for each in divided) <= 1
+    assert max(each.item_count for each in divided) - min(each.item_count for each in divided) <= 1
     for portion in divided:
         assert type(portion) is kind
         same = set(kind.fields) - {"names", "rows", "temporaries", "marks", "versions", *WIDTHS}
@@ -123,63 +130,67 @@ def test_columns_that_are_empty_stay_so() -> None:
 
 
 def test_what_has_been_quick_is_not_divided() -> None:
-    paces = Paces()
-    assert paces.portions(1, 256, 4, hungry=True) == min(dividing.MOST_PORTIONS, int(256 * GUESS / PORTION_SECONDS))
-    paces.took(1, 256, 0.010)
-    assert paces.portions(1, 256, 4, hungry=True) == 0
-    assert paces.are_quick(1, 256)
-    assert paces.portions(2, 256, 4, hungry=True) > 1
+    paces = ItemDurations()
+    assert paces.portion_count(1, 256, 4, hungry=True) == min(
+        dividing.MAX_PORTIONS, int(256 * DEFAULT_ITEM_SECONDS / MIN_PORTION_SECONDS)
+    )
+    paces.record_duration(1, 256, 0.010)
+    assert paces.portion_count(1, 256, 4, hungry=True) == 0
+    assert paces.is_too_quick_to_divide(1, 256)
+    assert paces.portion_count(2, 256, 4, hungry=True) > 1
 
 
 def test_portions_take_long_enough_and_have_enough_items() -> None:
-    paces = Paces()
-    paces.took(1, 100, 100 * PORTION_SECONDS)
-    assert paces.portions(1, 12, 4, hungry=True) == 3
-    assert paces.portions(1, 12, 1, hungry=True) == 12
-    assert paces.portions(1, 12, 1, hungry=False) == int(12 * PORTION_SECONDS / UNASKED_SECONDS)
-    assert paces.portions(1, 10_000, 4, hungry=True) == dividing.MOST_PORTIONS
+    paces = ItemDurations()
+    paces.record_duration(1, 100, 100 * MIN_PORTION_SECONDS)
+    assert paces.portion_count(1, 12, 4, hungry=True) == 3
+    assert paces.portion_count(1, 12, 1, hungry=True) == 12
+    assert paces.portion_count(1, 12, 1, hungry=False) == int(
+        12 * MIN_PORTION_SECONDS / MIN_PORTION_SECONDS_IF_ALL_BUSY
+    )
+    assert paces.portion_count(1, 10_000, 4, hungry=True) == dividing.MAX_PORTIONS
 
 
 def test_what_was_learned_long_ago_is_forgotten() -> None:
-    paces = Paces()
-    paces.took(1, 100, 100.0)
+    paces = ItemDurations()
+    paces.record_duration(1, 100, 100.0)
     for _ in range(100):
-        paces.took(1, 100, 0.001)
-    assert paces.are_quick(1, 256)
+        paces.record_duration(1, 100, 0.001)
+    assert paces.is_too_quick_to_divide(1, 256)
 
 
 @pytest.mark.parametrize(("items", "portions"), [(1, 1), (7, 3), (100, 32)])
 def test_cuts_are_whole(items: int, portions: int) -> None:
     rows = [*range(items)]
-    assert [row for at in cuts(items, portions) for row in rows[at]] == rows
-    assert all(rows[at] for at in cuts(items, portions))
+    assert [row for at in portion_slices(items, portions) for row in rows[at]] == rows
+    assert all(rows[at] for at in portion_slices(items, portions))
 
 
-def task_of(value: Kind, cost: int, expands: bool = False) -> Task:
-    return Task((1, 0, 5), 0, encode(value), cost, expands, ANYBODY)
+def task_of(value: TaskKind, cost: int, expands: bool = False) -> Task:
+    return Task((1, 0, 5), 0, encode(value), cost, expands, ANY_RANK)
 
 
 def test_the_portions_cost_what_the_task_does(tmp_path: Path) -> None:
     with surroundings([root_of(tmp_path, tmp_path)], Options(), ranks=2) as (rank, _):
         runner = TaskRunner(rank)
         for expands in (False, True):
-            portions = runner.divide(task_of(made(CopyFiles, 100), 64 * LEAST_COST + 3, expands), True)
+            portions = runner.divide(task_of(made(CopyFiles, 100), 64 * MIN_DIVISIBLE_COST + 3, expands), True)
             assert len(portions) > 2
-            assert sum(each.cost for each in portions) == 64 * LEAST_COST + 3
-            assert {(each.phase, each.expands, each.owner) for each in portions} == {(0, expands, ANYBODY)}
+            assert sum(each.cost for each in portions) == 64 * MIN_DIVISIBLE_COST + 3
+            assert {(each.phase, each.may_find_work, each.owner) for each in portions} == {(0, expands, ANY_RANK)}
             assert b"/".join(decode(each.payload).names for each in portions) == names(100)
 
 
 def test_what_is_cheap_or_no_batch_is_not_divided(tmp_path: Path) -> None:
     with surroundings([root_of(tmp_path, tmp_path)], Options(), ranks=2) as (rank, _):
         runner = TaskRunner(rank)
-        assert runner.divide(task_of(made(CopyFiles, 100), LEAST_COST - 1), True) == []
-        assert runner.divide(task_of(ScanDir(0, b"d", Identity(1, 2), None), 64 * LEAST_COST), True) == []
+        assert runner.divide(task_of(made(CopyFiles, 100), MIN_DIVISIBLE_COST - 1), True) == []
+        assert runner.divide(task_of(ScanDir(0, b"d", Identity(1, 2), None), 64 * MIN_DIVISIBLE_COST), True) == []
 
 
 def test_a_rank_alone_divides_nothing(tmp_path: Path) -> None:
     with surroundings([root_of(tmp_path, tmp_path)], Options(), ranks=1) as (rank, _):
-        assert TaskRunner(rank).divide(task_of(made(CopyFiles, 100), 64 * LEAST_COST), True) == []
+        assert TaskRunner(rank).divide(task_of(made(CopyFiles, 100), 64 * MIN_DIVISIBLE_COST), True) == []
 
 
 @pytest.mark.parametrize("existing", ["replace", "skip", "changed"])

@@ -10,20 +10,20 @@ import pytest
 
 from pcopy.engine.task import Task
 from pcopy.fsio.identity import Identity, identity_of
-from pcopy.fsio.kernel.columns import VERSION, Rows
+from pcopy.fsio.kernel.columns import VERSION_COLUMNS, Rows
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.source import Version
+from pcopy.fsio.source import FileVersion
 from pcopy.fsio.temporary import TemporaryNames
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.values import Copy, Item, Known, OpenFile, Place
+from pcopy.tasks.base.values import ChunkedFile, ContentInfo, Item, ItemCopy, Place
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.files.copy_files import CopyFiles
 from pcopy.tasks.files.finish_file import FinishFile
-from pcopy.tasks.links.link_group import LinkGroup
-from pcopy.tasks.links.make_links import MakeLinks
+from pcopy.tasks.links.link_group import CopyLinkGroup
+from pcopy.tasks.links.make_links import CreateHardLinks
 from pcopy.tasks.runner import TaskRunner
 from tests.support import filesystems
 from tests.support.attributes import DEFAULT_ACL, acl
@@ -93,11 +93,11 @@ def test_a_set_id_program_that_was_renamed_before_that_was_on_record(places: tup
         resumed(context)
         place = place_of(context)
         with open(copy, "rb") as file:
-            made = identity_of(file.fileno(), os.fstat(file.fileno()), 0, made=True)
+            made = identity_of(file.fileno(), os.fstat(file.fileno()), 0, created_by_job=True)
         if attacked:
             remade(copy, forged, Path.unlink)
         item = Item(0, status.st_ino, MIB, ((place, b"program"),), 0)
-        opened = OpenFile(item, Version.of(status), TemporaryNames("test", 1, 0).next(), made)
+        opened = ChunkedFile(item, FileVersion.from_status(status), TemporaryNames("test", 1, 0).next_name(), made)
         task = encode(FinishFile(opened, b"", MIB, b"\0"))
         outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.COPY), task, 0))
     again = bool(outcome.spawned)
@@ -128,7 +128,7 @@ def test_a_directory_that_was_made_anew_with_a_default_acl(places: tuple[Path, P
             path.chmod(0o777)
 
         remade(target / "directory", make, Path.rmdir)
-        task = encode(CopyFiles(place, b"private", Rows.of([private.stat()], VERSION).packed(), 0))
+        task = encode(CopyFiles(place, b"private", Rows.from_statuses([private.stat()], VERSION_COLUMNS).packed(), 0))
         run(TaskRunner(context), Task((1, 0, 1), int(Phase.COPY), task, 0))
     made = list((target / "directory").iterdir())
     assert len(made) == (not told), sink.failed
@@ -147,7 +147,7 @@ def test_a_directory_of_ours_that_has_got_acls_since(places: tuple[Path, Path]) 
         resumed(context)
         place = place_of(context, b"directory")
         tasks = (
-            CopyFiles(place, b"file", Rows.of([status], VERSION).packed(), 0),
+            CopyFiles(place, b"file", Rows.from_statuses([status], VERSION_COLUMNS).packed(), 0),
             FinishDir(place, None, True, -1),
         )
         for number, task in enumerate(tasks):
@@ -167,12 +167,14 @@ def test_names_are_copied_rather_than_linked_where_one_side_cannot_tell(places: 
     inode = (source / "one").stat().st_ino
     with surroundings([root_of(source, target)], Options(Preserve())) as (context, _):
         place = place_of(context)
-        made = Identity(place.target_id.mount, (target / "one").stat().st_ino)
+        made = Identity(place.target_id.mount_code, (target / "one").stat().st_ino)
         group = Item(0, inode, 3, ((place, b"one"), (place, b"two")), 0)
-        task = MakeLinks(group, Copy(made, Known(b"f", 3, b"", Version(inode, 3, 0, 0)), 0, b"\0"), False)
+        task = CreateHardLinks(
+            group, ItemCopy(made, ContentInfo(b"f", 3, b"", FileVersion(inode, 3, 0, 0)), 0, b"\0"), False
+        )
         outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.LINK), encode(task), 0))
     spawned = [decode(spawn.payload) for spawn in outcome.spawned]
-    again = [value.item.names for value in spawned if isinstance(value, LinkGroup)]
+    again = [value.item.names for value in spawned if isinstance(value, CopyLinkGroup)]
     assert again == ([((place, b"two"),)] if owner else [])
     assert (target / "two").exists() == (not owner)
 

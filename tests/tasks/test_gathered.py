@@ -7,22 +7,28 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy.fsio.kernel.columns import FIRST, LAST, VERSION, Rows
-from pcopy.fsio.source import Version
-from pcopy.tasks.base.gathered import Gathered, split_digests, unpack_known
-from pcopy.tasks.base.values import Known, unpack_numbers
+from pcopy.fsio.kernel.columns import EARLIEST_TIME, LATEST_TIME, VERSION_COLUMNS, Rows
+from pcopy.fsio.source import FileVersion
+from pcopy.tasks.base.gathered import ItemColumns, split_digests, unpack_items
+from pcopy.tasks.base.values import ContentInfo, unpack_numbers
 
 NUMBER = st.integers(0, 2**64 - 1)
-NEAR = st.integers(FIRST + 1, LAST - 1)
-TIME = st.one_of(NEAR, st.sampled_from([FIRST - 1, FIRST, LAST, LAST + 1, -(10**20), 10**20]))
+NEAR = st.integers(EARLIEST_TIME + 1, LATEST_TIME - 1)
+TIME = st.one_of(
+    NEAR, st.sampled_from([EARLIEST_TIME - 1, EARLIEST_TIME, LATEST_TIME, LATEST_TIME + 1, -(10**20), 10**20])
+)
 KINDS = st.sampled_from([b"f", b"d", b"l", b"s"])
 
 
 def items(
     time: st.SearchStrategy[int], kinds: st.SearchStrategy[bytes]
-) -> st.SearchStrategy[list[tuple[bytes, Known]]]:
+) -> st.SearchStrategy[list[tuple[bytes, ContentInfo]]]:
     known = st.builds(
-        Known, kinds, NUMBER, st.binary(min_size=16, max_size=16), st.builds(Version, NUMBER, NUMBER, time, time)
+        ContentInfo,
+        kinds,
+        NUMBER,
+        st.binary(min_size=16, max_size=16),
+        st.builds(FileVersion, NUMBER, NUMBER, time, time),
     )
     name = st.binary(max_size=4).filter(lambda name: b"/" not in name)
     return st.lists(st.tuples(name, known), max_size=5)
@@ -32,9 +38,9 @@ ONE_BY_ONE = st.tuples(st.just("one by one"), items(TIME, KINDS))
 BATCH = st.tuples(st.sampled_from(["all", "chosen"]), items(NEAR, st.just(b"f")))
 
 
-def batch_of(rows: list[tuple[bytes, Known]]) -> tuple[Rows, array[int], bytearray]:
+def batch_of(rows: list[tuple[bytes, ContentInfo]]) -> tuple[Rows, array[int], bytearray]:
     """What a kernel would tell of them."""
-    versions = Rows(len(rows), VERSION)
+    versions = Rows(len(rows), VERSION_COLUMNS)
     for row, (_, known) in enumerate(rows):
         version = known.version
         versions.inode[row], versions.size[row] = version.inode, version.size
@@ -44,38 +50,38 @@ def batch_of(rows: list[tuple[bytes, Known]]) -> tuple[Rows, array[int], bytearr
 
 
 @given(st.lists(st.one_of(ONE_BY_ONE, BATCH), max_size=4), st.booleans())
-def test_it_comes_back(given: list[tuple[str, list[tuple[bytes, Known]]]], in_two: bool) -> None:
-    gathered, more, expected = Gathered(), Gathered(), []
+def test_it_comes_back(given: list[tuple[str, list[tuple[bytes, ContentInfo]]]], in_two: bool) -> None:
+    gathered, more, expected = ItemColumns(), ItemColumns(), []
     for counter, (how, rows) in enumerate(given):
         into = more if in_two and counter else gathered
         if how == "one by one":
             for name, known in rows:
-                into.add(name, known, counter)
+                into.add_item(name, known, counter)
         else:
             names = [name for name, _ in rows]
             batch = batch_of(rows)
             if how == "all":
                 into.add_rows(b"/".join(names), *batch, counter)
             else:
-                into.add_chosen(range(0, len(names), 2), names, *batch, counter)
+                into.add_selected_rows(range(0, len(names), 2), names, *batch, counter)
         expected += [(name, known, counter) for name, known in (rows[::2] if how == "chosen" else rows)]
     gathered.extend(more)
     assert len(gathered) == len(expected) and bool(gathered) == bool(expected)
     if not expected:
         return
-    kinds, sizes, versions, digests = gathered.columns
-    unpacked = unpack_known(kinds, unpack_numbers(sizes), versions, split_digests(digests, 16))
+    kinds, sizes, versions, digests = gathered.packed_columns
+    unpacked = unpack_items(kinds, unpack_numbers(sizes), versions, split_digests(digests, 16))
     assert [*zip(gathered.packed_names.split(b"/"), unpacked, gathered.counters, strict=True)] == expected
-    assert gathered.bytes == sum(known.size for _, known, _ in expected)
+    assert gathered.total_size == sum(known.size for _, known, _ in expected)
 
 
 def test_versions_are_packed_as_a_kernel_finds_them() -> None:
     """Those of a batch that was read back are compared as they are."""
     rows = [
-        (b"a", Known(b"f", 1, bytes(16), Version(2, 1, 3, 4))),
-        (b"b", Known(b"f", 5, bytes(16), Version(6, 5, 7, -8))),
+        (b"a", ContentInfo(b"f", 1, bytes(16), FileVersion(2, 1, 3, 4))),
+        (b"b", ContentInfo(b"f", 5, bytes(16), FileVersion(6, 5, 7, -8))),
     ]
-    gathered = Gathered()
+    gathered = ItemColumns()
     for name, known in rows:
-        gathered.add(name, known)
-    assert gathered.columns[2] == batch_of(rows)[0].packed()
+        gathered.add_item(name, known)
+    assert gathered.packed_columns[2] == batch_of(rows)[0].packed()

@@ -10,11 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy.engine.task import ANYBODY
-from pcopy.fsio.layout import Stripes
+from pcopy.engine.task import ANY_RANK
+from pcopy.fsio.layout import FileStripes
 from pcopy.tasks.base.spreading import Hosts
 from pcopy.tasks.base.values import unpack_numbers
-from pcopy.tasks.files.copy_chunk import Chunk, CopyChunk, HandChunks, by_ost, in_order, spawn_chunks
+from pcopy.tasks.files.copy_chunk import (
+    Chunk,
+    CopyChunk,
+    DistributeChunks,
+    chunks_by_ost,
+    consecutive_chunks,
+    spawn_chunks,
+)
 
 MIB = 1 << 20
 CLUSTERS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta"]), min_size=1, max_size=12)
@@ -24,18 +31,18 @@ CLUSTERS = st.lists(st.sampled_from(["alpha", "beta", "gamma", "delta"]), min_si
 def test_what_a_host_wrote_is_read_elsewhere(names: list[str], data: st.DataObject) -> None:
     rank, writer = (data.draw(st.integers(0, len(names) - 1)) for _ in range(2))
     mine = Hosts(names, rank)
-    written_by = Hosts(names, writer).here
+    written_by = Hosts(names, writer).this_host
     others = [other for other, name in enumerate(names) if name != names[writer]]
-    chosen = [mine.elsewhere(written_by) for _ in range(3 * len(names))]
+    chosen = [mine.rank_on_other_host(written_by) for _ in range(3 * len(names))]
     if others:
         assert set(chosen) == set(others), "each in its turn"
     else:
-        assert set(chosen) == {ANYBODY}
+        assert set(chosen) == {ANY_RANK}
 
 
 @given(CLUSTERS)
 def test_all_ranks_call_a_host_by_the_same_byte(names: list[str]) -> None:
-    called = {(name, Hosts(names, rank).here) for rank, name in enumerate(names)}
+    called = {(name, Hosts(names, rank).this_host) for rank, name in enumerate(names)}
     assert len(called) == len({name for name, _ in called}) == len({byte for _, byte in called})
     assert all(0 <= byte < 256 for _, byte in called)
 
@@ -44,7 +51,7 @@ def test_all_ranks_call_a_host_by_the_same_byte(names: list[str]) -> None:
 def test_work_is_spread_evenly_over_the_other_hosts(rank: int) -> None:
     """Two ranks each on three hosts; what the second host wrote is for four of them."""
     hosts = Hosts(["a", "a", "b", "b", "c", "c"], rank)
-    turns = Counter(hosts.elsewhere(1) for _ in range(400))
+    turns = Counter(hosts.rank_on_other_host(1) for _ in range(400))
     assert turns.keys() == {0, 1, 4, 5}
     assert max(turns.values()) <= 2 * min(turns.values())
 
@@ -52,23 +59,23 @@ def test_work_is_spread_evenly_over_the_other_hosts(rank: int) -> None:
 def test_ranks_begin_with_themselves() -> None:
     """All at once, they don't all choose the same rank."""
     names = ["a", "b", "c", "d"]
-    assert [Hosts(names, rank).elsewhere(255) for rank in range(4)] == [0, 1, 2, 3]
+    assert [Hosts(names, rank).rank_on_other_host(255) for rank in range(4)] == [0, 1, 2, 3]
 
 
 def test_on_one_host_anybody_may() -> None:
     for hosts in (Hosts((), 0), Hosts((), 5), Hosts(["here", "here"], 1)):
-        assert hosts.here == 0
-        assert hosts.elsewhere(0) == ANYBODY
+        assert hosts.this_host == 0
+        assert hosts.rank_on_other_host(0) == ANY_RANK
 
 
 def test_hosts_beyond_the_range_of_a_byte() -> None:
     """Some share one: they are taken for the same, and nothing is ever read by its writer."""
     names = [f"{number}" for number in range(300)]
-    bytes_of = [Hosts(names, rank).here for rank in range(300)]
+    bytes_of = [Hosts(names, rank).this_host for rank in range(300)]
     assert set(bytes_of) == set(range(256))
     hosts = Hosts(names, 0)
     for rank in range(300):
-        assert hosts.elsewhere(bytes_of[rank]) != rank
+        assert hosts.rank_on_other_host(bytes_of[rank]) != rank
 
 
 class Spawned:
@@ -77,9 +84,9 @@ class Spawned:
     def __init__(self) -> None:
         self.ranges: defaultdict[int | None, list[tuple[int, int]]] = defaultdict(list)
 
-    def spawn(self, task: CopyChunk | HandChunks, cost: int = 0, *, owner: int | None = None) -> None:
+    def spawn(self, task: CopyChunk | DistributeChunks, cost: int = 0, *, owner: int | None = None) -> None:
         if isinstance(task, CopyChunk):
-            self.ranges[owner] += task.stretches()
+            self.ranges[owner] += task.runs()
             return
         numbers, width = unpack_numbers(task.chunks), len(Chunk._fields)
         for at in range(0, len(numbers), width):
@@ -97,7 +104,7 @@ def begun_by(names: list[str], ranks: int, chunks: list[Chunk]) -> dict[int | No
 
 def test_each_host_begins_with_its_part_of_a_file() -> None:
     """One rank of each, which others of its host take from first."""
-    chunks = in_order(16 * MIB, MIB)
+    chunks = consecutive_chunks(16 * MIB, MIB)
     begun = begun_by(["a", "a", "a", "b", "b", "b"], 6, chunks)
     assert {owner: len(ranges) for owner, ranges in begun.items()} == {0: 8, 3: 8}
     assert begun_by([], 4, chunks).keys() == {None}
@@ -105,8 +112,11 @@ def test_each_host_begins_with_its_part_of_a_file() -> None:
 
 def test_osts_are_spread_over_hosts_before_ranks() -> None:
     """Two ranks write where there are two OSTs: one of each host."""
-    begun = begun_by(["a", "a", "b", "b"], 4, by_ost(16 * MIB + 5, 4 * MIB, Stripes(MIB, MIB, (6, 1))))
+    begun = begun_by(["a", "a", "b", "b"], 4, chunks_by_ost(16 * MIB + 5, 4 * MIB, FileStripes(MIB, MIB, (6, 1))))
     assert begun.keys() == {0, 2}
     assert all(start // MIB % 2 == (owner == 2) for owner, ranges in begun.items() for start, _ in ranges)
-    assert len(begun_by(["a", "a", "b", "b"], 4, by_ost(16 * MIB, 4 * MIB, Stripes(MIB, MIB, (0, 1, 2, 3))))) == 4
-    assert len(begun_by([], 3, by_ost(16 * MIB, 4 * MIB, Stripes(MIB, MIB, (0, 1, 2, 3))))) == 3
+    assert (
+        len(begun_by(["a", "a", "b", "b"], 4, chunks_by_ost(16 * MIB, 4 * MIB, FileStripes(MIB, MIB, (0, 1, 2, 3)))))
+        == 4
+    )
+    assert len(begun_by([], 3, chunks_by_ost(16 * MIB, 4 * MIB, FileStripes(MIB, MIB, (0, 1, 2, 3))))) == 3

@@ -14,7 +14,7 @@ from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.values import Item, Place
-from pcopy.tasks.files.chunk_ledger import ChunkLedger, FileOpened, discard_all
+from pcopy.tasks.files.chunk_ledger import ChunkLedger, FileOpened, remove_all_temporaries
 from pcopy.tasks.files.copy_chunk import CopyChunk
 from pcopy.tasks.files.finish_file import FinishFile
 from pcopy.tasks.files.split_file import SplitFile
@@ -159,7 +159,7 @@ def test_an_early_stop_leaves_it(places: tuple[Path, Path]) -> None:
         for spawn in end.value.value.spawned:
             if isinstance(decode(spawn.payload), FileOpened):
                 list(run(Task((0, 0, 2), 0, spawn.payload, 0)))
-        assert len(context.own(ChunkLedger).awaited) == 1
-        discard_all(context)
+        assert len(context.instance(ChunkLedger).awaited) == 1
+        remove_all_temporaries(context)
     assert os.listdir(target) == ["large"]
     assert stat.S_IMODE((target / "large").stat().st_mode) == 0o600

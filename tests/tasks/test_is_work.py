@@ -4,35 +4,35 @@ from __future__ import annotations
 
 import pytest
 
-from pcopy.engine.task import ANYBODY, Task
+from pcopy.engine.task import ANY_RANK, Task
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.source import Version
+from pcopy.fsio.source import FileVersion
 from pcopy.tasks.base import values
 from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.kind import Kind
+from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.directories.finish_dir import SealDirs
-from pcopy.tasks.directories.sync_files import SyncFiles
+from pcopy.tasks.directories.sync_files import SyncFileSystems
 from pcopy.tasks.report_failures import ReportFailures
-from pcopy.tasks.runner import is_work
+from pcopy.tasks.runner import is_droppable_work
 from pcopy.tasks.sign.manifest_lines import ReadManifest
 from pcopy.tasks.verify.split_read import SplitRead
 
 PLACE = values.Place(0, b"directory", Identity(1, 2), Identity(3, 4), False, False)
-CONTENTS = values.Contents(
-    PLACE, b"name", values.Known(b"-", 9, bytes(16), Version(1, 9, 0, 0)), False, 0, 3, 1 << 20, b"\0"
+CONTENTS = values.FileToRead(
+    PLACE, b"name", values.ContentInfo(b"-", 9, bytes(16), FileVersion(1, 9, 0, 0)), False, 0, 3, 1 << 20, b"\0"
 )
 
 
-def made(value: Kind, owner: int) -> Task:
+def made(value: TaskKind, owner: int) -> Task:
     return Task((1, 0, 1), 5, encode(value), 1, False, owner)
 
 
-@pytest.mark.parametrize("work", [SyncFiles(None), SyncFiles(PLACE), SplitRead(CONTENTS), ReadManifest()])
-def test_reads_and_syncs_are_work(work: Kind) -> None:
-    assert is_work(made(work, 1))
+@pytest.mark.parametrize("work", [SyncFileSystems(None), SyncFileSystems(PLACE), SplitRead(CONTENTS), ReadManifest()])
+def test_reads_and_syncs_are_work(work: TaskKind) -> None:
+    assert is_droppable_work(made(work, 1))
 
 
 @pytest.mark.parametrize("note", [ReportFailures((), (), ()), SealDirs()])
-def test_notes_are_not_unless_anybody_may_run_them(note: Kind) -> None:
-    assert not is_work(made(note, 1))
-    assert is_work(made(note, ANYBODY))
+def test_notes_are_not_unless_anybody_may_run_them(note: TaskKind) -> None:
+    assert not is_droppable_work(made(note, 1))
+    assert is_droppable_work(made(note, ANY_RANK))

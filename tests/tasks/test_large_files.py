@@ -11,13 +11,13 @@ import pytest
 from pcopy.engine.task import Task
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.source import Version
+from pcopy.fsio.source import FileVersion
 from pcopy.fsio.temporary import TemporaryNames
 from pcopy.tasks.base import spreading
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.values import Item, OpenFile, Place
+from pcopy.tasks.base.values import ChunkedFile, Item, Place
 from pcopy.tasks.directories.scan_dir import ScanNames
 from pcopy.tasks.files.copy_chunk import CopyChunk
 from pcopy.tasks.files.finish_file import FinishFile
@@ -49,7 +49,7 @@ def test_the_chunks_of_a_file_have_an_upper_bound(
     places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, found: int
 ) -> None:
     """All are tasks that are made at once; a file may have grown since it was found."""
-    monkeypatch.setattr(spreading, "MOST_CHUNKS", 3)
+    monkeypatch.setattr(spreading, "MAX_CHUNKS", 3)
     source, target = places
     os.truncate(source / "large", found)
     copied_chunks: list[int] = []
@@ -211,7 +211,9 @@ def test_what_an_earlier_run_left_undone_is_no_attempt_of_this_run(
         context.job = context.job._replace(run=2)
         place = Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
         item = Item(0, status.st_ino, SIZE, ((place, b"large"),), 1)
-        file = OpenFile(item, Version.of(status), TemporaryNames("test", made_in, 0).next(), Identity(0, 1))
+        file = ChunkedFile(
+            item, FileVersion.from_status(status), TemporaryNames("test", made_in, 0).next_name(), Identity(0, 1)
+        )
         task = Task((made_in, 0, 1), int(Phase.LINK), encode(FinishFile(file, b"", BLOCK, b"\0")), 0)
         slices = TaskRunner(context)(task)
         with pytest.raises(StopIteration) as ended:

@@ -9,24 +9,30 @@ from pathlib import Path
 import pytest
 
 from pcopy.fsio.attributes import Handle
-from pcopy.fsio.kernel.interface import SMALL_FILE
-from pcopy.fsio.layout import Layout, Recipe, Target
+from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
+from pcopy.fsio.layout import LayoutPolicy, Recipe, TargetDirectory
 from tests.tasks.one_rank import consistent, copy, root_of
 
-SIZE = SMALL_FILE + 1
+SIZE = MAX_SMALL_FILE_BYTES + 1
 
 
-class ByName(Layout):
+class ByName(LayoutPolicy):
     """What a source says of itself decides."""
 
-    is_plain = False
+    uses_only_default = False
 
-    def of_file(self, source: int, status: os.stat_result, target: Target) -> Recipe:
+    def recipe_for_file(self, source: int, status: os.stat_result, target: TargetDirectory) -> Recipe:
         assert status.st_size == SIZE
         return Recipe(attribute=("user.layout", os.getxattr(source, "user.wanted")))
 
-    def of_small_files(
-        self, source: int, names: Sequence[bytes], sizes: Sequence[int], target: Target, *, follow: bool = False
+    def recipes_for_small_files(
+        self,
+        source: int,
+        names: Sequence[bytes],
+        sizes: Sequence[int],
+        target: TargetDirectory,
+        *,
+        follow: bool = False,
     ) -> list[tuple[Recipe, list[int]]]:
         assert (*names, *sizes) == (b"other", b"small", 3, 7)
         wanted = os.getxattr(source, "user.wanted")
@@ -34,7 +40,7 @@ class ByName(Layout):
             (Recipe(attribute=("user.layout", b"%b in %b" % (name, wanted))), [row]) for row, name in enumerate(names)
         ]
 
-    def directory_made(self, source: Handle, target: int) -> str:
+    def set_directory_default(self, source: Handle, target: int) -> str:
         os.setxattr(target, "user.layout", os.getxattr(source, "user.wanted"))
         return ""
 
@@ -50,7 +56,7 @@ def test_files_and_directories_get_theirs(area: Path, monkeypatch: pytest.Monkey
     (source / "directory" / "other").write_bytes(b"one")
     for path in (source, source / "directory", source / "directory" / "file"):
         os.setxattr(path, "user.wanted", path.name.encode())
-    monkeypatch.setattr("pcopy.tasks.files.layouts.Layout", ByName)
+    monkeypatch.setattr("pcopy.tasks.files.layouts.LayoutPolicy", ByName)
     chunk = -(-SIZE // chunks)
     copied = copy(root_of(source, target), ranks=2, chunk_size=chunk, block_size=1 << 20)
     consistent(copied)

@@ -38,7 +38,7 @@ def cleared(target: int) -> str:
         try:
             if os.geteuid() == 0:
                 os.setuid(SOMEBODY)
-            preserve.capable.cache_clear()
+            preserve.has_capability.cache_clear()
             finish_dir._remove_leftovers(rank, target)
             status = 0
         except Problem as problem:

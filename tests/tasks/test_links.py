@@ -9,28 +9,28 @@ from typing import Any
 
 import pytest
 
-from pcopy.engine.task import Spawn, Task
-from pcopy.engine.ticket import Stepwise
+from pcopy.engine.task import NewTask, Task
+from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.batches import Listed
-from pcopy.fsio.kernel.columns import Code, Verdicts, pack_names
-from pcopy.fsio.kernel.interface import Kernel
+from pcopy.fsio.kernel.batches import ListResult
+from pcopy.fsio.kernel.columns import RowCode, Verdicts, pack_names
+from pcopy.fsio.kernel.interface import Backend
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.source import Version
+from pcopy.fsio.source import FileVersion
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import COPIED_BEFORE, Copy, Item, Known, Place, bucket_of, pack_numbers
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import REPAIR_ATTEMPT, ContentInfo, Item, ItemCopy, Place, bucket_of, pack_numbers
 from pcopy.tasks.directories import scan_dir
 from pcopy.tasks.files.split_file import SplitFile
 from pcopy.tasks.links import link_group
-from pcopy.tasks.links.group_links import GroupLinks, InodeCopied, LinkNote
-from pcopy.tasks.links.link_group import LinkGroup
-from pcopy.tasks.links.make_links import MakeLinks
+from pcopy.tasks.links.group_links import GatherHardLinks, InodeCopiedNote, LinkNote
+from pcopy.tasks.links.link_group import CopyLinkGroup
+from pcopy.tasks.links.make_links import CreateHardLinks
 from pcopy.tasks.runner import TaskRunner
 from pcopy.walk import listing
 from tests.tasks.one_rank import consistent, copy, outcome, root_of, surroundings
@@ -137,19 +137,19 @@ def touch_while_reading(monkeypatch: pytest.MonkeyPatch, path: Path, times: int)
 
 
 def test_a_first_name_that_vanished_gives_way_to_the_next(source: Path, target: Path) -> None:
-    hook = Once(LinkGroup, lambda group: (source / os.fsdecode(group.item.names[0][1])).unlink())
+    hook = Once(CopyLinkGroup, lambda group: (source / os.fsdecode(group.item.names[0][1])).unlink())
     totals = consistent(copy(root_of(source, target), before=hook))
     assert (totals.files, totals.hardlinks, totals.failed, totals.vanished) == (1, 1, 1, 1)
     assert [len(group) for group in names_of_one_inode(target)] == [2]
 
 
 def test_a_first_name_that_became_another_file_is_copied_as_that(source: Path, target: Path) -> None:
-    def replace(group: LinkGroup) -> None:
+    def replace(group: CopyLinkGroup) -> None:
         path = source / os.fsdecode(group.item.names[0][1])
         path.unlink()
         path.write_bytes(b"another")
 
-    hook = Once(LinkGroup, replace)
+    hook = Once(CopyLinkGroup, replace)
     totals = consistent(copy(root_of(source, target), before=hook))
     first = os.fsdecode(hook.value.item.names[0][1])
     assert (totals.files, totals.hardlinks, totals.failed) == (2, 1, 0)
@@ -238,15 +238,15 @@ def test_a_copy_that_was_replaced_by_another_is_not_linked(
     source: Path, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody puts a file of his own under the first name: the links would be to that."""
-    link = MakeLinks.run
+    link = CreateHardLinks.run
 
-    def swap(task: MakeLinks, rank: Rank, result: Result) -> Steps:
+    def swap(task: CreateHardLinks, rank: Rank, result: TaskResult) -> Steps:
         path = target / os.fsdecode(task.item.names[0][1])
         path.unlink()
         path.write_bytes(b"planted")
         return link(task, rank, result)
 
-    monkeypatch.setattr(MakeLinks, "run", swap)
+    monkeypatch.setattr(CreateHardLinks, "run", swap)
     totals = consistent(copied := copy(root_of(source, target)))
     assert totals.failed == 2
     assert {failure.operation for failure in copied.failures} == {"link"}
@@ -269,14 +269,14 @@ def test_what_stays_does_not_depend_on_the_name_that_is_found_first(
     copy_of(source / "a", target / "b")
     (target / "c").write_bytes(b"old")
     os.utime(target / "c", (1, 1))
-    listed = Listed(Verdicts(1), b"/".join(found), len(found))
-    listed.verdicts.codes[0] = Code.DONE
+    listed = ListResult(Verdicts(1), b"/".join(found), len(found))
+    listed.verdicts.codes[0] = RowCode.DONE
 
-    def begin_list(kernel: Kernel, directory: int) -> Stepwise[listing.Listing]:
+    def begin_list(kernel: Backend, directory: int) -> TicketGenerator[listing.DirectoryListing]:
         yield None
-        return listing.Listing(kernel, listed)
+        return listing.DirectoryListing(kernel, listed)
 
-    monkeypatch.setattr(scan_dir, "begin_list", begin_list)
+    monkeypatch.setattr(scan_dir, "list_directory", begin_list)
     consistent(copy(root_of(source, target), existing=existing))
     assert names_of_one_inode(target) == together
 
@@ -288,7 +288,7 @@ def test_names_that_are_all_taken_take_one_task(
 ) -> None:
     """A task for each name, with all names that follow, took hours for as many names as an inode may have."""
     if is_large:
-        monkeypatch.setattr(link_group, "SMALL_FILE", 1)
+        monkeypatch.setattr(link_group, "MAX_SMALL_FILE_BYTES", 1)
     for number in range(50):
         os.link(source / "a", source / f"more{number}")
     for path in source.iterdir():
@@ -296,8 +296,8 @@ def test_names_that_are_all_taken_take_one_task(
     groups: list[int] = []
 
     def note(value: Any) -> None:
-        if isinstance(value, LinkGroup | SplitFile):
-            groups.append(len(value.item.names) if isinstance(value, LinkGroup) else 0)
+        if isinstance(value, CopyLinkGroup | SplitFile):
+            groups.append(len(value.item.names) if isinstance(value, CopyLinkGroup) else 0)
 
     totals = consistent(copied := copy(root_of(source, target), before=note, existing=existing))
     fails = existing == "fail"
@@ -312,7 +312,7 @@ def copy_of(path: Path, other: Path) -> None:
 
 
 @pytest.mark.parametrize("copied_first", [True, False])
-@pytest.mark.parametrize(("found", "made_by"), [((b"a", b"b"), LinkGroup), ((b"b", b"c"), MakeLinks)])
+@pytest.mark.parametrize(("found", "made_by"), [((b"a", b"b"), CopyLinkGroup), ((b"b", b"c"), CreateHardLinks)])
 def test_what_is_repaired_becomes_no_link_to_the_copy_that_did_not_verify(
     source: Path, target: Path, found: tuple[bytes, bytes], made_by: type[Any], copied_first: bool
 ) -> None:
@@ -324,17 +324,17 @@ def test_what_is_repaired_becomes_no_link_to_the_copy_that_did_not_verify(
     there, inode = (target / "a").stat(), (source / "a").stat().st_ino
     with surroundings([root_of(source, target)], Options(preserve=Preserve(), sync=False)) as (rank, _):
         place = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
-        known = Known(FILE, 11, b"", Version(inode, 11, 0, 0))
-        item = Item(place.source_id.mount, inode, 11, ((place, b"a"),), 0)
-        made = Copy(Identity(place.target_id.mount, there.st_ino), known, 0, b"\0")
+        known = ContentInfo(FILE, 11, b"", FileVersion(inode, 11, 0, 0))
+        item = Item(place.source_id.mount_code, inode, 11, ((place, b"a"),), 0)
+        made = ItemCopy(Identity(place.target_id.mount_code, there.st_ino), known, 0, b"\0")
         mounts, inodes, sizes = (pack_numbers([number] * 2) for number in (item.mount, inode, 11))
-        names = LinkNote(place, pack_names(found), mounts, inodes, sizes, COPIED_BEFORE, bucket_of(inode))
-        notes = [(InodeCopied(item, made), Phase.REPAIR), (names, Phase.REPAIR)]
-        queue = [Spawn(int(phase), encode(note), 0) for note, phase in (notes if copied_first else notes[::-1])]
+        names = LinkNote(place, pack_names(found), mounts, inodes, sizes, REPAIR_ATTEMPT, bucket_of(inode))
+        notes = [(InodeCopiedNote(item, made), Phase.REPAIR), (names, Phase.REPAIR)]
+        queue = [NewTask(int(phase), encode(note), 0) for note, phase in (notes if copied_first else notes[::-1])]
         run, kinds = TaskRunner(rank), []
         while queue:
             spawn = queue.pop(0)
             kinds.append(type(decode(spawn.payload)))
-            if kinds[-1] in (LinkNote, InodeCopied, GroupLinks):
+            if kinds[-1] in (LinkNote, InodeCopiedNote, GatherHardLinks):
                 queue += outcome(run, Task((0, 0, len(kinds)), spawn.phase, spawn.payload, 0)).spawned
-        assert {LinkGroup, MakeLinks} & {*kinds} == {made_by}
+        assert {CopyLinkGroup, CreateHardLinks} & {*kinds} == {made_by}

@@ -21,30 +21,30 @@ from hypothesis import strategies as st
 
 from pcopy.engine.driver import Outcome
 from pcopy.engine.task import Task
-from pcopy.errors import Refused
+from pcopy.errors import RequestRefused
 from pcopy.fsio.kernel.columns import unpack_names
-from pcopy.signature.algorithms import algorithm
-from pcopy.signature.items import ROOT
-from pcopy.signature.manifest import Entry, ManifestWriter, pack
+from pcopy.signature.algorithms import algorithm_named
+from pcopy.signature.items import ROOT_PATH
+from pcopy.signature.manifest import ManifestEntry, ManifestWriter, pack_entry
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.gathered import split_digests
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.spreading import owner_of
+from pcopy.tasks.base.spreading import directory_owner
 from pcopy.tasks.base.values import unpack_numbers
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.sign import manifest_lines
-from pcopy.tasks.sign.children import Tally
-from pcopy.tasks.sign.digest_level import EntriesNote, FoundEntries
-from pcopy.tasks.sign.manifest_lines import ReadManifest, SendLines, WriteManifest
-from pcopy.tasks.sign.signing import Line, Merging, SignState
+from pcopy.tasks.sign.children import DatasetCounts
+from pcopy.tasks.sign.digest_level import EntriesNote, UnsentEntries
+from pcopy.tasks.sign.manifest_lines import ReadManifest, SendManifestLines, WriteManifest
+from pcopy.tasks.sign.signing import ManifestLine, ManifestMerge, SignatureState
 from tests.support import reference_signature as reference
 from tests.support.trees import random_tree
 from tests.tasks.one_rank import root_of, surroundings
 
 BLOCK = 1 << 16
-XXH3 = algorithm("xxh3-128")
+XXH3 = algorithm_named("xxh3-128")
 
 
 class Written(NamedTuple):
@@ -54,13 +54,13 @@ class Written(NamedTuple):
     manifest: bytes
 
     @property
-    def root(self) -> Entry:
+    def root(self) -> ManifestEntry:
         kind, digest, size = self.entries[b"."]
-        return Entry(kind, digest, size, ROOT)
+        return ManifestEntry(kind, digest, size, ROOT_PATH)
 
-    def lines(self) -> list[Line]:
+    def lines(self) -> list[ManifestLine]:
         """All but the root's, as ranks keep them."""
-        return [pack(Entry(kind, digest, size, path)) for path, (kind, digest, size) in self.entries.items()
+        return [pack_entry(ManifestEntry(kind, digest, size, path)) for path, (kind, digest, size) in self.entries.items()
                 if path != b"."]  # fmt: skip
 
 
@@ -73,9 +73,9 @@ def written(session_scratch: Path) -> Written:
         return Written(reference.entries(path, BLOCK), reference.manifest(path, BLOCK))
 
 
-def dealt(lines: Sequence[Line], ranks: int, random: Random) -> list[list[Line]]:
+def dealt(lines: Sequence[ManifestLine], ranks: int, random: Random) -> list[list[ManifestLine]]:
     """Each line to one rank, by chance; each rank's are sorted."""
-    hands: list[list[Line]] = [[] for _ in range(ranks)]
+    hands: list[list[ManifestLine]] = [[] for _ in range(ranks)]
     for line in lines:
         random.choice(hands).append(line)
     return [sorted(hand) for hand in hands]
@@ -90,8 +90,8 @@ def test_parts_may_come_in_any_order(area: Path, written: Written, ranks: int, p
     writer = ManifestWriter(path, XXH3, BLOCK)
     writer.__enter__()
     writer.write(written.root)
-    merging = Merging(writer, ranks)
-    asked = merging.to_ask()
+    merging = ManifestMerge(writer, ranks)
+    asked = merging.take_ranks_to_ask()
     assert asked == list(range(ranks)), "at first everybody"
     ended: set[int] = set()
     while not merging.is_done:
@@ -99,13 +99,13 @@ def test_parts_may_come_in_any_order(area: Path, written: Written, ranks: int, p
         rows = tuple(islice(waiting[rank], part))
         if last := len(rows) < part:
             ended.add(rank)
-        merging.take(rank, rows, last)
-        for _ in merging.write():
+        merging.add_lines(rank, rows, last)
+        for _ in merging.write_available():
             pass
-        wanted = merging.to_ask()
+        wanted = merging.take_ranks_to_ask()
         assert not set(wanted) & set(asked), "nobody is asked again before it has answered"
         assert not set(wanted) & ended, "nobody is asked after its last part"
-        assert merging.to_ask() == []
+        assert merging.take_ranks_to_ask() == []
         asked += wanted
     assert not asked
     assert ended == set(range(ranks))
@@ -118,19 +118,19 @@ def test_what_is_kept_in_memory_is_a_part_of_each_rank(area: Path, written: Writ
     lines = sorted(written.lines())
     with ManifestWriter(area / "manifest", XXH3, BLOCK) as writer:
         writer.write(written.root)
-        merging = Merging(writer, 2)
-        assert merging.to_ask() == [0, 1]
-        merging.take(0, tuple(lines[:4]), False)
-        assert list(merging.write()) == [], "the other rank's may be less"
-        assert merging.to_ask() == []
-        merging.take(1, tuple(lines[4:8]), False)
-        assert len(list(merging.write())) == 4
-        assert merging.to_ask() == [0]
-        merging.take(0, (), True)
-        assert len(list(merging.write())) == 4
-        assert merging.to_ask() == [1]
+        merging = ManifestMerge(writer, 2)
+        assert merging.take_ranks_to_ask() == [0, 1]
+        merging.add_lines(0, tuple(lines[:4]), False)
+        assert list(merging.write_available()) == [], "the other rank's may be less"
+        assert merging.take_ranks_to_ask() == []
+        merging.add_lines(1, tuple(lines[4:8]), False)
+        assert len(list(merging.write_available())) == 4
+        assert merging.take_ranks_to_ask() == [0]
+        merging.add_lines(0, (), True)
+        assert len(list(merging.write_available())) == 4
+        assert merging.take_ranks_to_ask() == [1]
         assert not merging.is_done
-        merging.take(1, (), True)
+        merging.add_lines(1, (), True)
         assert merging.is_done
 
 
@@ -147,7 +147,7 @@ class Cluster:
         self._run(0, WriteManifest())
         while self._notes:
             rank, note = self._notes.pop(self._random.randrange(len(self._notes)))
-            if isinstance(note, SendLines):
+            if isinstance(note, SendManifestLines):
                 self.asked.append(rank)
             self._run(rank, note)
 
@@ -178,10 +178,14 @@ def cluster(area: Path, written: Written) -> Iterator[Cluster]:
         contexts = [stack.enter_context(surroundings([root], options, 3, rank))[0] for rank in range(3)]
         for path, (kind, digest, size) in written.entries.items():
             if path != b".":
-                lines = contexts[owner_of(path.rpartition(b"/")[0], 3)].own(SignState).signing.lines
+                lines = (
+                    contexts[directory_owner(path.rpartition(b"/")[0], 3)]
+                    .instance(SignatureState)
+                    .digester.manifest_lines
+                )
                 assert lines is not None
-                lines.add(*pack(Entry(kind, digest, size, path)))
-        contexts[0].own(SignState).signatures[0] = (written.root.digest, Tally(directories=1))
+                lines.add(*pack_entry(ManifestEntry(kind, digest, size, path)))
+        contexts[0].instance(SignatureState).signatures[0] = (written.root.digest, DatasetCounts(directories=1))
         yield Cluster(contexts, Random(1))
 
 
@@ -189,24 +193,27 @@ def cluster(area: Path, written: Written) -> Iterator[Cluster]:
 def test_all_ranks_lines_become_one_manifest(
     area: Path, cluster: Cluster, written: Written, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest_lines, "LINES_AT_ONCE", part)
+    monkeypatch.setattr(manifest_lines, "LINES_PER_MESSAGE", part)
     cluster.begin()
     assert (area / "manifest").read_bytes() == written.manifest
-    assert cluster.contexts[0].own(SignState).unwritten is None and cluster.contexts[0].own(SignState).merging is None
-    owners = Counter(owner_of(path.rpartition(b"/")[0], 3) for path in written.entries if path != b".")
+    assert (
+        cluster.contexts[0].instance(SignatureState).manifest_error is None
+        and cluster.contexts[0].instance(SignatureState).merge is None
+    )
+    owners = Counter(directory_owner(path.rpartition(b"/")[0], 3) for path in written.entries if path != b".")
     assert Counter(cluster.asked) == {rank: owners[rank] // part + 1 for rank in range(3)}, "nobody is asked twice"
 
 
 def test_a_dataset_of_one_item_has_one_line(area: Path, cluster: Cluster) -> None:
     for context in cluster.contexts:
-        lines = context.own(SignState).signing.lines
+        lines = context.instance(SignatureState).digester.manifest_lines
         assert lines is not None
         lines.close()
-    entry = Entry(b"f", reference.of_file(b"x", BLOCK), 1, ROOT)
-    lines = cluster.contexts[1].own(SignState).signing.lines
+    entry = ManifestEntry(b"f", reference.of_file(b"x", BLOCK), 1, ROOT_PATH)
+    lines = cluster.contexts[1].instance(SignatureState).digester.manifest_lines
     assert lines is not None
-    lines.add(*pack(entry))
-    cluster.contexts[0].own(SignState).signatures[0] = (entry.digest, Tally(files=1, bytes=1))
+    lines.add(*pack_entry(entry))
+    cluster.contexts[0].instance(SignatureState).signatures[0] = (entry.digest, DatasetCounts(files=1, bytes=1))
     cluster.begin()
     (area / "source" / "x").write_bytes(b"x")
     assert (area / "manifest").read_bytes() == reference.manifest(os.fsencode(area / "source" / "x"), BLOCK)
@@ -215,7 +222,7 @@ def test_a_dataset_of_one_item_has_one_line(area: Path, cluster: Cluster) -> Non
 def test_a_manifest_that_cannot_be_begun(area: Path, cluster: Cluster) -> None:
     (area / "manifest").mkdir()
     cluster.begin()
-    assert isinstance(cluster.contexts[0].own(SignState).unwritten, OSError | Refused)
+    assert isinstance(cluster.contexts[0].instance(SignatureState).manifest_error, OSError | RequestRefused)
     assert cluster.asked == []
 
 
@@ -230,8 +237,8 @@ def test_a_manifest_that_cannot_be_made_durable_leaves_the_old_one(
 
     monkeypatch.setattr(os, call, fail)
     cluster.begin()
-    assert isinstance(cluster.contexts[0].own(SignState).unwritten, OSError)
-    assert cluster.contexts[0].own(SignState).merging is None
+    assert isinstance(cluster.contexts[0].instance(SignatureState).manifest_error, OSError)
+    assert cluster.contexts[0].instance(SignatureState).merge is None
     assert (area / "manifest").read_text() == "old"
     assert sorted(os.listdir(area)) == ["manifest", "source", "target"]
 
@@ -240,11 +247,11 @@ def test_a_manifest_that_cannot_be_made_durable_leaves_the_old_one(
 def test_a_manifest_that_cannot_be_written_leaves_the_old_one(
     area: Path, cluster: Cluster, lines: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest_lines, "LINES_AT_ONCE", 3)
+    monkeypatch.setattr(manifest_lines, "LINES_PER_MESSAGE", 3)
     (area / "manifest").write_text("old")
     write, written = ManifestWriter.write, 0
 
-    def full(writer: ManifestWriter, entry: Entry) -> None:
+    def full(writer: ManifestWriter, entry: ManifestEntry) -> None:
         nonlocal written
         written += 1
         if written > lines + 1:
@@ -253,7 +260,7 @@ def test_a_manifest_that_cannot_be_written_leaves_the_old_one(
 
     monkeypatch.setattr(ManifestWriter, "write", full)
     cluster.begin()
-    assert isinstance(cluster.contexts[0].own(SignState).unwritten, OSError)
+    assert isinstance(cluster.contexts[0].instance(SignatureState).manifest_error, OSError)
     assert written == lines + 2, "it is not tried again"
     assert (area / "manifest").read_text() == "old"
     assert sorted(os.listdir(area)) == ["manifest", "source", "target"]
@@ -264,7 +271,7 @@ def test_a_job_that_ends_early_leaves_the_old_one(area: Path, cluster: Cluster) 
     context = cluster.contexts[0]
     run(context, Phase.LEVEL, WriteManifest())
     assert len(os.listdir(area)) == 4, "a temporary file"
-    context.own(SignState).close()
+    context.instance(SignatureState).close()
     assert sorted(os.listdir(area)) == ["manifest", "source", "target"]
     assert (area / "manifest").read_text() == "old"
 
@@ -284,11 +291,11 @@ def reading(area: Path, written: Written) -> Iterator[Rank]:
 def test_a_manifest_that_is_read_is_the_second_side(
     reading: Rank, written: Written, part: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(manifest_lines, "LINES_AT_ONCE", part)
+    monkeypatch.setattr(manifest_lines, "LINES_PER_MESSAGE", part)
     run(reading, Phase.COPY, ReadManifest())
     found: dict[bytes, tuple[bytes, bytes, int]] = {}
-    while reading.own(FoundEntries).waiting.count:
-        for packed in reading.own(FoundEntries).waiting.take_frame():
+    while reading.instance(UnsentEntries).waiting.count:
+        for packed in reading.instance(UnsentEntries).waiting.pop_frame():
             note: EntriesNote = decode(packed.payload)
             for entries in note.parts:
                 assert (entries.side, entries.round) == (1, 0)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from pcopy.jobs.paths import resolve
-from pcopy.jobs.roots import with_places
+from pcopy.jobs.paths import resolve_roots
+from pcopy.jobs.roots import with_file_systems
 from pcopy.launch import mounts
-from pcopy.launch.group import Group
+from pcopy.launch.group import ProcessGroup
 from pcopy.tasks.base.codec import decode
 from pcopy.tasks.base.job import Job, Options
 from pcopy.tasks.base.phases import Phase
@@ -52,9 +52,9 @@ def test_first_tasks_have_many_names(places: tuple[Path, Path]) -> None:
         director = CopyDirector(rank, lambda rank, totals: 0, 75)
         tasks = [decode(spawn.payload) for spawn in director.first_tasks(Phase.COPY)]
         place = next(task.place for task in tasks if isinstance(task, ScanNames))
-        shown = rank.shown(place, b"f0123", on_source=False), rank.shown(place, b"f0123", on_source=True)
+        shown = rank.display_path(place, b"f0123", on_source=False), rank.display_path(place, b"f0123", on_source=True)
         renamed = next(task.place for task in tasks if isinstance(task, ScanNames) and task.place.root == 301)
-        new_names = rank.new_name(place, b"f0123"), rank.new_name(renamed, b"f0300")
+        new_names = rank.target_name(place, b"f0123"), rank.target_name(renamed, b"f0300")
     assert Counter(type(task) for task in tasks) == {ScanNames: 4, ScanDir: 1}
     names = [name for task in tasks if isinstance(task, ScanNames) for name in task.names.split(b"/")]
     assert sorted(names) == [b"f%04d" % each for each in range(600)]
@@ -85,12 +85,12 @@ def test_directories_are_looked_up_once(places: tuple[Path, Path], monkeypatch: 
     for number in (10, 400):
         with monkeypatch.context() as patch:
             calls = _counted(patch)
-            roots = resolve(paths[:number], bytes(target), False)
-            with_places(roots)
+            roots = resolve_roots(paths[:number], bytes(target), False)
+            with_file_systems(roots)
             job = Job("test", 1, roots, Options())
             opened = mounts.open_roots(job)
-            below = mounts.Mounts(job, opened, targets=True)
-            mounts.agree_on_mounts(job, below, Group())
+            below = mounts.MountsBelowRoots(job, opened, targets=True)
+            mounts.agree_on_mounts(job, below, ProcessGroup())
             below.close()
         used.append(calls)
         for descriptor in {descriptor for root in opened for descriptor in root}:

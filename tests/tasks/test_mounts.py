@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.directories import Directories
-from pcopy.fsio.identity import Likeness
-from pcopy.fsio.mounted import AUTOFS, MountRoot
+from pcopy.fsio.directories import RootDirectories
+from pcopy.fsio.identity import IdentityComparison
+from pcopy.fsio.mounted import AUTOFS_TYPE, MountRoot
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base.job import Failure
 from pcopy.tasks.directories.scan_dir import ScanDir
@@ -186,8 +186,11 @@ def test_what_is_mounted_by_being_entered_is_copied(trees: tuple[Path, Path], en
 
 def test_what_each_host_mounts_of_its_own_is_refused_by_several(trees: tuple[Path, Path], entered: Path) -> None:
     base = os.open(trees[0], os.O_RDONLY)
-    autofs = {b"m": MountRoot(AUTOFS, 0, 0, b"")}
-    sides = [Directories(base, 0, on_source=True, mounted=autofs, one_host=one_host) for one_host in (True, False)]
+    autofs = {b"m": MountRoot(AUTOFS_TYPE, 0, 0, b"")}
+    sides = [
+        RootDirectories(base, 0, on_source=True, expected_mounts=autofs, one_host=one_host)
+        for one_host in (True, False)
+    ]
     try:
         assert os.listdir(sides[0].open(b"m/auto")) == ["inside"]
         with pytest.raises(Problem, match="a file system of its own"):
@@ -209,7 +212,7 @@ def test_file_systems_that_come_to_one_path_on_two_hosts_are_told_apart(
             with mounted("tmpfs", session_scratch) as twin:
                 (twin / "inside").mkdir()
                 bound = Bound(twin, trees[0] / "m")
-                host = Directories(base, 0, on_source=True)
+                host = RootDirectories(base, 0, on_source=True)
                 seen.append(host.identity(b"m/inside"))
                 host.close()
                 bound.unmount()
@@ -217,4 +220,4 @@ def test_file_systems_that_come_to_one_path_on_two_hosts_are_told_apart(
         os.close(base)
     one, other = seen
     assert one.inode == other.inode
-    assert one.compare(other) is Likeness.OTHER
+    assert one.compare(other) is IdentityComparison.OTHER

@@ -8,23 +8,23 @@ from typing import BinaryIO
 import pytest
 
 from pcopy.walk import listing
-from pcopy.walk.listing import NamesSpool
+from pcopy.walk.listing import NameQueue
 
 
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 4, 50])
 def test_order_and_memory(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    monkeypatch.setattr(listing, "IN_MEMORY", 3)
+    monkeypatch.setattr(listing, "MAX_BATCHES_IN_MEMORY", 3)
     opened: list[BinaryIO] = []
 
     def open_spool() -> BinaryIO:
         opened.append(io.BytesIO())
         return opened[-1]
 
-    spool = NamesSpool(open_spool)
+    spool = NameQueue(open_spool)
     batches = [b"x" * (index * 37 % 11) + b"%d" % index for index in range(number)]
     for batch in batches:
         spool.append(batch)
     assert len(opened) == (number > 3)
-    assert len(spool._held) == min(number, 3)
+    assert len(spool._in_memory) == min(number, 3)
     assert list(spool) == batches
     assert all(file.closed for file in opened)

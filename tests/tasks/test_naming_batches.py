@@ -12,9 +12,9 @@ from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.files.name_items import NameItems, Waiting
+from pcopy.tasks.files.name_items import NameItems, UnnamedCopies
 from tests.tasks.one_rank import consistent, copy, root_of, surroundings
 from tests.tasks.test_links import Once
 
@@ -67,11 +67,11 @@ def test_items_of_a_task_that_does_not_end_are_removed(area: Path, error: type[B
     """Nobody else knows their temporary names."""
     with surroundings([root_of(area, area)], Options(existing="skip")) as (rank, _):
         place = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
-        temporary = rank.temporary_names.next()
-        result = Result(rank, int(Phase.COPY), (1, 0, 1), None)
-        waiting = Waiting(rank, place, 0)
-        with pytest.raises(error), waiting.spawned(result):
-            waiting.expect([temporary])
+        temporary = rank.temporary_names.next_name()
+        result = TaskResult(rank, int(Phase.COPY), (1, 0, 1), None)
+        waiting = UnnamedCopies(rank, place, 0)
+        with pytest.raises(error), waiting.spawn_at_end(result):
+            waiting.add_temporary_names([temporary])
             (area / os.fsdecode(temporary)).touch()
             raise error
         assert list(area.iterdir()) == []

@@ -13,7 +13,7 @@ from pcopy.tasks.base.job import Job, Options
 from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.files import existing
-from pcopy.tasks.files.existing import Existing
+from pcopy.tasks.files.existing import ExistingItem
 
 BEGAN = 1_700_000_000 * 10**9
 TIMES = {"before": BEGAN - 2 * CLOCK_GRACE, "after": BEGAN + 1, "unknown": 0, "-": 0}
@@ -29,7 +29,7 @@ def rows() -> list[list[str]]:
 @pytest.mark.parametrize("cells", rows(), ids=" ".join)
 def test_the_table_is_true(cells: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     run, option, changed, born, links, own = cells
-    monkeypatch.setattr(existing, "birth_of", lambda directory, name: TIMES[born])
+    monkeypatch.setattr(existing, "birth_time", lambda directory, name: TIMES[born])
     for keeps in ("newer", "skip", "fail") if option == "keeping" else ("replace", "changed"):
         for number in (1,) if run == "first" else (2, 3):
             for count in (1, 2) if links == "-" else (1,) if links == "1" else (2, 3):
@@ -37,15 +37,15 @@ def test_the_table_is_true(cells: list[str], monkeypatch: pytest.MonkeyPatch) ->
 
                 class Surroundings:
                     job = Job("name", number, (), options, began=BEGAN)
-                    is_ours = Rank.is_ours
+                    is_ours = Rank.may_be_from_earlier_run
 
                 surroundings: Any = Surroundings()
-                surroundings.options, surroundings.keeps = options, options.keeps
+                surroundings.options, surroundings.keeps = options, options.keeps_existing
                 times = [TIMES[changed] // 10**9] * 3
                 fields = [stat.S_IFREG | 0o644, 1, 1, count, 0, 0, 0, *times]
                 status = os.stat_result([*fields, *times, *[TIMES[changed]] * 3])
                 place = Place(0, b"", Identity(0, 1), Identity(0, 2), False, False)
-                assert Existing(surroundings, place, -1, b"name", status).is_made() == (own == "yes")
+                assert ExistingItem(surroundings, place, -1, b"name", status).is_made_by_job() == (own == "yes")
 
 
 def test_the_table_has_every_answer() -> None:

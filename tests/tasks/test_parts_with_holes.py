@@ -8,11 +8,11 @@ from pathlib import Path
 from pcopy.tasks.base.codec import decode
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.spreading import CHUNKS_OF_HOLES
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.spreading import SPARSE_CHUNKS_PER_RANK
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.compare.contents import CompareFile, ComparePart
-from pcopy.tasks.runner import outcome_of
+from pcopy.tasks.runner import make_outcome
 from tests.tasks.one_rank import root_of, surroundings
 
 RANKS, SIZE = 2, 1 << 42
@@ -30,10 +30,10 @@ def test_parts_of_a_file_that_is_compared(tmp_path: Path) -> None:
     with surroundings(roots, Options(hash="xxh3-128"), RANKS, against=b"") as (rank, _):
         one, other = (rank.sources[side].identity(b"") for side in (0, 1))
         place = Place(0, b"", one, other, False, False)
-        result = Result(rank, Phase.COPY, (1, 0, 1))
+        result = TaskResult(rank, Phase.COPY, (1, 0, 1))
         for _ in CompareFile(place, b"file", 0, SIZE, *inodes).run(rank, result) or ():
             pass
-        spawned = [decode(spawn.payload) for spawn in outcome_of(result, rank).spawned]
+        spawned = [decode(spawn.payload) for spawn in make_outcome(result, rank).spawned]
     parts = [task for task in spawned if isinstance(task, ComparePart)]
-    assert 2 <= len(parts) <= CHUNKS_OF_HOLES * RANKS
+    assert 2 <= len(parts) <= SPARSE_CHUNKS_PER_RANK * RANKS
     assert sum(part.end - part.start for part in parts) == SIZE

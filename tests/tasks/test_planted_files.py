@@ -38,7 +38,7 @@ def test_no_temporary_file_is_moved_to_another_directory(trees: tuple[Path, Path
     def plant(task: NameGroup) -> None:
         home = target / os.fsdecode(task.item.place.path)
         (home / "part").write_bytes(b"planted")
-        (home / "part").rename(home / os.fsdecode(task.made.temporary))
+        (home / "part").rename(home / os.fsdecode(task.unnamed_copy.temporary))
         (home / "file").write_bytes(b"a name that is taken")
 
     once = Once(NameGroup, plant)
@@ -79,7 +79,7 @@ def test_a_fifo_is_known_by_what_was_made(trees: tuple[Path, Path], monkeypatch:
         (source / name / "file").unlink()
     os.mkfifo(source / "his" / "file", 0o600)
     os.link(source / "his" / "file", source / "ours" / "file")
-    real = NewNode.made
+    real = NewNode.create_node
     swaps: list[Callable[[], None]] = []
 
     def noted(directory: int, name: bytes, node: Node, *, is_temporary: bool) -> NewNode:
@@ -91,11 +91,11 @@ def test_a_fifo_is_known_by_what_was_made(trees: tuple[Path, Path], monkeypatch:
         return real(directory, name, node, is_temporary=is_temporary)
 
     def keep_and_swap(new: NewNode) -> None:
-        NewFile.keep(new)
+        NewFile.close_and_keep(new)
         if len(swaps) == 1:
             swaps[0]()
 
-    monkeypatch.setattr(NewNode, "made", noted)
+    monkeypatch.setattr(NewNode, "create_node", noted)
     monkeypatch.setattr(NewNode, "keep", keep_and_swap)
     copied = copy(root_of(source, target), existing="skip")
     inodes = {path.stat().st_ino: path for path in target.glob("*/file")}

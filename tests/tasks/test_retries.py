@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pcopy.engine.driver import Outcome
-from pcopy.engine.task import Spawn, Task
+from pcopy.engine.task import NewTask, Task
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.problem import Problem
@@ -20,12 +20,12 @@ from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Options, Totals
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.directories.finish_dir import FailDir, FailedDirectories, FinishDir
+from pcopy.tasks.directories.finish_dir import DirFailedNote, FailedDirectories, FinishDir
 from pcopy.tasks.directories.scan_dir import ScanNames
 from pcopy.tasks.report_failures import ReportFailures
-from pcopy.tasks.runner import TaskRunner, outcome_of
+from pcopy.tasks.runner import TaskRunner, make_outcome
 from tests.tasks.one_rank import root_of, surroundings
 
 BEGAN = 1_000_000_000 * 10**9
@@ -58,16 +58,16 @@ def run(context: Rank, task: Task) -> Outcome:
             return outcome
 
 
-def note(context: Rank, names: list[bytes], problem: Problem, phase: int = Phase.COPY) -> Spawn:
-    result = Result(context, phase, (context.job.run, 0, 1))
+def note(context: Rank, names: list[bytes], problem: Problem, phase: int = Phase.COPY) -> NewTask:
+    result = TaskResult(context, phase, (context.job.run, 0, 1))
     for name in names:
         result.fail(here(context), name, problem)
-    (spawned,) = outcome_of(result, context).spawned
+    (spawned,) = make_outcome(result, context).spawned
     assert isinstance(decode(spawned.payload), ReportFailures)
     return spawned
 
 
-def tried_again(context: Rank, spawned: Spawn, later: int = 1) -> list[Any]:
+def tried_again(context: Rank, spawned: NewTask, later: int = 1) -> list[Any]:
     """What the next run makes of the note of this one, or one that is ``later`` still."""
     earlier = context.job.run
     context.job = context.job._replace(run=earlier + later, resumed=RESUMED + earlier)
@@ -102,7 +102,7 @@ def test_what_was_not_made_yet_is_not_the_jobs_own(
     context.job = context.job._replace(run=run_number, options=context.options)
     (scan, _) = tried_again(context, note(context, [b"name"], problem))
     since = (run_number + 1, RESUMED + run_number) if began_now else (0, 0)
-    assert scan == ScanNames(here(context)._replace(since=since), b"name", 1)
+    assert scan == ScanNames(here(context)._replace(first_run=since), b"name", 1)
 
 
 def test_what_a_run_between_may_have_made_can_be_the_jobs_own(context: Rank) -> None:
@@ -126,7 +126,7 @@ def test_what_a_later_run_has_made_is_the_jobs_own() -> None:
         status = os.stat_result([0] * 10 + [0, 0, changed // 10**9] + [0, 0, changed])
         assert status.st_ctime_ns == changed
         surroundings: Any = Surroundings()
-        return Rank.is_ours(surroundings, place, status)
+        return Rank.may_be_from_earlier_run(surroundings, place, status)
 
     before, after = RESUMED - 2 * CLOCK_GRACE, RESUMED + 1
     assert [is_ours(run, (0, 0), before) for run in (1, 2, 3)] == [False, True, True]
@@ -137,13 +137,13 @@ def test_what_a_later_run_has_made_is_the_jobs_own() -> None:
 
 def test_a_directory_that_stays_failed_is_counted_once_in_the_next_run(context: Rank) -> None:
     """It fails again there, before whatever else may fail it: so that it is known to count as failed already."""
-    failing = FailDir(here(context), UNREADABLE.plain, None)
+    failing = DirFailedNote(here(context), UNREADABLE.packed, None)
     totals: list[int] = [0] * len(Totals._fields)
     totals[counts.DIRECTORIES] = 1
     outcome = run(context, Task((1, 0, 1), Phase.FINISH, encode(failing), 0, False, 0))
     (spawned,) = outcome.spawned
     for _ in range(2):
-        context.own(FailedDirectories).clear()  # as in another process
+        context.instance(FailedDirectories).clear()  # as in another process
         totals = [one + other for one, other in zip(totals, outcome.counts, strict=True)]
         assert (totals[counts.DIRECTORIES], totals[counts.FAILED]) == (0, 1)
         context.job = context.job._replace(run=2)

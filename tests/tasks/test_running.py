@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.identity import FUSE
+from pcopy.fsio.identity import FUSE_TYPE
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.storage import Storage
-from pcopy.fsio.syncer import Syncer
+from pcopy.fsio.storage import WrittenFileSystems
+from pcopy.fsio.syncer import SyncProcess
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.rank import Running
+from pcopy.tasks.base.rank import RunningTask
 from pcopy.tasks.base.values import Place
 from tests.support.filesystems import FileSystems
 from tests.tasks.one_rank import root_of, surroundings
@@ -31,29 +31,29 @@ def test_the_names_of_a_task_that_waits_are_synced_when_it_ends(area: Path, monk
 
     monkeypatch.setattr(os, "fsync", fsync)
     with surroundings([root_of(area, area)], Options()) as (rank, _):
-        rank.storage = Storage(lambda descriptor: FUSE, Syncer())
+        rank.storage = WrittenFileSystems(lambda descriptor: FUSE_TYPE, SyncProcess())
         place = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
-        waits, other = Running(int(Phase.COPY)), Running(int(Phase.COPY))
+        waits, other = RunningTask(int(Phase.COPY)), RunningTask(int(Phase.COPY))
         rank.running = waits
         rank.open_target(place)
         rank.running = other
-        rank.ended()
+        rank.finish_task()
         assert synced == []
         rank.running = waits
-        rank.ended()
+        rank.finish_task()
         rank.storage.close()
     assert synced == [area.stat().st_ino]
 
 
 def test_a_task_that_ends_without_an_outcome_gives_its_directories_back(area: Path) -> None:
     with surroundings([root_of(area, area)], Options()) as (rank, _):
-        rank.storage = Storage(lambda descriptor: FUSE, Syncer())
+        rank.storage = WrittenFileSystems(lambda descriptor: FUSE_TYPE, SyncProcess())
         place = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
-        dropped = rank.running = Running(int(Phase.COPY))
+        dropped = rank.running = RunningTask(int(Phase.COPY))
         rank.open_target(place)
-        (kept,) = dropped.changed.values()
+        (kept,) = dropped.changed_directories.values()
         os.fstat(kept)
-        rank.end(dropped)
+        rank.release_task(dropped)
         with pytest.raises(OSError, match="Bad file descriptor"):
             os.fstat(kept)
         rank.storage.close()
@@ -62,7 +62,7 @@ def test_a_task_that_ends_without_an_outcome_gives_its_directories_back(area: Pa
 def test_each_task_has_its_phase(area: Path) -> None:
     with surroundings([root_of(area, area)], Options()) as (rank, _):
         for phase in (Phase.COPY, Phase.REPAIR, Phase.COPY):
-            rank.running = Running(int(phase))
+            rank.running = RunningTask(int(phase))
             assert rank.phase == phase
 
 
@@ -88,12 +88,12 @@ def test_failures_for_want_of_room_stop_the_job(area: Path, situation: str, writ
     with surroundings([root_of(area, area)], Options()) as (rank, _):
         top = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
         for turn, path in enumerate(directories):
-            rank.running = Running(int(Phase.COPY))
+            rank.running = RunningTask(int(Phase.COPY))
             assert rank.stop_reason is None, turn
             if writes and turn == len(directories) - 1:
-                rank.succeeded()
-            rank.failed(problem, top._replace(path=path), b"name")
-            rank.ended()
+                rank.record_success()
+            rank.handle_failure(problem, top._replace(path=path), b"name")
+            rank.finish_task()
         assert (rank.stop_reason is not None) == (stops and not writes)
 
 
@@ -101,7 +101,7 @@ def test_failures_for_want_of_room_stop_the_job(area: Path, situation: str, writ
 def test_an_item_that_is_larger_than_the_room_stops_the_job(area: Path, size: int) -> None:
     with surroundings([root_of(area, area)], Options()) as (rank, _):
         top = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
-        message = rank.failed(Problem("write", errno.ENOSPC), top, b"name", size)
+        message = rank.handle_failure(Problem("write", errno.ENOSPC), top, b"name", size)
         assert (rank.stop_reason is not None) == (size > 1)
         assert ("the file system has room" in message) == (size == 1)
 
@@ -112,11 +112,11 @@ def test_directories_of_one_project_are_one_place(file_systems: FileSystems) -> 
         top = Place(0, b"", rank.sources[0].identity(b""), rank.targets[0].identity(b""), False, False)
         subprocess.run(["xfs_io", "-c", "chproj 42", area], check=True)
         for path in (b"a", b"b", b"c", b"d"):
-            rank.running = Running(int(Phase.COPY))
+            rank.running = RunningTask(int(Phase.COPY))
             (area / os.fsdecode(path)).mkdir()
             subprocess.run(["xfs_io", "-c", "chproj 42", area / os.fsdecode(path)], check=True)
             place = top._replace(path=path, target_id=rank.targets[0].identity(path))
-            message = rank.failed(Problem("write", errno.ENOSPC), place, b"name")
-            rank.ended()
+            message = rank.handle_failure(Problem("write", errno.ENOSPC), place, b"name")
+            rank.finish_task()
             assert message == "in project 42; the file system has room"
         assert rank.stop_reason is None

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pcopy.walk.patterns import line_of, lines_in
+from pcopy.walk.patterns import pattern_line, patterns_in
 from pcopy.walk.selection import Select, Selection
 
 NAMES = (b"a", b"b", b"foo", b"a.o", b".x", b"#c", b"!d", b"e f", b"g ", b"\xff\xc3", b"n\nl", b"[k]", b"back\\")
@@ -85,7 +85,7 @@ def chosen(tree: Path, lines: list[bytes]) -> set[bytes]:
         for entry in Path((bytes(tree) + b"/" + below).decode(errors="surrogateescape")).iterdir():
             path = below + bytes(entry).rpartition(b"/")[2]
             status = entry.lstat()
-            if path != b".git" and selection.takes(path, status.st_mode, status.st_size, status.st_mtime_ns):
+            if path != b".git" and selection.selects(path, status.st_mode, status.st_size, status.st_mtime_ns):
                 enter(path + b"/") if stat.S_ISDIR(status.st_mode) else found.add(path)
 
     enter(b"")
@@ -93,7 +93,7 @@ def chosen(tree: Path, lines: list[bytes]) -> set[bytes]:
 
 
 def are_same(tree: Path, lines: list[bytes], scratch: Path) -> None:
-    patterns = [pattern for _, pattern in lines_in(b"\n".join(lines))]
+    patterns = [pattern for _, pattern in patterns_in(b"\n".join(lines))]
     assert chosen(tree, patterns) == chosen_by_git(tree, lines, scratch), lines
 
 
@@ -124,7 +124,7 @@ LINE = st.builds(
 
 def accepted(line: bytes) -> bool:
     try:
-        return bool([*lines_in(line)])
+        return bool([*patterns_in(line)])
     except ValueError:
         return False
 
@@ -185,23 +185,23 @@ def test_git_chooses_the_same_by_special_patterns(tree: Path, tmp_path: Path, li
 
 
 def test_on_a_command_line_nothing_is_a_comment_and_blanks_count() -> None:
-    selection = Selection(Select((line_of(b"#*#"), line_of(b"end "), line_of(b"n\xc3\xa9"))))
+    selection = Selection(Select((pattern_line(b"#*#"), pattern_line(b"end "), pattern_line(b"n\xc3\xa9"))))
     assert selection.excludes(b"d/#x#") and selection.excludes(b"end ") and selection.excludes(b"n\xc3\xa9/")
     assert not (selection.excludes(b"end") or selection.excludes(b"x#"))
 
 
 def test_lines_of_a_file() -> None:
     contents = b"\xef\xbb\xbf*.o\r\n\n# comment\n!keep.o\n\\#x"
-    assert [*lines_in(contents)] == [(1, b"*.o"), (4, b"!keep.o"), (5, b"\\#x")]
+    assert [*patterns_in(contents)] == [(1, b"*.o"), (4, b"!keep.o"), (5, b"\\#x")]
 
 
 @pytest.mark.parametrize("pattern", [b"", b"/", b"!", b"- *.o", b"+ */", b" "])
 def test_what_can_match_nothing_is_refused(pattern: bytes) -> None:
     with pytest.raises(ValueError, match=r"match anything|rsync"):
-        line_of(pattern)
+        pattern_line(pattern)
     if pattern.strip():
         with pytest.raises(ValueError, match="line 2"):
-            list(lines_in(b"a\n" + pattern))
+            list(patterns_in(b"a\n" + pattern))
 
 
 def test_a_path_is_excluded_below_an_excluded_directory() -> None:

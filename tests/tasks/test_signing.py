@@ -18,18 +18,18 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from pcopy.signature.algorithms import algorithm
-from pcopy.signature.manifest import unpack
+from pcopy.signature.algorithms import algorithm_named
+from pcopy.signature.manifest import unpack_entry
 from pcopy.tasks.base.codec import decode
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.spreading import depth_of, owner_of
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.spreading import directory_depth, directory_owner
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.runner import outcome_of
+from pcopy.tasks.runner import make_outcome
 from pcopy.tasks.sign import signing
-from pcopy.tasks.sign.children import Bundle, Tally, in_batches
-from pcopy.tasks.sign.signing import Digested, Signing
+from pcopy.tasks.sign.children import ChildBundle, DatasetCounts, bundles_from_records
+from pcopy.tasks.sign.signing import DigestResult, DirectoryDigester
 from tests.support import reference_signature as reference
 from tests.tasks.one_rank import root_of, surroundings
 
@@ -74,8 +74,8 @@ class Spools:
 def budgets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Once with all in memory and directories in one part, once with as little as can be."""
     if request.param == "spilled":
-        monkeypatch.setattr(signing, "SORT_BUDGET", 500)
-        monkeypatch.setattr(signing, "ROWS_AT_ONCE", 2)
+        monkeypatch.setattr(signing, "SORT_MEMORY_BYTES", 500)
+        monkeypatch.setattr(signing, "MAX_ENTRIES_IN_MEMORY", 2)
 
 
 def grow(path: bytes, tree: Tree) -> None:
@@ -112,13 +112,13 @@ class Row(NamedTuple):
     digest: bytes
 
 
-def bundle_of(side: int, entries: Sequence[tuple[bytes, Row]], tallies: Sequence[Tally] = ()) -> Bundle:
+def bundle_of(side: int, entries: Sequence[tuple[bytes, Row]], tallies: Sequence[DatasetCounts] = ()) -> ChildBundle:
     """Items of one round and directory, with their names."""
     names, rows = zip(*entries, strict=True)
     (round_,) = {row.round for row in rows}
     kinds, digests = b"".join(row.kind for row in rows), b"".join(row.digest for row in rows)
     numbers = array("Q", [number for tally in tallies for number in tally]).tobytes()
-    return Bundle(
+    return ChildBundle(
         side, round_, b"/".join(names), kinds, array("Q", [row.size for row in rows]).tobytes(), digests, numbers
     )
 
@@ -148,13 +148,13 @@ def found(listing: Listing, side: int = 0) -> list[Found]:
 class Signed(NamedTuple):
     """What came out: by (side, path) each directory's digest and tally; differences; all ranks' lines, sorted."""
 
-    directories: dict[tuple[int, bytes], tuple[bytes, Tally]]
+    directories: dict[tuple[int, bytes], tuple[bytes, DatasetCounts]]
     differences: list[tuple[str, bytes]]
     lines: list[tuple[bytes, bytes]]
 
     def listing(self) -> Listing:
         """As the reference's, from the lines and the first side's root."""
-        entries = [unpack(*line) for line in self.lines]
+        entries = [unpack_entry(*line) for line in self.lines]
         below = {entry.path: (entry.kind, entry.digest, entry.size) for entry in entries}
         assert len(below) == len(entries), "each entry has one line"
         digest, tally = self.directories[0, b""]
@@ -164,24 +164,27 @@ class Signed(NamedTuple):
 def sign(rows: Sequence[Found], ranks: int, *, compares: bool = False, lines: bool = True) -> Signed:
     """What ``ranks`` make of it that each have the directories that are theirs."""
     spools = Spools()
-    shares = [Signing(algorithm("xxh3-128"), spools, lines=lines, compares=compares) for _ in range(ranks)]
+    shares = [
+        DirectoryDigester(algorithm_named("xxh3-128"), spools, manifest_lines=lines, compares=compares)
+        for _ in range(ranks)
+    ]
     together: list[Found] = []  # what one task has found
     for number, entry in enumerate(rows):
         together.append(entry)
         following = rows[number + 1] if number + 1 < len(rows) else None
         if following is None or (*following[:2], following.row.round) != (*entry[:2], entry.row.round):
             bundle = bundle_of(entry.side, [(each.name, each.row) for each in together])
-            shares[owner_of(entry.path, ranks)].add(entry.path, bundle)
+            shares[directory_owner(entry.path, ranks)].add(entry.path, bundle)
             together = []
     signed = Signed({}, [], [])
-    for depth in reversed(range(max(depth_of(row.path) for row in rows) + 1)):
+    for depth in reversed(range(max(directory_depth(row.path) for row in rows) + 1)):
         for share in shares:
-            for part in share.level(depth):
-                assert len(part.differences) <= signing.ROWS_AT_ONCE
+            for part in share.digest_level(depth):
+                assert len(part.differences) <= signing.MAX_ENTRIES_IN_MEMORY
                 _rise(part, shares, depth, signed)
     for share in shares:
-        if share.lines is not None:
-            mine = list(share.lines.sorted())
+        if share.manifest_lines is not None:
+            mine = list(share.manifest_lines.sorted())
             assert mine == sorted(mine)
             signed.lines.extend(mine)
         share.close()
@@ -190,21 +193,21 @@ def sign(rows: Sequence[Found], ranks: int, *, compares: bool = False, lines: bo
     return signed
 
 
-def _rise(part: Digested, shares: Sequence[Signing], depth: int, signed: Signed) -> None:
+def _rise(part: DigestResult, shares: Sequence[DirectoryDigester], depth: int, signed: Signed) -> None:
     signed.differences.extend(part.differences)
     for side, path, digest, tally in part.directories:
         assert (side, path) not in signed.directories, "each is digested once"
-        assert depth_of(path) == depth
+        assert directory_depth(path) == depth
         signed.directories[side, path] = (digest, tally)
         if depth:
             around, _, name = path.rpartition(b"/")
             risen = bundle_of(side, [(name, Row(b"d", 0, 0, digest))], [tally])
-            shares[owner_of(around, len(shares))].add_directories(around, risen)
+            shares[directory_owner(around, len(shares))].add_directories(around, risen)
 
 
-def counted(listing: Listing) -> Tally:
+def counted(listing: Listing) -> DatasetCounts:
     kinds = [kind for kind, _, _ in listing.values()]
-    return Tally(
+    return DatasetCounts(
         kinds.count(b"f"),
         kinds.count(b"d"),
         kinds.count(b"l"),
@@ -236,7 +239,9 @@ def test_all_digests_and_tallies_are_as_the_reference_has_them(listed: Any, tree
         got = signed.directories[0, b"" if path == b"." else path]
         assert got == (digest, counted(below(listing, path))), path
     assert signed.listing() == listing
-    assert [unpack(*line).path for line in signed.lines] == [path for path in listing if path != b"."], "in tree order"
+    assert [unpack_entry(*line).path for line in signed.lines] == [path for path in listing if path != b"."], (
+        "in tree order"
+    )
 
 
 @pytest.mark.parametrize("leaf", [b"", b"content", "target", None])
@@ -282,9 +287,9 @@ def test_each_run_has_later_rounds_than_those_before(area: Path) -> None:
         for run in (1, 2, 127, 128, 129, 130, 100_000):
             context.job = context.job._replace(run=run)
             for phase in (Phase.COPY, Phase.REPAIR):
-                result = Result(context, phase, (run, 0, 1))
-                result.found_directory(Place(0, b"", *identities, False, False))
-                (spawned,) = outcome_of(result, context).spawned
+                result = TaskResult(context, phase, (run, 0, 1))
+                result.collect_directory_entry(Place(0, b"", *identities, False, False))
+                (spawned,) = make_outcome(result, context).spawned
                 rounds.append(decode(spawned.payload).entries.round)
     assert rounds == sorted(set(rounds))
 
@@ -333,13 +338,13 @@ def test_every_rank_has_its_share() -> None:
     """The same for both sides, or nothing could be compared."""
     paths = [b"%d/%d" % (one, other) for one in range(30) for other in range(30)]
     for ranks in (1, 2, 5, 64):
-        shares = [owner_of(path, ranks) for path in paths]
+        shares = [directory_owner(path, ranks) for path in paths]
         assert min(shares.count(rank) for rank in range(ranks)) > 900 / ranks / 4
-    assert owner_of(b"", 1) == 0
+    assert directory_owner(b"", 1) == 0
 
 
 def test_depths() -> None:
-    assert [depth_of(path) for path in (b"", b"a", b"a/b", b"a/b/c")] == [0, 1, 2, 3]
+    assert [directory_depth(path) for path in (b"", b"a", b"a/b", b"a/b/c")] == [0, 1, 2, 3]
 
 
 BUNDLES = st.lists(
@@ -357,17 +362,17 @@ def test_bundles_come_back_from_their_rows(given: list[Any], names: int, tallied
     parts = []
     for at, side, round_, byte in given:
         rows = [Row(b"d" if tallied else b"f", round_, byte, bytes((byte,)) * 16)] * len(at)
-        tallies = [Tally(files=byte, directories=1)] * len(at) if tallied else ()
+        tallies = [DatasetCounts(files=byte, directories=1)] * len(at) if tallied else ()
         part = bundle_of(side, list(zip(at, rows, strict=True)), tallies)
-        assert Bundle.unpacked(part.packed()) == part
+        assert ChildBundle.unpacked(part.packed()) == part
         parts.append(part)
-    records = sorted((row for part in parts for row in part.rows()), key=lambda record: record[0])
-    batches = list(in_batches(iter(records), names))
+    records = sorted((row for part in parts for row in part.sortable_records()), key=lambda record: record[0])
+    batches = list(bundles_from_records(iter(records), names))
     told = [[name for part in batch for name in part.names.split(b"/")] for batch in batches]
     assert sorted({name for at, *_ in given for name in at}) == [name for each in told for name in sorted({*each})]
     assert all(len({*each}) <= names for each in told)
 
-    def rows_of(all_parts: Sequence[Bundle]) -> dict[tuple[int, int, bytes], list[tuple[bytes, bytes]]]:
+    def rows_of(all_parts: Sequence[ChildBundle]) -> dict[tuple[int, int, bytes], list[tuple[bytes, bytes]]]:
         found: dict[tuple[int, int, bytes], list[tuple[bytes, bytes]]] = {}
         for part in all_parts:
             for row, name in enumerate(part.names.split(b"/")):

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.choose import make_kernel
-from pcopy.fsio.kernel.interface import Settings
+from pcopy.fsio.kernel.choose import create_backend
+from pcopy.fsio.kernel.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.source import Version
+from pcopy.fsio.source import FileVersion
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import Job, Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Contents, Known, Place
-from pcopy.tasks.copying import visitor_of
-from pcopy.tasks.runner import outcome_of
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import ContentInfo, FileToRead, Place
+from pcopy.tasks.copying import make_visitor
+from pcopy.tasks.runner import make_outcome
 from pcopy.tasks.verify.split_read import SplitRead
 
 CHUNKS = 1 << 14
@@ -24,13 +24,18 @@ CHUNKS = 1 << 14
 def test_a_chunk_does_not_carry_what_is_as_long_as_the_file_has_chunks() -> None:
     """The hosts that have written a file are a byte for each chunk: 65,536 chunks took 4.3 GB of memory with them."""
     context = Rank(
-        Job("0" * 10, 1, (), Options(hash="xxh3-128")), 0, 2, (), make_kernel(Settings(Preserve(), 0o022)), visitor_of
+        Job("0" * 10, 1, (), Options(hash="xxh3-128")),
+        0,
+        2,
+        (),
+        create_backend(BackendSettings(Preserve(), 0o022)),
+        make_visitor,
     )
-    known = Known(FILE, CHUNKS << 20, b"", Version(1, CHUNKS << 20, 0, 0))
+    known = ContentInfo(FILE, CHUNKS << 20, b"", FileVersion(1, CHUNKS << 20, 0, 0))
     place = Place(0, b"", Identity(1, 1), Identity(1, 2), False, False)
-    contents = Contents(place, b"hole", known, False, 0, counts.FILES, 1 << 20, bytes(CHUNKS))
-    result = Result(context, Phase.VERIFY, (1, 0, 1))
+    contents = FileToRead(place, b"hole", known, False, 0, counts.FILES, 1 << 20, bytes(CHUNKS))
+    result = TaskResult(context, Phase.VERIFY, (1, 0, 1))
     SplitRead(contents).run(context, result)
-    spawned = list(outcome_of(result, context).spawned)
+    spawned = list(make_outcome(result, context).spawned)
     assert len(spawned) == 1 + CHUNKS
     assert max(len(each.payload) for each in spawned[1:]) < 1000

@@ -36,13 +36,13 @@ import pcopy.tasks.walk.walk_listed  # noqa: F401 (they make kinds known)
 from pcopy.errors import InvariantBroken
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.tasks.base import codec
-from pcopy.tasks.base.codec import LATER, decode, encode, load_later
-from pcopy.tasks.base.kind import FORMAT, KINDS, Kind
+from pcopy.tasks.base.codec import LAZY_MODULES, decode, encode, load_all_kinds
+from pcopy.tasks.base.kind import KIND_BY_CODE, TASK_FORMAT, TaskKind
 from pcopy.tasks.base.values import pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
-from pcopy.tasks.links.group_links import GroupLinks
+from pcopy.tasks.links.group_links import GatherHardLinks
 
-load_later()
+load_all_kinds()
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -57,7 +57,7 @@ OF_OTHERS = ("archive", "bench", "broadcast", "change", "stripe", "walk")
 """Folders of tasks that only other programs than pcopy run."""
 
 
-def _built(kind: type[Kind]) -> st.SearchStrategy[Any]:
+def _built(kind: type[TaskKind]) -> st.SearchStrategy[Any]:
     """Tasks of a kind with any values that fit the types of its fields."""
     types = get_type_hints(kind)
     return st.builds(kind, *(st.from_type(types[field]) for field in kind.fields))
@@ -65,20 +65,20 @@ def _built(kind: type[Kind]) -> st.SearchStrategy[Any]:
 
 st.register_type_strategy(str, TEXT)
 st.register_type_strategy(FinishDir, _built(FinishDir))
-st.register_type_strategy(Kind, _built(FinishDir))  # a task that a task has in it
+st.register_type_strategy(TaskKind, _built(FinishDir))  # a task that a task has in it
 
-TASKS = {kind: _built(kind) for kind in KINDS.values()}
+TASKS = {kind: _built(kind) for kind in KIND_BY_CODE.values()}
 
 
 def test_all_that_is_in_a_task_is_known_to_the_codec() -> None:
     """Another named tuple would come back as a plain one."""
-    known = set(codec.PARTS.values())
+    known = set(codec.PART_TYPES.values())
     fields = [get_type_hints(kind)[name] for kind in (*TASKS, *known) for name in _fields_of(kind)]
     assert {each for field in fields for each in _named_tuples(field)} <= known
 
 
 def _fields_of(kind: type[Any]) -> tuple[str, ...]:
-    return kind.fields if issubclass(kind, Kind) else kind._fields
+    return kind.fields if issubclass(kind, TaskKind) else kind._fields
 
 
 def _named_tuples(hint: Any) -> Iterator[type[Any]]:
@@ -110,7 +110,7 @@ class Evil:
         return print, ("this must not be printed",)
 
 
-@pytest.mark.parametrize("value", [Evil(), (0, Evil()), {"a": Evil()}, ValueError, print, GroupLinks(1)])
+@pytest.mark.parametrize("value", [Evil(), (0, Evil()), {"a": Evil()}, ValueError, print, GatherHardLinks(1)])
 def test_refuses_globals(value: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InvariantBroken):
         decode(pickle.dumps(value))
@@ -139,8 +139,8 @@ def test_refuses_primitives_that_are_no_task(value: Any) -> None:
 @pytest.mark.parametrize("value", [(99, 1), (10, (250, b"")), (0,)])
 def test_a_code_that_nobody_has_is_named(value: Any) -> None:
     """It is a task of another version, not a damaged one."""
-    code = value[1][0] if value[0] in KINDS else value[0]
-    with pytest.raises(InvariantBroken, match=rf"unknown code {code} in a task \(format {FORMAT} of tasks"):
+    code = value[1][0] if value[0] in KIND_BY_CODE else value[0]
+    with pytest.raises(InvariantBroken, match=rf"unknown code {code} in a task \(format {TASK_FORMAT} of tasks"):
         decode(pickle.dumps(value))
 
 
@@ -159,7 +159,7 @@ def test_who_reads_tasks_knows_all_kinds(module: str) -> None:
 
 
 def test_a_kind_that_is_loaded_later_is_when_it_is_met() -> None:
-    assert LATER.keys() >= {50, 61}
+    assert LAZY_MODULES.keys() >= {50, 61}
     program = (
         "import os, pickle, sys\nfrom pcopy.tasks.base.codec import KINDS, LATER, decode\n"
         "for code, module in LATER.items():\n"
@@ -173,13 +173,13 @@ def test_a_kind_that_is_loaded_later_is_when_it_is_met() -> None:
     )
     told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
     lines = told.stdout.splitlines()
-    assert {int(line.split()[0]): line.split()[1] for line in lines} == LATER
+    assert {int(line.split()[0]): line.split()[1] for line in lines} == LAZY_MODULES
     assert all("99 fields of a task that has" in line for line in lines)
 
 
 def test_other_programs_know_all_kinds_that_they_run() -> None:
     assert len(of_others()) == sum(len(written_kinds(folder)) for folder in OF_OTHERS) > 1
-    assert set(written_kinds()) == KINDS.keys()
+    assert set(written_kinds()) == KIND_BY_CODE.keys()
 
 
 def test_no_code_stands_twice() -> None:
@@ -236,5 +236,5 @@ def test_a_kind_that_does_not_say_all_is_refused(missing: str) -> None:
     said.pop(missing, None)
     body.pop(missing, None)
     with pytest.raises(TypeError, match=f"does not define {missing}"):
-        new_class("Incomplete", (Kind,), said, lambda namespace: namespace.update(body))
-    assert 197 not in KINDS
+        new_class("Incomplete", (TaskKind,), said, lambda namespace: namespace.update(body))
+    assert 197 not in KIND_BY_CODE

@@ -12,13 +12,13 @@ import pytest
 from pcopy.engine.driver import Outcome
 from pcopy.engine.task import Task
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.source import Version
+from pcopy.fsio.source import FileVersion
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.spreading import Hosts
-from pcopy.tasks.base.values import Copy, Item, Known, Place
-from pcopy.tasks.links.make_links import MakeLinks
+from pcopy.tasks.base.values import ContentInfo, Item, ItemCopy, Place
+from pcopy.tasks.links.make_links import CreateHardLinks
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.verify.verify_items import VerifyLinks
 from tests.support.damages import flip
@@ -107,8 +107,8 @@ def test_whoever_makes_the_links_it_is_not_the_writer_who_reads(area: Path, writ
         context.hosts = Hosts(["here", "there"], 0)
         place = Place(0, b"", context.sources[0].identity(b""), context.targets[0].identity(b""), False, False)
         group = Item(0, 1, 3, ((place, b"one"), (place, b"two")), 0)
-        known = Known(b"f", 3, bytes(16), Version(1, 3, 0, 0))
-        task = MakeLinks(group, Copy(made, known, 0, bytes((writer,))), False)
+        known = ContentInfo(b"f", 3, bytes(16), FileVersion(1, 3, 0, 0))
+        task = CreateHardLinks(group, ItemCopy(made, known, 0, bytes((writer,))), False)
         outcome = run(TaskRunner(context), Task((1, 0, 1), int(Phase.LINK), encode(task), 0))
         (spawned,) = outcome.spawned
         value = decode(spawned.payload)

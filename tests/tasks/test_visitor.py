@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.kernel.choose import make_kernel
-from pcopy.fsio.kernel.interface import Settings
+from pcopy.fsio.kernel.choose import create_backend
+from pcopy.fsio.kernel.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import Problem
 from pcopy.walk import visitor
-from pcopy.walk.visitor import Found, visit
+from pcopy.walk.visitor import FoundItems, stat_and_visit
 
 
 class Noting:
@@ -21,50 +21,50 @@ class Noting:
 
     def __init__(self, directory: Path, *, links_apart: bool, but: bytes = b"") -> None:
         self.device: int | None = directory.stat().st_dev
-        self.links_apart = links_apart
+        self.separates_linked = links_apart
         self.found: dict[str, list[bytes]] = {}
         self._but = but
         self.finished = 0
         self.settled = 0
 
-    def _note(self, sort: str, found: Found, rows: Sequence[int]) -> None:
+    def _note(self, sort: str, found: FoundItems, rows: Sequence[int]) -> None:
         assert rows
         self.found.setdefault(sort, []).extend(found.names[row] for row in rows)
 
-    def failed(self, name: bytes, problem: Problem) -> None:
+    def visit_failed(self, name: bytes, problem: Problem) -> None:
         assert problem.changed
         self.found.setdefault("failed", []).append(name)
 
-    def chosen(self, found: Found) -> Iterable[int]:
+    def rows_to_visit(self, found: FoundItems) -> Iterable[int]:
         return [row for row, name in enumerate(found.names) if name != self._but]
 
-    def directories(self, found: Found, rows: Sequence[int]) -> None:
+    def visit_directories(self, found: FoundItems, rows: Sequence[int]) -> None:
         self._note("directories", found, rows)
 
-    def small_files(self, found: Found, rows: Sequence[int]) -> None:
+    def visit_small_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         self._note("small", found, rows)
         assert all(found.rows.size[row] <= 3 for row in rows)
 
-    def large_files(self, found: Found, rows: Sequence[int]) -> None:
+    def visit_large_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         self._note("large", found, rows)
 
-    def nodes(self, found: Found, rows: Sequence[int]) -> None:
+    def visit_special_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         self._note("nodes", found, rows)
 
-    def linked(self, found: Found, rows: Sequence[int]) -> None:
+    def visit_linked(self, found: FoundItems, rows: Sequence[int]) -> None:
         self._note("linked", found, rows)
 
-    def settle(self) -> Generator[None, None, None]:
+    def process_visited(self) -> Generator[None, None, None]:
         self.settled += 1
         yield from ()
 
-    def finish(self) -> None:
+    def end_visit(self) -> None:
         self.finished += 1
 
 
 @pytest.fixture
 def tree(area: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(visitor, "SMALL_FILE", 3)
+    monkeypatch.setattr(visitor, "MAX_SMALL_FILE_BYTES", 3)
     (area / "below").mkdir()
     (area / "small").write_bytes(b"123")
     (area / "large").write_bytes(b"1234")
@@ -80,9 +80,9 @@ NAMES = (b"below", b"gone", b"small", b"large", b"link", b"again", b"twice", b"f
 
 def visited(tree: Path, noting: Noting, *, follow: bool = False) -> dict[str, list[bytes]]:
     descriptor = os.open(tree, os.O_RDONLY)
-    kernel = make_kernel(Settings(Preserve(), 0o022))
+    kernel = create_backend(BackendSettings(Preserve(), 0o022))
     try:
-        for _ in visit(kernel, descriptor, b"/".join(NAMES), noting, follow=follow):
+        for _ in stat_and_visit(kernel, descriptor, b"/".join(NAMES), noting, follow=follow):
             pass
     finally:
         kernel.close()
@@ -92,7 +92,7 @@ def visited(tree: Path, noting: Noting, *, follow: bool = False) -> dict[str, li
 
 
 def test_each_sort_is_handed_over_for_itself(tree: Path) -> None:
-    assert visited(tree, Noting(tree, links_apart=True)) == {
+    assert visited(tree, Noting(tree, separates_linked=True)) == {
         "directories": [b"below"],
         "failed": [b"gone"],
         "small": [b"small"],
@@ -103,18 +103,18 @@ def test_each_sort_is_handed_over_for_itself(tree: Path) -> None:
 
 
 def test_without_links_apart_names_of_one_inode_are_files(tree: Path) -> None:
-    found = visited(tree, Noting(tree, links_apart=False))
+    found = visited(tree, Noting(tree, separates_linked=False))
     assert found["small"] == [b"small", b"again", b"twice"]
     assert "linked" not in found
 
 
 def test_links_that_are_followed_are_what_they_lead_to(tree: Path) -> None:
-    found = visited(tree, Noting(tree, links_apart=False), follow=True)
+    found = visited(tree, Noting(tree, separates_linked=False), follow=True)
     assert (found["large"], found["nodes"]) == ([b"large", b"link"], [b"fifo"])
 
 
 def test_a_file_of_another_file_system_is_none_of_the_small_ones(tree: Path) -> None:
-    noting = Noting(tree, links_apart=True)
+    noting = Noting(tree, separates_linked=True)
     noting.device = None
     found = visited(tree, noting)
     assert found["large"] == [b"small", b"large"]
@@ -122,6 +122,6 @@ def test_a_file_of_another_file_system_is_none_of_the_small_ones(tree: Path) -> 
 
 
 def test_what_is_not_chosen_is_not_visited(tree: Path) -> None:
-    found = visited(tree, Noting(tree, links_apart=True, but=b"below"))
+    found = visited(tree, Noting(tree, separates_linked=True, but=b"below"))
     assert "directories" not in found
     assert found["small"] == [b"small"]

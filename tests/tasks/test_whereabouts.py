@@ -9,13 +9,13 @@ import pytest
 
 from pcopy.engine.task import Task
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.source import Version
+from pcopy.fsio.source import FileVersion
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Options
-from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.kind import Steps, TaskKind
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.values import Contents, Item, Known, Place
-from pcopy.tasks.runner import TaskRunner, whereabouts
+from pcopy.tasks.base.values import ContentInfo, FileToRead, Item, Place
+from pcopy.tasks.runner import TaskRunner, current_activity
 from pcopy.tasks.sign.digest_level import DigestLevel
 from pcopy.tasks.sign.manifest_lines import ReadManifest, WriteManifest
 from pcopy.tasks.verify.read_items import ReadItems
@@ -24,16 +24,16 @@ from pcopy.tasks.verify.verify_items import VerifyItems, VerifyLinks
 from tests.tasks.one_rank import root_of, surroundings
 
 
-def told_of(task: Kind, rank: Rank) -> str:
+def told_of(task: TaskKind, rank: Rank) -> str:
     rank.running.task = Task((1, 0, 1), 0, encode(task), 0)
-    return whereabouts(rank)
+    return current_activity(rank)
 
 
 PLACE = Place(0, b"sub", Identity(0, 1), Identity(0, 2), False, False)
-KNOWN = Known(b"f", 3, b"digest", Version(1, 3, 0, 0))
-CONTENTS = Contents(PLACE, b"large", KNOWN, False, 0, 3, 0, b"\0")
+KNOWN = ContentInfo(b"f", 3, b"digest", FileVersion(1, 3, 0, 0))
+CONTENTS = FileToRead(PLACE, b"large", KNOWN, False, 0, 3, 0, b"\0")
 GROUP = Item(0, 1, 3, ((PLACE, b"one"), (PLACE, b"two")), 0)
-COPIES = Contents(*GROUP.names[0], KNOWN, False, 0, 3, 0, b"\0", GROUP)
+COPIES = FileToRead(*GROUP.names[0], KNOWN, False, 0, 3, 0, b"\0", GROUP)
 
 
 @pytest.mark.parametrize(
@@ -66,15 +66,15 @@ def test_a_part_of_a_file(area: Path) -> None:
 def test_of_tasks_that_take_turns_it_is_the_one_that_runs(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[str] = []
 
-    def run(_: Kind, rank: Rank, __: object) -> Steps:
+    def run(_: TaskKind, rank: Rank, __: object) -> Steps:
         while True:
-            told.append(whereabouts(rank))
+            told.append(current_activity(rank))
             yield None
 
     for kind in (ReadManifest, WriteManifest):
         monkeypatch.setattr(kind, "run", run)
     with surroundings([root_of(area, area)], Options(hash="xxh3-128")) as (rank, _):
-        assert whereabouts(rank) == ""
+        assert current_activity(rank) == ""
         reading, writing = (
             TaskRunner(rank)(Task((1, 0, 1), 0, encode(kind()), 0)) for kind in (ReadManifest, WriteManifest)
         )

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.errors import Refused
-from pcopy.walk.saved_listing import Line, Recorded, SavedListing, from_root
+from pcopy.errors import RequestRefused
+from pcopy.walk.saved_listing import ListedItem, PathListReader, RecordedStatus, absolute_path
 
 HEAD = b'{"format": "pcopy listing", "version": 1, "directory_b64": "L2RhdGE="}\n'
 NOTHING = [None] * 11
 
 
-def listed(path: Path, content: bytes, *, nul: bool = False) -> list[Line]:
+def listed(path: Path, content: bytes, *, nul: bool = False) -> list[ListedItem]:
     path.write_bytes(content)
-    with SavedListing(bytes(path), "--from", nul=nul) as listing:
+    with PathListReader(bytes(path), "--from", nul=nul) as listing:
         return [*listing]
 
 
@@ -27,12 +27,12 @@ def test_plain_lists(tmp_path: Path) -> None:
     file = tmp_path / "list"
     assert listed(file, b"") == []
     assert listed(file, b"a\n\nb c\xff\nlast") == [
-        Line(1, b"a", None),
-        Line(3, b"b c\xff", None),
-        Line(4, b"last", None),
+        ListedItem(1, b"a", None),
+        ListedItem(3, b"b c\xff", None),
+        ListedItem(4, b"last", None),
     ]
-    assert listed(file, b"a\nb\0\0c", nul=True) == [Line(1, b"a\nb", None), Line(3, b"c", None)]
-    assert listed(file, b'{"format": "other"}\n') == [Line(1, b'{"format": "other"}', None)]
+    assert listed(file, b"a\nb\0\0c", nul=True) == [ListedItem(1, b"a\nb", None), ListedItem(3, b"c", None)]
+    assert listed(file, b'{"format": "other"}\n') == [ListedItem(1, b'{"format": "other"}', None)]
     many = [b"%d" % number for number in range(400_000)]  # several blocks
     assert [line.path for line in listed(file, b"\n".join(many))] == many
 
@@ -47,13 +47,13 @@ def test_a_saved_listing(tmp_path: Path) -> None:
         json.dumps(item).encode() + b"\n" for item in (whole, odd, {"path": "é", "type": "directory"})
     )
     expected = [
-        Line(2, b"run7/a.h5", Recorded(stat.S_IFREG, 0o4755, 1, 2, 3, 4, 5, 6, 7, -8, 9, 10)),
-        Line(3, b"x\xff\n", Recorded(stat.S_IFSOCK, *NOTHING)),
-        Line(4, "é".encode(), Recorded(stat.S_IFDIR, *NOTHING)),
+        ListedItem(2, b"run7/a.h5", RecordedStatus(stat.S_IFREG, 0o4755, 1, 2, 3, 4, 5, 6, 7, -8, 9, 10)),
+        ListedItem(3, b"x\xff\n", RecordedStatus(stat.S_IFSOCK, *NOTHING)),
+        ListedItem(4, "é".encode(), RecordedStatus(stat.S_IFDIR, *NOTHING)),
     ]
     file = tmp_path / "list"
     assert listed(file, lines) == listed(file, lines, nul=True) == expected
-    with SavedListing(bytes(file), "--from") as listing:
+    with PathListReader(bytes(file), "--from") as listing:
         assert listing.is_saved and listing.directory == b"/data"
 
 
@@ -98,7 +98,7 @@ DAMAGED = {
 @pytest.mark.parametrize("name", DAMAGED)
 def test_damage_is_refused(tmp_path: Path, name: str) -> None:
     content, line, why = DAMAGED[name]
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         listed(tmp_path / "list", content)
     assert str(refused.value).startswith(f"--from {tmp_path}/list: line {line}: {why}".partition("cut off")[0])
     assert why in str(refused.value)
@@ -106,8 +106,8 @@ def test_damage_is_refused(tmp_path: Path, name: str) -> None:
 
 def test_what_cannot_be_read_is_refused(tmp_path: Path) -> None:
     for path, why in ((tmp_path / "missing", "does not exist; check the name"), (tmp_path, "is a directory")):
-        with pytest.raises(Refused, match=f"--from {path}: {why}"):
-            SavedListing(bytes(path), "--from")
+        with pytest.raises(RequestRefused, match=f"--from {path}: {why}"):
+            PathListReader(bytes(path), "--from")
 
 
 class Broken(io.RawIOBase):
@@ -117,10 +117,10 @@ class Broken(io.RawIOBase):
 
 def test_an_error_while_reading_is_refused(tmp_path: Path) -> None:
     (tmp_path / "list").write_bytes(b"x" * 100)
-    listing = SavedListing(bytes(tmp_path / "list"), "--from")
+    listing = PathListReader(bytes(tmp_path / "list"), "--from")
     listing._source.close()
     listing._source = Broken()  # type: ignore[assignment]
-    with pytest.raises(Refused, match=r"--from .*/list: Input/output error"):
+    with pytest.raises(RequestRefused, match=r"--from .*/list: Input/output error"):
         list(listing)
 
 
@@ -138,4 +138,4 @@ def test_an_error_while_reading_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_where_paths_start(directory: bytes, path: bytes, expected: bytes) -> None:
-    assert from_root(directory, path) == expected
+    assert absolute_path(directory, path) == expected

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pcopy.fsio.kernel.columns import Rows
-from pcopy.fsio.kernel.interface import Kernel, Settings
+from pcopy.fsio.kernel.interface import Backend, BackendSettings
 from pcopy.fsio.preserve import Preserve
 from pcopy.walk.matching import Items
 from pcopy.walk.sums import WalkSums
@@ -26,8 +26,8 @@ SIZES = [0, 1, 2, 4095, 4096, 4097, 1 << 40, (1 << 63) + 1]
 
 
 @pytest.fixture(params=["c", "python"])
-def kernel(request: pytest.FixtureRequest) -> Iterator[Kernel]:
-    made = KERNELS[request.param](Settings(Preserve(), 0o022))
+def kernel(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    made = KERNELS[request.param](BackendSettings(Preserve(), 0o022))
     yield made
     made.close()
 
@@ -57,7 +57,7 @@ def _counted(all_items: list[Items]) -> dict[str, Any]:
     }
     files = []
     for items in all_items:
-        rows = items.seen
+        rows = items.columns
         for row, kind in enumerate(items.kinds.decode()):
             mode, size, allocated = rows.mode[row], rows.size[row], 512 * rows.blocks[row]
             told["users"][rows.uid[row]] += 1
@@ -81,13 +81,13 @@ def _counted(all_items: list[Items]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("letters", ["f", "d", "fdlps", "ffffffd"])
-def test_sums_up_what_plain_counting_finds(kernel: Kernel, letters: str) -> None:
+def test_sums_up_what_plain_counting_finds(kernel: Backend, letters: str) -> None:
     random = Random(seed())
     sums, whole = WalkSums(NOW, kernel), WalkSums(NOW)
     all_items = [_items(random, random.randrange(1, 40), letters) for _ in range(20)]
     for items in all_items:
         sums.add(items, 2)
-    whole.merge(sums.words())
+    whole.merge(sums.packed())
     expected = _counted(all_items)
     assert +whole.sizes == +expected["sizes"]
     assert +whole.size_bytes == +expected["size_bytes"]
@@ -109,7 +109,7 @@ def test_a_column_of_another_length_is_refused() -> None:
     items = _items(Random(1), 3, "f")
     tally = native_tally.NativeTally(range(9))
     with pytest.raises(ValueError, match="does not have all rows"):
-        tally.add(items.seen, b"ffff")
-    items.seen.size = array("Q", [1])
+        tally.add(items.columns, b"ffff")
+    items.columns.size = array("Q", [1])
     with pytest.raises(ValueError, match="column size has 1 rows"):
-        tally.add(items.seen, b"fff")
+        tally.add(items.columns, b"fff")

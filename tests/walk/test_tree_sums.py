@@ -14,7 +14,7 @@ from tests.support.extent import seed
 @pytest.mark.parametrize("top", [b"/", b"data/", b"/a/b/"])
 @pytest.mark.parametrize("most", [4, 1000])
 def test_of_two_ranks(monkeypatch: pytest.MonkeyPatch, top: bytes, most: int) -> None:
-    monkeypatch.setattr(tree_sums, "MOST_TREES", most)
+    monkeypatch.setattr(tree_sums, "MAX_TREES", most)
     random = Random(seed())
     ranks = TreeSums(), TreeSums()
     sizes: dict[bytes, int] = {}
@@ -26,14 +26,14 @@ def test_of_two_ranks(monkeypatch: pytest.MonkeyPatch, top: bytes, most: int) ->
             path = top + b"/".join(names[:end])
             path = path if path == b"/" else path.rstrip(b"/")
             sizes[path] = sizes.get(path, 0) + size
-    ranks[0].merge(ranks[1].rows, ranks[1].is_folded)
+    ranks[0].merge(ranks[1].rows, ranks[1].has_merged_trees)
     found = {tree.path: tree.size for tree in ranks[0].largest(1000)}
     assert all(tree.allocated == 2 * tree.size for tree in ranks[0].largest(1000))
     whole = top.rstrip(b"/") or top
     if most == 1000:
-        assert (found, ranks[0].is_folded) == (sizes, False)
+        assert (found, ranks[0].has_merged_trees) == (sizes, False)
     else:
         assert found[whole] == sizes[whole]
         assert all(size <= sizes[path] for path, size in found.items())
         assert len(ranks[0].rows) <= most + 1
-        assert ranks[0].is_folded
+        assert ranks[0].has_merged_trees

@@ -12,9 +12,9 @@ import os
 import signal
 import time
 
-from pcopy.errors import REFUSED, STOPPED
+from pcopy.errors import EXIT_REFUSED, EXIT_STOPPED
 
-_FATE_WAIT = 0.01
+_EXIT_WAIT_SECONDS = 0.01
 """Seconds to wait until waitpid(2) can report a dead child, whose sockets close a little earlier."""
 _SHORTEST_PAUSE = 0.0005
 """Seconds between the first two checks of children that are ending."""
@@ -22,64 +22,64 @@ _LONGEST_PAUSE = 0.02
 """Seconds to which the pause between two checks of ending children grows."""
 
 
-class Children:
+class ChildProcesses:
     """Table of a parent's children that have not been reaped. In a child process it is empty."""
 
     def __init__(self) -> None:
         self._alive: dict[int, int] = {}
-        self._codes: dict[int, int] = {}
+        self._exit_codes: dict[int, int] = {}
 
     def add(self, rank: int, process: int) -> None:
         """Add the process with the id ``process``, which runs ``rank``."""
         self._alive[rank] = process
 
-    def fate(self, rank: int) -> str | None:
+    def exit_description(self, rank: int) -> str | None:
         """Return a description of how the process of ``rank`` ended; None if that is not known within some
         milliseconds.
         """
-        until = time.monotonic() + _FATE_WAIT
-        while rank in self._alive and not self._wait(rank, os.WNOHANG) and time.monotonic() < until:
+        until = time.monotonic() + _EXIT_WAIT_SECONDS
+        while rank in self._alive and not self._try_reap(rank, os.WNOHANG) and time.monotonic() < until:
             time.sleep(_SHORTEST_PAUSE)
-        return _describe(self._codes[rank]) if rank in self._codes else None
+        return _exit_code_text(self._exit_codes[rank]) if rank in self._exit_codes else None
 
-    def gave_up(self, rank: int) -> bool:
+    def has_given_up(self, rank: int) -> bool:
         """Return True if the process of ``rank`` ended by itself because the system refused it a resource
-        (``Hindered``).
+        (``ResourceUnavailable``).
         """
-        return self._codes.get(rank) in (STOPPED, REFUSED)
+        return self._exit_codes.get(rank) in (EXIT_STOPPED, EXIT_REFUSED)
 
     def reap(self, grace: float) -> None:
         """Wait up to ``grace`` seconds until all children have exited; then kill the rest and wait for them."""
-        self._collect(grace)
-        self._signal()
+        self._reap_within(grace)
+        self._send_kill()
         for rank in list(self._alive):
-            self._wait(rank, 0)
+            self._try_reap(rank, 0)
 
     def kill(self) -> None:
         """Kill all children. Do not wait for one that is blocked in a system call; ``reap`` does."""
-        self._signal()
-        self._collect(_FATE_WAIT)
+        self._send_kill()
+        self._reap_within(_EXIT_WAIT_SECONDS)
 
-    def _collect(self, seconds: float) -> None:
+    def _reap_within(self, seconds: float) -> None:
         """Reap children that exit within ``seconds``."""
         until = time.monotonic() + seconds
         pause = _SHORTEST_PAUSE
         while True:
             for rank in list(self._alive):
-                self._wait(rank, os.WNOHANG)
+                self._try_reap(rank, os.WNOHANG)
             left = until - time.monotonic()
             if not self._alive or left <= 0.0:
                 return
             time.sleep(min(pause, left))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _signal(self) -> None:
+    def _send_kill(self) -> None:
         """Send SIGKILL to all children."""
         for process in self._alive.values():
             with contextlib.suppress(ProcessLookupError):  # where SIGCHLD is ignored the kernel has reaped it
                 os.kill(process, signal.SIGKILL)
 
-    def _wait(self, rank: int, options: int) -> bool:
+    def _try_reap(self, rank: int, options: int) -> bool:
         """Reap the process of ``rank`` with waitpid(2) and ``options``; return True if it has been reaped.
 
         If ``options`` is 0, block until it has exited.
@@ -93,11 +93,11 @@ class Children:
         if process == 0:
             return False
         del self._alive[rank]
-        self._codes[rank] = os.waitstatus_to_exitcode(status)
+        self._exit_codes[rank] = os.waitstatus_to_exitcode(status)
         return True
 
 
-def _describe(exit_code: int) -> str:
+def _exit_code_text(exit_code: int) -> str:
     """Return a description of an exit code; a negative one is the number of a signal."""
     if exit_code >= 0:
         return f"it exited with status {exit_code}"

@@ -34,24 +34,33 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from pcopy import libc
-from pcopy.beside import is_alone
-from pcopy.engine.messages import Message, decode, encode
-from pcopy.engine.ticket import Wake
-from pcopy.engine.transports.children import Children
-from pcopy.errors import HINDRANCES, INTERNAL, STOPPED, InvariantBroken, PeerLost, Refused, hindrance, story
+from pcopy.beside import is_single_threaded
+from pcopy.engine.messages import Message, decode_message, encode_message
+from pcopy.engine.ticket import WakeDescriptor
+from pcopy.engine.transports.children import ChildProcesses
+from pcopy.errors import (
+    EXIT_INTERNAL,
+    EXIT_STOPPED,
+    RESOURCE_EXCEPTIONS,
+    InvariantBroken,
+    PeerLost,
+    RequestRefused,
+    current_traceback,
+    resource_error_text,
+)
 
-_PAUSES = (0.001, 0.02, 0.1)
+_RETRY_PAUSES = (0.001, 0.02, 0.1)
 """Seconds before the second, third and fourth attempt of a call that the system has refused."""
-_HEADER = struct.Struct("!Q")
+_FRAME_HEADER = struct.Struct("!Q")
 _READ_BYTES = 256 << 10
 """Maximum bytes read from a socket in one call: somewhat more than Linux lets a Unix socket hold."""
 _JOIN_BYTES = 16 << 10
 """Size up to which a body is copied behind its header, which is cheaper than writing a second buffer."""
-_PIECES = 64
+_MAX_BUFFERS = 64
 """Maximum number of queued buffers passed to one sendmsg(2); below IOV_MAX, which is 1024."""
 _LONGEST_WAIT = 3600.0
 """Maximum timeout in seconds for epoll, which counts milliseconds in an int."""
-_LOSS_DELAY = 0.1
+_LOSS_DELAY_SECONDS = 0.1
 """Seconds for which messages of other ranks are returned before a loss is reported.
 
 One of them may contain the reason, an Abort. The delay is limited, so that messages never hide the loss.
@@ -62,13 +71,13 @@ _SPARE_DESCRIPTORS = 32
 Result = TypeVar("Result")
 
 
-def insist(call: Callable[..., Result], *arguments: Any) -> Result:
+def retry_if_refused(call: Callable[..., Result], *arguments: Any) -> Result:
     """Return the result of ``call``; retry it after errors that are not the connection's, such as a temporary lack of
     memory.
 
     A call that fails has sent or received nothing. Raise the last ``OSError``.
     """
-    for pause in _PAUSES:
+    for pause in _RETRY_PAUSES:
         try:
             return call(*arguments)
         except (BlockingIOError, ConnectionError):
@@ -78,7 +87,7 @@ def insist(call: Callable[..., Result], *arguments: Any) -> Result:
     return call(*arguments)
 
 
-class Peer:
+class PeerConnection:
     """Connection to one rank: its socket, the data to be written, and the frame that has been read in part.
 
     Attributes:
@@ -95,7 +104,7 @@ class Peer:
 
     def __init__(self, rank: int, descriptor: int) -> None:
         self.rank = rank
-        self.socket = insist(_socket.socket, _socket.AF_UNIX, _socket.SOCK_STREAM, 0, descriptor)
+        self.socket = retry_if_refused(_socket.socket, _socket.AF_UNIX, _socket.SOCK_STREAM, 0, descriptor)
         self.socket.setblocking(False)
         self.outgoing: deque[memoryview] = deque()
         self.writable = True
@@ -117,7 +126,7 @@ class LocalTransport:
     ``pcopy.engine.transport.Transport``.
     """
 
-    def __init__(self, rank: int, size: int, ends: Mapping[int, int], children: Children) -> None:
+    def __init__(self, rank: int, size: int, ends: Mapping[int, int], children: ChildProcesses) -> None:
         """Create the endpoint.
 
         Args:
@@ -129,82 +138,82 @@ class LocalTransport:
         self.rank = rank
         self.size = size
         self.children = children
-        self._peers = {peer: Peer(peer, descriptor) for peer, descriptor in ends.items()}
-        self._by_descriptor = {peer.socket.fileno(): peer for peer in self._peers.values()}
-        self._waiting: set[int] = set()
-        self._losses: deque[Peer] = deque()
+        self._peers = {peer: PeerConnection(peer, descriptor) for peer, descriptor in ends.items()}
+        self._peers_by_descriptor = {peer.socket.fileno(): peer for peer in self._peers.values()}
+        self._unsent_ranks: set[int] = set()
+        self._unreported_losses: deque[PeerConnection] = deque()
         self._buffer = memoryview(bytearray(_READ_BYTES if size > 1 else 0))
-        self._epoll = insist(select.epoll)
-        for descriptor in self._by_descriptor:
-            insist(self._epoll.register, descriptor, select.EPOLLIN)
-        self._wake: Wake | None = None
+        self._epoll = retry_if_refused(select.epoll)
+        for descriptor in self._peers_by_descriptor:
+            retry_if_refused(self._epoll.register, descriptor, select.EPOLLIN)
+        self._wake: WakeDescriptor | None = None
         self._wake_descriptor = -1
 
     @property
-    def unsent(self) -> bool:
+    def has_unsent(self) -> bool:
         """True if a socket has not taken all queued data."""
-        return bool(self._waiting)
+        return bool(self._unsent_ranks)
 
     def send(self, destination: int, message: Message) -> None:
         """Queue ``message``, and write as much of it to the socket as fits.
 
         Raise ``PeerLost`` once ``poll`` has reported that loss, and ``InvariantBroken`` if ``destination`` is this rank
-        or does not exist. Before the loss is reported, and always for a rank passed to ``forgive``, a message to a
+        or does not exist. Before the loss is reported, and always for a rank passed to ``expect_close``, a message to a
         closed connection is dropped.
         """
-        peer = self._peer(destination)
+        peer = self._connection_to(destination)
         if peer.lost and not peer.forgiven:
             raise PeerLost(destination, peer.lost)
         if not peer.writable:
             return
-        body = encode(message)
-        header = _HEADER.pack(len(body))
+        body = encode_message(message)
+        header = _FRAME_HEADER.pack(len(body))
         if len(body) <= _JOIN_BYTES:
             peer.outgoing.append(memoryview(header + body))
         else:
             peer.outgoing.extend((memoryview(header), memoryview(body)))
-        if destination not in self._waiting:
-            self._write(peer)
+        if destination not in self._unsent_ranks:
+            self._write_queued(peer)
 
-    def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
+    def poll(self, timeout: float, calm: float = 0.0, wake: WakeDescriptor | None = None) -> list[tuple[int, Message]]:
         """Return the messages that have arrived; see ``Transport.poll``.
 
         Return early without messages when the last queued message has been sent. Raise ``PeerLost``, once per lost
         rank, and ``InvariantBroken`` if a peer sends data that are not messages.
         """
         if wake is not self._wake:
-            self._listen(wake)
+            self._register_wake(wake)
         now = time.monotonic()
         deadline = now + timeout
-        if self._losses and now >= self._losses[0].ended + _LOSS_DELAY:
-            self._tell_loss()
-        wait = 0.0 if self._losses else timeout
+        if self._unreported_losses and now >= self._unreported_losses[0].ended + _LOSS_DELAY_SECONDS:
+            self._raise_first_loss()
+        wait = 0.0 if self._unreported_losses else timeout
         while True:
-            was_unsent, woken = self.unsent, False
+            was_unsent, woken = self.has_unsent, False
             arrived: list[tuple[int, Message]] = []
-            for descriptor, events in insist(self._epoll.poll, min(max(wait, 0.0), _LONGEST_WAIT)):
+            for descriptor, events in retry_if_refused(self._epoll.poll, min(max(wait, 0.0), _LONGEST_WAIT)):
                 if descriptor == self._wake_descriptor:
                     woken = True
                     continue
-                peer = self._by_descriptor[descriptor]
+                peer = self._peers_by_descriptor[descriptor]
                 if events & select.EPOLLOUT:
-                    self._write(peer)
+                    self._write_queued(peer)
                 if events & ~select.EPOLLOUT:
-                    self._read(peer, arrived)
+                    self._read_messages(peer, arrived)
             if arrived:
                 return arrived
-            if self._losses:
-                self._tell_loss()
+            if self._unreported_losses:
+                self._raise_first_loss()
             wait = deadline - time.monotonic()
-            if woken or wait <= 0.0 or (was_unsent and not self.unsent):
+            if woken or wait <= 0.0 or (was_unsent and not self.has_unsent):
                 return arrived
 
-    def forgive(self, rank: int) -> None:
+    def expect_close(self, rank: int) -> None:
         """Treat the end of the connection to ``rank`` as expected, also if it has ended already."""
-        peer = self._peer(rank)
+        peer = self._connection_to(rank)
         peer.forgiven = True
-        if peer in self._losses:
-            self._losses.remove(peer)
+        if peer in self._unreported_losses:
+            self._unreported_losses.remove(peer)
 
     def close(self) -> None:
         """Wait until the sockets have taken all queued data, then close them. May be called again.
@@ -214,92 +223,92 @@ class LocalTransport:
         """
         if self._epoll.closed:
             return
-        self._listen(None)
+        self._register_wake(None)
         dropped: list[tuple[int, Message]] = []
-        while self._waiting:
-            for descriptor, events in insist(self._epoll.poll):
-                peer = self._by_descriptor[descriptor]
+        while self._unsent_ranks:
+            for descriptor, events in retry_if_refused(self._epoll.poll):
+                peer = self._peers_by_descriptor[descriptor]
                 if events & select.EPOLLOUT:
-                    self._write(peer)
+                    self._write_queued(peer)
                 if events & ~select.EPOLLOUT:
-                    self._read(peer, dropped)
+                    self._read_messages(peer, dropped)
             dropped.clear()
-        for peer in self._by_descriptor.values():
+        for peer in self._peers_by_descriptor.values():
             peer.close()
             peer.writable = False
-        self._by_descriptor.clear()
-        self._losses.clear()
+        self._peers_by_descriptor.clear()
+        self._unreported_losses.clear()
         with suppress(OSError):
             self._epoll.close()
 
-    def _listen(self, wake: Wake | None) -> None:
+    def _register_wake(self, wake: WakeDescriptor | None) -> None:
         """Register the descriptor of ``wake`` with epoll in place of the previous one."""
         if self._wake_descriptor >= 0:
             with suppress(OSError):  # it may have been closed
                 self._epoll.unregister(self._wake_descriptor)
         self._wake, self._wake_descriptor = wake, -1
         if wake is not None:
-            insist(self._epoll.register, wake.fileno(), select.EPOLLIN)
+            retry_if_refused(self._epoll.register, wake.fileno(), select.EPOLLIN)
             self._wake_descriptor = wake.fileno()
 
-    def _peer(self, rank: int) -> Peer:
+    def _connection_to(self, rank: int) -> PeerConnection:
         """Return the connection to ``rank``; raise ``InvariantBroken`` if there is none."""
         peer = self._peers.get(rank)
         if peer is None:
             raise InvariantBroken(f"rank {self.rank} of {self.size} has no connection to rank {rank}")
         return peer
 
-    def _read(self, peer: Peer, arrived: list[tuple[int, Message]]) -> None:
+    def _read_messages(self, peer: PeerConnection, arrived: list[tuple[int, Message]]) -> None:
         """Read once from ``peer``: append the messages that are complete to ``arrived``; record the end of the
         stream.
         """
         try:
             if peer.body is not None:
-                taken = insist(peer.socket.recv_into, memoryview(peer.body)[peer.filled :])
+                taken = retry_if_refused(peer.socket.recv_into, memoryview(peer.body)[peer.filled :])
             else:
                 start = len(peer.head)
                 self._buffer[:start] = peer.head
-                taken = insist(peer.socket.recv_into, self._buffer[start:])
+                taken = retry_if_refused(peer.socket.recv_into, self._buffer[start:])
         except BlockingIOError:
             return
         except ConnectionError:
             taken = 0
         if taken == 0:
-            self._end(peer)
+            self._close_connection(peer)
         elif peer.body is not None:
             peer.filled += taken
             if peer.filled == len(peer.body):
-                arrived.append((peer.rank, decode(peer.body)))
+                arrived.append((peer.rank, decode_message(peer.body)))
                 peer.body = None
         else:
-            self._split(peer, self._buffer[: start + taken], arrived)
+            self._split_frames(peer, self._buffer[: start + taken], arrived)
 
-    def _split(self, peer: Peer, data: memoryview, arrived: list[tuple[int, Message]]) -> None:
+    def _split_frames(self, peer: PeerConnection, data: memoryview, arrived: list[tuple[int, Message]]) -> None:
         """Split ``data`` into frames; append the messages of complete ones to ``arrived``.
 
         An incomplete body gets a buffer of its own, into which later reads go directly.
         """
         position, end = 0, len(data)
-        while end - position >= _HEADER.size:
-            (length,) = _HEADER.unpack_from(data, position)
-            position += _HEADER.size
+        while end - position >= _FRAME_HEADER.size:
+            (length,) = _FRAME_HEADER.unpack_from(data, position)
+            position += _FRAME_HEADER.size
             if length > end - position:
                 peer.body = bytearray(length)
                 peer.filled = end - position
                 peer.body[: peer.filled] = data[position:]
                 position = end
                 break
-            arrived.append((peer.rank, decode(data[position : position + length])))
+            arrived.append((peer.rank, decode_message(data[position : position + length])))
             position += length
         peer.head = bytes(data[position:])
 
-    def _write(self, peer: Peer) -> None:
+    def _write_queued(self, peer: PeerConnection) -> None:
         """Write queued data to the socket until it is full. Epoll reports free room only while data remain."""
         outgoing = peer.outgoing
         try:
             while outgoing:
-                pieces = list(itertools.islice(outgoing, _PIECES))
-                taken = insist(peer.socket.sendmsg, pieces, (), _socket.MSG_NOSIGNAL)
+                pieces = list(itertools.islice(outgoing, _MAX_BUFFERS))
+                taken = retry_if_refused(peer.socket.sendmsg, pieces, (), _socket.MSG_NOSIGNAL)
                 while taken:
                     piece = outgoing.popleft()
                     if taken < len(piece):
@@ -311,35 +320,35 @@ class LocalTransport:
         except ConnectionError:
             outgoing.clear()
             peer.writable = False
-        if outgoing and peer.rank not in self._waiting:
-            self._waiting.add(peer.rank)
-            insist(self._epoll.modify, peer.socket, select.EPOLLIN | select.EPOLLOUT)
-        elif not outgoing and peer.rank in self._waiting:
-            self._waiting.discard(peer.rank)
-            insist(self._epoll.modify, peer.socket, select.EPOLLIN)
+        if outgoing and peer.rank not in self._unsent_ranks:
+            self._unsent_ranks.add(peer.rank)
+            retry_if_refused(self._epoll.modify, peer.socket, select.EPOLLIN | select.EPOLLOUT)
+        elif not outgoing and peer.rank in self._unsent_ranks:
+            self._unsent_ranks.discard(peer.rank)
+            retry_if_refused(self._epoll.modify, peer.socket, select.EPOLLIN)
 
-    def _end(self, peer: Peer) -> None:
+    def _close_connection(self, peer: PeerConnection) -> None:
         """Close the connection to ``peer``, whose stream has ended. Connections are never closed in one direction
         only.
         """
-        del self._by_descriptor[peer.socket.fileno()]
-        insist(self._epoll.unregister, peer.socket)
+        del self._peers_by_descriptor[peer.socket.fileno()]
+        retry_if_refused(self._epoll.unregister, peer.socket)
         peer.close()
         peer.outgoing.clear()
         peer.writable = False
-        self._waiting.discard(peer.rank)
+        self._unsent_ranks.discard(peer.rank)
         peer.ended = time.monotonic()
         if not peer.forgiven:
-            self._losses.append(peer)
+            self._unreported_losses.append(peer)
 
-    def _tell_loss(self) -> None:
+    def _raise_first_loss(self) -> None:
         """Raise ``PeerLost`` for the first rank whose loss has not been reported."""
-        peer = self._losses.popleft()
-        reason = self.children.fate(peer.rank) or "its connection closed"
+        peer = self._unreported_losses.popleft()
+        reason = self.children.exit_description(peer.rank) or "its connection closed"
         if peer.head or peer.body is not None:
             reason += ", in the middle of a message"
         peer.lost = reason
-        raise PeerLost(peer.rank, reason, gave_up=self.children.gave_up(peer.rank))
+        raise PeerLost(peer.rank, reason, ended_itself=self.children.has_given_up(peer.rank))
 
 
 def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
@@ -350,16 +359,16 @@ def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
     is raised as far as needed, and stays so. No other thread may exist, because its locks would stay locked in the
     children.
 
-    Raise ``Refused`` if a limit of the system does not allow that many ranks; no child remains then.
+    Raise ``RequestRefused`` if a limit of the system does not allow that many ranks; no child remains then.
     """
-    allow_descriptors(size)
+    raise_descriptor_limit(size)
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
             stream.flush()  # otherwise every child would write the buffered text again
-    if not is_alone():
+    if not is_single_threaded():
         raise InvariantBroken("ranks are forked while other threads run")
     parent = os.getpid()
-    children = Children()
+    children = ChildProcesses()
     ends: list[dict[int, int]] = [{} for _ in range(size)]
     try:
         for rank in range(size):
@@ -371,74 +380,74 @@ def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
                 continue
             child = os.fork()
             if child == 0:
-                return _become_child(rank, parent, ends, program)
+                return _complete_fork_in_child(rank, parent, ends, program)
             children.add(rank, child)
-            _close_all(ends[rank])
+            _close_descriptors(ends[rank])
         return LocalTransport(0, size, ends[0], children)
     except BaseException as error:
         if os.getpid() != parent:
             # A signal handler has raised in a child that has not returned yet. The other children and the caller's
             # frames belong to the parent, so this child must not unwind through them.
-            os._exit(INTERNAL)
+            os._exit(EXIT_INTERNAL)
         children.reap(0.0)
         for each in ends:
-            _close_all(each)
+            _close_descriptors(each)
         if isinstance(error, OSError):
-            raise Refused(f"{size} ranks can't be started here ({error.strerror}): use fewer (-n)") from error
+            raise RequestRefused(f"{size} ranks can't be started here ({error.strerror}): use fewer (-n)") from error
         raise
 
 
-def _become_child(rank: int, parent: int, ends: list[dict[int, int]], program: str) -> LocalTransport:
+def _complete_fork_in_child(rank: int, parent: int, ends: list[dict[int, int]], program: str) -> LocalTransport:
     """Complete the fork in the child process. Never raise an exception, since the calling frames belong to the
     parent.
     """
     try:
         with suppress(OSError):  # if a sandbox refuses it, the end of rank 0's connection still shows its death
-            libc.end_with_parent()
+            libc.die_with_parent()
         if os.getppid() != parent:
-            os._exit(INTERNAL)  # the parent died before the call above
+            os._exit(EXIT_INTERNAL)  # the parent died before the call above
         for owner, others in enumerate(ends):
             if owner != rank:
-                _close_all(others)
-        return LocalTransport(rank, len(ends), ends[rank], Children())
-    except HINDRANCES as error:
-        sys.stderr.write(f"{program}: rank {rank} cannot start: {hindrance(error)}\n")
+                _close_descriptors(others)
+        return LocalTransport(rank, len(ends), ends[rank], ChildProcesses())
+    except RESOURCE_EXCEPTIONS as error:
+        sys.stderr.write(f"{program}: rank {rank} cannot start: {resource_error_text(error)}\n")
         sys.stderr.flush()
-        os._exit(STOPPED)
+        os._exit(EXIT_STOPPED)
     except BaseException:
-        sys.stderr.write(story())
-        os._exit(INTERNAL)
+        sys.stderr.write(current_traceback())
+        os._exit(EXIT_INTERNAL)
 
 
-def allow_descriptors(size: int) -> None:
+def raise_descriptor_limit(size: int) -> None:
     """Raise the soft limit of open files if forking ``size`` ranks needs more descriptors.
 
-    Raise ``Refused`` if the hard limit is too low.
+    Raise ``RequestRefused`` if the hard limit is too low.
     """
     # The number of open ends is a parabola over the ranks forked so far: its maximum is at the start or in the middle.
     worst = {0, max(0, (size - 1) // 2), max(0, size // 2 - 1)}
     peak = max(size - 1 + rank * (size - rank) + 2 * (size - rank - 1) for rank in worst)
-    needed = _open_descriptors() + peak + _SPARE_DESCRIPTORS
+    needed = _open_descriptor_count() + peak + _SPARE_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         need, fewer = (f"{size} ranks need", "use fewer (-n) or ") if size > 1 else ("1 rank needs", "")
-        raise Refused(f"{need} {needed} open files, the limit is {hard}: {fewer}raise ulimit -Hn")
+        raise RequestRefused(f"{need} {needed} open files, the limit is {hard}: {fewer}raise ulimit -Hn")
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else hard, hard))
 
 
-def _open_descriptors() -> int:
-    """Return the number of open descriptors. Raise ``Refused`` if /proc is not mounted; much of the package needs
-    it.
+def _open_descriptor_count() -> int:
+    """Return the number of open descriptors. Raise ``RequestRefused`` if /proc is not mounted; much of the package
+    needs it.
     """
     try:
         return len(os.listdir("/proc/self/fd"))
     except FileNotFoundError as error:
-        raise Refused("/proc/self/fd: not found: /proc is not mounted here: mount it") from error
+        raise RequestRefused("/proc/self/fd: not found: /proc is not mounted here: mount it") from error
 
 
-def _close_all(ends: dict[int, int]) -> None:
+def _close_descriptors(ends: dict[int, int]) -> None:
     """Close all descriptors in ``ends`` and remove them from it."""
     while ends:
         with suppress(OSError):

@@ -47,12 +47,12 @@ mpi4py.rc.finalize = False
 from mpi4py import MPI  # noqa: E402  (this import reads the settings above)
 
 from pcopy import libc  # noqa: E402
-from pcopy.engine.messages import Message, decode, encode, load_primitives  # noqa: E402
-from pcopy.engine.ticket import Wake  # noqa: E402
-from pcopy.errors import REFUSED, InvariantBroken, PcopyError, PeerLost, Refused  # noqa: E402
+from pcopy.engine.messages import Message, decode_message, encode_message, load_primitives  # noqa: E402
+from pcopy.engine.ticket import WakeDescriptor  # noqa: E402
+from pcopy.errors import EXIT_REFUSED, InvariantBroken, PcopyError, PeerLost, RequestRefused  # noqa: E402
 from pcopy.named import NamedTuple  # noqa: E402
 
-_TAG = 1
+_MESSAGE_TAG = 1
 """Tag of all messages of pcopy."""
 _SHORTEST_PAUSE = 20e-6
 """Seconds between two checks for messages right after one has arrived: MPI has no descriptor to sleep on."""
@@ -60,28 +60,28 @@ _LONGEST_PAUSE = 2e-3
 """Seconds to which the pause between two checks for messages grows while none arrives."""
 _PAUSE_SHARE = 1 / 8
 """Pause between two checks for messages, as a fraction of the time since the last message."""
-_LONGEST_CALM_PAUSE = 120e-3
+_LONGEST_IDLE_PAUSE = 120e-3
 """Seconds to which the pause between two checks grows on a rank that has had no work for a long time."""
-_CALM_SHARE = 1 / 16
+_IDLE_PAUSE_SHARE = 1 / 16
 """Pause between two checks for messages, as a fraction of the time for which the rank has had no work."""
-_NEIGHBOUR_PAUSE = 0.25
+_NEIGHBOUR_CHECK_SECONDS = 0.25
 """Seconds between two checks whether a watched process lives."""
-_RECEIVING_BYTES = 64 << 20
+_MAX_RECEIVING_BYTES = 64 << 20
 """Bytes of long messages being received above which no further message is matched."""
-_MATCHED_AT_ONCE = 1024
+_MAX_MATCHED_PER_CALL = 1024
 """Maximum number of messages that one check matches, so that a flood of messages cannot block the caller."""
-_LENGTH = struct.Struct("!Q")
-_SEGMENT = re.compile(rb" (/dev/shm/mpich_shm_\w+)\n")
+_LENGTH_FIELD = struct.Struct("!Q")
+_MPICH_SHARED_MEMORY = re.compile(rb" (/dev/shm/mpich_shm_\w+)\n")
 
 
-class _Sending(NamedTuple):
+class _PendingSend(NamedTuple):
     """Unfinished send: its request and the bytes that must be kept until it is complete."""
 
     request: MPI.Request
     data: bytes
 
 
-class _Receiving(NamedTuple):
+class _PendingReceive(NamedTuple):
     """Unfinished receive: its request, its sender and the buffer that it fills."""
 
     request: MPI.Request
@@ -89,7 +89,7 @@ class _Receiving(NamedTuple):
     data: bytearray
 
 
-class Neighbour:
+class ProcessWatch:
     """Watch on the process ``pid`` of this host, which runs rank ``rank``, to find out when it ends.
 
     Each rank watches the next one of its host, in a ring. If some of them have died and some live, a living one watches
@@ -98,28 +98,28 @@ class Neighbour:
 
     def __init__(self, rank: int, pid: int) -> None:
         self.rank = rank
-        self._gone = False
-        self._next_look = 0.0
+        self._has_ended = False
+        self._next_check = 0.0
         self._poll: select.poll | None = None
         try:
             self._descriptor = os.pidfd_open(pid)
         except ProcessLookupError:
-            self._gone = True
+            self._has_ended = True
         except OSError:
             return  # Linux before 5.3, or no free descriptor: the process is not watched
         else:
             self._poll = select.poll()
             self._poll.register(self._descriptor, select.POLLIN)
 
-    def is_gone(self, now: float) -> bool:
+    def has_ended(self, now: float) -> bool:
         """Return True if the process has ended. ``now`` is a monotonic time in seconds.
 
-        The process is checked again only ``_NEIGHBOUR_PAUSE`` seconds after the last check.
+        The process is checked again only ``_NEIGHBOUR_CHECK_SECONDS`` seconds after the last check.
         """
-        if not self._gone and self._poll is not None and now >= self._next_look:
-            self._next_look = now + _NEIGHBOUR_PAUSE
-            self._gone = bool(self._poll.poll(0))
-        return self._gone
+        if not self._has_ended and self._poll is not None and now >= self._next_check:
+            self._next_check = now + _NEIGHBOUR_CHECK_SECONDS
+            self._has_ended = bool(self._poll.poll(0))
+        return self._has_ended
 
 
 class MpiTransport:
@@ -131,20 +131,20 @@ class MpiTransport:
         self._communicator.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank = self._communicator.Get_rank()
         self.size = self._communicator.Get_size()
-        self._sending: dict[int, deque[_Sending]] = {}
-        self._receiving: list[_Receiving] = []
+        self._pending_sends: dict[int, deque[_PendingSend]] = {}
+        self._pending_receives: list[_PendingReceive] = []
         self._receiving_bytes = 0
         self._status = MPI.Status()
-        self._moved = time.monotonic()
+        self._last_transfer = time.monotonic()
         self._closed = False
         self._barriers: list[MPI.Request] = []
-        self._neighbour: Neighbour | None = None
+        self._neighbour: ProcessWatch | None = None
         self._forgiven: set[int] = set()
 
     @property
-    def unsent(self) -> bool:
+    def has_unsent(self) -> bool:
         """True if MPI had not completed all sends at the last ``poll``."""
-        return bool(self._sending)
+        return bool(self._pending_sends)
 
     def send(self, destination: int, message: Message) -> None:
         """Start to send ``message``.
@@ -153,15 +153,15 @@ class MpiTransport:
         """
         if destination == self.rank or not 0 <= destination < self.size:
             raise InvariantBroken(f"rank {self.rank} of {self.size} has no connection to rank {destination}")
-        data = encode(message)
+        data = encode_message(message)
         try:
-            request = self._communicator.Isend([data, MPI.BYTE], destination, _TAG)
+            request = self._communicator.Isend([data, MPI.BYTE], destination, _MESSAGE_TAG)
         except MPI.Exception as error:
             raise PeerLost(destination, f"MPI can't send to it: {error}") from error
-        self._sending.setdefault(destination, deque()).append(_Sending(request, data))
-        self._moved = time.monotonic()
+        self._pending_sends.setdefault(destination, deque()).append(_PendingSend(request, data))
+        self._last_transfer = time.monotonic()
 
-    def poll(self, timeout: float, calm: float = 0.0, wake: Wake | None = None) -> list[tuple[int, Message]]:
+    def poll(self, timeout: float, calm: float = 0.0, wake: WakeDescriptor | None = None) -> list[tuple[int, Message]]:
         """Return the messages that have arrived; see ``Transport.poll``. Return early once all sends are complete.
 
         Check again after pauses of 20 us to 2 ms, or up to 120 ms if the rank has been without work for ``calm``
@@ -169,46 +169,48 @@ class MpiTransport:
         """
         end = time.monotonic() + timeout
         while True:
-            was_unsent = self.unsent
-            lost = self._lost()  # checked first, so that messages that the rank sent before its end are returned first
-            arrived = self._progress()
-            if arrived or (was_unsent and not self.unsent):
+            was_unsent = self.has_unsent
+            lost = (
+                self._lost_rank()
+            )  # checked first, so that messages that the rank sent before its end are returned first
+            arrived = self._progress_messages()
+            if arrived or (was_unsent and not self.has_unsent):
                 return arrived
             if lost is not None and lost not in self._forgiven:
                 raise PeerLost(lost, "its process has ended")
             left = end - time.monotonic()
             if left <= 0.0:
                 return arrived
-            moving = self._sending or self._receiving  # MPI continues these only when it is called
-            if self._sleep(left, 0.0 if moving else calm, wake):
+            moving = self._pending_sends or self._pending_receives  # MPI continues these only when it is called
+            if self._pause(left, 0.0 if moving else calm, wake):
                 return arrived
 
-    def watch(self, rank: int, pid: int) -> None:
+    def watch_process(self, rank: int, pid: int) -> None:
         """Report the end of ``rank``, which is the process ``pid`` of this host, as ``PeerLost`` from now on."""
-        self._neighbour = Neighbour(rank, pid)
+        self._neighbour = ProcessWatch(rank, pid)
 
-    def forgive(self, rank: int) -> None:
+    def expect_close(self, rank: int) -> None:
         """Treat the end of ``rank`` as expected from now on."""
         self._forgiven.add(rank)
 
     def close(self) -> None:
         """Complete the sends of all ranks. MPI remains initialised. Collective: all ranks must call it."""
         if not self._closed:
-            self.meet()
+            self.wait_for_all_ranks()
             self._closed = True
 
-    def end(self, seconds: float = math.inf) -> bool:
+    def finalise(self, seconds: float = math.inf) -> bool:
         """Finalise MPI if all ranks call this within ``seconds``; return False if they do not. Collective.
 
         Everything that a rank did before the call is done before any rank's MPI ends.
         """
-        met = self.meet(seconds)
+        met = self.wait_for_all_ranks(seconds)
         if met:
             self._communicator.Free()
             MPI.Finalize()
         return met
 
-    def meet(self, seconds: float = math.inf) -> bool:
+    def wait_for_all_ranks(self, seconds: float = math.inf) -> bool:
         """Wait until all ranks have called this and completed their sends; return False if they have not within
         ``seconds``.
 
@@ -219,19 +221,19 @@ class MpiTransport:
         end = time.monotonic() + seconds
         has_come = False
         while not (has_come and MPI.Request.Testall(self._barriers)):
-            lost = self._lost()
-            arrived = self._progress()
-            if not has_come and not self._sending:
+            lost = self._lost_rank()
+            arrived = self._progress_messages()
+            if not has_come and not self._pending_sends:
                 self._barriers.append(self._communicator.Ibarrier())
                 has_come = True
-                self._moved = time.monotonic()
+                self._last_transfer = time.monotonic()
                 continue
             if lost is not None and not (has_come and MPI.Request.Testall(self._barriers)):
                 raise PeerLost(lost, "its process has ended")
             if time.monotonic() > end:
                 return False
             if not arrived:
-                self._sleep(_LONGEST_PAUSE)
+                self._pause(_LONGEST_PAUSE)
         self._barriers.clear()
         return True
 
@@ -251,39 +253,39 @@ class MpiTransport:
         Collective and blocking. Raise ``PeerLost`` if a watched rank ends.
         """
         data = pickle.dumps(value, 5)
-        length = _LENGTH.pack(len(data))
-        packed = bytearray(_LENGTH.size * self.size)
-        self._complete(self._communicator.Iallgather([length, MPI.BYTE], [packed, MPI.BYTE]))
-        lengths = [length for (length,) in _LENGTH.iter_unpack(packed)]
+        length = _LENGTH_FIELD.pack(len(data))
+        packed = bytearray(_LENGTH_FIELD.size * self.size)
+        self._wait_for_collective(self._communicator.Iallgather([length, MPI.BYTE], [packed, MPI.BYTE]))
+        lengths = [length for (length,) in _LENGTH_FIELD.iter_unpack(packed)]
         starts = [0, *itertools.accumulate(lengths[:-1])]
         buffer = bytearray(sum(lengths))
-        self._complete(self._communicator.Iallgatherv([data, MPI.BYTE], [buffer, lengths, starts, MPI.BYTE]))
+        self._wait_for_collective(self._communicator.Iallgatherv([data, MPI.BYTE], [buffer, lengths, starts, MPI.BYTE]))
         view = memoryview(buffer)
         return [load_primitives(view[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
 
-    def _complete(self, request: MPI.Request) -> None:
+    def _wait_for_collective(self, request: MPI.Request) -> None:
         """Wait for a collective call without spinning: a file server may delay another rank for a long time."""
-        self._moved = time.monotonic()
+        self._last_transfer = time.monotonic()
         while not request.Test():
-            if (lost := self._lost()) is not None:
+            if (lost := self._lost_rank()) is not None:
                 raise PeerLost(lost, "its process has ended")
-            self._sleep(_LONGEST_PAUSE)
+            self._pause(_LONGEST_PAUSE)
 
-    def _lost(self) -> int | None:
+    def _lost_rank(self) -> int | None:
         """Return the watched rank if its process has ended, otherwise None."""
-        if self._neighbour is None or not self._neighbour.is_gone(time.monotonic()):
+        if self._neighbour is None or not self._neighbour.has_ended(time.monotonic()):
             return None
         return self._neighbour.rank
 
-    def _sleep(self, longest: float, calm: float = 0.0, wake: Wake | None = None) -> bool:
+    def _pause(self, longest: float, calm: float = 0.0, wake: WakeDescriptor | None = None) -> bool:
         """Pause for up to ``longest`` seconds; return True if ``wake`` became readable, which ends the pause early.
 
         The pause depends on the time since the last message, and on ``calm``, the seconds for which the rank has had no
         work.
         """
-        silence = time.monotonic() - self._moved
+        silence = time.monotonic() - self._last_transfer
         pause = min(max(silence * _PAUSE_SHARE, _SHORTEST_PAUSE), _LONGEST_PAUSE)
-        pause = min(max(pause, min(calm * _CALM_SHARE, _LONGEST_CALM_PAUSE)), longest)
+        pause = min(max(pause, min(calm * _IDLE_PAUSE_SHARE, _LONGEST_IDLE_PAUSE)), longest)
         if wake is None:
             time.sleep(pause)
             return False
@@ -294,11 +296,11 @@ class MpiTransport:
             time.sleep(pause)
         return bool(waiting.poll(milliseconds))
 
-    def _progress(self) -> list[tuple[int, Message]]:
+    def _progress_messages(self) -> list[tuple[int, Message]]:
         """Continue sends and receives; return the messages that are complete. Raise ``PcopyError`` if MPI fails."""
         try:
             self._complete_sends()
-            self._match()
+            self._match_messages()
             return self._complete_receives()
         except MPI.Exception as error:
             raise PcopyError(f"MPI failed on rank {self.rank}: {error}") from error
@@ -308,68 +310,69 @@ class MpiTransport:
 
         Each is tested by a call of its own, because MPICH progresses only one message per call (Testsome is one call).
         """
-        for destination, queue in list(self._sending.items()):
+        for destination, queue in list(self._pending_sends.items()):
             while queue and queue[0].request.Test():
                 queue.popleft()
-                self._moved = time.monotonic()
+                self._last_transfer = time.monotonic()
             if not queue:
-                del self._sending[destination]
+                del self._pending_sends[destination]
 
-    def _match(self) -> None:
+    def _match_messages(self) -> None:
         """Match messages that have arrived, and start to receive them."""
         taken = missed = 0
         # MPICH takes in a message only after a probe has found none, so a second probe may find one.
-        while missed < 2 and taken < _MATCHED_AT_ONCE and self._receiving_bytes <= _RECEIVING_BYTES:
-            matched = self._communicator.Improbe(MPI.ANY_SOURCE, _TAG, self._status)
+        while missed < 2 and taken < _MAX_MATCHED_PER_CALL and self._receiving_bytes <= _MAX_RECEIVING_BYTES:
+            matched = self._communicator.Improbe(MPI.ANY_SOURCE, _MESSAGE_TAG, self._status)
             if matched is None:
                 missed += 1
                 continue
             data = bytearray(self._status.Get_count(MPI.BYTE))
             source = self._status.Get_source()
-            self._receiving.append(_Receiving(matched.Irecv([data, MPI.BYTE]), source, data))
+            self._pending_receives.append(_PendingReceive(matched.Irecv([data, MPI.BYTE]), source, data))
             self._receiving_bytes += len(data)
             taken, missed = taken + 1, 0
 
     def _complete_receives(self) -> list[tuple[int, Message]]:
         """Return the messages that are complete, but none before an earlier message of the same sender."""
         arrived: list[tuple[int, Message]] = []
-        waiting: list[_Receiving] = []
+        waiting: list[_PendingReceive] = []
         held: set[int] = set()
-        for receiving in self._receiving:
+        for receiving in self._pending_receives:
             if receiving.source in held or not receiving.request.Test():
                 held.add(receiving.source)
                 waiting.append(receiving)
             else:
                 self._receiving_bytes -= len(receiving.data)
-                arrived.append((receiving.source, decode(receiving.data)))
-        self._receiving = waiting
+                arrived.append((receiving.source, decode_message(receiving.data)))
+        self._pending_receives = waiting
         if arrived:
-            self._moved = time.monotonic()
+            self._last_transfer = time.monotonic()
         return arrived
 
 
 def initialise(patience: float = 0.0, text: str = "") -> MpiTransport:
     """Initialise MPI and connect all ranks; return the transport. Collective.
 
-    Only the calling thread may use MPI. The transport finalises MPI. If the call takes more than ``patience``
-    seconds (0: no limit) because another rank never calls it, the process prints ``text`` to standard error and exits
-    with status 2. Raise ``InvariantBroken`` if MPI is initialised already, and ``Refused`` if it cannot be initialised.
+    Only the calling thread may use MPI. The transport finalises MPI. If the call takes more than ``patience`` seconds
+    (0: no limit) because another rank never calls it, the process prints ``text`` to standard error and exits with
+    status 2. Raise ``InvariantBroken`` if MPI is initialised already, and ``RequestRefused`` if it cannot be
+    initialised.
     """
     if MPI.Is_initialized():
         raise InvariantBroken("MPI was initialised before pcopy could do it")
     try:
-        with deadline(patience, REFUSED, os.fsencode(text)):
+        with exit_after(patience, EXIT_REFUSED, os.fsencode(text)):
             MPI.Init_thread(MPI.THREAD_FUNNELED)
             transport = MpiTransport()
     except MPI.Exception as error:
-        raise Refused(f"MPI ({vendor()}) can't be initialised: {error}") from error
+        raise RequestRefused(f"MPI ({library_name()}) can't be initialised: {error}") from error
     _remove_names_of_shared_memory()
     signal.signal(signal.SIGUSR1, signal.SIG_DFL)  # MPICH installs a handler that ignores the signal
     return transport
 
 
 @contextmanager
-def deadline(seconds: float, status: int, text: bytes) -> Iterator[None]:
+def exit_after(seconds: float, status: int, text: bytes) -> Iterator[None]:
     """End the process with ``status``, after printing ``text`` to standard error, unless the body ends within
     ``seconds``.
 
@@ -384,7 +387,7 @@ def deadline(seconds: float, status: int, text: bytes) -> Iterator[None]:
         finally:
             os._exit(status)
 
-    with libc.handled_in_c(signal.SIGALRM, leave):
+    with libc.c_signal_handler(signal.SIGALRM, leave):
         signal.setitimer(signal.ITIMER_REAL, seconds)
         try:
             yield
@@ -398,22 +401,22 @@ def _remove_names_of_shared_memory() -> None:
     Every rank of this host has mapped the memory in MPI_Init before any rank could return from ``Dup``.
     """
     with open("/proc/self/maps", "rb") as file:
-        names = set(_SEGMENT.findall(file.read()))
+        names = set(_MPICH_SHARED_MEMORY.findall(file.read()))
     for name in names:
         with suppress(FileNotFoundError):  # another rank of this host has removed it
             os.unlink(name)
 
 
-def vendor() -> str:
+def library_name() -> str:
     """Return the name of the loaded MPI library, such as "MPICH" or "Open MPI". May be called before ``initialise``."""
     return MPI.get_vendor()[0]
 
 
-def speaks_pmix() -> bool:
+def is_linked_with_pmix() -> bool:
     """Return True if the loaded MPI library is linked with PMIx. Open MPI loads PMIx later and is not detected."""
-    return bool(libc.symbols_of(MPI.__file__, ["PMIx_Init"]))
+    return bool(libc.defined_symbols(MPI.__file__, ["PMIx_Init"]))
 
 
-def is_switchable() -> bool:
+def can_switch_library() -> bool:
     """Return True if mpi4py chooses its MPI library when it starts. Its wheels do, and name their modules by ABI."""
     return os.path.basename(MPI.__file__).split(".")[1] in ("mpich", "openmpi")

@@ -2,11 +2,11 @@
 
 Each type of batch is a single step, so that the caller can select rows between two steps:
 
-- ``List`` lists the names of a directory, ``Stat`` reads the status of names.
-- ``Decide`` plans the copy of each file (``pcopy.fsio.kernel.decide``), ``Compare`` compares extended attributes,
-  ``Copy`` copies small files, and ``Make`` creates files from memory.
+- ``ListNames`` lists the names of a directory, ``StatNames`` reads the status of names.
+- ``PlanCopies`` plans the copy of each file (``pcopy.fsio.kernel.decide``), ``CompareXattrs`` compares extended
+  attributes, ``Copy`` copies small files, and ``Make`` creates files from memory.
 - ``Read`` reads files for their digests.
-- ``Mend`` and ``MendPlain`` set owners and modes of existing items; ``Remove`` removes items.
+- ``SetMetadata`` and ``SetUniformMetadata`` set owners and modes of existing items; ``RemoveItems`` removes items.
 
 A directory is given as an open descriptor. Each name is looked up in that directory without following symbolic links,
 unless the batch says otherwise.
@@ -20,20 +20,20 @@ from array import array
 from enum import IntEnum
 from typing import Any, ClassVar, Generic, TypeVar, dataclass_transform
 
-from pcopy.fsio.attributes import Applied
-from pcopy.fsio.kernel.columns import FOUND, Marks, Rows, Verdicts
-from pcopy.fsio.layout import PLAIN, Recipe
+from pcopy.fsio.attributes import MetadataOutcome
+from pcopy.fsio.kernel.columns import SCAN_COLUMNS, RowMarks, Rows, Verdicts
+from pcopy.fsio.layout import DEFAULT_RECIPE, Recipe
 
 Result = TypeVar("Result")
 
-KEEP = 0xFFFFFFFF
+UNCHANGED = 0xFFFFFFFF
 """A mode, owner or group that is not changed: the value -1 of chown(2), as 32 bits."""
 
-NAMES_AT_ONCE = 2048
-"""Default number of names that one ``List`` returns."""
+NAMES_PER_LIST = 2048
+"""Default number of names that one ``ListNames`` returns."""
 
 
-class Plan(IntEnum):
+class CopyPlan(IntEnum):
     """The way in which a row of ``Copy`` is to be copied."""
 
     NEW = 1
@@ -46,13 +46,13 @@ class Plan(IntEnum):
     """Leave the existing item in the target unchanged."""
     REFUSE = 5
     """Fail because the name is taken (``--existing fail``)."""
-    CARE = 6
+    SLOW_PATH = 6
     """Leave the file to the slow path: it is large, ``--inplace`` is used, or an earlier run may have created the
     existing item."""
 
 
-class Call(IntEnum):
-    """The operation that each row of a ``Trial`` consists of."""
+class TrialOperation(IntEnum):
+    """The operation that each row of a ``TrialCalls`` consists of."""
 
     CREATE = 1
     """Create an empty file that must be new, and close it."""
@@ -66,13 +66,13 @@ class Call(IntEnum):
     """Remove a file."""
 
 
-SYNC = 0x80
+SYNC_FLAG = 0x80
 """Flag that is added to a plan: sync the file to stable storage before it gets its final name, or, if it is not
 renamed, before it is reported as copied."""
 
 
 @dataclass_transform()
-class Fields:
+class LightDataclass:
     """Base of simple data classes, whose fields are the annotated names of the class, as with
     ``dataclasses.dataclass``.
 
@@ -80,21 +80,21 @@ class Fields:
     field is given twice or does not exist.
     """
 
-    _names: ClassVar[tuple[str, ...]] = ()
+    _field_names: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()
-        cls._names = (*cls._names, *cls.__annotations__)
+        cls._field_names = (*cls._field_names, *cls.__annotations__)
 
     def __init__(self, *values: Any, **named: Any) -> None:
-        names, fields = self._names, self.__dict__
+        names, fields = self._field_names, self.__dict__
         if len(values) > len(names) or (named and not named.keys() <= {*names[len(values) :]}):
             raise TypeError(f"{type(self).__name__} has these fields, each once: {', '.join(names)}")
         fields.update(zip(names, values, strict=False))
         fields.update(named)
 
 
-class Batch(Fields, Generic[Result]):
+class Batch(LightDataclass, Generic[Result]):
     """Rows that are submitted to a backend together. ``Result`` is the type of their result."""
 
     @property
@@ -103,7 +103,7 @@ class Batch(Fields, Generic[Result]):
         raise NotImplementedError
 
 
-class OfNames(Batch[Result]):
+class NamesBatch(Batch[Result]):
     """A batch with one row for each of the ``names`` in one open ``directory``. The names are packed: joined by
     slashes."""
 
@@ -121,14 +121,14 @@ class OfNames(Batch[Result]):
 # The results of batches.
 
 
-class Judged(Fields):
+class BatchResult(LightDataclass):
     """The result of a batch: a verdict for each row."""
 
     verdicts: Verdicts
 
 
-class Listed(Judged):
-    """The result of ``List``: the next names of a directory.
+class ListResult(BatchResult):
+    """The result of ``ListNames``: the next names of a directory.
 
     ``verdicts`` has one row, for the directory. If reading the directory fails, the names that were read before are
     included.
@@ -137,86 +137,86 @@ class Listed(Judged):
         names: the names, packed.
         number: how many names there are.
         kinds: the type of each item as a letter of ``find -type``, or ``?`` if the directory does not list types; empty
-            unless the batch is ``detailed``.
-        inodes: the inode numbers that the directory lists; empty unless the batch is ``detailed``.
+            unless the batch is ``is_detailed``.
+        inodes: the inode numbers that the directory lists; empty unless the batch is ``is_detailed``.
         rest: a batch that lists the names after these, or None at the end of the directory.
     """
 
     names: bytes = b""
-    number: int = 0
+    name_count: int = 0
     kinds: bytes = b""
     inodes: array[int] = array("Q")
-    rest: List | None = None
+    next_batch: ListNames | None = None
     """The batch that continues the listing, or None if these were the last names."""
 
 
-class Stated(Judged):
-    """The result of ``Stat``: the status of each name, in ``rows``.
+class StatResult(BatchResult):
+    """The result of ``StatNames``: the status of each name, in ``rows``.
 
-    A name that does not exist has the code ``FAILED`` or ``UNREAD`` and the errno ENOENT.
+    A name that does not exist has the code ``FAILED`` or ``SOURCE_FAILED`` and the errno ENOENT.
     """
 
     rows: Rows
 
 
-class Removed(Judged):
-    """The result of ``Remove``.
+class RemoveResult(BatchResult):
+    """The result of ``RemoveItems``.
 
     If the batch has inode numbers, ``seen`` has the sizes (column ``SIZE``) of the regular files, and 0 for other
     items. Otherwise all sizes are 0.
     """
 
-    seen: Rows
+    observed: Rows
 
 
-class Mended(Judged):
-    """The result of ``MendPlain``.
+class UniformMetadataResult(BatchResult):
+    """The result of ``SetUniformMetadata``.
 
     ``seen`` has the modes before the change and the sizes of regular files (``MODE | SIZE``).
     """
 
-    seen: Rows
+    observed: Rows
 
 
-class ReadBack(Judged):
-    """The result of ``Read``: the ``Version`` of each file that was read, in ``seen``, and its digest."""
+class ReadResult(BatchResult):
+    """The result of ``Read``: the ``FileVersion`` of each file that was read, in ``seen``, and its digest."""
 
-    seen: Rows
+    observed: Rows
     digests: Digests
 
 
-class Copied(Judged):
+class CopyResult(BatchResult):
     """The result of ``Copy``.
 
     Fields:
         verdicts: ``verdicts.bytes`` has the number of bytes copied, which for a file in /proc may exceed its size.
         digests: the digest of each copied file, if the settings have a digest function.
         made: inode numbers of the files that were created under temporary names, and of all new files if the batch is
-            ``identified``.
+            ``reports_identities``.
         marks: identity marks of those files, unless they were renamed to replace another item.
         applied: by row, metadata that could not be set without this being an error, or that deserves a notice.
     """
 
     digests: Digests
-    made: array[int]
-    marks: Marks
-    applied: dict[int, Applied]
+    created_inodes: array[int]
+    marks: RowMarks
+    metadata_outcomes: dict[int, MetadataOutcome]
 
 
-class FilesMade(Judged):
+class CreateResult(BatchResult):
     """The result of ``Make``. ``applied`` has the same meaning as in ``Copied``."""
 
-    applied: dict[int, Applied]
+    metadata_outcomes: dict[int, MetadataOutcome]
 
 
-class Digests(Fields):
+class Digests(LightDataclass):
     """Digests of ``size`` bytes each, one for each row, in ``data``. Rows that were not read have zeros."""
 
     size: int
     data: bytearray
 
     @classmethod
-    def of(cls, rows: int, size: int) -> Digests:
+    def zeros(cls, rows: int, size: int) -> Digests:
         """Return digests of zeros."""
         return cls(size, bytearray(rows * size))
 
@@ -230,7 +230,7 @@ class Digests(Fields):
 # The batches.
 
 
-class List(Batch[Listed]):
+class ListNames(Batch[ListResult]):
     """List the next names of an open directory, in the order of the directory.
 
     Fields:
@@ -243,17 +243,17 @@ class List(Batch[Listed]):
     """
 
     directory: int
-    most: int = NAMES_AT_ONCE
-    detailed: bool = False
+    max_names: int = NAMES_PER_LIST
+    is_detailed: bool = False
     on_source: bool = True
-    going_on: Any = None
+    listing_state: Any = None
 
     @property
     def descriptors(self) -> tuple[int, ...]:
         return (self.directory,)
 
 
-class Stat(OfNames[Stated]):
+class StatNames(NamesBatch[StatResult]):
     """Read the status of each name.
 
     Fields:
@@ -262,12 +262,12 @@ class Stat(OfNames[Stated]):
         follow: True if symbolic links are followed.
     """
 
-    mask: int = FOUND
+    mask: int = SCAN_COLUMNS
     on_source: bool = True
-    follow: bool = False
+    follows_links: bool = False
 
 
-class Copy(OfNames[Copied]):
+class CopySmallFiles(NamesBatch[CopyResult]):
     """Copy small regular files of ``directory`` to ``target``, each by its plan.
 
     The code of a row is ``CHANGED`` if the source is no longer the same item (inode and device). It is ``ANEW`` if the
@@ -289,33 +289,33 @@ class Copy(OfNames[Copied]):
     plans: bytes | bytearray
     rows: Rows
     new_names: bytes = b""
-    temporaries: bytes = b""
-    inherits: bool = False
-    recipe: Recipe = PLAIN
-    identified: bool = False
+    temporary_names: bytes = b""
+    inherits_acl: bool = False
+    recipe: Recipe = DEFAULT_RECIPE
+    reports_identities: bool = False
 
     @property
     def descriptors(self) -> tuple[int, ...]:
         return self.directory, self.target
 
 
-class Read(OfNames[ReadBack]):
+class ReadSmallFiles(NamesBatch[ReadResult]):
     """Read small regular files to compute their digests.
 
-    Files that are large, not regular or not readable without complications get the code ``CARE``, and so do files that
-    change while they are read, unless ``copies`` is set.
+    Files that are large, not regular or not readable without complications get the code ``SLOW_PATH``, and so do files
+    that change while they are read, unless ``copies`` is set.
 
     Fields:
         copies: True if the files are copies in the target: their pages are dropped from the page cache first, so that
             they are read from storage.
-        whole: True if files that are marked as half written (``pcopy.fsio.half_written``) get ``CARE``, too.
+        whole: True if files that are marked as half written (``pcopy.fsio.half_written``) get ``SLOW_PATH``, too.
     """
 
-    copies: bool = False
-    whole: bool = False
+    are_copies: bool = False
+    excludes_half_written: bool = False
 
 
-class SyncDirectories(Batch[Judged]):
+class SyncDirectories(Batch[BatchResult]):
     """Sync open directories, so that their names reach stable storage. This batch cannot be cancelled."""
 
     directories: tuple[int, ...]
@@ -325,7 +325,7 @@ class SyncDirectories(Batch[Judged]):
         return self.directories
 
 
-class Remove(OfNames[Removed]):
+class RemoveItems(NamesBatch[RemoveResult]):
     """Remove items that are not directories, and empty directories.
 
     An item that is not the one of ``rows`` is not removed and gets the code ``ANEW``. An item that is missing already
@@ -339,10 +339,10 @@ class Remove(OfNames[Removed]):
     """
 
     rows: Rows
-    gone: memoryview | None = None
+    removal_counters: memoryview | None = None
 
 
-class Mend(OfNames[Judged]):
+class SetMetadata(NamesBatch[BatchResult]):
     """Set owner, group and mode of items, in this order. Symbolic links are not followed.
 
     An item is not changed and gets the code ``ANEW`` if it is not the item of ``rows``, or if its mode, owner or group
@@ -361,7 +361,7 @@ class Mend(OfNames[Judged]):
     acls: tuple[bytes, bytes] | None = None
 
 
-class MendPlain(OfNames[Mended]):
+class SetUniformMetadata(NamesBatch[UniformMetadataResult]):
     """Set the same owner and group for all items, and change their permission bits by one table. Directories are
     excluded.
 
@@ -377,11 +377,11 @@ class MendPlain(OfNames[Mended]):
 
     rows: Rows
     modes: array[int]
-    uid: int = KEEP
-    gid: int = KEEP
+    uid: int = UNCHANGED
+    gid: int = UNCHANGED
 
 
-class Make(OfNames[FilesMade]):
+class CreateSmallFiles(NamesBatch[CreateResult]):
     """Create small regular files from contents and metadata in memory.
 
     A row whose name is taken gets the code ``ANEW``.
@@ -396,14 +396,14 @@ class Make(OfNames[FilesMade]):
     rows: Rows
     contents: bytes | memoryview
     offsets: array[int]
-    inherits: bool = False
+    inherits_acl: bool = False
 
 
-class Compare(OfNames[Judged]):
+class CompareXattrs(NamesBatch[BatchResult]):
     """Compare the extended attributes and ACLs of items in ``directory`` with those of items in ``target``.
 
     Only attributes that are copied are compared. Items with equal attributes get the code ``DONE``. Other items get
-    ``CARE``, and so do those that cannot be compared here. ``new_names`` has the same meaning as in ``Copy``.
+    ``SLOW_PATH``, and so do those that cannot be compared here. ``new_names`` has the same meaning as in ``Copy``.
     """
 
     target: int
@@ -414,11 +414,11 @@ class Compare(OfNames[Judged]):
         return self.directory, self.target
 
 
-class Trial(OfNames[Judged]):
+class TrialCalls(NamesBatch[BatchResult]):
     """Carry out one bare system call for each name, to measure a file system.
 
     ``call`` is the operation; ``RENAME`` renames each item to its name in ``new_names``.
     """
 
-    call: Call
+    operation: TrialOperation
     new_names: bytes = b""

@@ -17,7 +17,7 @@ from typing import Any
 
 from cffi import FFI, VerificationError
 
-FLAGS = ("-std=gnu11", "-O2", "-pthread")
+COMPILER_FLAGS = ("-std=gnu11", "-O2", "-pthread")
 """Compiler flags. None ties the extension to the processor of this machine, because it may be installed on others."""
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -41,7 +41,7 @@ def make_builder(root: Path = Path(), **options: Any) -> FFI:
         sources=[str(path) for path in sorted(native.glob("*.c"))],
         depends=[str(path) for path in sorted(native.glob("*.h"))],
         include_dirs=[str(native)],
-        extra_compile_args=[*FLAGS],
+        extra_compile_args=[*COMPILER_FLAGS],
         extra_link_args=["-pthread"],
         libraries=["dl"],
         py_limited_api=False,

@@ -23,7 +23,7 @@ from struct import Struct
 from types import MappingProxyType
 
 from pcopy.fsio.problem import MetadataProblem, Problem
-from pcopy.fsio.source import Version
+from pcopy.fsio.source import FileVersion
 from pcopy.named import NamedTuple
 
 MODE = 0x3
@@ -42,13 +42,13 @@ DEVICE = 1 << 20
 They are the bits of statx(2), except ``DEVICE``: statx(2) returns the device always and has no bit for it.
 """
 
-VERSION = INODE | SIZE | MTIME | CTIME
-"""Columns that must not change while a file is copied: those of ``pcopy.fsio.source.Version``."""
+VERSION_COLUMNS = INODE | SIZE | MTIME | CTIME
+"""Columns that must not change while a file is copied: those of ``pcopy.fsio.source.FileVersion``."""
 
-FOUND = VERSION | MODE | DEVICE
+SCAN_COLUMNS = VERSION_COLUMNS | MODE | DEVICE
 """Columns that a scan reads for each item that it finds."""
 
-MADE = MODE | OWNER | GROUP | MTIME | SIZE
+CREATION_COLUMNS = MODE | OWNER | GROUP | MTIME | SIZE
 """Columns that a file needs that is created from memory."""
 
 COLUMNS = (
@@ -67,19 +67,19 @@ COLUMNS = (
 """All columns in the order in which they are packed: name, type code of ``array``, bit of the mask, field of
 ``os.stat_result``."""
 
-FIRST, LAST = -(2**63), 2**63 - 1
+EARLIEST_TIME, LATEST_TIME = -(2**63), 2**63 - 1
 """The ends of the range of times. A column value equal to one of them may stand for a time outside the range."""
 
-_FAR = Struct("=BQqI")
+_OUT_OF_RANGE_TIME = Struct("=BQqI")
 """A time outside the range, as it follows packed columns: index in ``COLUMNS``, row, seconds, nanoseconds."""
-_SECOND = 10**9
+_SECOND_NS = 10**9
 """Nanoseconds per second."""
-TIMES = frozenset(name for name, typecode, *_ in COLUMNS if typecode == "q")
+TIME_COLUMNS = frozenset(name for name, typecode, *_ in COLUMNS if typecode == "q")
 """Names of the columns that hold times."""
-_NUMBER = {name: number for number, (name, *_) in enumerate(COLUMNS)}
+_COLUMN_INDEX = {name: number for number, (name, *_) in enumerate(COLUMNS)}
 
 
-class Status(NamedTuple):
+class RowStatus(NamedTuple):
     """The status of one row, with the field names of ``os.stat_result``. Fields without a column are 0.
 
     ``st_rdev`` is always 0: the callers decide about regular files only, which have no device number.
@@ -94,11 +94,11 @@ class Status(NamedTuple):
     st_gid: int = 0
 
 
-UNKNOWN = os.stat_result((0,) * os.stat_result.n_fields)
+UNKNOWN_STATUS = os.stat_result((0,) * os.stat_result.n_fields)
 """A status of zeros, for items whose status could not be read."""
 
 
-KINDS = {
+TYPE_LETTERS = {
     stat.S_IFREG: ord("f"),
     stat.S_IFDIR: ord("d"),
     stat.S_IFLNK: ord("l"),
@@ -110,7 +110,7 @@ KINDS = {
 """Letters of item types, as in ``find -type``, by the type bits of the mode."""
 
 
-def numbers(typecode: str, rows: int) -> array[int]:
+def zero_column(typecode: str, rows: int) -> array[int]:
     """Return a column of zeros."""
     return array(typecode, [0]) * rows
 
@@ -128,12 +128,12 @@ def unpack_names(packed: bytes, rows: int = 1) -> list[bytes]:
     return packed.split(b"/") if rows else []
 
 
-def _column(typecode: str, field: str, statuses: Sequence[os.stat_result]) -> array[int]:
+def _status_column(typecode: str, field: str, statuses: Sequence[os.stat_result]) -> array[int]:
     values = list(map(attrgetter(field), statuses))
     try:
         return array(typecode, values)
     except OverflowError:
-        return array(typecode, [min(max(value, FIRST), LAST) for value in values])
+        return array(typecode, [min(max(value, EARLIEST_TIME), LATEST_TIME) for value in values])
 
 
 class Rows:
@@ -150,45 +150,45 @@ class Rows:
     size: array[int] = array("Q")
     device: array[int] = array("Q")
     blocks: array[int] = array("Q")
-    far: Mapping[tuple[str, int], int] = MappingProxyType({})
+    out_of_range_times: Mapping[tuple[str, int], int] = MappingProxyType({})
     """Exact times outside the 64-bit range, by column name and row."""
 
     def __init__(self, number: int, mask: int) -> None:
         """Create ``number`` rows of zeros, with the columns of ``mask``."""
-        self.number = number
+        self.row_count = number
         self.mask = mask
         for name, typecode, bit, _ in COLUMNS:
             if mask & bit:
-                setattr(self, name, numbers(typecode, number))
+                setattr(self, name, zero_column(typecode, number))
 
     def __len__(self) -> int:
-        return self.number
+        return self.row_count
 
     @classmethod
-    def to_fill(cls, number: int, mask: int) -> Rows:
+    def without_columns(cls, number: int, mask: int) -> Rows:
         """Return rows without columns: the caller must set every column of ``mask``."""
         rows = cls.__new__(cls)
-        rows.number, rows.mask = number, mask
+        rows.row_count, rows.mask = number, mask
         return rows
 
     @classmethod
-    def of(cls, statuses: Sequence[os.stat_result], mask: int) -> Rows:
+    def from_statuses(cls, statuses: Sequence[os.stat_result], mask: int) -> Rows:
         """Return rows filled from the status of each item, as stat(2) returned it."""
         rows = cls(len(statuses), mask)
-        rows.put(0, statuses)
+        rows.set_statuses(0, statuses)
         return rows
 
-    def put(self, start: int, statuses: Sequence[os.stat_result]) -> None:
+    def set_statuses(self, start: int, statuses: Sequence[os.stat_result]) -> None:
         """Fill the rows from ``start`` on from these statuses."""
         end = start + len(statuses)
         for name, typecode, bit, field in COLUMNS:
             if self.mask & bit:
-                column = _column(typecode, field, statuses)
+                column = _status_column(typecode, field, statuses)
                 getattr(self, name)[start:end] = column
-                if typecode == "q" and (LAST in column or FIRST in column):
-                    self.keep_far(name, map(attrgetter(field), statuses), start)
+                if typecode == "q" and (LATEST_TIME in column or EARLIEST_TIME in column):
+                    self.record_out_of_range_times(name, map(attrgetter(field), statuses), start)
 
-    def keep_far(self, name: str, times: Iterable[int], start: int = 0) -> None:
+    def record_out_of_range_times(self, name: str, times: Iterable[int], start: int = 0) -> None:
         """Record those times that are outside the 64-bit range.
 
         Args:
@@ -196,21 +196,25 @@ class Rows:
             times: exact times of consecutive rows, in nanoseconds.
             start: the first of these rows.
         """
-        found = {(name, row): time for row, time in enumerate(times, start) if not FIRST <= time <= LAST}
+        found = {(name, row): time for row, time in enumerate(times, start) if not EARLIEST_TIME <= time <= LATEST_TIME}
         if found:
-            self.far = {**self.far, **found}
+            self.out_of_range_times = {**self.out_of_range_times, **found}
 
-    def time(self, name: str, row: int) -> int:
+    def exact_time(self, name: str, row: int) -> int:
         """Return the exact time of one row, in nanoseconds. ``name`` is a column of times."""
         time: int = getattr(self, name)[row]
-        return self.far.get((name, row), time) if self.far else time
+        return self.out_of_range_times.get((name, row), time) if self.out_of_range_times else time
 
-    def times(self, name: str) -> Sequence[int]:
+    def exact_times(self, name: str) -> Sequence[int]:
         """Return the exact times of all rows, in nanoseconds. ``name`` is a column of times."""
         column: array[int] = getattr(self, name)
-        return [self.far.get((name, row), time) for row, time in enumerate(column)] if self.far else column
+        return (
+            [self.out_of_range_times.get((name, row), time) for row, time in enumerate(column)]
+            if self.out_of_range_times
+            else column
+        )
 
-    def is_item(self, row: int, status: os.stat_result) -> bool:
+    def is_same_item(self, row: int, status: os.stat_result) -> bool:
         """Return True if the row and ``status`` have the same inode, device and type. Missing columns are ignored."""
         return (
             (not self.inode or self.inode[row] == status.st_ino)
@@ -218,7 +222,7 @@ class Rows:
             and (not self.mode or stat.S_IFMT(self.mode[row]) == stat.S_IFMT(status.st_mode))
         )
 
-    def is_item_of(self, row: int, other: Rows) -> bool:
+    def is_same_item_in(self, row: int, other: Rows) -> bool:
         """Return True if this row and the same row of ``other`` have the same inode, device and type. Both need these
         columns."""
         return (
@@ -237,49 +241,53 @@ class Rows:
 
     def versions(self) -> list[tuple[int, int, int, int]]:
         """Return the versions of all rows as tuples: inode, size, mtime, ctime."""
-        return list(zip(self.inode, self.size, self.times("mtime"), self.times("ctime"), strict=True))
+        return list(zip(self.inode, self.size, self.exact_times("mtime"), self.exact_times("ctime"), strict=True))
 
-    def version(self, row: int) -> Version:
+    def version(self, row: int) -> FileVersion:
         """Return the version of one row. All columns of ``VERSION`` must exist."""
-        return Version(self.inode[row], self.size[row], self.time("mtime", row), self.time("ctime", row))
+        return FileVersion(
+            self.inode[row], self.size[row], self.exact_time("mtime", row), self.exact_time("ctime", row)
+        )
 
-    def status(self, row: int) -> Status:
+    def status(self, row: int) -> RowStatus:
         """Return one row as an object, for decisions that are made file by file. Without a column of modes, it is a
         regular file."""
-        return Status(
+        return RowStatus(
             self.mode[row] if self.mode else stat.S_IFREG,
             self.size[row] if self.size else 0,
             0,
-            self.time("mtime", row) if self.mtime else 0,
-            self.time("ctime", row) if self.ctime else 0,
+            self.exact_time("mtime", row) if self.mtime else 0,
+            self.exact_time("ctime", row) if self.ctime else 0,
             self.uid[row] if self.uid else 0,
             self.gid[row] if self.gid else 0,
         )
 
-    def chosen(self, rows: Sequence[int]) -> Rows:
+    def selected(self, rows: Sequence[int]) -> Rows:
         """Return a copy of the given rows, in the given order."""
-        some = Rows.to_fill(len(rows), self.mask)
+        some = Rows.without_columns(len(rows), self.mask)
         for name, typecode, bit, _ in COLUMNS:
             if self.mask & bit:
                 column = getattr(self, name)
                 setattr(some, name, array(typecode, map(column.__getitem__, rows)))
-        if self.far:
-            some.far = {
+        if self.out_of_range_times:
+            some.out_of_range_times = {
                 (name, at): time
                 for at, row in enumerate(rows)
-                for name in _NUMBER
-                if (time := self.far.get((name, row))) is not None
+                for name in _COLUMN_INDEX
+                if (time := self.out_of_range_times.get((name, row))) is not None
             }
         return some
 
-    def part(self, start: int, end: int) -> Rows:
+    def row_range(self, start: int, end: int) -> Rows:
         """Return a copy of the rows from ``start`` up to, but not including, ``end``."""
-        some = Rows.to_fill(end - start, self.mask)
+        some = Rows.without_columns(end - start, self.mask)
         for name, _, bit, _ in COLUMNS:
             if self.mask & bit:
                 setattr(some, name, getattr(self, name)[start:end])
-        if self.far:
-            some.far = {(name, row - start): time for (name, row), time in self.far.items() if start <= row < end}
+        if self.out_of_range_times:
+            some.out_of_range_times = {
+                (name, row - start): time for (name, row), time in self.out_of_range_times.items() if start <= row < end
+            }
         return some
 
     def packed(self, mask: int | None = None) -> bytes:
@@ -290,16 +298,16 @@ class Rows:
         """
         mask = self.mask if mask is None else mask
         columns = [getattr(self, name).tobytes() for name, _, bit, _ in COLUMNS if mask & bit]
-        for (name, row), time in self.far.items():
-            if mask & COLUMNS[_NUMBER[name]][2]:
-                columns.append(_FAR.pack(_NUMBER[name], row, *divmod(time, _SECOND)))
+        for (name, row), time in self.out_of_range_times.items():
+            if mask & COLUMNS[_COLUMN_INDEX[name]][2]:
+                columns.append(_OUT_OF_RANGE_TIME.pack(_COLUMN_INDEX[name], row, *divmod(time, _SECOND_NS)))
         return b"".join(columns)
 
     @classmethod
     def unpacked(cls, packed: bytes, number: int, mask: int) -> Rows:
         """Return the rows from which ``packed`` was made with this ``mask``. Raise ``ValueError`` if the length does
         not match."""
-        rows = cls.to_fill(number, mask)
+        rows = cls.without_columns(number, mask)
         start = 0
         for name, typecode, bit, _ in COLUMNS:
             if mask & bit:
@@ -308,26 +316,26 @@ class Rows:
                 column.frombytes(packed[start:end])
                 setattr(rows, name, column)
                 start = end
-        if start > len(packed) or (len(packed) - start) % _FAR.size:
+        if start > len(packed) or (len(packed) - start) % _OUT_OF_RANGE_TIME.size:
             raise ValueError("the length of the packed columns does not match the number of rows")
         if start < len(packed):
-            rows.far = _unpacked_far(packed[start:], number, mask)
+            rows.out_of_range_times = _unpacked_out_of_range_times(packed[start:], number, mask)
         return rows
 
 
-def _unpacked_far(packed: bytes, number: int, mask: int) -> dict[tuple[str, int], int]:
+def _unpacked_out_of_range_times(packed: bytes, number: int, mask: int) -> dict[tuple[str, int], int]:
     """Return the value of ``Rows.far`` that was packed; raise ``ValueError`` if a time does not belong to a column or
     row."""
     far: dict[tuple[str, int], int] = {}
-    for column, row, seconds, part in _FAR.iter_unpack(packed):
+    for column, row, seconds, part in _OUT_OF_RANGE_TIME.iter_unpack(packed):
         name, typecode, bit, _ = COLUMNS[column] if column < len(COLUMNS) else ("", "", 0, "")
-        if typecode != "q" or not mask & bit or row >= number or part >= _SECOND:
+        if typecode != "q" or not mask & bit or row >= number or part >= _SECOND_NS:
             raise ValueError("a packed time belongs to a column or row that does not exist")
-        far[name, row] = seconds * _SECOND + part
+        far[name, row] = seconds * _SECOND_NS + part
     return far
 
 
-class Code(IntEnum):
+class RowCode(IntEnum):
     """The outcome of a row."""
 
     PENDING = 0
@@ -336,17 +344,17 @@ class Code(IntEnum):
     """The row was processed without a problem."""
     SKIPPED = 2
     """The plan was to leave the item unchanged, or it already is as required."""
-    CARE = 3
+    SLOW_PATH = 3
     """Nothing was changed: the fast path does not handle this item, and the caller has to use the slow path."""
-    ANEW = 4
+    DECIDE_AGAIN = 4
     """Nothing was changed: the item is not the one from which the plan was made. The caller has to decide again."""
-    LACKS = 5
+    LACKS_METADATA = 5
     """The item is complete and has its name, but some of its metadata could not be set."""
     FAILED = 6
     """An operation on the target failed; nothing of the new item remains."""
-    UNREAD = 7
+    SOURCE_FAILED = 7
     """An operation on the source failed."""
-    CHANGED = 8
+    SOURCE_CHANGED = 8
     """The source is no longer as the scan found it: it was removed, replaced by another item, or modified while it was
     read."""
     CANCELLED = 9
@@ -360,7 +368,7 @@ OPERATIONS = (
 )  # fmt: skip
 """Names of operations. A verdict stores an index into this tuple."""
 
-_OPERATION = {name: index for index, name in enumerate(OPERATIONS)}
+_OPERATION_INDEX = {name: index for index, name in enumerate(OPERATIONS)}
 
 
 class Verdicts:
@@ -374,55 +382,59 @@ class Verdicts:
 
     def __init__(self, rows: int) -> None:
         self.codes = bytearray(rows)
-        self.errnos = numbers("i", rows)
+        self.errnos = zero_column("i", rows)
         self.operations = bytearray(rows)
-        self.bytes = numbers("Q", rows)
+        self.bytes = zero_column("Q", rows)
         self.moved = 0
-        self.nanoseconds = numbers("Q", rows)
+        self.nanoseconds = zero_column("Q", rows)
         self.texts: dict[int, tuple[str, str]] = {}
 
     def __len__(self) -> int:
         return len(self.codes)
 
-    def fail(self, row: int, problem: Problem) -> None:
+    def set_problem(self, row: int, problem: Problem) -> None:
         """Record the problem of a row.
 
-        The type of the problem decides the code: ``LACKS``, ``CHANGED``, ``UNREAD`` or ``FAILED``.
+        The type of the problem decides the code: ``LACKS_METADATA``, ``CHANGED``, ``SOURCE_FAILED`` or ``FAILED``.
         """
         if isinstance(problem, MetadataProblem):
-            code = Code.LACKS
+            code = RowCode.LACKS_METADATA
         elif problem.changed:
-            code = Code.CHANGED
+            code = RowCode.SOURCE_CHANGED
         else:
-            code = Code.UNREAD if problem.on_source else Code.FAILED
-        self.set(row, code, problem)
+            code = RowCode.SOURCE_FAILED if problem.on_source else RowCode.FAILED
+        self.set_code_and_problem(row, code, problem)
 
-    def set(self, row: int, code: Code, problem: Problem) -> None:
+    def set_code_and_problem(self, row: int, code: RowCode, problem: Problem) -> None:
         """Record the problem of a row, with a ``code`` that the caller chooses."""
         operation, _, attribute = problem.operation.partition(" ")
         number = problem.errno or 0
         text = problem.strerror or ""
         self.codes[row] = code
         self.errnos[row] = number
-        self.operations[row] = _OPERATION[operation]
+        self.operations[row] = _OPERATION_INDEX[operation]
         if attribute or text != os.strerror(number):
             self.texts[row] = attribute, "" if text == os.strerror(number) else text
 
     def problem(self, row: int) -> Problem:
-        """Return the problem of a row that failed or whose code is ``LACKS``, equal to the one that was recorded."""
+        """Return the problem of a row that failed or whose code is ``LACKS_METADATA``, equal to the one that was
+        recorded.
+        """
         code = self.codes[row]
         attribute, text = self.texts.get(row, ("", ""))
         operation = OPERATIONS[self.operations[row]]
         if attribute:
             operation = f"{operation} {attribute}"
-        if code == Code.LACKS:
+        if code == RowCode.LACKS_METADATA:
             # Batches read extended attributes on the source side only.
             is_read = operation.startswith(("listxattr", "getxattr"))
             return MetadataProblem(operation, self.errnos[row], on_source=is_read, text=text)
-        on_source = code in (Code.UNREAD, Code.CHANGED)
-        return Problem(operation, self.errnos[row], on_source=on_source, text=text, changed=code == Code.CHANGED)
+        on_source = code in (RowCode.SOURCE_FAILED, RowCode.SOURCE_CHANGED)
+        return Problem(
+            operation, self.errnos[row], on_source=on_source, text=text, changed=code == RowCode.SOURCE_CHANGED
+        )
 
-    def rows(self, code: Code) -> Sequence[int]:
+    def rows_with_code(self, code: RowCode) -> Sequence[int]:
         """Return the indices of the rows with this code."""
         number = self.codes.count(code)
         if number == len(self.codes):
@@ -430,7 +442,7 @@ class Verdicts:
         return [] if not number else [row for row, each in enumerate(self.codes) if each == code]
 
 
-class Marks(dict[int, bytes]):
+class RowMarks(dict[int, bytes]):
     """Identity marks (``pcopy.fsio.identity``) by row. Rows without one have an empty mark; few batches have any."""
 
     def __missing__(self, row: int) -> bytes:

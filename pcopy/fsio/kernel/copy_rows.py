@@ -16,48 +16,57 @@ import os
 import stat
 import time
 
-from pcopy.fsio.attributes import NO_XATTRS, Applied, Xattrs, attributes_of, has_common_times, read_xattrs
-from pcopy.fsio.close import has_late_times
-from pcopy.fsio.contents import GENERATED
+from pcopy.fsio.attributes import (
+    NO_XATTRS,
+    CopiedXattrs,
+    MetadataOutcome,
+    are_times_portable,
+    attributes_of,
+    read_xattrs,
+)
+from pcopy.fsio.close import must_set_times_after_close
+from pcopy.fsio.contents import GENERATED_FILE_SYSTEM_TYPES
 from pcopy.fsio.identity import mark_of
-from pcopy.fsio.kernel.batches import SYNC, Copied, Copy, Digests, Plan
-from pcopy.fsio.kernel.columns import Code, Marks, Verdicts, numbers, unpack_names
-from pcopy.fsio.kernel.interface import SMALL_FILE, Settings
-from pcopy.fsio.layout import PLAIN
+from pcopy.fsio.kernel.batches import SYNC_FLAG, CopyPlan, CopyResult, CopySmallFiles, Digests
+from pcopy.fsio.kernel.columns import RowCode, RowMarks, Verdicts, unpack_names, zero_column
+from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES, BackendSettings
+from pcopy.fsio.layout import DEFAULT_RECIPE
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.passage import write_all
-from pcopy.fsio.patience import open_patiently
-from pcopy.fsio.problem import Problem, changed
-from pcopy.fsio.source import FLAGS, open_source, refuse_consumed
-from pcopy.fsio.temporary import NEW, remove
+from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.problem import Problem, source_changed
+from pcopy.fsio.source import READ_FLAGS, check_not_consumed, open_source
+from pcopy.fsio.temporary import CREATE_FLAGS, remove_if_present
 from pcopy.libc import type_of_file_system
 
-READ = FLAGS | os.O_NOATIME
+SOURCE_FLAGS = READ_FLAGS | os.O_NOATIME
 """Flags of open(2) for a source file. O_NOATIME keeps its atime unchanged."""
-FULL = (errno.ENOSPC, errno.EROFS)
+FULL_ERRNOS = (errno.ENOSPC, errno.EROFS)
 """Errors that mean that the target file system is full or read-only."""
-_OF_NO_SIZE = 64 << 10
+_ZERO_SIZE_READ_BYTES = 64 << 10
 """Bytes to read from a file whose size is 0. /proc/kmsg refuses to read less than a line."""
-_TAKEN = Problem("create", errno.EEXIST)
-_NOTHING = Applied()
+_NAME_TAKEN = Problem("create", errno.EEXIST)
+_NOTHING_TO_REPORT = MetadataOutcome()
 
 # Looked up once, for speed: each is called several times per file.
 _open, _fstat, _read, _write, _close, _listxattr = os.open, os.fstat, os.read, os.write, os.close, os.listxattr
 _chown, _chmod, _utime, _is_regular = os.chown, os.chmod, os.utime, stat.S_ISREG
 _now = time.monotonic_ns
 # Integers, because looking up a member of an enum takes longer than comparing it.
-_NEW, _REPLACE, _TEMPORARY, _REFUSE = map(int, (Plan.NEW, Plan.REPLACE, Plan.TEMPORARY, Plan.REFUSE))
-_AT_ONCE = {int(Plan.SKIP): Code.SKIPPED, int(Plan.CARE): Code.CARE}
-_DONE = int(Code.DONE)
+_NEW, _REPLACE, _TEMPORARY, _REFUSE = map(int, (CopyPlan.NEW, CopyPlan.REPLACE, CopyPlan.TEMPORARY, CopyPlan.REFUSE))
+_CODES_WITHOUT_COPY = {int(CopyPlan.SKIP): RowCode.SKIPPED, int(CopyPlan.SLOW_PATH): RowCode.SLOW_PATH}
+_DONE = int(RowCode.DONE)
 
 
-class Copying:
+class CopyRows:
     """A ``Copy`` batch in progress.
 
     It stops when the target was found full or read-only twice without a successful copy in between.
     """
 
-    def __init__(self, settings: Settings, batch: Copy, digest_size: int, result: Copied | None = None) -> None:
+    def __init__(
+        self, settings: BackendSettings, batch: CopySmallFiles, digest_size: int, result: CopyResult | None = None
+    ) -> None:
         """Prepare the rows.
 
         Args:
@@ -70,20 +79,20 @@ class Copying:
         self._digest = settings.digest
         self._preserve = preserve = settings.preserve
         self._umask = settings.umask
-        self._follow = settings.follow
-        self._flags = READ & ~os.O_NOFOLLOW if settings.follow else READ
+        self._follow = settings.follows_links
+        self._flags = SOURCE_FLAGS & ~os.O_NOFOLLOW if settings.follows_links else SOURCE_FLAGS
         keeps_all = preserve.mode and preserve.ownership and preserve.timestamps and preserve.chown == (-1, -1)
-        is_plain = keeps_all and not batch.inherits and batch.recipe is PLAIN
-        self._plain = is_plain and not (preserve.timestamps and has_late_times(batch.target))
-        self._sparse = preserve.sparse
-        self._full = 0
+        is_plain = keeps_all and not batch.inherits_acl and batch.recipe is DEFAULT_RECIPE
+        self._can_use_fast_path = is_plain and not (preserve.timestamps and must_set_times_after_close(batch.target))
+        self._excludes_sparse_files = preserve.sparse
+        self._full_count = 0
         number = len(batch)
         self._names = unpack_names(batch.names)
         self._new_names = unpack_names(batch.new_names) if batch.new_names else self._names
-        self._temporaries = unpack_names(batch.temporaries) if batch.temporaries else [b""] * number
+        self._temporaries = unpack_names(batch.temporary_names) if batch.temporary_names else [b""] * number
         self._versions, self._devices = batch.rows.versions(), batch.rows.device
-        self.result = result or Copied(
-            Verdicts(number), Digests.of(number, digest_size), numbers("Q", number), Marks(), {}
+        self.result = result or CopyResult(
+            Verdicts(number), Digests.zeros(number, digest_size), zero_column("Q", number), RowMarks(), {}
         )
 
     def run(self, start: int, end: int) -> None:
@@ -92,29 +101,29 @@ class Copying:
         codes, nanoseconds = verdicts.codes, verdicts.nanoseconds
         began = _now()
         for row in range(start, end):
-            if self._full > 1:
+            if self._full_count > 1:
                 return
-            plan = plans[row] & ~SYNC
-            if plan in _AT_ONCE:
-                codes[row] = _AT_ONCE[plan]
+            plan = plans[row] & ~SYNC_FLAG
+            if plan in _CODES_WITHOUT_COPY:
+                codes[row] = _CODES_WITHOUT_COPY[plan]
             elif plan == _REFUSE:
-                verdicts.fail(row, _TAKEN)
+                verdicts.set_problem(row, _NAME_TAKEN)
             else:
                 try:
                     codes[row] = self._copy(row, plan)
                     if codes[row] == _DONE:
-                        self._full = 0
+                        self._full_count = 0
                 except OSError as error:  # all errors are a Problem, except one from closing the source
-                    verdicts.fail(row, Problem.of("close", error, on_source=True))
-                    self._full += verdicts.codes[row] == Code.FAILED and error.errno in FULL
+                    verdicts.set_problem(row, Problem.from_error("close", error, on_source=True))
+                    self._full_count += verdicts.codes[row] == RowCode.FAILED and error.errno in FULL_ERRNOS
             ended = _now()
             nanoseconds[row] = ended - began
             began = ended
 
     @property
-    def is_full(self) -> bool:
+    def is_target_full(self) -> bool:
         """True if the target was full or read-only twice in a row."""
-        return self._full > 1
+        return self._full_count > 1
 
     def _copy(self, row: int, plan: int) -> int:
         """Copy one file and return its code.
@@ -124,7 +133,7 @@ class Copying:
         """
         batch, name = self._batch, self._names[row]
         try:
-            refuse_consumed(batch.directory, name)
+            check_not_consumed(batch.directory, name)
             reading = _open(name, self._flags, dir_fd=batch.directory)
         except OSError:
             # Open again, without O_NOATIME if that was refused, and with retries and exact errors.
@@ -134,16 +143,16 @@ class Copying:
             status = _fstat(reading)
             version = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
             if version != self._versions[row] or status.st_dev != self._devices[row] or not _is_regular(status.st_mode):
-                return self._differs(row, status)
+                return self._code_of_changed_source(row, status)
             _, size, mtime, ctime = version
-            if size > SMALL_FILE or (self._sparse and status.st_blocks << 9 < size):
-                return Code.CARE
+            if size > MAX_SMALL_FILE_BYTES or (self._excludes_sparse_files and status.st_blocks << 9 < size):
+                return RowCode.SLOW_PATH
             operation = "read"
-            data = _read(reading, size + 1 if size else _OF_NO_SIZE)
+            data = _read(reading, size + 1 if size else _ZERO_SIZE_READ_BYTES)
             if len(data) != size:
-                whole = _rest(reading, data, size)
+                whole = _read_rest(reading, data, size)
                 if whole is None:
-                    return Code.CARE
+                    return RowCode.SLOW_PATH
                 data = whole
             try:
                 names = _listxattr(reading)
@@ -153,43 +162,43 @@ class Copying:
             operation = "fstat"
             again = _fstat(reading)  # shows if the file was written to while it was read
             if again.st_ctime_ns != ctime or again.st_mtime_ns != mtime or again.st_size != size:
-                raise changed("read", "the file changed while it was copied")
+                raise source_changed("read", "the file changed while it was copied")
         except OSError as error:
-            raise Problem.of(operation, error, on_source=True) from error
+            raise Problem.from_error(operation, error, on_source=True) from error
         finally:
             _close(reading)
         if (
             batch.plans[row] == _NEW
-            and self._plain
-            and not batch.identified
+            and self._can_use_fast_path
+            and not batch.reports_identities
             and xattrs is NO_XATTRS
-            and has_common_times(status.st_atime_ns, mtime)
+            and are_times_portable(status.st_atime_ns, mtime)
         ):
-            return self._make_plain(row, data, status)
-        return self._make(row, plan, data, status, xattrs)
+            return self._create_fast(row, data, status)
+        return self._create(row, plan, data, status, xattrs)
 
-    def _differs(self, row: int, status: os.stat_result) -> int:
+    def _code_of_changed_source(self, row: int, status: os.stat_result) -> int:
         """Return ``ANEW`` if the source has another version than in the plan; raise ``Problem`` for another item."""
         is_same = status.st_ino == self._versions[row][0] and status.st_dev == self._devices[row]
         if not (is_same and _is_regular(status.st_mode)):
-            raise changed("open", "another file has taken its name")
-        return Code.ANEW
+            raise source_changed("open", "another file has taken its name")
+        return RowCode.DECIDE_AGAIN
 
-    def _make_plain(self, row: int, data: bytes, status: os.stat_result) -> int:
+    def _create_fast(self, row: int, data: bytes, status: os.stat_result) -> int:
         """Create the copy of a file without special metadata, and return its code: the fast path of ``_make``.
 
         If anything fails, ``NewFile`` completes or removes the file.
         """
         directory, name = self._batch.target, self._new_names[row]
         try:
-            writing = open_patiently(name, NEW, 0o600, dir_fd=directory)
+            writing = open_with_retries(name, CREATE_FLAGS, 0o600, dir_fd=directory)
         except OSError as error:
-            return self._refused(row, _NEW, Problem.of("create", error))
+            return self._handle_create_error(row, _NEW, Problem.from_error("create", error))
         try:
             try:
                 written = _write(writing, data) if data else 0
             except OSError as error:
-                raise Problem.of("write", error) from error
+                raise Problem.from_error("write", error) from error
             try:
                 has_metadata = written == len(data)
                 if has_metadata:
@@ -198,17 +207,17 @@ class Copying:
                     _chmod(writing, status.st_mode & 0o7777)
                     _utime(writing, ns=(status.st_atime_ns, status.st_mtime_ns))
             except OSError:
-                has_metadata = self._plain = False
+                has_metadata = self._can_use_fast_path = False
         except BaseException:
             with NewFile(directory, name, writing):
                 raise
         if not has_metadata:
-            return self._fill(NewFile(directory, name, writing), row, _NEW, data, written, status, NO_XATTRS)
+            return self._complete_file(NewFile(directory, name, writing), row, _NEW, data, written, status, NO_XATTRS)
         try:
             _close(writing)
         except OSError as error:
-            remove(directory, name)
-            raise Problem.of("close", error) from error
+            remove_if_present(directory, name)
+            raise Problem.from_error("close", error) from error
         verdicts = self.result.verdicts
         verdicts.bytes[row] = written
         verdicts.moved += written
@@ -216,30 +225,30 @@ class Copying:
             self.result.digests[row] = self._digest(data)
         return _DONE
 
-    def _make(self, row: int, plan: int, data: bytes, status: os.stat_result, xattrs: Xattrs) -> int:
+    def _create(self, row: int, plan: int, data: bytes, status: os.stat_result, xattrs: CopiedXattrs) -> int:
         """Create the copy with contents and metadata under its name, and return its code.
 
         Raise ``Problem`` if this fails; then nothing of the copy remains.
         """
         made_as = self._new_names[row] if plan == _NEW else self._temporaries[row]
         try:
-            new = NewFile.at(self._batch.target, made_as, self._batch.recipe)
+            new = NewFile.create(self._batch.target, made_as, self._batch.recipe)
         except Problem as problem:
-            return self._refused(row, plan, problem)
-        return self._fill(new, row, plan, data, 0, status, xattrs)
+            return self._handle_create_error(row, plan, problem)
+        return self._complete_file(new, row, plan, data, 0, status, xattrs)
 
-    def _refused(self, row: int, plan: int, problem: Problem) -> int:
+    def _handle_create_error(self, row: int, plan: int, problem: Problem) -> int:
         """Handle a copy that could not be created.
 
         Return ``ANEW`` if a name that should be free is taken, otherwise raise ``problem``.
         """
         if plan != _NEW or problem.errno != errno.EEXIST:
             raise problem
-        self.result.verdicts.set(row, Code.ANEW, _TAKEN)
-        return Code.ANEW
+        self.result.verdicts.set_code_and_problem(row, RowCode.DECIDE_AGAIN, _NAME_TAKEN)
+        return RowCode.DECIDE_AGAIN
 
-    def _fill(
-        self, new: NewFile, row: int, plan: int, data: bytes, written: int, status: os.stat_result, xattrs: Xattrs
+    def _complete_file(
+        self, new: NewFile, row: int, plan: int, data: bytes, written: int, status: os.stat_result, xattrs: CopiedXattrs
     ) -> int:
         """Complete a new file and return its code.
 
@@ -255,48 +264,48 @@ class Copying:
         Raise ``Problem`` if this fails.
         """
         result = self.result
-        sync = bool(self._batch.plans[row] & SYNC)
+        sync = bool(self._batch.plans[row] & SYNC_FLAG)
         with new:
             try:
                 if data and not written:
                     written = _write(new.descriptor, data)
                 if written != len(data):
                     write_all(new.descriptor, memoryview(data)[written:], written)
-                applied = self._dress(new, status, xattrs)
-                if plan != _NEW or self._batch.identified:
-                    result.made[row] = new.status.st_ino
+                applied = self._apply_metadata(new, status, xattrs)
+                if plan != _NEW or self._batch.reports_identities:
+                    result.created_inodes[row] = new.status.st_ino
                     if plan != _REPLACE:
-                        result.marks[row] = mark_of(new.descriptor, made=True)
+                        result.marks[row] = mark_of(new.descriptor, created_by_job=True)
             except OSError as error:
-                raise Problem.of("write", error) from error
+                raise Problem.from_error("write", error) from error
             if plan == _REPLACE:
                 new.commit(self._new_names[row], sync=sync)
             else:
-                new.keep(sync=sync)
+                new.close_and_keep(sync=sync)
         result.verdicts.bytes[row] = len(data)
         result.verdicts.moved += len(data)
         if self._digest is not None:
             result.digests[row] = self._digest(data)
         # Keep a file with incomplete metadata, and report that: this is better than no file.
-        if new.shortcoming is not None:
-            raise new.shortcoming
-        if applied != _NOTHING:
-            result.applied[row] = applied
+        if new.metadata_problem is not None:
+            raise new.metadata_problem
+        if applied != _NOTHING_TO_REPORT:
+            result.metadata_outcomes[row] = applied
         return _DONE
 
-    def _dress(self, new: NewFile, status: os.stat_result, xattrs: Xattrs) -> Applied:
+    def _apply_metadata(self, new: NewFile, status: os.stat_result, xattrs: CopiedXattrs) -> MetadataOutcome:
         """Apply the metadata of the source to the new file. Errors are recorded in ``NewFile.shortcoming``."""
         times = status.st_atime_ns, status.st_mtime_ns
-        if self._plain and xattrs is NO_XATTRS and has_common_times(*times):
+        if self._can_use_fast_path and xattrs is NO_XATTRS and are_times_portable(*times):
             try:
                 _chown(new.descriptor, status.st_uid, status.st_gid)
                 _chmod(new.descriptor, status.st_mode & 0o7777)
                 _utime(new.descriptor, ns=times)
-                return _NOTHING
+                return _NOTHING_TO_REPORT
             except OSError:  # the slow path below finds out which operation failed and whether that is an error
-                self._plain = False
+                self._can_use_fast_path = False
         attributes = attributes_of(status, xattrs)
-        return new.dress(attributes, self._preserve, self._umask, inherits=self._batch.inherits)
+        return new.apply_metadata(attributes, self._preserve, self._umask, inherits_acl=self._batch.inherits_acl)
 
 
 def is_unchanged(one: os.stat_result, other: os.stat_result) -> bool:
@@ -306,7 +315,7 @@ def is_unchanged(one: os.stat_result, other: os.stat_result) -> bool:
     )
 
 
-def _rest(reading: int, data: bytes, size: int) -> bytes | None:
+def _read_rest(reading: int, data: bytes, size: int) -> bytes | None:
     """Return the contents of a file from which the first read returned ``data``, of another length than ``size``.
 
     Files of size 0 may have contents (/proc). They are read to their end.
@@ -316,18 +325,18 @@ def _rest(reading: int, data: bytes, size: int) -> bytes | None:
     ``OSError`` if reading fails.
     """
     if size and len(data) > size:
-        raise changed("read", "the file grew while it was copied")
+        raise source_changed("read", "the file grew while it was copied")
     parts = [data]
     got = len(data)
     while data:
         data = os.read(reading, 1 << 20)
         parts.append(data)
         got += len(data)
-        if got > SMALL_FILE:
+        if got > MAX_SMALL_FILE_BYTES:
             return None
     whole = b"".join(parts)
     if size and len(whole) != size:
-        if type_of_file_system(reading) in GENERATED:
+        if type_of_file_system(reading) in GENERATED_FILE_SYSTEM_TYPES:
             return None
-        raise changed("read", f"the file ended after {len(whole)} of {size} bytes")
+        raise source_changed("read", f"the file ended after {len(whole)} of {size} bytes")
     return whole

@@ -2,8 +2,8 @@
 
 The rows of a batch are directories next to each other in one parent directory; some batches have a parent directory on
 each side. Such batches pay off only if one call does everything for a directory, so the Python backend has none of them
-(``Kernel.enters``). The C backend handles simple directories. The others get the code ``CARE``, and tasks process them
-one by one, as they do for all directories with the Python backend.
+(``Kernel.enters``). The C backend handles simple directories. The others get the code ``SLOW_PATH``, and tasks process
+them one by one, as they do for all directories with the Python backend.
 """
 
 from __future__ import annotations
@@ -14,34 +14,35 @@ from struct import Struct
 from typing import TYPE_CHECKING
 
 from pcopy.fsio.attributes import Attributes
-from pcopy.fsio.kernel.batches import KEEP, Batch, Judged, OfNames
+from pcopy.fsio.kernel.batches import UNCHANGED, Batch, BatchResult, NamesBatch
 from pcopy.fsio.kernel.columns import ATIME, GROUP, MODE, MTIME, OWNER, Rows
 from pcopy.named import NamedTuple
 
 if TYPE_CHECKING:
-    from pcopy.fsio.kernel.interface import Tally
+    from pcopy.fsio.kernel.interface import ColumnSums
 
-MEMBER = Struct("=3Q2q4I")
-"""A row of ``Members``: inode, size, st_dev, mtime, ctime, mode, user, group, bytes of the member in the archive."""
+MEMBER_ROW = Struct("=3Q2q4I")
+"""A row of ``ReadMembers``: inode, size, st_dev, mtime, ctime, mode, user, group, bytes of the member in the archive.
+"""
 
-DRESSED = MODE | OWNER | GROUP | ATIME | MTIME
+DIRECTORY_METADATA_COLUMNS = MODE | OWNER | GROUP | ATIME | MTIME
 """Columns of the metadata that a directory gets when it is finished, without extended attributes."""
 
-NEVER = 2**63 - 1
+FAR_FUTURE = 2**63 - 1
 """A time that is later than all others, in nanoseconds since 1970."""
 
 
-class Common(NamedTuple):
+class DirectoryBatchSettings(NamedTuple):
     """Settings that the directories of a batch have in common.
 
     Fields:
-        source_device: st_dev of the source directories; those with another get ``CARE``.
-        target_device: st_dev of the target directories; those with another get ``CARE``.
+        source_device: st_dev of the source directories; those with another get ``SLOW_PATH``.
+        target_device: st_dev of the target directories; those with another get ``SLOW_PATH``.
         shunned: st_dev and inode of the target root, which must not be copied into itself.
         touched: target directories, and files in them, that have changed since this time (nanoseconds since 1970) get
-            ``CARE``.
+            ``SLOW_PATH``.
         window: seconds by which the times of a file and its copy may differ.
-        most: a directory with more names gets ``CARE``.
+        most: a directory with more names gets ``SLOW_PATH``.
         in_new: True if this job created the parent directory of the targets.
         compares: True if a file is skipped that has a matching copy in the target.
         links_apart: True if files with several hard links are neither skipped nor copied here.
@@ -50,17 +51,17 @@ class Common(NamedTuple):
 
     source_device: int
     target_device: int
-    shunned: tuple[int, int] = (0, 0)
-    touched: int = NEVER
-    window: int = 0
-    most: int = 0
-    in_new: bool = False
-    compares: bool = False
-    links_apart: bool = False
-    copies: bool = False
+    excluded_directory: tuple[int, int] = (0, 0)
+    changed_since: int = FAR_FUTURE
+    modify_window: int = 0
+    max_names: int = 0
+    is_parent_new: bool = False
+    skips_matching_files: bool = False
+    excludes_hard_links: bool = False
+    copies_small_files: bool = False
 
 
-class Sibling(NamedTuple):
+class RemainingDirectory(NamedTuple):
     """A directory that was opened on both sides, and for which something remains to be done.
 
     Fields:
@@ -78,16 +79,16 @@ class Sibling(NamedTuple):
     attributes: Attributes
     inode: int
     mark: bytes
-    fresh: bool
-    inherits: bool
+    is_new: bool
+    is_owned_by_other_user: bool
     names: bytes
     rows: Rows
     skipped: tuple[int, int]
     copied: tuple[int, int]
 
 
-class Entered(Judged):
-    """The result of ``Enter``.
+class EnterResult(BatchResult):
+    """The result of ``EnterDirectories``.
 
     A directory that is ``DONE`` and not in ``left`` is finished: it has its metadata, and all items in it were skipped.
     A directory that is ``ANEW`` was created, but the slow path has to continue with it.
@@ -100,10 +101,10 @@ class Entered(Judged):
 
     skipped: int
     skipped_bytes: int
-    left: dict[int, Sibling]
+    remaining: dict[int, RemainingDirectory]
 
 
-class Enter(OfNames[Entered]):
+class EnterDirectories(NamesBatch[EnterResult]):
     """Open source directories, read the status of everything in them, and open or create their target directories.
 
     Fields:
@@ -116,14 +117,14 @@ class Enter(OfNames[Entered]):
 
     target: int
     inodes: array[int]
-    common: Common
+    settings: DirectoryBatchSettings
 
     @property
     def descriptors(self) -> tuple[int, ...]:
         return self.directory, self.target
 
 
-class Summed(NamedTuple):
+class ContentsTotals(NamedTuple):
     """Totals of a directory whose contents were added to a ``Tally``.
 
     Fields:
@@ -139,7 +140,7 @@ class Summed(NamedTuple):
     group: int
 
 
-class Within(NamedTuple):
+class DirectoryContents(NamedTuple):
     """The contents of one directory.
 
     Fields:
@@ -154,16 +155,18 @@ class Within(NamedTuple):
     kinds: bytes
     inodes: array[int]
     rows: Rows | None
-    summed: Summed | None = None
+    totals: ContentsTotals | None = None
 
 
-class Looked(Judged):
-    """The result of ``Look``: the contents of each directory that is ``DONE``, by row. The others get ``CARE``."""
+class ListDirectoriesResult(BatchResult):
+    """The result of ``ListDirectories``: the contents of each directory that is ``DONE``, by row. The others get
+    ``SLOW_PATH``.
+    """
 
-    found: dict[int, Within]
+    contents: dict[int, DirectoryContents]
 
 
-class Look(OfNames[Looked]):
+class ListDirectories(NamesBatch[ListDirectoriesResult]):
     """Open directories, list them, and read the status of what is in them.
 
     The status is read only if ``mask`` requests columns. Items whose status was not read have zeros.
@@ -177,7 +180,7 @@ class Look(OfNames[Looked]):
         names: names of the directories.
         inodes: inode numbers that they must have.
         device: st_dev that they must have.
-        most: a directory with more names gets ``CARE``; at most 1023.
+        most: a directory with more names gets ``SLOW_PATH``; at most 1023.
         mask: the columns to return; 0 for none.
         kinds: letters of the types whose status is read; empty for all types.
         tally: sums to which simple directories are added, or None.
@@ -186,14 +189,14 @@ class Look(OfNames[Looked]):
 
     inodes: array[int]
     device: int
-    most: int
+    max_names: int
     mask: int = 0
     kinds: bytes = b""
-    tally: Tally | None = None
-    largest: int = 0
+    column_sums: ColumnSums | None = None
+    max_summed_file_bytes: int = 0
 
 
-class LeftWithin(NamedTuple):
+class RemainingItems(NamedTuple):
     """Items of a directory that remain to be processed.
 
     Fields:
@@ -208,10 +211,10 @@ class LeftWithin(NamedTuple):
     names: bytes
     kinds: bytes
     inodes: array[int]
-    others: array[int]
+    other_inodes: array[int]
 
 
-class SumsWithin(NamedTuple):
+class ItemCounts(NamedTuple):
     """Counts of items that were processed completely, by type.
 
     If two sides are compared, a pair counts once, and ``bytes`` is what was read from both sides. Otherwise ``bytes``
@@ -221,37 +224,37 @@ class SumsWithin(NamedTuple):
     files: int = 0
     directories: int = 0
     links: int = 0
-    others: int = 0
+    other_items: int = 0
     bytes: int = 0
     changed: int = 0
 
 
-class DoneWithin(Judged):
+class ContentsResult(BatchResult):
     """The result of a batch that processes the contents of directories.
 
-    A directory that is ``DONE`` may have remaining items. In a directory with ``CARE`` nothing was done, except that
-    ``RemoveWithin`` may have removed items.
+    A directory that is ``DONE`` may have remaining items. In a directory with ``SLOW_PATH`` nothing was done, except
+    that ``RemoveDirectories`` may have removed items.
 
     Fields:
         sums: counts of the processed items of all rows together.
         left: the remaining items of each directory, by row.
     """
 
-    sums: SumsWithin
-    left: dict[int, LeftWithin]
+    counts: ItemCounts
+    remaining: dict[int, RemainingItems]
 
 
-class ToldWithin(DoneWithin):
-    """The result of ``Paths``.
+class ListPathsResult(ContentsResult):
+    """The result of ``ListPaths``.
 
     ``left`` has the subdirectories of the directories that are ``DONE``. ``text`` has the paths of all items, each
     followed by a zero byte.
     """
 
-    text: bytes = b""
+    packed_paths: bytes = b""
 
 
-class Paths(OfNames[ToldWithin]):
+class ListPaths(NamesBatch[ListPathsResult]):
     """Open directories and return the paths of everything in them.
 
     Fields:
@@ -259,25 +262,25 @@ class Paths(OfNames[ToldWithin]):
         names: names of the directories.
         inodes: inode numbers that they must have.
         device: st_dev that they must have.
-        most: a directory with more names gets ``CARE``; at most 1023.
+        most: a directory with more names gets ``SLOW_PATH``; at most 1023.
         above: path of the parent directory, with a slash at its end; all returned paths begin with it.
     """
 
     inodes: array[int]
     device: int
-    most: int
-    above: bytes
+    max_names: int
+    path_prefix: bytes
 
 
-class MendWithin(OfNames[DoneWithin]):
-    """Open directories, and change owner, group and modes of everything in them as ``MendPlain`` does.
+class SetMetadataWithin(NamesBatch[ContentsResult]):
+    """Open directories, and change owner, group and modes of everything in them as ``SetUniformMetadata`` does.
 
     Fields:
         directory: descriptor of the parent directory.
         names: names of the directories.
         inodes: inode numbers that they must have.
         device: st_dev that they must have.
-        most: a directory with more names gets ``CARE``; at most 1023.
+        most: a directory with more names gets ``SLOW_PATH``; at most 1023.
         modes: array of type "H" with the new permission bits for each of the 4096 possible ones.
         directory_modes: the same for directories.
         uid: the new owner, or ``KEEP``.
@@ -286,14 +289,14 @@ class MendWithin(OfNames[DoneWithin]):
 
     inodes: array[int]
     device: int
-    most: int
+    max_names: int
     modes: array[int]
     directory_modes: array[int]
-    uid: int = KEEP
-    gid: int = KEEP
+    uid: int = UNCHANGED
+    gid: int = UNCHANGED
 
 
-class CompareWithin(OfNames[DoneWithin]):
+class CompareDirectories(NamesBatch[ContentsResult]):
     """Open directories on both sides and compare their contents, except extended attributes and ACLs.
 
     Fields:
@@ -303,44 +306,44 @@ class CompareWithin(OfNames[DoneWithin]):
         inodes: inode numbers that the directories must have on the first side.
         others: inode numbers that they must have on the second side.
         devices: st_dev that they must have on each side.
-        most: a directory with more names on a side gets ``CARE``; at most 255.
+        most: a directory with more names on a side gets ``SLOW_PATH``; at most 255.
         wanted: bits of the properties to compare (``pcopy.tasks.compare.properties``).
         window: seconds by which mtimes may differ.
     """
 
     target: int
     inodes: array[int]
-    others: array[int]
+    other_inodes: array[int]
     devices: tuple[int, int]
-    most: int
-    wanted: int
-    window: int = 0
+    max_names: int
+    properties: int
+    modify_window: int = 0
 
     @property
     def descriptors(self) -> tuple[int, ...]:
         return self.directory, self.target
 
 
-class RemoveWithin(OfNames[DoneWithin]):
+class RemoveDirectories(NamesBatch[ContentsResult]):
     """Open directories, remove everything in them except subdirectories, and remove each directory that is empty then.
 
-    A directory in which something remains gets ``CARE``, and so does one with too many names. The ``sums`` of the
-    result have the removed items of all rows, even of those with ``CARE``.
+    A directory in which something remains gets ``SLOW_PATH``, and so does one with too many names. The ``sums`` of the
+    result have the removed items of all rows, even of those with ``SLOW_PATH``.
 
     Fields:
         directory: descriptor of the parent directory.
         names: names of the directories.
         inodes: inode numbers that they must have.
         device: st_dev that they must have.
-        most: a directory with more names gets ``CARE``; at most 1023.
+        most: a directory with more names gets ``SLOW_PATH``; at most 1023.
     """
 
     inodes: array[int]
     device: int
-    most: int
+    max_names: int
 
 
-class Finish(OfNames[Judged]):
+class FinishDirectories(NamesBatch[BatchResult]):
     """Apply the metadata of directories that are complete, where it differs from the existing metadata.
 
     A directory must have the inode and the identity mark that are given here.
@@ -354,26 +357,26 @@ class Finish(OfNames[Judged]):
 
     rows: Rows
     marks: tuple[bytes, ...]
-    fresh: bytes
-    common: Common
+    created_by_job: bytes
+    settings: DirectoryBatchSettings
 
 
-class Bare(OfNames[Judged]):
+class FindWithoutXattrs(NamesBatch[BatchResult]):
     """Find items that have no extended attribute and no ACL that would be copied.
 
-    Such items get the code ``DONE``. Others, and items whose attributes cannot be listed, get ``CARE``.
+    Such items get the code ``DONE``. Others, and items whose attributes cannot be listed, get ``SLOW_PATH``.
     """
 
 
-class Members(Batch[Judged]):
+class ReadMembers(Batch[BatchResult]):
     """Read small regular files, of several directories, as members of a tar archive.
 
     Header and contents of each member are written to ``room``, one after the other. A file that cannot be read without
-    complications gets ``CARE``; the contents of its part of ``room`` are undefined then.
+    complications gets ``SLOW_PATH``; the contents of its part of ``room`` are undefined then.
 
     Fields:
         names: packed names of the files.
-        rows: packed rows, in the format of ``MEMBER``.
+        rows: packed rows, in the format of ``MEMBER_ROW``.
         places: for each directory its descriptor, the number of its rows, and the prefix of its names in the archive.
         room: the memory for the members, filled with zeros.
         owners: for each user and group, the part of a header from its type field on, and the sum of the bytes of that
@@ -383,18 +386,18 @@ class Members(Batch[Judged]):
 
     names: bytes
     rows: bytes
-    places: Sequence[tuple[int, int, bytes]]
-    room: bytearray
-    owners: dict[tuple[int, int], tuple[bytes, int]]
-    pax: bytes
+    source_directories: Sequence[tuple[int, int, bytes]]
+    buffer: bytearray
+    owner_fields: dict[tuple[int, int], tuple[bytes, int]]
+    pax_header: bytes
 
     @property
     def directory(self) -> int:
-        return self.places[0][0]
+        return self.source_directories[0][0]
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        return tuple({directory for directory, _, _ in self.places})
+        return tuple({directory for directory, _, _ in self.source_directories})
 
     def __len__(self) -> int:
-        return len(self.rows) // MEMBER.size
+        return len(self.rows) // MEMBER_ROW.size

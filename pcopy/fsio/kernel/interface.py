@@ -8,12 +8,12 @@ caller submits a batch, gets a ticket, and polls the backend until the ticket is
     for done in backend.poll(): ...         # a ticket that is done has its result columns in ticket.result
 
 A backend without threads processes a few rows in every ``poll``, and its ``wake`` descriptor never becomes readable.
-The generator ``waited`` lets a task wait for a ticket with either kind of backend.
+The generator ``await_ticket`` lets a task wait for a ticket with either kind of backend.
 
 Rules:
 - A batch is a value. Nobody changes it while its ticket is in progress. The result belongs to the ticket.
-- A ticket pins the directory descriptors of its batch (``pcopy.fsio.directories.Pins``). They are not closed before the
-  ticket is done, so that their numbers cannot be reused for another directory.
+- A ticket pins the directory descriptors of its batch (``pcopy.fsio.directories.PinnedDescriptors``). They are not
+  closed before the ticket is done, so that their numbers cannot be reused for another directory.
 - A cancelled ticket is done as soon as none of its rows is in progress. Rows that had begun are completed, the others
   get the code ``CANCELLED``. ``SyncDirectories`` is never cancelled.
 - An error of a row is reported in the verdict of that row only: ``submit`` and ``poll`` raise no ``OSError``.
@@ -25,24 +25,24 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from pcopy.fsio.directories import Opened, Pins
+from pcopy.fsio.directories import OpenedDirectory, PinnedDescriptors
 from pcopy.fsio.kernel.batches import Batch
 from pcopy.fsio.kernel.columns import Rows
 from pcopy.fsio.preserve import Preserve
 from pcopy.named import NamedTuple
 
-SMALL_FILE = 4 << 20
+MAX_SMALL_FILE_BYTES = 4 << 20
 """Largest size, in bytes, of a small file: one that is read into memory as a whole and written in one go."""
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
 
-Digest = Callable[[Any], bytes]
+DigestFunction = Callable[[Any], bytes]
 """Function that returns the digest of a file's contents; all its digests have the same length."""
 
 
-class Settings(NamedTuple):
+class BackendSettings(NamedTuple):
     """Settings that all batches of a job have in common.
 
     Fields:
@@ -56,8 +56,8 @@ class Settings(NamedTuple):
 
     preserve: Preserve
     umask: int
-    follow: bool = False
-    digest: Digest | None = None
+    follows_links: bool = False
+    digest: DigestFunction | None = None
     hash_name: str = ""
     block_size: int = 0
 
@@ -81,7 +81,7 @@ class Ticket(Protocol[Result_co]):
         """Start no further rows of this batch."""
 
 
-class Wake(Protocol):
+class WakeDescriptor(Protocol):
     """A descriptor that a caller can pass to select(2), together with others, to wait for a backend."""
 
     def fileno(self) -> int:
@@ -91,7 +91,7 @@ class Wake(Protocol):
         """Make the descriptor unreadable until a ticket needs ``poll`` again."""
 
 
-class Load(NamedTuple):
+class PoolLoad(NamedTuple):
     """Work that a thread pool has done since it was created.
 
     Fields:
@@ -107,7 +107,7 @@ class Load(NamedTuple):
     operations: int = 0
 
 
-class Doing(NamedTuple):
+class RowInProgress(NamedTuple):
     """A row that is in progress.
 
     Fields:
@@ -121,19 +121,19 @@ class Doing(NamedTuple):
     path: bytes
 
 
-class Pool(Protocol):
+class ThreadPool(Protocol):
     """The worker threads of a backend. Without threads, rows are processed in ``Kernel.poll``."""
 
-    def want(self, threads: int) -> None:
+    def request_threads(self, threads: int) -> None:
         """Request this number of threads. A change to zero takes effect when no ticket is in progress.
 
         The number may turn out lower: threads are limited, and the system may refuse to create them.
         """
 
-    def load(self) -> Load:
+    def load(self) -> PoolLoad:
         """Return the work done so far, in the polling thread and in the worker threads."""
 
-    def limit(self, ranks: int, modifying: int) -> None:
+    def set_limits(self, ranks: int, modifying: int) -> None:
         """Limit how many rows may be in progress at the same time.
 
         Args:
@@ -141,14 +141,14 @@ class Pool(Protocol):
             modifying: rows of this process that may modify anything at the same time; 0 means no limit.
         """
 
-    def oldest(self) -> Doing | None:
+    def oldest_row(self) -> RowInProgress | None:
         """Return the row that has been in progress longest, or None. Any thread may call this."""
 
 
-class Tally(Protocol):
+class ColumnSums(Protocol):
     """Sums over the contents of directories: bytes, unusual items, and histograms of file sizes and ages."""
 
-    def add(self, rows: Rows, kinds: bytes) -> tuple[int, int, int] | None:
+    def add_rows(self, rows: Rows, kinds: bytes) -> tuple[int, int, int] | None:
         """Add rows to the sums, and return the totals of these rows alone.
 
         Args:
@@ -161,14 +161,14 @@ class Tally(Protocol):
         """
 
     @property
-    def pointer(self) -> Any:
+    def c_struct(self) -> Any:
         """The C structure of the sums, for the backend that created this object."""
 
     def sums(self) -> dict[str, int]:
         """Return the sums by name: ``bytes``, ``allocated``, ``holes``, and counts of unusual items
         (``pcopy.walk.sums.UNUSUAL``)."""
 
-    def classes(self) -> dict[str, dict[int, int]]:
+    def histograms(self) -> dict[str, dict[int, int]]:
         """Return histograms of files by name, each as a dictionary from class to number.
 
         Files are counted by size (``sizes``; the class is the number of bits of the size) and by age class of their
@@ -176,32 +176,32 @@ class Tally(Protocol):
         """
 
 
-class Kernel(Protocol):
+class Backend(Protocol):
     """A backend: it carries out batches of file operations. Each process has one."""
 
     @property
-    def pool(self) -> Pool | None:
+    def pool(self) -> ThreadPool | None:
         """The thread pool, or None if this backend cannot have threads."""
 
     @property
-    def wake(self) -> Wake | None:
+    def wake(self) -> WakeDescriptor | None:
         """The descriptor to wait for in a system call such as select(2), or None if rows are always processed in
         ``poll``."""
 
     @property
-    def works_here(self) -> bool:
+    def runs_in_poll(self) -> bool:
         """True if rows are processed in ``poll`` only, because there are no worker threads at present."""
 
     @property
-    def enters(self) -> bool:
+    def has_directory_batches(self) -> bool:
         """True if this backend supports the batches of whole directories (``pcopy.fsio.kernel.directory_batches``)."""
 
     @property
-    def pins(self) -> Pins:
+    def pins(self) -> PinnedDescriptors:
         """The descriptors of the tickets that are not done."""
 
-    def open_directory(self, around: int, name: bytes, flags: int, wants_mark: bool) -> Opened | None:
-        """Open a directory and identify it, as an ``Opener`` of ``pcopy.fsio.directories``.
+    def open_directory(self, around: int, name: bytes, flags: int, wants_mark: bool) -> OpenedDirectory | None:
+        """Open a directory and identify it, as an ``FastOpener`` of ``pcopy.fsio.directories``.
 
         Args:
             around: descriptor of the parent directory.
@@ -212,7 +212,7 @@ class Kernel(Protocol):
         Return None if this fails or is not supported; the caller then opens the directory itself.
         """
 
-    def tally(self, bounds: Sequence[int]) -> Tally | None:
+    def new_column_sums(self, bounds: Sequence[int]) -> ColumnSums | None:
         """Return a new ``Tally`` with age classes, or None if this backend has none.
 
         Args:
@@ -232,15 +232,15 @@ class Kernel(Protocol):
         """Cancel all tickets, wait until none of their rows is in progress, and release all resources."""
 
 
-class Cancelled(Exception):
+class TicketCancelled(Exception):
     """Raised in a task whose ticket was cancelled because the job is stopping: some of its rows were not processed.
 
     Unless the task catches it, nothing is reported for the task, and the task is repeated when the job is resumed.
     """
 
 
-def waited(
-    backend: Kernel, ticket: Ticket[Result], on_progress: Callable[[], None] = lambda: None
+def await_ticket(
+    backend: Backend, ticket: Ticket[Result], on_progress: Callable[[], None] = lambda: None
 ) -> Generator[Ticket[Result] | None, None, Result]:
     """Wait for a ticket inside a task, as a generator, and return the result of the ticket.
 
@@ -253,13 +253,13 @@ def waited(
         ticket: the ticket to wait for.
         on_progress: callback that is called each time the task continues, to report progress.
 
-    Raise ``Cancelled`` if not all rows were processed.
+    Raise ``TicketCancelled`` if not all rows were processed.
     """
     try:
         while not ticket.is_done:
             backend.poll()
             if not ticket.is_done:
-                yield None if backend.works_here else ticket
+                yield None if backend.runs_in_poll else ticket
             on_progress()
     except GeneratorExit:
         ticket.cancel()
@@ -267,5 +267,5 @@ def waited(
             backend.poll()
         raise
     if ticket.is_cut_short:
-        raise Cancelled
+        raise TicketCancelled
     return ticket.result

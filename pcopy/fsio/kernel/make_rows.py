@@ -5,23 +5,23 @@ from __future__ import annotations
 import errno
 import time
 
-from pcopy.fsio.attributes import Applied, Attributes
-from pcopy.fsio.kernel.batches import FilesMade, Make
-from pcopy.fsio.kernel.columns import Code, Verdicts, unpack_names
-from pcopy.fsio.kernel.interface import Settings
+from pcopy.fsio.attributes import Attributes, MetadataOutcome
+from pcopy.fsio.kernel.batches import CreateResult, CreateSmallFiles
+from pcopy.fsio.kernel.columns import RowCode, Verdicts, unpack_names
+from pcopy.fsio.kernel.interface import BackendSettings
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.passage import write_all
 from pcopy.fsio.problem import Problem
 
-_NOTHING = Applied()
+_NOTHING_TO_REPORT = MetadataOutcome()
 
 
-class Making:
+class CreateRows:
     """A ``Make`` batch in progress."""
 
-    is_full = False
+    is_target_full = False
 
-    def __init__(self, settings: Settings, batch: Make, result: FilesMade | None = None) -> None:
+    def __init__(self, settings: BackendSettings, batch: CreateSmallFiles, result: CreateResult | None = None) -> None:
         """Prepare the rows.
 
         ``result`` is the result to fill in if the C backend has already processed other rows; None to create one.
@@ -30,21 +30,23 @@ class Making:
         self._preserve, self._umask = settings.preserve, settings.umask
         self._names = unpack_names(batch.names, len(batch))
         self._contents = memoryview(batch.contents)
-        self.result = result or FilesMade(Verdicts(len(batch)), {})
+        self.result = result or CreateResult(Verdicts(len(batch)), {})
 
     def run(self, start: int, end: int) -> None:
         verdicts = self.result.verdicts
         for row in range(start, end):
             began = time.monotonic_ns()
             try:
-                self._make(row)
-                verdicts.codes[row] = Code.DONE
+                self._create(row)
+                verdicts.codes[row] = RowCode.DONE
             except Problem as problem:
                 is_taken = (problem.operation, problem.errno) == ("create", errno.EEXIST)
-                verdicts.set(row, Code.ANEW, problem) if is_taken else verdicts.fail(row, problem)
+                verdicts.set_code_and_problem(row, RowCode.DECIDE_AGAIN, problem) if is_taken else verdicts.set_problem(
+                    row, problem
+                )
             verdicts.nanoseconds[row] = time.monotonic_ns() - began
 
-    def _make(self, row: int) -> None:
+    def _create(self, row: int) -> None:
         """Create one file.
 
         Raise ``Problem`` if this fails; then nothing of the file remains. Raise ``MetadataProblem`` if only metadata
@@ -53,15 +55,15 @@ class Making:
         batch, verdicts = self._batch, self.result.verdicts
         rows, at = batch.rows, batch.offsets[row]
         size, mtime = rows.size[row], rows.mtime[row]
-        with NewFile.at(batch.directory, self._names[row]) as new:
+        with NewFile.create(batch.directory, self._names[row]) as new:
             write_all(new.descriptor, self._contents[at : at + size], 0)
             attributes = Attributes(rows.mode[row], rows.uid[row], rows.gid[row], mtime, mtime)
-            applied = new.dress(attributes, self._preserve, self._umask, inherits=batch.inherits)
-            new.keep()
+            applied = new.apply_metadata(attributes, self._preserve, self._umask, inherits_acl=batch.inherits_acl)
+            new.close_and_keep()
         verdicts.bytes[row] = size
         verdicts.moved += size
         # Keep a file with incomplete metadata, and report that: this is better than no file.
-        if new.shortcoming is not None:
-            raise new.shortcoming
-        if applied != _NOTHING:
-            self.result.applied[row] = applied
+        if new.metadata_problem is not None:
+            raise new.metadata_problem
+        if applied != _NOTHING_TO_REPORT:
+            self.result.metadata_outcomes[row] = applied

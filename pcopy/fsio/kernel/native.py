@@ -14,41 +14,41 @@ from array import array
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from pcopy.fsio.attribute_names import ACCESS_ACL, EACH_FILE_ON_LUSTRE, Kind, kind_of
-from pcopy.fsio.attributes import is_copied
-from pcopy.fsio.directories import Opened, Pins, listing_problem
+from pcopy.fsio.attribute_names import ACCESS_ACL, XATTRS_OF_LUSTRE_FILES, XattrKind, xattr_kind
+from pcopy.fsio.attributes import is_xattr_copied
+from pcopy.fsio.directories import OpenedDirectory, PinnedDescriptors, listing_problem
 from pcopy.fsio.kernel import _native
-from pcopy.fsio.kernel.batches import Batch, List, Listed, SyncDirectories
-from pcopy.fsio.kernel.columns import Code, Verdicts
-from pcopy.fsio.kernel.decide import Decide, Decided, decide_rows
-from pcopy.fsio.kernel.directory_batches import Bare, Look, Members
-from pcopy.fsio.kernel.interface import Settings, Ticket
+from pcopy.fsio.kernel.batches import Batch, ListNames, ListResult, SyncDirectories
+from pcopy.fsio.kernel.columns import RowCode, Verdicts
+from pcopy.fsio.kernel.decide import PlanCopies, PlanCopiesResult, copy_plans
+from pcopy.fsio.kernel.directory_batches import FindWithoutXattrs, ListDirectories, ReadMembers
+from pcopy.fsio.kernel.interface import BackendSettings, Ticket
 from pcopy.fsio.kernel.item_rows import sync_directories
-from pcopy.fsio.kernel.native_batches import DEFERRED, InC, PlainInC, in_c
-from pcopy.fsio.kernel.native_directories import directories_in_c
-from pcopy.fsio.kernel.native_pool import NativePool
-from pcopy.fsio.kernel.python import FILES_AT_ONCE, DoneTicket, Work
+from pcopy.fsio.kernel.native_batches import DEFERRED, NativeBatch, NativeWithoutFallback, native_batch
+from pcopy.fsio.kernel.native_directories import native_directory_batch
+from pcopy.fsio.kernel.native_pool import NativeThreadPool
+from pcopy.fsio.kernel.python import FILES_PER_POLL, FinishedTicket, RowProcessor
 
 if TYPE_CHECKING:
-    from pcopy.fsio.kernel.native_tally import NativeTally
+    from pcopy.fsio.kernel.native_tally import NativeColumnSums
 
 _ffi, _lib = _native.ffi, _native.lib
 
-NANOSECONDS_AT_ONCE = 2_000_000
+POLL_NANOSECONDS = 2_000_000
 """Time for which one ``poll`` processes rows; then the rank looks for messages."""
 
-_LONGEST_NAME = 256
+_MAX_NAME_BYTES = 256
 """Largest length of a name in bytes, including the slash that follows it."""
 
-_FOR_PYTHON = (b"trusted.pcopy.", b"user.pcopy.", os.fsencode(ACCESS_ACL))
+_PYTHON_ONLY_XATTRS = (b"trusted.pcopy.", b"user.pcopy.", os.fsencode(ACCESS_ACL))
 """Prefixes of extended attributes that the C code leaves to Python: pcopy's own marks, and the access ACL, which
 decides the mode of a copy that does not get it."""
 
 Result = TypeVar("Result")
 
 
-class EventWake:
-    """A ``pcopy.fsio.kernel.interface.Wake`` that uses eventfd(2)."""
+class EventWakeDescriptor:
+    """A ``pcopy.fsio.kernel.interface.WakeDescriptor`` that uses eventfd(2)."""
 
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -73,15 +73,15 @@ class EventWake:
 class NativeTicket(Generic[Result]):
     """The ticket of a batch that C processes first, and Python after that, for the rows that C has deferred."""
 
-    def __init__(self, kernel: NativeKernel, batch: Batch[Any], rows: InC) -> None:
+    def __init__(self, kernel: NativeBackend, batch: Batch[Any], rows: NativeBatch) -> None:
         self.is_done = False
         self.is_cut_short = False
-        self._kernel = kernel
+        self._backend = kernel
         self._descriptors = batch.descriptors
         self._rows = rows
         self._verdicts = rows.result.verdicts
-        self._work: Work | None = None
-        self._left: list[int] = []
+        self._work: RowProcessor | None = None
+        self._deferred_rows: list[int] = []
         self._is_cancelled = False
         for descriptor in self._descriptors:
             kernel.pins.pin(descriptor)
@@ -92,7 +92,7 @@ class NativeTicket(Generic[Result]):
         return cast(Result, result)
 
     @property
-    def is_in_python(self) -> bool:
+    def has_deferred_rows(self) -> bool:
         """True if the C code is done with the batch and deferred rows remain."""
         return not self.is_done and self._work is not None
 
@@ -104,20 +104,20 @@ class NativeTicket(Generic[Result]):
             self._verdicts.moved = _lib.pk_moved(batch)  # read after pk_is_done, or the last rows might be missing
             if not is_done:
                 return
-            self._take_over(batch)
-        rows, self._left = self._left[:FILES_AT_ONCE], self._left[FILES_AT_ONCE:]
+            self._prepare_deferred_rows(batch)
+        rows, self._deferred_rows = self._deferred_rows[:FILES_PER_POLL], self._deferred_rows[FILES_PER_POLL:]
         try:
             for row in rows:
                 self._work.run(row, row + 1)  # type: ignore[union-attr]
         except BaseException:  # not an error of a row; for example, no memory
             self.cancel()
             raise
-        if self._work is not None and self._work.is_full and Code.PENDING in self._verdicts.codes:
+        if self._work is not None and self._work.is_target_full and RowCode.PENDING in self._verdicts.codes:
             self.cancel()
-        elif not self._left:
-            self.end()
+        elif not self._deferred_rows:
+            self.finish()
 
-    def _take_over(self, batch: Any) -> None:
+    def _prepare_deferred_rows(self, batch: Any) -> None:
         """Complete the result of the C code, and prepare the deferred rows.
 
         If it raises an exception, the state is unchanged and the next ``advance`` tries again.
@@ -125,16 +125,16 @@ class NativeTicket(Generic[Result]):
         codes = self._verdicts.codes
         self.is_cut_short = bool(batch.cancelled)
         if DEFERRED in codes:
-            self._kernel.learn()
-        self._rows.finish()
+            self._backend.learn_xattrs()
+        self._rows.complete_result()
         if DEFERRED in codes:
             self.is_cut_short = self.is_cut_short or self._is_cancelled
             deferred = [row for row, code in enumerate(codes) if code == DEFERRED]
             if not self.is_cut_short:
-                self._work = self._rows.careful()
-                self._left = deferred
+                self._work = self._rows.make_row_processor()
+                self._deferred_rows = deferred
             for row in deferred:
-                codes[row] = Code.CANCELLED if self.is_cut_short else Code.PENDING
+                codes[row] = RowCode.CANCELLED if self.is_cut_short else RowCode.PENDING
         _lib.pk_release(batch)
 
     def cancel(self) -> None:
@@ -143,49 +143,49 @@ class NativeTicket(Generic[Result]):
             return
         if self._work is None:
             self._is_cancelled = True
-            _lib.pk_cancel(self._kernel.in_c, self._rows.batch)
+            _lib.pk_cancel(self._backend.handle, self._rows.batch)
             self.advance()
             return
         self.is_cut_short = True
         codes = self._verdicts.codes
-        codes[:] = bytes(code or Code.CANCELLED for code in codes)
-        self._left.clear()
-        self.end()
+        codes[:] = bytes(code or RowCode.CANCELLED for code in codes)
+        self._deferred_rows.clear()
+        self.finish()
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Mark the ticket as done and unpin its descriptors."""
         if not self.is_done:
             self.is_done = True
             for descriptor in self._descriptors:
-                self._kernel.pins.unpin(descriptor)
+                self._backend.pins.unpin(descriptor)
 
 
-class NativeKernel:
-    """The C backend, an implementation of ``pcopy.fsio.kernel.interface.Kernel``."""
+class NativeBackend:
+    """The C backend, an implementation of ``pcopy.fsio.kernel.interface.Backend``."""
 
     name = "c"
-    enters = True
+    has_directory_batches = True
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: BackendSettings) -> None:
         """Create the backend, without threads.
 
         Raise ``MemoryError``, or ``OSError`` if there is no descriptor for ``wake``.
         """
         self._settings = settings
         self._digest_size = len(settings.digest(b"")) if settings.digest is not None else 0
-        self.pins = Pins()
-        self.wake = EventWake()
+        self.pins = PinnedDescriptors()
+        self.wake = EventWakeDescriptor()
         self._algorithm: int = _lib.pk_find_digest(settings.hash_name.encode()) if settings.hash_name else 0
         digest = _ffi.new("pk_digest *", (self._digest_size, self._algorithm, settings.block_size))
-        self.in_c: Any = _lib.pk_open(self.wake.fileno(), digest[0])
-        if self.in_c == _ffi.NULL:
+        self.handle: Any = _lib.pk_open(self.wake.fileno(), digest[0])
+        if self.handle == _ffi.NULL:
             raise MemoryError
-        self.pool = NativePool(self.in_c)
-        self._waiting: list[NativeTicket[Any]] = []
-        self._unknown = _ffi.new("char[256]")
+        self.pool = NativeThreadPool(self.handle)
+        self._tickets: list[NativeTicket[Any]] = []
+        self._unknown_xattr = _ffi.new("char[256]")
         # Otherwise each of the first batches would meet one unknown attribute.
-        for name in EACH_FILE_ON_LUSTRE:
-            _lib.pk_learn(self.in_c, name, self._what_of(name))
+        for name in XATTRS_OF_LUSTRE_FILES:
+            _lib.pk_learn(self.handle, name, self._xattr_treatment(name))
         self._listing: Any = _ffi.new("pk_listing *")
         self._opened: Any = _ffi.new("pk_opened *")
         self._names: Any = b""
@@ -193,43 +193,43 @@ class NativeKernel:
         self._inodes: Any = b""
 
     @property
-    def works_here(self) -> bool:
+    def runs_in_poll(self) -> bool:
         return not self.pool.threads
 
     def submit(self, batch: Batch[Result]) -> Ticket[Result]:
-        if isinstance(batch, Decide):
-            decided: Any = Decided(decide_rows(batch.policy, batch.sources, batch.targets))
-            return DoneTicket(decided)
-        if isinstance(batch, List):
-            listed: Any = self._list(batch)
-            return DoneTicket(listed)
-        if isinstance(batch, SyncDirectories) and self.works_here:
+        if isinstance(batch, PlanCopies):
+            decided: Any = PlanCopiesResult(copy_plans(batch.policy, batch.sources, batch.targets))
+            return FinishedTicket(decided)
+        if isinstance(batch, ListNames):
+            listed: Any = self._list_names(batch)
+            return FinishedTicket(listed)
+        if isinstance(batch, SyncDirectories) and self.runs_in_poll:
             synced: Any = sync_directories(batch)
-            return DoneTicket(synced)
-        if not self._waiting:
-            self.pool.heed()
-        rows = self._in_c(batch)
-        rows.batch.at_once = self.pool.at_once(rows.batch.rows)
-        fills_tally = isinstance(batch, Look) and batch.tally is not None
-        if fills_tally and not self.works_here:
+            return FinishedTicket(synced)
+        if not self._tickets:
+            self.pool.apply_request()
+        rows = self._native_batch(batch)
+        rows.batch.at_once = self.pool.max_modifying_rows(rows.batch.rows)
+        fills_tally = isinstance(batch, ListDirectories) and batch.column_sums is not None
+        if fills_tally and not self.runs_in_poll:
             rows.batch.tree.tally, fills_tally = _ffi.NULL, False  # no lock protects it against threads
         ticket: NativeTicket[Any] = NativeTicket(self, batch, rows)
-        if number := _lib.pk_submit(self.in_c, rows.batch):
-            ticket.end()
+        if number := _lib.pk_submit(self.handle, rows.batch):
+            ticket.finish()
             raise MemoryError if number == errno.ENOMEM else ValueError("there is not one name for each row")
-        self._waiting.append(ticket)
+        self._tickets.append(ticket)
         if fills_tally:
-            self.pool.may_begin = False
+            self.pool.can_start_threads = False
         return ticket
 
-    def _in_c(self, batch: Batch[Any]) -> InC:
+    def _native_batch(self, batch: Batch[Any]) -> NativeBatch:
         """Return the batch, converted to pointers for the C code."""
-        if isinstance(batch, (Bare, Members)):
-            return PlainInC(self._settings, batch)
-        rows = directories_in_c(self._settings, batch)
-        return rows or in_c(self._settings, batch, self._digest_size, has_digest=bool(self._algorithm))
+        if isinstance(batch, (FindWithoutXattrs, ReadMembers)):
+            return NativeWithoutFallback(self._settings, batch)
+        rows = native_directory_batch(self._settings, batch)
+        return rows or native_batch(self._settings, batch, self._digest_size, has_digest=bool(self._algorithm))
 
-    def open_directory(self, around: int, name: bytes, flags: int, wants_mark: bool) -> Opened | None:
+    def open_directory(self, around: int, name: bytes, flags: int, wants_mark: bool) -> OpenedDirectory | None:
         opened = self._opened
         descriptor = _lib.pk_open_directory(around, name, flags, wants_mark, opened)
         if descriptor < 0:
@@ -237,44 +237,44 @@ class NativeKernel:
         mark = _ffi.buffer(opened.mark)[1 : opened.mark[0] + 1] if opened.mark[0] else b""
         return descriptor, opened.device, opened.inode, mark
 
-    def tally(self, bounds: Sequence[int]) -> NativeTally:
-        from pcopy.fsio.kernel.native_tally import NativeTally  # imported here because few tools need it
+    def new_column_sums(self, bounds: Sequence[int]) -> NativeColumnSums:
+        from pcopy.fsio.kernel.native_tally import NativeColumnSums  # imported here because few tools need it
 
-        return NativeTally(bounds)
+        return NativeColumnSums(bounds)
 
-    def _list(self, batch: List) -> Listed:
-        """Return the result of a ``List`` batch, which is carried out immediately: most directories take one system
-        call."""
-        listing = batch.going_on or self._listing
-        if batch.going_on is None:
+    def _list_names(self, batch: ListNames) -> ListResult:
+        """Return the result of a ``ListNames`` batch, which is carried out immediately: most directories take one
+        system call."""
+        listing = batch.listing_state or self._listing
+        if batch.listing_state is None:
             listing.at = listing.end = listing.has_begun = listing.is_over = 0
-        listed = Listed(Verdicts(1))
-        if len(self._names) < batch.most * _LONGEST_NAME:
-            self._names = _ffi.new("char[]", batch.most * _LONGEST_NAME)
-            self._kinds, self._inodes = _ffi.new("uint8_t[]", batch.most), _ffi.new("uint64_t[]", batch.most)
-        details = (self._kinds, self._inodes) if batch.detailed else (_ffi.NULL, _ffi.NULL)
-        number = _lib.pk_list(batch.directory, listing, self._names, len(self._names), *details, batch.most)
+        listed = ListResult(Verdicts(1))
+        if len(self._names) < batch.max_names * _MAX_NAME_BYTES:
+            self._names = _ffi.new("char[]", batch.max_names * _MAX_NAME_BYTES)
+            self._kinds, self._inodes = _ffi.new("uint8_t[]", batch.max_names), _ffi.new("uint64_t[]", batch.max_names)
+        details = (self._kinds, self._inodes) if batch.is_detailed else (_ffi.NULL, _ffi.NULL)
+        number = _lib.pk_list(batch.directory, listing, self._names, len(self._names), *details, batch.max_names)
         if number < 0:
-            code = Code.UNREAD if batch.on_source else Code.FAILED
-            listed.verdicts.set(0, code, listing_problem(-number))
+            code = RowCode.SOURCE_FAILED if batch.on_source else RowCode.FAILED
+            listed.verdicts.set_code_and_problem(0, code, listing_problem(-number))
             return listed
-        listed.verdicts.codes[0] = Code.DONE
-        listed.number = number
+        listed.verdicts.codes[0] = RowCode.DONE
+        listed.name_count = number
         listed.names = _ffi.buffer(self._names, listing.used)[:]
-        if batch.detailed:
+        if batch.is_detailed:
             listed.kinds = _ffi.buffer(self._kinds, number)[:]
             listed.inodes = array("Q", _ffi.buffer(self._inodes, number * 8)[:])
         if not listing.is_over:
             if listing is self._listing:  # ``rest`` continues with this structure, so other listings need a new one
                 self._listing = _ffi.new("pk_listing *")
-            listed.rest = List(batch.directory, batch.most, batch.detailed, batch.on_source, listing)
+            listed.next_batch = ListNames(batch.directory, batch.max_names, batch.is_detailed, batch.on_source, listing)
         return listed
 
     def poll(self) -> list[Ticket[Any]]:
-        waiting = self._waiting
+        waiting = self._tickets
         if not waiting:
             return []
-        _lib.pk_poll(self.in_c, NANOSECONDS_AT_ONCE)
+        _lib.pk_poll(self.handle, POLL_NANOSECONDS)
         try:
             for ticket in waiting:
                 if not ticket.is_done:
@@ -282,39 +282,39 @@ class NativeKernel:
         finally:
             done: list[Ticket[Any]] = [ticket for ticket in waiting if ticket.is_done]
             waiting[:] = [ticket for ticket in waiting if not ticket.is_done]
-            self.pool.may_begin = self.pool.may_begin or not waiting
-        if not self.works_here and any(ticket.is_in_python for ticket in waiting):
+            self.pool.can_start_threads = self.pool.can_start_threads or not waiting
+        if not self.runs_in_poll and any(ticket.has_deferred_rows for ticket in waiting):
             self.wake.set()  # deferred rows are processed in poll, and no C thread wakes the caller for them
         return done
 
-    def learn(self) -> None:
+    def learn_xattrs(self) -> None:
         """Tell the C code how to treat the extended attributes that it has met and does not know."""
-        while _lib.pk_unknown(self.in_c, self._unknown):
-            name = _ffi.string(self._unknown)
-            _lib.pk_learn(self.in_c, self._unknown, self._what_of(name))
+        while _lib.pk_unknown(self.handle, self._unknown_xattr):
+            name = _ffi.string(self._unknown_xattr)
+            _lib.pk_learn(self.handle, self._unknown_xattr, self._xattr_treatment(name))
 
-    def _what_of(self, name: bytes) -> int:
+    def _xattr_treatment(self, name: bytes) -> int:
         """Return how the C code has to treat an extended attribute: copy it, ignore it, or 0 to leave files with it to
         Python."""
-        if name.startswith(_FOR_PYTHON):
+        if name.startswith(_PYTHON_ONLY_XATTRS):
             return 0
         text_name = os.fsdecode(name)
-        if not is_copied(text_name, self._settings.preserve):
+        if not is_xattr_copied(text_name, self._settings.preserve):
             return int(_lib.PK_LEAVE)
-        return int(_lib.PK_KEEP) if kind_of(text_name) is Kind.OWN else 0
+        return int(_lib.PK_KEEP) if xattr_kind(text_name) is XattrKind.ORDINARY else 0
 
     def close(self) -> None:
-        for ticket in self._waiting:
+        for ticket in self._tickets:
             ticket.cancel()
-        while self._waiting:
+        while self._tickets:
             self.poll()
-            if not self.works_here and self._waiting:
-                _await(self.wake)
+            if not self.runs_in_poll and self._tickets:
+                _wait_for_wake(self.wake)
         self.pool.close()
         self.wake.close()  # last, because the threads write to this descriptor
 
 
-def _await(wake: EventWake) -> None:
+def _wait_for_wake(wake: EventWakeDescriptor) -> None:
     """Wait for up to one second until the backend has something to do in ``poll``."""
     import select
 

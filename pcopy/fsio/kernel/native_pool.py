@@ -8,82 +8,84 @@ from typing import Any
 
 from pcopy.fsio.kernel import _native
 from pcopy.fsio.kernel.columns import OPERATIONS
-from pcopy.fsio.kernel.interface import Doing, Load
+from pcopy.fsio.kernel.interface import PoolLoad, RowInProgress
 
 _ffi, _lib = _native.ffi, _native.lib
 
 MOST_THREADS = 64
 """Largest number of threads of one process, which is the size of a table in C."""
 
-ROWS_OF_ONE = 8
+ROWS_PER_DIRECTORY = 8
 """Number of rows that may modify one directory at the same time, on one host.
 
 The operating system makes the changes of one directory one after the other, so that more threads would only wait.
 """
 
-LARGE_DIRECTORY = 128
+LARGE_DIRECTORY_ROWS = 128
 """Number of rows from which a batch may be part of a large directory in which other ranks of this host work, too."""
 
 
-class NativePool:
-    """The thread pool of the C backend, an implementation of ``pcopy.fsio.kernel.interface.Pool``."""
+class NativeThreadPool:
+    """The thread pool of the C backend, an implementation of ``pcopy.fsio.kernel.interface.ThreadPool``."""
 
     def __init__(self, in_c: Any) -> None:
         """Create a pool without threads. ``in_c`` is the pointer that ``pk_open`` returned."""
         self.threads = 0
-        self.may_begin = True
+        self.can_start_threads = True
         """True if the first threads may be started now. False while a tally is filled, which no lock protects."""
-        self._in_c = in_c
-        self._share = ROWS_OF_ONE  # the part of ROWS_OF_ONE that this process may use in a large directory
+        self._handle = in_c
+        self._rows_in_large_directory = (
+            ROWS_PER_DIRECTORY  # the part of ROWS_OF_ONE that this process may use in a large directory
+        )
         self._modifying = 0
-        self._wanted = 0
+        self._requested_threads = 0
         self._load = _ffi.new("pk_load *")
-        self._doing = _ffi.new("pk_doing *")
-        self._looking = allocate_lock()
+        self._oldest_row = _ffi.new("pk_doing *")
+        self._oldest_row_lock = allocate_lock()
 
-    def want(self, threads: int) -> None:
-        self._wanted = min(threads, MOST_THREADS)
-        if self._wanted and (self.threads or self.may_begin):
-            self.set(self._wanted)
+    def request_threads(self, threads: int) -> None:
+        self._requested_threads = min(threads, MOST_THREADS)
+        if self._requested_threads and (self.threads or self.can_start_threads):
+            self.set_threads(self._requested_threads)
 
-    def limit(self, ranks: int, modifying: int) -> None:
-        self._share = max(1, ROWS_OF_ONE // ranks)
+    def set_limits(self, ranks: int, modifying: int) -> None:
+        self._rows_in_large_directory = max(1, ROWS_PER_DIRECTORY // ranks)
         self._modifying = modifying
 
-    def heed(self) -> None:
+    def apply_request(self) -> None:
         """Apply the requested number of threads. The caller makes sure that no ticket is in progress."""
-        if self._wanted != self.threads:
-            self.set(self._wanted)
+        if self._requested_threads != self.threads:
+            self.set_threads(self._requested_threads)
 
-    def set(self, threads: int) -> None:
+    def set_threads(self, threads: int) -> None:
         """Set the number of threads immediately. If the system refuses threads, there are fewer in the end."""
-        self.threads = self._wanted = int(_lib.pk_set_threads(self._in_c, threads, self._modifying))
+        self.threads = self._requested_threads = int(_lib.pk_set_threads(self._handle, threads, self._modifying))
 
-    def at_once(self, rows: int) -> int:
+    def max_modifying_rows(self, rows: int) -> int:
         """Return how many rows of a batch of ``rows`` rows may modify its directory at the same time."""
-        return ROWS_OF_ONE if rows < LARGE_DIRECTORY else self._share
+        return ROWS_PER_DIRECTORY if rows < LARGE_DIRECTORY_ROWS else self._rows_in_large_directory
 
-    def load(self) -> Load:
+    def load(self) -> PoolLoad:
         load = self._load
-        _lib.pk_measure(self._in_c, load)
-        return Load(load.busy / 1e9, load.wall / 1e9, load.processor / 1e9, load.operations)
+        _lib.pk_measure(self._handle, load)
+        return PoolLoad(load.busy / 1e9, load.wall / 1e9, load.processor / 1e9, load.operations)
 
-    def oldest(self) -> Doing | None:
-        with self._looking:  # another thread may call this while the pool is closed
-            doing = self._doing
-            if self._in_c is None or not _lib.pk_oldest(self._in_c, doing):
+    def oldest_row(self) -> RowInProgress | None:
+        with self._oldest_row_lock:  # another thread may call this while the pool is closed
+            doing = self._oldest_row
+            if self._handle is None or not _lib.pk_oldest(self._handle, doing):
                 return None
-            path = os.path.join(_path_of(doing.directory), _ffi.string(doing.name))
-            return Doing(doing.since / 1e9, OPERATIONS[doing.operation], path)
+            path = os.path.join(_directory_path(doing.directory), _ffi.string(doing.name))
+            return RowInProgress(doing.since / 1e9, OPERATIONS[doing.operation], path)
 
     def close(self) -> None:
         """Wait until all threads have ended, and release the C structures."""
-        with self._looking:
-            _lib.pk_close(self._in_c)
-            self._in_c = None
+        with self._oldest_row_lock:
+            _lib.pk_close(self._handle)
+            self._handle = None
 
 
-def _path_of(directory: int) -> bytes:
+def _directory_path(directory: int) -> bytes:
     """Return the path of a directory without asking a file server; empty if the operating system does not know it."""
     try:
         return os.readlink(b"/proc/self/fd/%d" % directory)

@@ -1,4 +1,4 @@
-"""Sums over columns, computed in C (``pcopy.fsio.kernel.interface.Tally``)."""
+"""Sums over columns, computed in C (``pcopy.fsio.kernel.interface.ColumnSums``)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pcopy.fsio.kernel.columns import ATIME, BLOCKS, LINKS, MODE, MTIME, SIZE, R
 
 _ffi, _lib = _native.ffi, _native.lib
 
-_NEEDED = MODE | LINKS | SIZE | BLOCKS | ATIME | MTIME
+_REQUIRED_COLUMNS = MODE | LINKS | SIZE | BLOCKS | ATIME | MTIME
 """The columns that the sums need."""
 _COLUMNS = (
     ("mode", "uint32_t[]"),
@@ -22,35 +22,35 @@ _COLUMNS = (
 )
 
 
-class NativeTally:
-    """An implementation of ``pcopy.fsio.kernel.interface.Tally`` in C."""
+class NativeColumnSums:
+    """An implementation of ``pcopy.fsio.kernel.interface.ColumnSums`` in C."""
 
     def __init__(self, bounds: Sequence[int]) -> None:
-        self._tally: Any = _ffi.new("pk_tally *")
-        self._tally.bounds = list(bounds)
+        self._struct: Any = _ffi.new("pk_tally *")
+        self._struct.bounds = list(bounds)
 
     @property
-    def pointer(self) -> Any:
-        return self._tally
+    def c_struct(self) -> Any:
+        return self._struct
 
-    def add(self, rows: Rows, kinds: bytes) -> tuple[int, int, int] | None:
-        if _NEEDED & ~rows.mask or len(rows) != len(kinds):
+    def add_rows(self, rows: Rows, kinds: bytes) -> tuple[int, int, int] | None:
+        if _REQUIRED_COLUMNS & ~rows.mask or len(rows) != len(kinds):
             raise ValueError("a column is missing or does not have all rows")
         columns = [_ffi.from_buffer(pointer, getattr(rows, name)) for name, pointer in _COLUMNS]
         for (name, _), column in zip(_COLUMNS, columns, strict=True):
             if len(column) != len(kinds):
                 raise ValueError(f"the column {name} has {len(column)} rows, another number than ``kinds``")
-        tally = self._tally
+        tally = self._struct
         if _lib.pk_tally_add(tally, kinds, len(kinds), *columns):
             return None
         return tally.last_bytes, tally.last_allocated, tally.last_largest
 
     def sums(self) -> dict[str, int]:
-        tally = self._tally
+        tally = self._struct
         names = ("bytes", "allocated", "holes", "sparse", "hard_linked", "set_id", "world_writable", "future")
         return {name: getattr(tally, name) for name in names}
 
-    def classes(self) -> dict[str, dict[int, int]]:
+    def histograms(self) -> dict[str, dict[int, int]]:
         names = ("sizes", "size_bytes", "modified", "modified_bytes", "read")
-        columns = ((name, list(getattr(self._tally, name))) for name in names)
+        columns = ((name, list(getattr(self._struct, name))) for name in names)
         return {name: {each: number for each, number in enumerate(column) if number} for name, column in columns}

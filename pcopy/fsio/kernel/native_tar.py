@@ -11,15 +11,15 @@ from pcopy.named import NamedTuple
 
 _ffi, _lib = _native.ffi, _native.lib
 
-MOST = 4096
+MAX_MEMBERS = 4096
 """Largest number of members that one call of the C code finds."""
-KEYS = 1 << 20
+KEY_BUFFER_BYTES = 1 << 20
 """Bytes of memory for the keys of these members."""
-VALUE = 8 * int(_lib.PK_TAR_WORDS)
+VALUE_BYTES = 8 * int(_lib.PK_TAR_WORDS)
 """Bytes of the value of one member."""
 
 
-class PlainMembers(NamedTuple):
+class SimpleMembers(NamedTuple):
     """Consecutive members of an archive with simple headers.
 
     Fields:
@@ -33,13 +33,13 @@ class PlainMembers(NamedTuple):
 
     keys: list[bytes]
     values: list[bytes]
-    begins: list[int]
+    directory_starts: list[int]
     bytes: int
-    at: int
-    is_unread: bool
+    next_offset: int
+    needs_more_data: bool
 
 
-class TarHeaders:
+class TarHeaderParser:
     """A parser for the headers of tar archives."""
 
     def __init__(self, lookup: Callable[[str, str], int | None] | None) -> None:
@@ -53,21 +53,21 @@ class TarHeaders:
         self._lookup = lookup
         self._tar: Any = _ffi.new("pk_tar *")
         self._tar.is_numeric = lookup is None
-        self._values = bytearray(MOST * VALUE)
-        self._key_ends, self._begins = array("I", [0]) * MOST, array("I", [0]) * MOST
-        self._keys = bytearray(KEYS)
+        self._values = bytearray(MAX_MEMBERS * VALUE_BYTES)
+        self._key_ends, self._directory_starts = array("I", [0]) * MAX_MEMBERS, array("I", [0]) * MAX_MEMBERS
+        self._keys = bytearray(KEY_BUFFER_BYTES)
         self._offsets = array("Q")
         tar = self._tar
-        tar.most, tar.keys_size = MOST, KEYS
-        self._kept = (
+        tar.most, tar.keys_size = MAX_MEMBERS, KEY_BUFFER_BYTES
+        self._pointers = (
             _ffi.from_buffer("uint64_t[]", self._values),
             _ffi.from_buffer("uint32_t[]", self._key_ends),
-            _ffi.from_buffer("uint32_t[]", self._begins),
+            _ffi.from_buffer("uint32_t[]", self._directory_starts),
             _ffi.from_buffer("char[]", self._keys),
         )
-        tar.values, tar.key_ends, tar.begins, tar.keys = self._kept
+        tar.values, tar.key_ends, tar.begins, tar.keys = self._pointers
 
-    def find(self, data: bytes, start: int, at: int, end: int) -> PlainMembers:
+    def parse_members(self, data: bytes, start: int, at: int, end: int) -> SimpleMembers:
         """Return the simple members whose headers begin in a part of the archive.
 
         Args:
@@ -78,29 +78,29 @@ class TarHeaders:
         """
         tar = self._tar
         tar.at, tar.end = at, end
-        self._hold(data, start)
+        self._set_data(data, start)
         keys, values, begins, size = list[bytes](), list[bytes](), list[int](), 0
         while True:
             _lib.pk_tar_members(tar)
             number = tar.members
             if number:
-                begins += [each + len(keys) for each in self._begins[: tar.directories]]
+                begins += [each + len(keys) for each in self._directory_starts[: tar.directories]]
                 ends = self._key_ends[:number].tolist()
-                joined, packed = bytes(self._keys[: ends[-1]]), bytes(self._values[: number * VALUE])
+                joined, packed = bytes(self._keys[: ends[-1]]), bytes(self._values[: number * VALUE_BYTES])
                 keys += [joined[one:other] for one, other in zip([0, *ends[:-1]], ends, strict=True)]
-                values += [packed[offset : offset + VALUE] for offset in range(0, len(packed), VALUE)]
+                values += [packed[offset : offset + VALUE_BYTES] for offset in range(0, len(packed), VALUE_BYTES)]
                 size += tar.bytes
-            if not (tar.why == _lib.PK_TAR_ROOM and number) and not self._learn():
-                return PlainMembers(keys, values, begins, size, tar.at, tar.why == _lib.PK_TAR_MORE)
+            if not (tar.why == _lib.PK_TAR_ROOM and number) and not self._look_up_owner():
+                return SimpleMembers(keys, values, begins, size, tar.at, tar.why == _lib.PK_TAR_MORE)
 
-    def _hold(self, data: bytes, start: int) -> None:
+    def _set_data(self, data: bytes, start: int) -> None:
         """Give the C code a pointer to the data, and keep the data alive."""
         tar = self._tar
         tar.start, tar.size = start, len(data)
         self._data = _ffi.from_buffer("uint8_t[]", data)
         tar.data = self._data
 
-    def _learn(self) -> bool:
+    def _look_up_owner(self) -> bool:
         """Look up the user or group at which the C code stopped. Return False if it stopped for another reason, or if
         its table is full."""
         tar = self._tar
@@ -116,13 +116,13 @@ class TarHeaders:
         table.number += 1
         return True
 
-    def skim(self, data: bytes, start: int, at: int) -> tuple[Sequence[int], int]:
+    def member_offsets(self, data: bytes, start: int, at: int) -> tuple[Sequence[int], int]:
         """Return the offsets at which members of any type begin, and the offset to continue from. The arguments are
         those of ``find``."""
         if not self._offsets:
-            self._offsets = array("Q", [0]) * MOST
+            self._offsets = array("Q", [0]) * MAX_MEMBERS
         tar = self._tar
         tar.at = at
-        self._hold(data, start)
+        self._set_data(data, start)
         number = _lib.pk_tar_skim(tar, _ffi.from_buffer("uint64_t[]", self._offsets))
         return self._offsets[:number], tar.at

@@ -8,53 +8,53 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from pcopy.fsio.directories import Pins, nothing
+from pcopy.fsio.directories import PinnedDescriptors, open_nothing
 from pcopy.fsio.kernel.batches import (
     Batch,
-    Compare,
-    Copy,
-    Judged,
-    List,
-    Make,
-    Mend,
-    MendPlain,
-    Read,
-    Remove,
-    Stat,
+    BatchResult,
+    CompareXattrs,
+    CopySmallFiles,
+    CreateSmallFiles,
+    ListNames,
+    ReadSmallFiles,
+    RemoveItems,
+    SetMetadata,
+    SetUniformMetadata,
+    StatNames,
     SyncDirectories,
-    Trial,
+    TrialCalls,
 )
-from pcopy.fsio.kernel.columns import Code
-from pcopy.fsio.kernel.copy_rows import Copying
-from pcopy.fsio.kernel.decide import Decide, Decided, decide_rows
-from pcopy.fsio.kernel.interface import Pool, Settings, Ticket, Wake
-from pcopy.fsio.kernel.item_rows import Comparing, Listing, Reading, Removing, Stating, sync_directories
+from pcopy.fsio.kernel.columns import RowCode
+from pcopy.fsio.kernel.copy_rows import CopyRows
+from pcopy.fsio.kernel.decide import PlanCopies, PlanCopiesResult, copy_plans
+from pcopy.fsio.kernel.interface import BackendSettings, ThreadPool, Ticket, WakeDescriptor
+from pcopy.fsio.kernel.item_rows import CompareXattrsRows, ListRows, ReadRows, RemoveRows, StatRows, sync_directories
 
-FILES_AT_ONCE = 8
+FILES_PER_POLL = 8
 """Number of files that one ``poll`` copies, reads, changes or removes."""
 
-NAMES_AT_ONCE = 32
+NAMES_PER_POLL = 32
 """Number of names that one ``poll`` reads the status of, or compares."""
 
 Result = TypeVar("Result")
 
 
-class Work(Protocol):
+class RowProcessor(Protocol):
     """The code that processes the rows of one batch."""
 
     @property
-    def result(self) -> Judged:
+    def result(self) -> BatchResult:
         """The result of the batch, which ``run`` fills in."""
 
     @property
-    def is_full(self) -> bool:
+    def is_target_full(self) -> bool:
         """True if the target has no space left, so that all further rows would fail."""
 
     def run(self, start: int, end: int) -> None:
         """Process the rows from ``start`` up to, but not including, ``end``, and set the verdict of each."""
 
 
-class DoneTicket(Generic[Result]):
+class FinishedTicket(Generic[Result]):
     """The ticket of a batch that was carried out during ``submit``."""
 
     is_done = True
@@ -70,13 +70,13 @@ class DoneTicket(Generic[Result]):
 class RowTicket(Generic[Result]):
     """The ticket of a batch that is processed ``step`` rows at a time."""
 
-    def __init__(self, work: Work, step: int, descriptors: tuple[int, ...], pins: Pins) -> None:
+    def __init__(self, work: RowProcessor, step: int, descriptors: tuple[int, ...], pins: PinnedDescriptors) -> None:
         self.is_done = False
         self.is_cut_short = False
         self._work = work
         self._verdicts = work.result.verdicts
-        self._step = step
-        self._next = 0
+        self._rows_per_step = step
+        self._next_row = 0
         self._descriptors = descriptors
         self._pins = pins
         for descriptor in descriptors:
@@ -93,102 +93,102 @@ class RowTicket(Generic[Result]):
         An exception here does not belong to a row: the ticket is cancelled, and the exception is raised to the caller.
         """
         rows = len(self._verdicts)
-        start, self._next = self._next, min(self._next + self._step, rows)
+        start, self._next_row = self._next_row, min(self._next_row + self._rows_per_step, rows)
         try:
-            self._work.run(start, self._next)
+            self._work.run(start, self._next_row)
         except BaseException:  # not an error of a row; for example, no memory
             self.cancel()
             raise
-        if self._work.is_full and Code.PENDING in self._verdicts.codes:
+        if self._work.is_target_full and RowCode.PENDING in self._verdicts.codes:
             self.cancel()
-        elif self._next == rows:
-            self._end()
+        elif self._next_row == rows:
+            self._finish()
 
     def cancel(self) -> None:
         """Give all rows that have not been started the code ``CANCELLED``."""
         if not self.is_done:
             self.is_cut_short = True
             codes = self._verdicts.codes
-            codes[:] = bytes(code or Code.CANCELLED for code in codes)
-            self._end()
+            codes[:] = bytes(code or RowCode.CANCELLED for code in codes)
+            self._finish()
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         self.is_done = True
         for descriptor in self._descriptors:
             self._pins.unpin(descriptor)
 
 
-class PythonKernel:
-    """The Python backend, an implementation of ``pcopy.fsio.kernel.interface.Kernel`` with Python's own system calls.
+class PythonBackend:
+    """The Python backend, an implementation of ``pcopy.fsio.kernel.interface.Backend`` with Python's own system calls.
 
-    It has no threads: ``poll`` processes some rows of the oldest ticket. ``Decide`` and ``SyncDirectories`` are carried
-    out during ``submit``.
+    It has no threads: ``poll`` processes some rows of the oldest ticket. ``PlanCopies`` and ``SyncDirectories`` are
+    carried out during ``submit``.
     """
 
     name = "python"
-    enters = False
-    wake: Wake | None = None
-    pool: Pool | None = None
-    works_here = True
+    has_directory_batches = False
+    wake: WakeDescriptor | None = None
+    pool: ThreadPool | None = None
+    runs_in_poll = True
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: BackendSettings) -> None:
         self._settings = settings
         self._digest_size = len(settings.digest(b"")) if settings.digest is not None else 0
-        self.pins = Pins()
-        self._waiting: list[RowTicket[object]] = []
+        self.pins = PinnedDescriptors()
+        self._tickets: list[RowTicket[object]] = []
 
-    open_directory = staticmethod(nothing)
+    open_directory = staticmethod(open_nothing)
 
-    def tally(self, bounds: Sequence[int]) -> None:
+    def new_column_sums(self, bounds: Sequence[int]) -> None:
         """Return None: this backend has no sums over columns."""
 
     def submit(self, batch: Batch[Result]) -> Ticket[Result]:
-        if isinstance(batch, Decide):
-            decided: Any = Decided(decide_rows(batch.policy, batch.sources, batch.targets))
-            return DoneTicket(decided)
+        if isinstance(batch, PlanCopies):
+            decided: Any = PlanCopiesResult(copy_plans(batch.policy, batch.sources, batch.targets))
+            return FinishedTicket(decided)
         if isinstance(batch, SyncDirectories):
             synced: Any = sync_directories(batch)
-            return DoneTicket(synced)
-        work, step = self._work(batch)
+            return FinishedTicket(synced)
+        work, step = self._row_processor(batch)
         ticket: RowTicket[Any] = RowTicket(work, step, batch.descriptors, self.pins)
-        self._waiting.append(ticket)
+        self._tickets.append(ticket)
         return ticket
 
-    def _work(self, batch: Batch[Any]) -> tuple[Work, int]:
+    def _row_processor(self, batch: Batch[Any]) -> tuple[RowProcessor, int]:
         """Return the code that processes the rows of a batch, and the number of rows per ``poll``."""
         settings, size = self._settings, self._digest_size
-        work: Work
+        work: RowProcessor
         match batch:
-            case List():
-                work, step = Listing(batch), 1
-            case Stat():
-                work, step = Stating(batch), NAMES_AT_ONCE
-            case Copy():
-                work, step = Copying(settings, batch, size), FILES_AT_ONCE
-            case Read():
-                work, step = Reading(settings, batch, size), FILES_AT_ONCE
-            case Remove():
-                work, step = Removing(batch), FILES_AT_ONCE
-            case Mend() | MendPlain():
-                from pcopy.fsio.kernel.mend_rows import mending  # imported here because copies do not need it
+            case ListNames():
+                work, step = ListRows(batch), 1
+            case StatNames():
+                work, step = StatRows(batch), NAMES_PER_POLL
+            case CopySmallFiles():
+                work, step = CopyRows(settings, batch, size), FILES_PER_POLL
+            case ReadSmallFiles():
+                work, step = ReadRows(settings, batch, size), FILES_PER_POLL
+            case RemoveItems():
+                work, step = RemoveRows(batch), FILES_PER_POLL
+            case SetMetadata() | SetUniformMetadata():
+                from pcopy.fsio.kernel.mend_rows import metadata_rows  # imported here because copies do not need it
 
-                work, step = mending(batch), FILES_AT_ONCE
-            case Compare():
-                work, step = Comparing(settings, batch), NAMES_AT_ONCE
-            case Make():
-                from pcopy.fsio.kernel.make_rows import Making  # imported here because copies do not need it
+                work, step = metadata_rows(batch), FILES_PER_POLL
+            case CompareXattrs():
+                work, step = CompareXattrsRows(settings, batch), NAMES_PER_POLL
+            case CreateSmallFiles():
+                from pcopy.fsio.kernel.make_rows import CreateRows  # imported here because copies do not need it
 
-                work, step = Making(settings, batch), FILES_AT_ONCE
-            case Trial():
-                from pcopy.fsio.kernel.trial_rows import Trying  # imported here because copies do not need it
+                work, step = CreateRows(settings, batch), FILES_PER_POLL
+            case TrialCalls():
+                from pcopy.fsio.kernel.trial_rows import TrialRows  # imported here because copies do not need it
 
-                work, step = Trying(batch), NAMES_AT_ONCE
+                work, step = TrialRows(batch), NAMES_PER_POLL
             case _:
                 raise TypeError(f"{type(batch).__name__}: the Python backend does not support this batch")
         return work, step
 
     def poll(self) -> list[Ticket[Any]]:
-        waiting = self._waiting
+        waiting = self._tickets
         try:
             for ticket in waiting:
                 if not ticket.is_done:
@@ -200,5 +200,5 @@ class PythonKernel:
         return done
 
     def close(self) -> None:
-        while self._waiting:
-            self._waiting.pop().cancel()
+        while self._tickets:
+            self._tickets.pop().cancel()

@@ -15,34 +15,34 @@ from _queue import SimpleQueue
 from collections.abc import Callable
 from typing import TypeVar
 
-from pcopy.beside import Beside
+from pcopy.beside import BackgroundThread
 from pcopy.engine.messages import Halt
-from pcopy.errors import STOPPED, PcopyError
+from pcopy.errors import EXIT_STOPPED, PcopyError
 
 _Value = TypeVar("_Value")
 
-ORDERLY = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
 
-SAME_PRESS = 0.05
+ECHO_INTERVAL = 0.05
 """Seconds within which two SIGINTs count as one: timeout(1) sends each signal to the process, and again to its
 group.
 """
 
 
-class StoppedBefore(PcopyError):
+class StoppedBeforeStart(PcopyError):
     """A signal arrived before the first task of a job that is recorded or was about to be."""
 
-    status = STOPPED
+    status = EXIT_STOPPED
 
 
-class Presses:
+class SigintCounter:
     """Distinguishes a second SIGINT from an echo of the first."""
 
     def __init__(self) -> None:
         self._first: float | None = None
 
     @property
-    def any(self) -> bool:
+    def has_any(self) -> bool:
         """True if a SIGINT has arrived."""
         return self._first is not None
 
@@ -51,7 +51,7 @@ class Presses:
         if self._first is None:
             self._first = now
             return False
-        return now - self._first > SAME_PRESS
+        return now - self._first > ECHO_INTERVAL
 
 
 class StopSignals:
@@ -60,56 +60,56 @@ class StopSignals:
     def __init__(self) -> None:
         self.reason: Halt | None = None
         """The reason to stop; None until a signal arrives."""
-        self._presses = Presses()
+        self._presses = SigintCounter()
         self._events: SimpleQueue[None] = (
             SimpleQueue()
         )  # reentrant: a signal handler may put an item into it at any moment
 
     def install(self) -> None:
         """Install handlers for the orderly signals, except for a SIGHUP that is ignored (nohup)."""
-        for number in ORDERLY:
+        for number in STOP_SIGNALS:
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._handle)
 
-    def heed(self) -> None:
-        """Raise ``StoppedBefore`` if a signal has arrived."""
+    def raise_if_stopped(self) -> None:
+        """Raise ``StoppedBeforeStart`` if a signal has arrived."""
         if self.reason is not None:
-            raise StoppedBefore(f"{told(self.reason)} before anything was copied in this run")
+            raise StoppedBeforeStart(f"{stop_message(self.reason)} before anything was copied in this run")
 
-    def unless_stopped(self, action: Callable[[], _Value]) -> _Value:
+    def run_unless_stopped(self, action: Callable[[], _Value]) -> _Value:
         """Run ``action`` in a thread; return its result, or raise its exception.
 
-        Raise ``StoppedBefore`` as soon as a signal arrives. Then ``action`` is not waited for, and may run until this
-        process ends.
+        Raise ``StoppedBeforeStart`` as soon as a signal arrives. Then ``action`` is not waited for, and may run until
+        this process ends.
         """
         values: list[_Value] = []
         errors: list[BaseException] = []
 
         def run() -> None:
-            signal.pthread_sigmask(signal.SIG_BLOCK, ORDERLY)  # The main thread handles them.
+            signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)  # The main thread handles them.
             try:
                 values.append(action())
             except BaseException as error:
                 errors.append(error)
             self._events.put(None)
 
-        self.heed()
+        self.raise_if_stopped()
         try:
-            thread = Beside(run)
+            thread = BackgroundThread(run)
         except OSError:  # No thread can be started: run the action in this one.
             values.append(action())
         else:
             self._events.get()  # returns when the thread ends or a signal arrives
-            self.heed()
-            thread.is_over(None)
-        self.heed()
+            self.raise_if_stopped()
+            thread.has_ended(None)
+        self.raise_if_stopped()
         if errors:
             raise errors[0]
         return values[0]
 
     def ignore(self) -> None:
         """Ignore signals from now on: the job is over, and its status was reported."""
-        for number in ORDERLY:
+        for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
     def _handle(self, number: int, _: object) -> None:
@@ -120,11 +120,11 @@ class StopSignals:
             self._events.put(None)
 
 
-def status_of(reason: Halt) -> int | None:
+def exit_status_of(reason: Halt) -> int | None:
     """Return 128 + signal number if the reason is a signal, else None."""
     return 128 + reason.code if reason.code > 0 else None
 
 
-def told(reason: Halt) -> str:
+def stop_message(reason: Halt) -> str:
     """Return the reason as part of a message."""
     return f"stopped by {reason.text}" if reason.code > 0 else f"stopped early: {reason.text}"

@@ -13,7 +13,7 @@ from math import inf
 from pcopy.named import NamedTuple
 
 
-class Silence(NamedTuple):
+class SilenceReport(NamedTuple):
     """A report: ``rank`` has been silent for ``seconds``; if it ``is_over``, the silence has just ended."""
 
     rank: int
@@ -21,21 +21,21 @@ class Silence(NamedTuple):
     is_over: bool
 
 
-class _Spell:
+class _SilentPeriod:
     """One silence of a rank. It is reported next when it has lasted ``due`` seconds."""
 
     def __init__(self, since: float, due: float) -> None:
         self.since = since
         self.due = due
-        self.is_told = False
+        self.is_reported = False
 
 
-class Silences:
+class SilenceMonitor:
     """The silences of the ranks that one rank observes. A rank that reports its own silence is not reported here
     as well.
     """
 
-    def __init__(self, due: float, most_named: float) -> None:
+    def __init__(self, report_after: float, most_named: float) -> None:
         """Start without any silence.
 
         Args:
@@ -43,47 +43,47 @@ class Silences:
             most_named: length at which a list of silent ranks may be truncated, so that a rank that is not in it may
                 still be silent.
         """
-        self._due = due
+        self._due = report_after
         self._most_named = most_named
-        self._spells: dict[int, _Spell] = {}
-        self._speaking: set[int] = set()
+        self._periods: dict[int, _SilentPeriod] = {}
+        self._self_reporting: set[int] = set()
 
     @property
-    def are_told(self) -> bool:
+    def has_reported(self) -> bool:
         """True if a silence that is not over has been reported."""
-        return any(spell.is_told for spell in self._spells.values())
+        return any(spell.is_reported for spell in self._periods.values())
 
-    def hasten(self, due: float) -> None:
+    def report_earlier(self, due: float) -> None:
         """Report silences after ``due`` seconds from now on, also those that have begun."""
         self._due = min(self._due, due)
-        for spell in self._spells.values():
-            if not spell.is_told:
+        for spell in self._periods.values():
+            if not spell.is_reported:
                 spell.due = min(spell.due, self._due)
 
-    def spoke(self, rank: int) -> None:
+    def add_own_report(self, rank: int) -> None:
         """Register that ``rank`` has reported its silence, or the end of it, itself."""
-        if rank in self._spells:
-            self._speaking.add(rank)
+        if rank in self._periods:
+            self._self_reporting.add(rank)
 
-    def look(self, silent: Sequence[int], now: float) -> list[Silence]:
+    def reports_due(self, silent: Sequence[int], now: float) -> list[SilenceReport]:
         """Return the silences to report at ``now``, when the ranks ``silent`` are silent."""
-        due_reports: list[Silence] = []
+        due_reports: list[SilenceReport] = []
         if len(silent) < self._most_named:
-            for rank in sorted(self._spells.keys() - set(silent)):
-                spell = self._spells.pop(rank)
-                if spell.is_told and rank not in self._speaking:
-                    due_reports.append(Silence(rank, now - spell.since, True))
-                self._speaking.discard(rank)
+            for rank in sorted(self._periods.keys() - set(silent)):
+                spell = self._periods.pop(rank)
+                if spell.is_reported and rank not in self._self_reporting:
+                    due_reports.append(SilenceReport(rank, now - spell.since, True))
+                self._self_reporting.discard(rank)
         for rank in silent:
-            spell = self._spells.setdefault(rank, _Spell(now, self._due))
+            spell = self._periods.setdefault(rank, _SilentPeriod(now, self._due))
             lasted = now - spell.since
-            if rank not in self._speaking and lasted >= spell.due:
-                spell.due, spell.is_told = 2 * lasted, True
-                due_reports.append(Silence(rank, lasted, False))
+            if rank not in self._self_reporting and lasted >= spell.due:
+                spell.due, spell.is_reported = 2 * lasted, True
+                due_reports.append(SilenceReport(rank, lasted, False))
         return due_reports
 
 
-class OwnSilence(Silences):
+class OwnSilenceMonitor(SilenceMonitor):
     """Observes whether this rank makes progress.
 
     The main thread increments a counter all the time. The rows that the backend has under way are observed by the start
@@ -95,16 +95,16 @@ class OwnSilence(Silences):
         self._rank = rank
         self._beats = -1
         self._oldest: float | None = None
-        self.is_main = False
+        self.is_main_thread_silent = False
         """True if the main thread has made no progress between the last two checks."""
 
-    def look_at(self, beats: int, now: float, oldest: float | None = None) -> list[Silence]:
+    def due_own_reports(self, beats: int, now: float, oldest: float | None = None) -> list[SilenceReport]:
         """Return the silences to report at ``now``.
 
         ``beats`` is the main thread's counter, ``oldest`` the start time of the oldest row under way (None: there is
         none).
         """
-        self.is_main, self._beats = beats == self._beats, beats
+        self.is_main_thread_silent, self._beats = beats == self._beats, beats
         is_same, self._oldest = oldest is not None and oldest == self._oldest, oldest
-        gets_on = not (self.is_main or is_same)
-        return [*(self.look((), now) if gets_on else ()), *self.look((self._rank,), now)]
+        gets_on = not (self.is_main_thread_silent or is_same)
+        return [*(self.reports_due((), now) if gets_on else ()), *self.reports_due((self._rank,), now)]

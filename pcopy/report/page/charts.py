@@ -11,19 +11,19 @@ from collections.abc import Callable, Sequence
 from pcopy.named import NamedTuple
 from pcopy.report.page.markup import Markup, element, joined
 
-MOST_BINS = 96
+MAX_BINS = 96
 """Maximum number of columns of a chart over time: each is about 10 pixels wide on a desktop, 3 on a phone."""
 
 _WIDTH, _HEIGHT = 1000, 100
 """Size of a chart in SVG coordinates, before it is stretched."""
 
-_LEAST = 0.8
+_MIN_VISIBLE = 0.8
 """Minimum height of a column in these coordinates, and minimum part of a band in hundredths."""
 
-_STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 400, 500, 600, 800)
+_SCALE_STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 400, 500, 600, 800)
 """Values at which a scale may end, below the next unit."""
 
-Show = Callable[[float], str]
+FormatNumber = Callable[[float], str]
 """Returns a number as text."""
 
 
@@ -43,7 +43,7 @@ class Series(NamedTuple):
     bins: Sequence[Bin]
 
 
-def binned(times: Sequence[float], sums: Sequence[float], most: int = MOST_BINS) -> list[Bin]:
+def rates_in_bins(times: Sequence[float], sums: Sequence[float], most: int = MAX_BINS) -> list[Bin]:
     """Return rates in equal intervals of time, from cumulative sums at given times.
 
     Sums between two times are interpolated. Samples are irregular: two that are a millisecond apart would otherwise
@@ -55,14 +55,14 @@ def binned(times: Sequence[float], sums: Sequence[float], most: int = MOST_BINS)
         return []
     width = (end - start) / number
     edges = [start + width * each for each in range(number)] + [end]
-    sums_at_edges = _interpolated(times, sums, edges)
+    sums_at_edges = _interpolated_sums(times, sums, edges)
     return [
         Bin(edges[each], edges[each + 1], max(0.0, (sums_at_edges[each + 1] - sums_at_edges[each]) / width))
         for each in range(number)
     ]
 
 
-def _interpolated(times: Sequence[float], sums: Sequence[float], edges: Sequence[float]) -> list[float]:
+def _interpolated_sums(times: Sequence[float], sums: Sequence[float], edges: Sequence[float]) -> list[float]:
     """Return the cumulative sums at these ``edges``; times and edges must increase."""
     values, after = [], 1
     for edge in edges:
@@ -74,15 +74,15 @@ def _interpolated(times: Sequence[float], sums: Sequence[float], edges: Sequence
     return values
 
 
-def scale(most: float, base: int) -> float:
+def scale_end(most: float, base: int) -> float:
     """Return a round number that is ``most`` or a little more; ``base`` is 1024 for bytes."""
     unit = 1.0
-    while most > _STEPS[-1] * unit * (1.28 if base == 1024 else 1.25) - 1e-9:
+    while most > _SCALE_STEPS[-1] * unit * (1.28 if base == 1024 else 1.25) - 1e-9:
         unit *= base
-    return next((step * unit for step in _STEPS if step * unit >= most), unit * base)
+    return next((step * unit for step in _SCALE_STEPS if step * unit >= most), unit * base)
 
 
-def over_time(series: Sequence[Series], show: Show, base: int, title: str, clock: Show) -> Markup:
+def chart_over_time(series: Sequence[Series], show: FormatNumber, base: int, title: str, clock: FormatNumber) -> Markup:
     """Return a chart with curves of the same unit; empty if all of them are 0.
 
     Args:
@@ -95,21 +95,23 @@ def over_time(series: Sequence[Series], show: Show, base: int, title: str, clock
     most = max((each.rate for curve in series for each in curve.bins), default=0.0)
     if most <= 0:
         return joined()
-    top = scale(most, base)
+    top = scale_end(most, base)
     end = series[0].bins[-1].end
     curves = [_curve(curve, top, end) for curve in series if any(each.rate for each in curve.bins)]
     drawing = element(
         "svg",
-        _grid(),
+        _grid_lines(),
         *curves,
-        *_hints(series, end, show, clock),
+        *_hint_boxes(series, end, show, clock),
         view_box=f"0 0 {_WIDTH} {_HEIGHT}",
         preserveAspectRatio="none",
         role="img",
         aria_label=f"{title} over time, at most {show(most)}",
     )
     shown = [curve for curve in series if any(each.rate for each in curve.bins)]
-    return figure(title, drawing, [(each.title, each.kind) for each in shown], _labels(top, show), _times(end, clock))
+    return figure(
+        title, drawing, [(each.title, each.kind) for each in shown], _labels(top, show), _time_labels(end, clock)
+    )
 
 
 def figure(
@@ -121,18 +123,18 @@ def figure(
     return element("figure", caption, element("div", labels, drawing, class_="plot"), axis, class_="chart")
 
 
-def _labels(top: float, show: Show) -> Markup:
+def _labels(top: float, show: FormatNumber) -> Markup:
     """Return the labels of the vertical axis, without superfluous zeros."""
     shown = (re.sub(r"(\.\d*?)0+(?= |/|$)", r"\1", show(each)).replace(". ", " ") for each in (top, top / 2))
     return element("div", *(element("span", text) for text in (*shown, "0")), class_="scale")
 
 
-def _times(end: float, clock: Show) -> Markup:
+def _time_labels(end: float, clock: FormatNumber) -> Markup:
     """Return the labels of the time axis."""
     return element("div", *(element("span", clock(end * each / 4)) for each in range(5)), class_="axis")
 
 
-def _grid() -> Markup:
+def _grid_lines() -> Markup:
     """Return horizontal lines."""
     lines = [
         element("line", x1=0, x2=_WIDTH, y1=height, y2=height, class_="grid") for height in (0, _HEIGHT // 2, _HEIGHT)
@@ -147,9 +149,9 @@ def _curve(curve: Series, top: float, end: float) -> Markup:
     path, is_drawn = [], False
     for each in curve.bins:
         if each.rate and not is_drawn:
-            path.append(f"M{_number(_WIDTH * each.start / end)} {_HEIGHT}")
+            path.append(f"M{_coordinate(_WIDTH * each.start / end)} {_HEIGHT}")
         if each.rate:
-            path.append(f"V{_number(_HEIGHT - _HEIGHT * each.rate / top)}H{_number(_WIDTH * each.end / end)}")
+            path.append(f"V{_coordinate(_HEIGHT - _HEIGHT * each.rate / top)}H{_coordinate(_WIDTH * each.end / end)}")
         elif is_drawn:
             path.append(f"V{_HEIGHT}")
         is_drawn = each.rate > 0
@@ -159,18 +161,20 @@ def _curve(curve: Series, top: float, end: float) -> Markup:
     )
 
 
-def _hints(series: Sequence[Series], end: float, show: Show, clock: Show) -> list[Markup]:
+def _hint_boxes(series: Sequence[Series], end: float, show: FormatNumber, clock: FormatNumber) -> list[Markup]:
     """Return invisible rectangles with the values of each bin as their titles."""
     hints = []
     for number, each in enumerate(series[0].bins):
         rates = [f"{curve.title} {show(curve.bins[number].rate)}" for curve in series]
         text = f"{clock(each.start)} to {clock(each.end)}: {', '.join(rates)}"
         left, width = _WIDTH * each.start / end, _WIDTH * (each.end - each.start) / end
-        hints.append(element("rect", element("title", text), class_="hint", **_box(left, width)))
+        hints.append(element("rect", element("title", text), class_="hint", **_rectangle(left, width)))
     return hints
 
 
-def columns(groups: Sequence[Sequence[tuple[float, str]]], kinds: Sequence[str], titles: Sequence[str]) -> Markup:
+def stacked_columns(
+    groups: Sequence[Sequence[tuple[float, str]]], kinds: Sequence[str], titles: Sequence[str]
+) -> Markup:
     """Return stacked columns: one per group of (value, class), with a title each. The first of ``kinds`` is the
     label.
     """
@@ -179,33 +183,33 @@ def columns(groups: Sequence[Sequence[tuple[float, str]]], kinds: Sequence[str],
     drawn: list[Markup] = []
     for number, (group, title) in enumerate(zip(groups, titles, strict=True)):
         foot = float(_HEIGHT)
-        for value, kind in _visible(group, most * _LEAST / _HEIGHT):
+        for value, kind in _visible_parts(group, most * _MIN_VISIBLE / _HEIGHT):
             height = _HEIGHT * value / most
             foot -= height
-            box = _box(width * (number + 0.1), width * 0.8, max(0.0, foot), height)
+            box = _rectangle(width * (number + 0.1), width * 0.8, max(0.0, foot), height)
             drawn.append(element("rect", class_=kind, **box))
-        drawn.append(element("rect", element("title", title), class_="hint", **_box(width * number, width)))
+        drawn.append(element("rect", element("title", title), class_="hint", **_rectangle(width * number, width)))
     return element(
-        "svg", _grid(), *drawn, view_box=f"0 0 {_WIDTH} {_HEIGHT}", preserveAspectRatio="none", role="img",
+        "svg", _grid_lines(), *drawn, view_box=f"0 0 {_WIDTH} {_HEIGHT}", preserveAspectRatio="none", role="img",
         aria_label=kinds[0],
     )  # fmt: skip
 
 
-def _visible(group: Sequence[tuple[float, str]], least: float) -> list[tuple[float, str]]:
+def _visible_parts(group: Sequence[tuple[float, str]], least: float) -> list[tuple[float, str]]:
     """Return the parts of a column; a column that would be invisibly low gets the height ``least`` and one colour."""
     whole, most = sum(value for value, _ in group), max(group, default=(0.0, ""))
     return [(least, most[1])] if 0 < whole < least else [each for each in group if each[0]]
 
 
-def band(parts: Sequence[tuple[float, str, str]], label: str) -> Markup:
+def stacked_bar(parts: Sequence[tuple[float, str, str]], label: str) -> Markup:
     """Return the parts of a whole as one bar: (value, class, title)."""
     whole = sum(value for value, _, _ in parts) or 1.0
-    widths = [max(_LEAST / _HEIGHT, value / whole) if value else 0.0 for value, _, _ in parts]
+    widths = [max(_MIN_VISIBLE / _HEIGHT, value / whole) if value else 0.0 for value, _, _ in parts]
     drawn, left = [], 0.0
     for share, (_, kind, title) in zip(widths, parts, strict=True):
         width = _WIDTH * share / (sum(widths) or 1.0)
         if share:
-            drawn.append(element("rect", element("title", title), class_=kind, **_box(left, width)))
+            drawn.append(element("rect", element("title", title), class_=kind, **_rectangle(left, width)))
         left += width
     return element(
         "svg", *drawn, view_box=f"0 0 {_WIDTH} {_HEIGHT}", preserveAspectRatio="none", role="img", class_="band",
@@ -213,7 +217,7 @@ def band(parts: Sequence[tuple[float, str, str]], label: str) -> Markup:
     )  # fmt: skip
 
 
-def bar(share: float) -> Markup:
+def share_bar(share: float) -> Markup:
     """Return a short bar for a cell of a table that also has the number."""
     percent = f"{max(0.0, min(1.0, share)) * 100:.1f}%"
     return element(
@@ -225,11 +229,11 @@ def bar(share: float) -> Markup:
     )
 
 
-def _box(left: float, width: float, top: float = 0.0, height: float = _HEIGHT) -> dict[str, str]:
+def _rectangle(left: float, width: float, top: float = 0.0, height: float = _HEIGHT) -> dict[str, str]:
     """Return the attributes of a rectangle."""
-    return {"x": _number(left), "y": _number(top), "width": _number(width), "height": _number(height)}
+    return {"x": _coordinate(left), "y": _coordinate(top), "width": _coordinate(width), "height": _coordinate(height)}
 
 
-def _number(value: float) -> str:
+def _coordinate(value: float) -> str:
     """Return a coordinate with one decimal at most."""
     return f"{value:.1f}".removesuffix(".0")

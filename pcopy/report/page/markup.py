@@ -1,7 +1,7 @@
 """HTML and SVG with all text escaped, except markup that this module has created.
 
-Text from a file system comes from ``pcopy.text.shown`` with control characters escaped. ``<bdi>`` isolates names in a
-script that is written from right to left.
+Text from a file system comes from ``pcopy.text.printable_path`` with control characters escaped. ``<bdi>`` isolates
+names in a script that is written from right to left.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Markup(str):
 Child = str | int | Markup | None
 """Contents of an element: text or markup; None stands for nothing."""
 
-_EMPTY = frozenset(("meta", "br", "hr", "col"))
+_VOID_ELEMENTS = frozenset(("meta", "br", "hr", "col"))
 """Elements without an end tag."""
 
 
@@ -34,7 +34,7 @@ def element(tag: str, *children: Child, **attributes: str | int | float | None) 
             name = "viewBox" if key == "view_box" else key.rstrip("_").replace("_", "-")
             words.append(f'{name}="{escape(str(value))}"')
     start = f"<{' '.join(words)}>"
-    return Markup(start if tag in _EMPTY else f"{start}{joined(*children)}</{tag}>")
+    return Markup(start if tag in _VOID_ELEMENTS else f"{start}{joined(*children)}</{tag}>")
 
 
 def joined(*children: Child) -> Markup:
@@ -49,6 +49,6 @@ def _escaped(child: Child) -> str:
     return child if isinstance(child, Markup) else escape(str(child))
 
 
-def path(text: str) -> Markup:
+def path_markup(text: str) -> Markup:
     """Return a path as markup; it must be escaped by ``shown`` already."""
     return element("bdi", text, class_="path")

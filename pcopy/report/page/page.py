@@ -12,27 +12,27 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from pcopy.errors import INTERNAL, OK
+from pcopy.errors import EXIT_INTERNAL, EXIT_OK
 from pcopy.report.page import sections
-from pcopy.report.page.markup import Child, Markup, element, joined, path
-from pcopy.text import counted
-from pcopy.units import show_seconds, show_size
+from pcopy.report.page.markup import Child, Markup, element, joined, path_markup
+from pcopy.text import count_with_noun
+from pcopy.units import format_seconds, format_size
 
 _STYLE = Path(__file__).with_name("style.css")
 
 
-def page_of(values: Mapping[str, Any]) -> str:
+def report_page(values: Mapping[str, Any]) -> str:
     """Return the page of a report, from the values of the JSON report."""
     contents = (
-        _heading(values), _tiles(values), sections.items(values), sections.over(values), sections.sizes(values),
-        sections.ranks(values), sections.slowest(values), sections.failures(values), sections.layouts(values),
-        sections.job(values), _foot(values),
+        _heading(values), _summary_boxes(values), sections.items_section(values), sections.rates_section(values), sections.sizes_section(values),
+        sections.ranks_section(values), sections.slowest_section(values), sections.failures_section(values), sections.layouts_section(values),
+        sections.job_section(values), _footer(values),
     )  # fmt: skip
-    title = f"{values['program']}: {_what(values)}: {values['meaning']}"
-    return document(title, *contents, comment=f"{values['format']} {values['version']}")
+    title = f"{values['program']}: {_source_and_destination(values)}: {values['meaning']}"
+    return html_document(title, *contents, comment=f"{values['format']} {values['version']}")
 
 
-def document(title: str, *contents: Child, comment: str) -> str:
+def html_document(title: str, *contents: Child, comment: str) -> str:
     """Return an HTML page with this title and contents; ``comment`` identifies the format of the file."""
     style = _STYLE.read_text("utf-8")
     digest = b2a_base64(sha256(style.encode()).digest(), newline=False).decode()
@@ -50,10 +50,10 @@ def document(title: str, *contents: Child, comment: str) -> str:
     return f"<!doctype html>\n<!-- {comment} -->\n{element('html', head, body, lang='en')}\n"
 
 
-def _what(values: Mapping[str, Any]) -> str:
+def _source_and_destination(values: Mapping[str, Any]) -> str:
     """Return the source and destination of the job, as text."""
     sources = values["job"]["sources"]
-    source = sources[0]["path"] if len(sources) == 1 else counted(len(sources), "source", "sources")
+    source = sources[0]["path"] if len(sources) == 1 else count_with_noun(len(sources), "source", "sources")
     target = values["job"]["destination"]
     return f"{source} to {target['path']}" if target else str(source)
 
@@ -61,13 +61,15 @@ def _what(values: Mapping[str, Any]) -> str:
 def _heading(values: Mapping[str, Any]) -> Markup:
     """Return the header of the page: source, destination and outcome."""
     sources, target = values["job"]["sources"], values["job"]["destination"]
-    source = path(sources[0]["path"]) if len(sources) == 1 else counted(len(sources), "source", "sources")
-    names = (source, element("span", "→", class_="to"), path(target["path"])) if target else (source,)
+    source = (
+        path_markup(sources[0]["path"]) if len(sources) == 1 else count_with_noun(len(sources), "source", "sources")
+    )
+    names = (source, element("span", "→", class_="to"), path_markup(target["path"])) if target else (source,)
     status = values["exit_status"]
-    kind, sign = ("good", "✓") if status == OK else ("bad", "✕") if status == INTERNAL else ("warn", "!")
+    kind, sign = ("good", "✓") if status == EXIT_OK else ("bad", "✕") if status == EXIT_INTERNAL else ("warn", "!")
     state = f"{sign} {values['meaning'][:1].upper()}{values['meaning'][1:]} (status {status})"
     failed, is_dry = values["totals"]["failed"], values["dry_run"]
-    link = element("a", f"{counted(failed, 'failure', 'failures')} below", href="#failures") if failed else None
+    link = element("a", f"{count_with_noun(failed, 'failure', 'failures')} below", href="#failures") if failed else None
     return element(
         "header",
         element("p", f"{values['program']} report", class_="over"),
@@ -81,17 +83,17 @@ def _heading(values: Mapping[str, Any]) -> Markup:
     )
 
 
-def _tiles(values: Mapping[str, Any]) -> Markup:
+def _summary_boxes(values: Mapping[str, Any]) -> Markup:
     """Return the most important numbers as boxes."""
     totals, run, seconds = values["totals"], values["this_run"], values["seconds"]
     is_first = values["job"]["run"] == 1
     done = values["done"]
     pace = run["items"] / seconds if seconds > 0 else 0.0
     tiles = [
-        (f"Bytes {done}", show_size(totals["bytes"]), f"of {show_size(totals['found_bytes'])} found"),
+        (f"Bytes {done}", format_size(totals["bytes"]), f"of {format_size(totals['found_bytes'])} found"),
         (f"Items {done}", f"{totals['copied']:,}", f"of {totals['found']:,} found"),
-        ("Duration", show_seconds(seconds), f"{values['started'][:16].replace('T', ' ')} UTC"),
-        ("Mean rate", sections.show_rate(run["bytes_per_second"]), f"{pace:,.0f} items/s"),
+        ("Duration", format_seconds(seconds), f"{values['started'][:16].replace('T', ' ')} UTC"),
+        ("Mean rate", sections.byte_rate_text(run["bytes_per_second"]), f"{pace:,.0f} items/s"),
         ("Failed", f"{totals['failed']:,}", f"{totals['skipped']:,} skipped"),
     ]
     boxes = [
@@ -103,7 +105,7 @@ def _tiles(values: Mapping[str, Any]) -> Markup:
     return element("dl", *boxes, class_="tiles")
 
 
-def _foot(values: Mapping[str, Any]) -> Markup:
+def _footer(values: Mapping[str, Any]) -> Markup:
     """Return the footer of the page."""
     text = f"Made by {values['program']} {values['program_version']} at {values['ended']}. Sizes are in powers of 1024."
     return element("footer", text)

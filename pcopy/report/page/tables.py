@@ -8,8 +8,8 @@ from pcopy.report.page.markup import Child, Markup, element
 
 
 def table(
-    heads: Sequence[str], rows: Iterable[Sequence[Child]], *, text: Sequence[int] = (0,), less: Sequence[int] = (),
-    caption: str = "", kind: str | None = None,
+    titles: Sequence[str], rows: Iterable[Sequence[Child]], *, text: Sequence[int] = (0,), hidden_if_narrow: Sequence[int] = (),
+    caption: str = "", style_class: str | None = None,
 ) -> Markup:  # fmt: skip
     """Return a table.
 
@@ -23,27 +23,29 @@ def table(
     """
 
     def classes(column: int) -> str | None:
-        words = [name for name, among in (("text", text), ("less", less)) if column in among]
+        words = [name for name, among in (("text", text), ("less", hidden_if_narrow)) if column in among]
         return " ".join(words) or None
 
     head = element(
-        "tr", *(element("th", name, scope="col", class_=classes(column)) for column, name in enumerate(heads))
+        "tr", *(element("th", name, scope="col", class_=classes(column)) for column, name in enumerate(titles))
     )
     body = [
         element("tr", *(element("td", cell, class_=classes(column)) for column, cell in enumerate(row))) for row in rows
     ]
     title = element("caption", caption) if caption else None
     return element(
-        "div", element("table", title, element("thead", head), element("tbody", *body), class_=kind), class_="wide"
+        "div",
+        element("table", title, element("thead", head), element("tbody", *body), class_=style_class),
+        class_="wide",
     )
 
 
-def folded(summary: str, *inside: Child, is_open: bool = False) -> Markup:
+def foldable(summary: str, *inside: Child, is_open: bool = False) -> Markup:
     """Return an element that the reader can unfold, with ``summary`` as its title."""
     return element("details", element("summary", summary), *inside, open="" if is_open else None)
 
 
-def facts(pairs: Iterable[tuple[str, Child]]) -> Markup:
+def definition_list(pairs: Iterable[tuple[str, Child]]) -> Markup:
     """Return a list of names and values; those without a value are omitted."""
     rows = [joined for name, value in pairs if value for joined in (element("dt", name), element("dd", value))]
     return element("dl", *rows, class_="facts")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from pcopy.errors import Refused
+from pcopy.errors import RequestRefused
 from pcopy.fsio.seekable_zstd import compress_frame
 
 LARGEST_BLOCK = 32 << 20
@@ -16,16 +16,16 @@ LEVELS = {"zstd": 3, "gzip": 6}
 def check_compression(method: str, block_size: int) -> None:
     """Check that an archive can be compressed by ``method`` ("zstd", "gzip" or empty for none).
 
-    Raise ``Refused`` if frames cannot hold blocks of ``block_size`` bytes, and ``ImportError`` if the Python module for
-    zstd is not installed.
+    Raise ``RequestRefused`` if frames cannot hold blocks of ``block_size`` bytes, and ``ImportError`` if the Python
+    module for zstd is not installed.
     """
     if method and block_size > LARGEST_BLOCK:
-        raise Refused("--block-size: a compressed archive allows blocks of at most 32M")
+        raise RequestRefused("--block-size: a compressed archive allows blocks of at most 32M")
     if method == "zstd":
         import zstandard  # noqa: F401 (raises ImportError if it is not installed)
 
 
-def compressed(data: bytes, method: str) -> bytes:
+def compressed_frame(data: bytes, method: str) -> bytes:
     """Return ``data`` compressed by ``method`` ("zstd" or "gzip"): one frame of zstd, or one member of gzip.
 
     Equal data give equal bytes. Raise ``ImportError`` if the Python module for zstd is not installed.
@@ -37,7 +37,7 @@ def compressed(data: bytes, method: str) -> bytes:
     return gzip.compress(data, LEVELS[method], mtime=0)
 
 
-def compressor(method: str) -> bytes:
+def compressor_version(method: str) -> bytes:
     """Return a description of everything besides the data that influences the compressed bytes; empty for no
     compression.
 

@@ -15,25 +15,25 @@ from collections import OrderedDict
 from contextlib import suppress
 from functools import partial
 
-from pcopy.archive.index import LARGEST_COMPRESSED, MOST_MEMBERS, SUFFIX, Index, unpacked
-from pcopy.errors import Refused
-from pcopy.fsio.named_file import NotTrusted, open_to_read
-from pcopy.fsio.patience import patiently
-from pcopy.fsio.problem import Plain, Problem, changed, failing
-from pcopy.fsio.seekable_zstd import LARGEST_FRAME, SeekTable, read_frame
+from pcopy.archive.index import LARGEST_COMPRESSED, MOST_MEMBERS, SUFFIX, Index, read_index
+from pcopy.errors import RequestRefused
+from pcopy.fsio.named_file import UntrustedFile, open_to_read
+from pcopy.fsio.patience import with_retries
+from pcopy.fsio.problem import PackedProblem, Problem, as_problem, source_changed
+from pcopy.fsio.seekable_zstd import MAX_FRAME_SIZE, SeekTable, read_frame
 from pcopy.fsio.source import status_of
-from pcopy.tasks.archive.one_stream import compressed_by, reason_of
-from pcopy.text import for_shell, shown
+from pcopy.tasks.archive.one_stream import compressing_program, zlib_reason
+from pcopy.text import printable_path, shell_quoted
 
-_FED = 64 << 10
+_INPUT_PIECE = 64 << 10
 """Bytes that are passed to zlib in one call. zlib copies what follows the end of a gzip member, so this must not be
 large."""
-KEPT = 3
+MAX_CACHED_FRAMES = 3
 """Number of decompressed frames that stay in memory. Members of one directory stand next to one another in few frames.
 """
 
 
-class OneStream(Refused):
+class NotSeekable(RequestRefused):
     """Refusal of an archive that can only be read from its start to its end.
 
     Attributes: ``program`` is the program that has compressed it ("gzip" or "zstd"), ``why`` the reason.
@@ -51,45 +51,45 @@ class ArchiveContents:
     def __init__(self, descriptor: int, path: bytes, tar: str = "tar -x") -> None:
         """Read how the archive ``descriptor``, whose path is ``path``, is compressed.
 
-        Raise ``OneStream`` if gzip or zstd has compressed it as one stream, ``Refused`` if it is compressed in another
-        way, and ``Problem`` if it cannot be read.
+        Raise ``NotSeekable`` if gzip or zstd has compressed it as one stream, ``RequestRefused`` if it is compressed in
+        another way, and ``Problem`` if it cannot be read.
 
         Args:
-          tar: command that reads the decompressed archive from a pipe, for the message of ``OneStream``.
+          tar: command that reads the decompressed archive from a pipe, for the message of ``NotSeekable``.
         """
         self._tar = tar
         self.descriptor = descriptor
         self._path = path
         self._table: SeekTable | None = None
-        self._kept: OrderedDict[int, bytes] = OrderedDict()
-        self._read = set[int]()
+        self._cached_frames: OrderedDict[int, bytes] = OrderedDict()
+        self._read_frames = set[int]()
         """Numbers of the frames that were read completely."""
-        self._damaged = dict[int, Plain]()
+        self._damaged_frames = dict[int, PackedProblem]()
         """Errors of the damaged frames, by frame number."""
-        program = compressed_by(self._pread(0, 6))
+        program = compressing_program(self._pread(0, 6))
         self._is_gzip = program == "gzip"
         self._size = size = status_of(descriptor, on_source=True).st_size
         if program == "zstd":
             self._table = SeekTable.read(descriptor, size)
             if self._table is None:
-                raise self._refusal("zstd", "it has no seek table")
+                raise self._not_seekable("zstd", "it has no seek table")
         elif self._is_gzip:
-            self._table = self._from_index()
+            self._table = self._seek_table_from_index()
         elif program:
-            raise Refused(self._way(program, "ptar reads zstd and gzip"))
+            raise RequestRefused(self._pipe_advice(program, "ptar reads zstd and gzip"))
 
     @property
-    def is_plain(self) -> bool:
+    def is_uncompressed(self) -> bool:
         """True if the archive is not compressed, so that offsets are those of the file."""
         return self._table is None
 
     @property
     def size(self) -> int:
         """Bytes of the archive; of a compressed one, after decompression."""
-        return self._size if self._table is None else self._table.size
+        return self._size if self._table is None else self._table.content_size
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return ``size`` bytes from ``offset`` on, or fewer, as ``pcopy.archive.reader.Read`` defines.
+        """Return ``size`` bytes from ``offset`` on, or fewer, as ``pcopy.archive.reader.ReadFunction`` defines.
 
         If a later frame is damaged, only the bytes before it are returned. Raise ``Problem`` if the first frame cannot
         be read.
@@ -98,10 +98,10 @@ class ArchiveContents:
         if table is None:
             return self._pread(offset, size)
         data = b""
-        for number in table.frames_of(offset, size):
-            begin = table.contents_at[number]
+        for number in table.frames_for_range(offset, size):
+            begin = table.content_offsets[number]
             try:
-                frame = self._frame(table, number)
+                frame = self._frame_contents(table, number)
             except Problem:
                 if data:
                     break
@@ -109,58 +109,60 @@ class ArchiveContents:
             data += frame[max(0, offset - begin) : offset + size - begin]
         return data
 
-    def check(self, offset: int, size: int) -> None:
+    def check_range(self, offset: int, size: int) -> None:
         """Raise ``Problem`` if the archive ends within these bytes, or if a frame that holds any of them is damaged.
 
         Each frame is read once. Nothing is read of an archive that is not compressed.
         """
         table = self._table
         if size and offset + size > self.size:
-            raise changed("read", "the archive ends here, in the middle")
+            raise source_changed("read", "the archive ends here, in the middle")
         if table is not None:
-            for number in table.frames_of(offset, size):
-                if number not in self._read:
-                    self._frame(table, number)
+            for number in table.frames_for_range(offset, size):
+                if number not in self._read_frames:
+                    self._frame_contents(table, number)
 
-    def _frame(self, table: SeekTable, number: int) -> bytes:
+    def _frame_contents(self, table: SeekTable, number: int) -> bytes:
         """Return the decompressed contents of the frame ``number``, from memory if it is one of the last ``KEPT`` ones.
 
         Raise ``Problem`` if it cannot be read or is damaged.
         """
-        frame = self._kept.get(number)
+        frame = self._cached_frames.get(number)
         if frame is None:
-            if number in self._damaged:
-                raise Problem.from_plain(self._damaged[number])
+            if number in self._damaged_frames:
+                raise Problem.from_packed(self._damaged_frames[number])
             try:
-                frame = self._gunzipped(table, number) if self._is_gzip else read_frame(self.descriptor, table, number)
+                frame = (
+                    self._gunzip_frame(table, number) if self._is_gzip else read_frame(self.descriptor, table, number)
+                )
             except Problem as problem:
                 if problem.errno == errno.EBADMSG:
-                    self._damaged[number] = problem.plain
+                    self._damaged_frames[number] = problem.packed
                 raise
-            self._kept[number] = frame
-            self._read.add(number)
-            if len(self._kept) > KEPT:
-                self._kept.popitem(last=False)
+            self._cached_frames[number] = frame
+            self._read_frames.add(number)
+            if len(self._cached_frames) > MAX_CACHED_FRAMES:
+                self._cached_frames.popitem(last=False)
         return frame
 
-    def _gunzipped(self, table: SeekTable, number: int) -> bytes:
+    def _gunzip_frame(self, table: SeekTable, number: int) -> bytes:
         """Return the contents of the frame ``number``, which consists of members of gzip. Raise ``Problem`` if it is
         damaged."""
-        at, size = table.at[number], table.contents_at[number + 1] - table.contents_at[number]
-        packed = self._pread(at, table.at[number + 1] - at)
+        at, size = table.offsets[number], table.content_offsets[number + 1] - table.content_offsets[number]
+        packed = self._pread(at, table.offsets[number + 1] - at)
         try:
-            data, is_whole = _all_members(packed, size)
+            data, is_whole = _decompress_members(packed, size)
         except zlib.error as error:
-            raise _damaged(at, reason_of(error)) from error
+            raise _damage_problem(at, zlib_reason(error)) from error
         if len(data) != size or not is_whole:
-            raise _damaged(at, "it does not hold as many bytes as the index says")
+            raise _damage_problem(at, "it does not hold as many bytes as the index says")
         return data
 
     def _pread(self, offset: int, size: int) -> bytes:
         """Return ``size`` bytes of the file from ``offset`` on; fewer at its end. Raise ``Problem`` if nothing can be
         read."""
-        with failing("read", on_source=True):
-            data = patiently(partial(os.pread, self.descriptor, size, offset))
+        with as_problem("read", on_source=True):
+            data = with_retries(partial(os.pread, self.descriptor, size, offset))
         with suppress(OSError):  # the next call of this method meets the error, and raises it
             while (
                 data and len(data) < size and (more := os.pread(self.descriptor, size - len(data), offset + len(data)))
@@ -168,7 +170,7 @@ class ArchiveContents:
                 data += more
         return data
 
-    def index(self) -> Index | None:
+    def read_index(self) -> Index | None:
         """Return the index in the file next to the archive; None if there is none.
 
         Raise ``ValueError`` if the index is not trusted or does not belong to this archive, and ``Problem`` if the
@@ -177,7 +179,7 @@ class ArchiveContents:
         status = status_of(self.descriptor, on_source=True)
         try:
             descriptor = open_to_read(self._path + SUFFIX, regular=True).descriptor
-        except NotTrusted as error:
+        except UntrustedFile as error:
             raise ValueError(error.strerror) from None
         except OSError:
             return None
@@ -189,36 +191,38 @@ class ArchiveContents:
             if index_status.st_uid not in (status.st_uid, os.geteuid(), 0):
                 raise ValueError("it is owned by another user than the archive")
             with open(descriptor, "rb", closefd=False) as stream:
-                contents = self._table.size if self._table else None if self._is_gzip else status.st_size
-                return unpacked(stream, status.st_size, status.st_mtime_ns, contents)
+                contents = self._table.content_size if self._table else None if self._is_gzip else status.st_size
+                return read_index(stream, status.st_size, status.st_mtime_ns, contents)
         except OSError as error:
             raise ValueError(error.strerror) from None
         finally:
             os.close(descriptor)
 
-    def _from_index(self) -> SeekTable:
-        """Return a seek table that is made from the index. Raise ``OneStream`` if there is no usable index."""
+    def _seek_table_from_index(self) -> SeekTable:
+        """Return a seek table that is made from the index. Raise ``NotSeekable`` if there is no usable index."""
         try:
-            index = self.index()
+            index = self.read_index()
         except ValueError as error:
-            raise self._refusal("gzip", f"its index {shown(self._path + SUFFIX)} is not used: {error}") from None
+            raise self._not_seekable(
+                "gzip", f"its index {printable_path(self._path + SUFFIX)} is not used: {error}"
+            ) from None
         if index is None or not len(index.frames):
-            raise self._refusal("gzip", "there is no index next to it that says where its parts are")
-        if any(compressed > LARGEST_COMPRESSED or size > LARGEST_FRAME for compressed, size in index.frames):
-            raise self._refusal("gzip", "its parts are too large")
-        return SeekTable.of(index.frames)
+            raise self._not_seekable("gzip", "there is no index next to it that says where its parts are")
+        if any(compressed > LARGEST_COMPRESSED or size > MAX_FRAME_SIZE for compressed, size in index.frames):
+            raise self._not_seekable("gzip", "its parts are too large")
+        return SeekTable.from_sizes(index.frames)
 
-    def _refusal(self, program: str, why: str) -> OneStream:
+    def _not_seekable(self, program: str, why: str) -> NotSeekable:
         """Return the exception for an archive that ``program`` has compressed as one stream."""
-        return OneStream(self._way(program, why), program, why)
+        return NotSeekable(self._pipe_advice(program, why), program, why)
 
-    def _way(self, program: str, why: str) -> str:
+    def _pipe_advice(self, program: str, why: str) -> str:
         """Return the message that says why the archive cannot be read, and how to read it by a pipe instead."""
-        way = f"{program} -dc {for_shell(self._path)} | {self._tar}"
-        return f"{shown(self._path)}: cannot be read at several offsets at once: {why}; use: {way}"
+        way = f"{program} -dc {shell_quoted(self._path)} | {self._tar}"
+        return f"{printable_path(self._path)}: cannot be read at several offsets at once: {why}; use: {way}"
 
 
-def _all_members(packed: bytes, size: int) -> tuple[bytes, bool]:
+def _decompress_members(packed: bytes, size: int) -> tuple[bytes, bool]:
     """Decompress the members of gzip in ``packed``, up to ``size`` + 1 bytes of contents.
 
     Return these bytes, and True if ``packed`` consists of complete members of gzip only. Raise ``zlib.error`` if the
@@ -228,7 +232,7 @@ def _all_members(packed: bytes, size: int) -> tuple[bytes, bool]:
     for _ in range(MOST_MEMBERS):
         unzip = zlib.decompressobj(wbits=31)
         while at < len(packed) and not unzip.eof and len(data) <= size:
-            piece = packed[at : at + _FED]
+            piece = packed[at : at + _INPUT_PIECE]
             data += unzip.decompress(piece, size + 1 - len(data))
             at += len(piece) - len(unzip.unused_data) - len(unzip.unconsumed_tail)
         if not unzip.eof or at == len(packed) or len(data) > size:
@@ -236,7 +240,7 @@ def _all_members(packed: bytes, size: int) -> tuple[bytes, bool]:
     return bytes(data), False
 
 
-def _damaged(at: int, why: str) -> Problem:
+def _damage_problem(at: int, why: str) -> Problem:
     """Return the error for the frame that begins at the byte ``at`` of the file."""
     text = f"the part that begins at byte {at} is damaged: {why}"
     return Problem("decompress", errno.EBADMSG, on_source=True, text=text)

@@ -12,51 +12,55 @@ from collections.abc import Iterable
 from pcopy.archive.member import FILE, LINK, Member, safe_path
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE as FILE_TYPE
-from pcopy.signature.items import type_of
-from pcopy.tasks.archive.described import described_in
-from pcopy.tasks.archive.names import Rivals, link_trouble
+from pcopy.signature.items import type_byte
+from pcopy.tasks.archive.described import unpack_described
+from pcopy.tasks.archive.names import ConflictingNames, link_problem_text
 from pcopy.tasks.archive.piece_writer import PieceWriter, PlacedPiece
-from pcopy.tasks.archive.to_unpack import ToUnpack, place_of
+from pcopy.tasks.archive.to_unpack import MemberToExtract, target_place
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import HARD_LINK, Action
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.result import RetryMode, TaskResult
 
 
-def foresee_archived(writer: PieceWriter, pieces: Iterable[PlacedPiece]) -> None:
+def preview_archived(writer: PieceWriter, pieces: Iterable[PlacedPiece]) -> None:
     """Count the members that ``pieces`` would hold."""
     for piece in pieces:
         for run in piece.runs:
             if not isinstance(run, bytes):
-                writer.plain_are_there(run, [b""] * len(run))
+                writer.count_written_simple_files(run, [b""] * len(run))
                 continue
-            described = described_in(run)
+            described = unpack_described(run)
             if described.member.kind == FILE:
-                writer.archived(described, b"")
+                writer.count_archived(described, b"")
             else:
-                writer.other(described)
+                writer.count_without_contents(described)
 
 
-def foresee_unpacked(rank: Rank, result: Result, members: Iterable[ToUnpack]) -> None:
+def preview_extracted(rank: Rank, result: TaskResult, members: Iterable[MemberToExtract]) -> None:
     """Count and report what would become of ``members`` that are to be extracted."""
     for each in members:
-        member, place = each.member, place_of(each.path)
-        trouble = each.trouble
-        if member.kind == LINK and (trouble := link_trouble(each, rank.own(Rivals))) and _has_target(rank, member):
+        member, place = each.member, target_place(each.path)
+        trouble = each.problem_text
+        if (
+            member.kind == LINK
+            and (trouble := link_problem_text(each, rank.instance(ConflictingNames)))
+            and _has_link_target(rank, member)
+        ):
             trouble = ""
         if trouble:
             problem = Problem("extract", 0, text=trouble)
-            result.fail(place, each.name, problem, member.size, retry=Tried.NEVER)
+            result.fail(place, each.name, problem, member.size, retry=RetryMode.NEVER)
             continue
-        kind = {FILE: FILE_TYPE, LINK: HARD_LINK}.get(member.kind) or type_of(member.st_mode)
-        result.count(counts.HARDLINKS if member.kind == LINK else counts.of_kind(kind))
+        kind = {FILE: FILE_TYPE, LINK: HARD_LINK}.get(member.kind) or type_byte(member.st_mode)
+        result.count(counts.HARDLINKS if member.kind == LINK else counts.copied_counter(kind))
         if member.kind == FILE:
             result.count(counts.BYTES, member.size)
-        action = Action.REPLACE if _is_there(rank, each) else Action.COPY
-        result.items.did(action, place, each.name, kind, member.size if member.kind == FILE else 0)
+        action = Action.REPLACE if _would_replace(rank, each) else Action.COPY
+        result.item_recorder.record(action, place, each.name, kind, member.size if member.kind == FILE else 0)
 
 
-def _has_target(rank: Rank, link: Member) -> bool:
+def _has_link_target(rank: Rank, link: Member) -> bool:
     """Return True if the item that a hard link refers to exists in the target, and is no directory."""
     directory, _, name = safe_path(link.link).rpartition(b"/")
     try:
@@ -66,7 +70,7 @@ def _has_target(rank: Rank, link: Member) -> bool:
     return not stat.S_ISDIR(status.st_mode)
 
 
-def _is_there(rank: Rank, each: ToUnpack) -> bool:
+def _would_replace(rank: Rank, each: MemberToExtract) -> bool:
     """Return True if the member would replace an existing item. Directories are not replaced."""
     if not each.name:
         return False

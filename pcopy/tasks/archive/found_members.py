@@ -1,7 +1,7 @@
 """Members that were found in an archive are filtered, and sent to the ranks that own their directories.
 
-Each member goes to the rank that owns its directory (``FoundNote``). So the last one of several members of the same
-name is used, and only one rank decides what is in a directory.
+Each member goes to the rank that owns its directory (``FoundMembersNote``). So the last one of several members of the
+same name is used, and only one rank decides what is in a directory.
 
 A *simple* member is a regular file whose headers state only name, mode, owner, mtime and size.
 """
@@ -13,88 +13,88 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from pcopy.archive.incomplete import NOTHING, Incomplete
-from pcopy.archive.member import DIRECTORY, FILE, LINK, Member, refusal, safe_path
+from pcopy.archive.incomplete import NONE_INCOMPLETE, IncompleteNames
+from pcopy.archive.member import DIRECTORY, FILE, LINK, Member, refusal_reason, safe_path
 from pcopy.archive.reader import Damage, FoundMember
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter
-from pcopy.tasks.archive.names import InDirectory, NameRecords, by_directory
-from pcopy.tasks.archive.opened import OpenArchive, attributes_of, lookup_of
-from pcopy.tasks.archive.to_unpack import packed_at, packed_plain, path_in, place_of
-from pcopy.tasks.archive.wanted_names import WantedOfRank
+from pcopy.tasks.archive.names import DirectoryMembers, NameRecords, members_by_directory
+from pcopy.tasks.archive.opened import OpenArchive, member_attributes, owner_lookup
+from pcopy.tasks.archive.to_unpack import pack_member, pack_simple, path_in_key, target_place
+from pcopy.tasks.archive.wanted_names import RankWantedNames
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Note
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.selected import Selected
+from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.base.selected import JobFilter
 
 if TYPE_CHECKING:
-    from pcopy.fsio.kernel.native_tar import PlainMembers
+    from pcopy.fsio.kernel.native_tar import SimpleMembers
 
 ITEMS_PER_SLICE = 64
 """Number of members whose headers are read in one slice of a task."""
-PART_MEMBERS = 256
+MAX_MEMBERS_PER_TASK = 256
 """Largest number of members of one directory that one task extracts."""
 SORT_BUDGET = 32 << 20
 """Bytes of memory for sorting the members of a rank. Further members are spilled to a spool."""
 
 
-class Sorting:
+class MemberSorter:
     """Consumer of the members of a span: it filters them, and prepares records for the ranks that own their
     directories.
 
-    It implements ``pcopy.tasks.archive.read_headers.Sorter``.
+    It implements ``pcopy.tasks.archive.read_headers.SpanConsumer``.
     """
 
     items_per_slice = ITEMS_PER_SLICE
 
-    def __init__(self, rank: Rank, result: Result) -> None:
+    def __init__(self, rank: Rank, result: TaskResult) -> None:
         self._rank = rank
         self._result = result
         self._strip = rank.options.strip_components
-        self._selected = rank.own(Selected)
-        self._wanted = rank.own(WantedOfRank)
+        self._selected = rank.instance(JobFilter)
+        self._wanted = rank.instance(RankWantedNames)
         self._records = NameRecords(rank.size)
         self._found = self._found_bytes = 0
-        self._incomplete = incomplete_of(rank)
-        self.takes_plain = not (self._strip or self._wanted or self._selected.anything or self._incomplete)
+        self._incomplete = incomplete_files(rank)
+        self.takes_simple = not (self._strip or self._wanted or self._selected.has_filters or self._incomplete)
         """True if simple members that the C backend finds can be recorded unchanged: no filter, option or list concerns
         them."""
-        self._lookup = lookup_of(numeric=rank.options.numeric_owner)
+        self._lookup = owner_lookup(numeric=rank.options.numeric_owner)
 
-    def take_plain(self, found: PlainMembers) -> None:
+    def take_simple(self, found: SimpleMembers) -> None:
         """Record simple members that the C backend has found."""
         keys, values, records = found.keys, found.values, self._records
         self._found += len(keys)
         self._found_bytes += found.bytes
-        for begin, end in pairwise([*found.begins, len(keys)]):
+        for begin, end in pairwise([*found.directory_starts, len(keys)]):
             key = keys[begin]
             directory = key.partition(b"\0\0")[0].replace(b"\0", b"/")
-            if directory in records.around:
-                records.below.difference_update(path_in(key[:-17]) for key in keys[begin:end])
-            records.mark_above(directory, int(key[-16:], 16))
-            records.members[records.owner(directory)] += zip(keys[begin:end], values[begin:end], strict=True)
+            if directory in records.marked_parents:
+                records.marked_directories.difference_update(path_in_key(key[:-17]) for key in keys[begin:end])
+            records.mark_parents(directory, int(key[-16:], 16))
+            records.members[records.owner_of(directory)] += zip(keys[begin:end], values[begin:end], strict=True)
 
-    def damaged(self, damage: Damage) -> None:
+    def take_damage(self, damage: Damage) -> None:
         """Report a damaged place of the archive as failed."""
         result = self._result
         result.count(counts.FOUND)
         problem = Problem("extract", 0, text=f"at byte {damage.offset:,} of the archive: {damage.text}")
         if damage.name:
-            result.fail(place_of(b""), damage.name, problem, retry=Tried.NEVER)
+            result.fail(target_place(b""), damage.name, problem, retry=RetryMode.NEVER)
         else:
             result.count(counts.FAILED)
-            result.report(self._rank.options.archive_file, problem)
+            result.report_failure(self._rank.options.archive_file, problem)
 
-    def take(self, found: FoundMember) -> bool:
+    def take_member(self, found: FoundMember) -> bool:
         """Filter and record the member ``found``; return True if it is a simple one."""
         member, result = found.member, self._result
         name_in_archive = member.name
         if self._strip:
-            member = member._replace(name=_stripped(member, self._strip))
+            member = member._replace(name=_stripped_member_name(member, self._strip))
             if member.kind == LINK:
-                member = member._replace(link=stripped(member.link, self._strip))
-        if not self._wanted.selects(member, self._selected, name_in_archive):
+                member = member._replace(link=strip_components(member.link, self._strip))
+        if not self._wanted.is_included(member, self._selected, name_in_archive):
             for counter in (counts.FOUND, counts.SKIPPED, counts.EXCLUDED):
                 result.count(counter)
             return False
@@ -102,52 +102,57 @@ class Sorting:
         if self._strip and member.name == b"" and member.kind != DIRECTORY:
             result.count(counts.SKIPPED)
             return False
-        if problem := refusal(member):
-            result.fail(place_of(b""), name_in_archive, Problem("extract", 0, text=problem), retry=Tried.NEVER)
+        if problem := refusal_reason(member):
+            result.fail(target_place(b""), name_in_archive, Problem("extract", 0, text=problem), retry=RetryMode.NEVER)
             return False
         self._found_bytes += member.size
         path = safe_path(member.name)
-        if found.remark:
-            result.warn(place_of(b""), path, found.remark)
-        found = found._replace(trouble=self._incomplete.trouble(found.member.name, found.trouble))
-        return self._keep(path, member, found)
+        if found.warning:
+            result.warn(target_place(b""), path, found.warning)
+        found = found._replace(problem_text=self._incomplete.problem_text(found.member.name, found.problem_text))
+        return self._record_member(path, member, found)
 
-    def _keep(self, path: bytes, member: Member, found: FoundMember) -> bool:
+    def _record_member(self, path: bytes, member: Member, found: FoundMember) -> bool:
         """Record a member for the rank that owns its directory; return True if it is a simple one."""
-        value, is_plain = b"", member.kind == FILE and not (found.trouble or member.xattrs) and member.extents is None
+        value, is_plain = (
+            b"",
+            member.kind == FILE and not (found.problem_text or member.xattrs) and member.extents is None,
+        )
         if is_plain:
-            attributes = attributes_of(self._lookup, member)
-            value = packed_plain(found.data, member, attributes.uid, attributes.gid)
-        self._records.add(path, member, found.data, value or packed_at(path, member, found.data, found.trouble))
+            attributes = member_attributes(self._lookup, member)
+            value = pack_simple(found.data, member, attributes.uid, attributes.gid)
+        self._records.add_member(
+            path, member, found.data, value or pack_member(path, member, found.data, found.problem_text)
+        )
         return is_plain
 
-    def end(self) -> None:
+    def send_records(self) -> None:
         """Send the records of the span to the ranks that own the directories, and report the counts."""
-        self._wanted.tell(self._result)
+        self._wanted.send_found(self._result)
         self._result.count(counts.FOUND, self._found)
         self._result.count(counts.FOUND_BYTES, self._found_bytes)
         members, marks = self._records.members, self._records.marks
         for owner in members.keys() | marks.keys():
-            note = FoundNote(marshal.dumps((members[owner], marks[owner])))
+            note = FoundMembersNote(marshal.dumps((members[owner], marks[owner])))
             self._result.spawn(note, owner=owner)
 
 
-def incomplete_of(rank: Rank) -> Incomplete:
+def incomplete_files(rank: Rank) -> IncompleteNames:
     """Return the names of the files that are incomplete in the archive; none if the list is damaged, which rank 0
     reports."""
     try:
-        return rank.own(OpenArchive).incomplete
+        return rank.instance(OpenArchive).incomplete
     except Problem:
-        return NOTHING
+        return NONE_INCOMPLETE
 
 
-def _stripped(member: Member, parts: int) -> bytes:
+def _stripped_member_name(member: Member, parts: int) -> bytes:
     """Return the name of ``member`` without its first ``parts`` components; a slash at its end is kept."""
-    name = stripped(member.name, parts)
+    name = strip_components(member.name, parts)
     return name + b"/" if name and member.name.endswith(b"/") else name
 
 
-def stripped(name: bytes, parts: int) -> bytes:
+def strip_components(name: bytes, parts: int) -> bytes:
     """Return ``name`` without its first ``parts`` components, as tar counts these; empty if none remain."""
     names = [part for part in name.split(b"/") if part]
     return b"/".join(names[parts:])
@@ -168,17 +173,17 @@ class FoundMembers:
         self.members.close()
         self.marks.close()
 
-    def by_directory(self) -> Iterator[InDirectory]:
+    def by_directory(self) -> Iterator[DirectoryMembers]:
         """Yield the last member of each name, by directories; a large directory comes in several portions."""
-        return by_directory(self.members.sorted(), PART_MEMBERS)
+        return members_by_directory(self.members.sorted(), MAX_MEMBERS_PER_TASK)
 
 
-class FoundNote(Note, code=144, doing="recording members"):
+class FoundMembersNote(Note, code=144, doing="recording members"):
     """Note to the rank that owns directories: records of members in these, and marks of their names, packed."""
 
     records: bytes
 
-    def run(self, rank: Rank, result: Result) -> None:
-        found = rank.own(FoundMembers)
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        found = rank.instance(FoundMembers)
         for sorter, records in zip((found.members, found.marks), marshal.loads(self.records), strict=True):
             sorter.extend(records)

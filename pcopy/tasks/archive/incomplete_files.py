@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from pcopy.archive.incomplete import MOST_NAME_BYTES, OVERHEAD, Incomplete
+from pcopy.archive.incomplete import MOST_NAME_BYTES, OVERHEAD, IncompleteNames
 from pcopy.tasks.base.kind import Note
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import TaskResult
 
 
 class IncompleteFiles:
@@ -26,9 +26,9 @@ class IncompleteFiles:
             self._names.add(name)
 
     @property
-    def found(self) -> Incomplete:
+    def listed(self) -> IncompleteNames:
         """The names that were added."""
-        return Incomplete(self._names, self._has_more)
+        return IncompleteNames(self._names, self._has_more)
 
 
 class IncompleteFile(Note, code=189, doing="listing incomplete files"):
@@ -36,5 +36,5 @@ class IncompleteFile(Note, code=189, doing="listing incomplete files"):
 
     name: bytes
 
-    def run(self, rank: Rank, result: Result) -> None:
-        rank.own(IncompleteFiles).add(self.name)
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        rank.instance(IncompleteFiles).add(self.name)

@@ -11,28 +11,28 @@ from array import array
 from collections.abc import Iterator, Sequence
 from operator import add
 
-from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.kernel.batches import FilesMade, Make
-from pcopy.fsio.kernel.columns import Code, Verdicts, pack_names
-from pcopy.fsio.kernel.interface import SMALL_FILE
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.kernel.batches import CreateResult, CreateSmallFiles
+from pcopy.fsio.kernel.columns import RowCode, Verdicts, pack_names
+from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.archive.opened import OpenArchive
-from pcopy.tasks.archive.to_unpack import PlainRows, place_of
+from pcopy.tasks.archive.to_unpack import SimpleRows, target_place
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import NO_VERSION
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.values import Known
+from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.base.values import ContentInfo
 
-MOST_AT_ONCE = SMALL_FILE // 4
+MAX_READ_SIZE = MAX_SMALL_FILE_BYTES // 4
 """Bytes that are read in one call, and the size of the largest file that is created in this way."""
 _GAP = 64 << 10
 """Largest gap between two members, in bytes, that is read along with them instead of making another call."""
-_DONE = int(Code.DONE)
+_DONE = int(RowCode.DONE)
 
 
-class PlainLeft:
+class RemainingRows:
     """Rows of simple members that were not created.
 
     Attributes:
@@ -41,15 +41,15 @@ class PlainLeft:
     """
 
     def __init__(self) -> None:
-        self.care: list[int] = []
-        self.unbegun: list[int] = []
-        self.made = False
+        self.slow_path: list[int] = []
+        self.not_started: list[int] = []
+        self.has_tried = False
         """True if the backend was asked to create any member."""
 
 
-def make_plain(
-    rank: Rank, result: Result, directory: int, path: bytes, plain: PlainRows, *, inherits: bool
-) -> Stepwise[PlainLeft]:
+def make_simple_members(
+    rank: Rank, result: TaskResult, directory: int, path: bytes, plain: SimpleRows, *, inherits: bool
+) -> TicketGenerator[RemainingRows]:
     """Create simple members in the open ``directory``, whose path is ``path``; count them, and report failures.
 
     Return the rows that were not created.
@@ -57,44 +57,46 @@ def make_plain(
     Args:
       inherits: True if new files may inherit an ACL from the directory.
     """
-    archive, throttle, remaining = rank.own(OpenArchive), rank.throttle, PlainLeft()
-    most = MOST_AT_ONCE if not throttle.is_on else int(min(MOST_AT_ONCE, throttle.at_once()))
-    for start, end in _neighbours(plain, most):
-        if remaining.made and (throttle.is_on or rank.kernel.works_here):
+    archive, throttle, remaining = rank.instance(OpenArchive), rank.throttle, RemainingRows()
+    most = MAX_READ_SIZE if not throttle.is_on else int(min(MAX_READ_SIZE, throttle.max_step_size()))
+    for start, end in _adjacent_rows(plain, most):
+        if remaining.has_tried and (throttle.is_on or rank.kernel.runs_in_poll):
             # Waiting ends the slice. If the job stops then, what was created would not be counted.
-            remaining.unbegun += range(start, len(plain))
+            remaining.not_started += range(start, len(plain))
             break
-        begin, rows = plain.places[start], plain.columns(start, end)
-        length = max(map(add, plain.places[start:end], rows.size)) - begin
+        begin, rows = plain.data_offsets[start], plain.columns(start, end)
+        length = max(map(add, plain.data_offsets[start:end], rows.size)) - begin
         if length > most:
-            remaining.care += range(start, end)
+            remaining.slow_path += range(start, end)
             continue
         if throttle.is_on:
-            yield from throttle.spend(sum(rows.size))
+            yield from throttle.charge_and_wait(sum(rows.size))
         try:
-            contents = archive.read_all(begin, length)
+            contents = archive.read_exactly(begin, length)
         except Problem:  # the slow path reads the members one by one, and reports the error
-            remaining.care += range(start, end)
+            remaining.slow_path += range(start, end)
             continue
         names = plain.names[start:end]
-        offsets = array("Q", [place - begin for place in plain.places[start:end]])
-        made = yield from _made(rank, Make(directory, pack_names(names), rows, contents, offsets, inherits))
-        remaining.made = True
-        _tell_made(rank, result, path, names, rows.size, made)
+        offsets = array("Q", [place - begin for place in plain.data_offsets[start:end]])
+        made = yield from _run_batch(
+            rank, CreateSmallFiles(directory, pack_names(names), rows, contents, offsets, inherits)
+        )
+        remaining.has_tried = True
+        _report_made(rank, result, path, names, rows.size, made)
         for row, code in enumerate(made.verdicts.codes if made.verdicts.codes.count(_DONE) < len(names) else b""):
-            if code == Code.ANEW:
-                remaining.care.append(start + row)
-            elif code == Code.CANCELLED:
-                remaining.unbegun.append(start + row)
+            if code == RowCode.DECIDE_AGAIN:
+                remaining.slow_path.append(start + row)
+            elif code == RowCode.CANCELLED:
+                remaining.not_started.append(start + row)
     return remaining
 
 
-def _neighbours(plain: PlainRows, most: int) -> Iterator[tuple[int, int]]:
+def _adjacent_rows(plain: SimpleRows, most: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of rows that are read with one call, as first row and end.
 
     Such a range spans at most ``most`` bytes of the archive, and has no gap above ``_GAP``.
     """
-    places, sizes = plain.places, plain.sizes
+    places, sizes = plain.data_offsets, plain.sizes
     start, gap = 0, _GAP
     for row in range(1, len(plain)):
         before = places[row - 1] + sizes[row - 1]
@@ -105,47 +107,47 @@ def _neighbours(plain: PlainRows, most: int) -> Iterator[tuple[int, int]]:
         yield start, len(plain)
 
 
-def _made(rank: Rank, batch: Make) -> Stepwise[FilesMade]:
+def _run_batch(rank: Rank, batch: CreateSmallFiles) -> TicketGenerator[CreateResult]:
     """Run a batch, and return its result.
 
     If the backend has no threads, it runs in one slice, so that everything that was created is counted even if the job
     stops.
     """
-    steps = rank.moved(batch)
-    while rank.kernel.works_here:
+    steps = rank.execute_moving(batch)
+    while rank.kernel.runs_in_poll:
         try:
             next(steps)
         except StopIteration as end:
-            made: FilesMade = end.value
+            made: CreateResult = end.value
             return made
     return (yield from steps)
 
 
-def _tell_made(
-    rank: Rank, result: Result, path: bytes, names: Sequence[bytes], sizes: Sequence[int], made: FilesMade
+def _report_made(
+    rank: Rank, result: TaskResult, path: bytes, names: Sequence[bytes], sizes: Sequence[int], made: CreateResult
 ) -> None:
     """Count the created files of a batch, and report those that failed."""
-    verdicts, place = made.verdicts, place_of(path)
-    rows = verdicts.rows(Code.DONE)
-    if rows and result.items.is_wanted:
+    verdicts, place = made.verdicts, target_place(path)
+    rows = verdicts.rows_with_code(RowCode.DONE)
+    if rows and result.item_recorder.is_recording:
         for row in rows:
-            result.copied(place, names[row], Known(FILE, sizes[row], b"", NO_VERSION), alone=False)
+            result.count_copied(place, names[row], ContentInfo(FILE, sizes[row], b"", NO_VERSION), is_only_name=False)
     elif rows:
-        rank.succeeded()
+        rank.record_success()
         result.count(counts.FILES, len(rows))
         result.count(counts.BYTES, sum(map(verdicts.bytes.__getitem__, rows)))
-    for row, applied in made.applied.items():
-        result.applied(place, names[row], applied)
+    for row, applied in made.metadata_outcomes.items():
+        result.record_applied_metadata(place, names[row], applied)
     if len(rows) < len(names):
-        for row in _failed(verdicts):
+        for row in _failed_rows(verdicts):
             problem = verdicts.problem(row)
-            if verdicts.codes[row] == Code.LACKS:
+            if verdicts.codes[row] == RowCode.LACKS_METADATA:
                 text = "it was extracted without this metadata; its mode may be narrower than in the archive"
                 problem = Problem(problem.operation, problem.errno or 0, text=text)
-            result.fail(place, names[row], problem, sizes[row], retry=Tried.NEVER)
+            result.fail(place, names[row], problem, sizes[row], retry=RetryMode.NEVER)
 
 
-def _failed(verdicts: Verdicts) -> list[int]:
+def _failed_rows(verdicts: Verdicts) -> list[int]:
     """Return the rows that have failed."""
-    others = (_DONE, Code.ANEW, Code.CANCELLED)
+    others = (_DONE, RowCode.DECIDE_AGAIN, RowCode.CANCELLED)
     return [row for row, code in enumerate(verdicts.codes) if code not in others]

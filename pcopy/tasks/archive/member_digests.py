@@ -6,14 +6,14 @@ import marshal
 from collections.abc import Iterator
 
 from pcopy.archive.member import FILE, SYMLINK, Extents
-from pcopy.archive.reader import FoundMember, Read
+from pcopy.archive.reader import FoundMember, ReadFunction
 from pcopy.fsio.problem import Problem
 from pcopy.named import NamedTuple
 from pcopy.signature import items
 from pcopy.signature.algorithms import Algorithm
 from pcopy.signature.tree import ContentHasher, content_root
 
-PIECE = 1 << 20
+READ_SIZE = 1 << 20
 """Bytes that are read in one call."""
 
 
@@ -29,24 +29,24 @@ class ItemInArchive(NamedTuple):
     digest: bytes
 
     @classmethod
-    def unpacked(cls, packed: bytes) -> ItemInArchive:
+    def unpack(cls, packed: bytes) -> ItemInArchive:
         """Return the item of which ``packed`` was made with ``marshal``."""
         return cls(*marshal.loads(packed))
 
 
-class MemberDigests:
+class MemberDigester:
     """Calculator of the digests of members, whose contents it reads with ``read``."""
 
-    def __init__(self, read: Read, algorithm: Algorithm, block_size: int) -> None:
+    def __init__(self, read: ReadFunction, algorithm: Algorithm, block_size: int) -> None:
         self._read, self._algorithm, self._block_size = read, algorithm, block_size
 
-    def item(self, found: FoundMember) -> ItemInArchive:
+    def digested_item(self, found: FoundMember) -> ItemInArchive:
         """Return the item that the member ``found``, which is no hard link, would be extracted as.
 
         Raise ``Problem`` if its contents cannot be read.
         """
         member, algorithm = found.member, self._algorithm
-        kind, digest = items.type_of(member.st_mode), b""
+        kind, digest = items.type_byte(member.st_mode), b""
         if member.kind == FILE:
             digest = items.file_digest(algorithm, member.size, self._content_root(found))
         elif member.kind == SYMLINK:
@@ -59,14 +59,14 @@ class MemberDigests:
         """Return the content root of a file: the root of the digests of its blocks. Raise ``Problem`` if it cannot be
         read."""
         member, at = found.member, found.data
-        if member.extents is None and member.size <= min(PIECE, self._block_size):
-            return content_root(self._algorithm, self._block_size, self._piece(at, member.size))
+        if member.extents is None and member.size <= min(READ_SIZE, self._block_size):
+            return content_root(self._algorithm, self._block_size, self._read_exactly(at, member.size))
         hasher = ContentHasher(self._algorithm, self._block_size)
-        for _ in self.pass_through(hasher, at, member.size, member.extents):
+        for _ in self.feed_hasher(hasher, at, member.size, member.extents):
             pass
         return hasher.root()
 
-    def pass_through(self, hasher: ContentHasher, at: int, size: int, extents: Extents | None) -> Iterator[int]:
+    def feed_hasher(self, hasher: ContentHasher, at: int, size: int, extents: Extents | None) -> Iterator[int]:
         """Feed ``size`` bytes of contents, holes included, to ``hasher``; yield the bytes that each step has read.
 
         The data stand at the offset ``at`` of the archive. Raise ``Problem`` if they cannot be read.
@@ -77,13 +77,13 @@ class MemberDigests:
             position = offset + length
             end = at + length
             while at < end:
-                data = self._piece(at, min(end - at, PIECE))
+                data = self._read_exactly(at, min(end - at, READ_SIZE))
                 hasher.update(data)
                 at += len(data)
                 yield len(data)
         hasher.zeros(size - position)
 
-    def _piece(self, at: int, size: int) -> bytes:
+    def _read_exactly(self, at: int, size: int) -> bytes:
         """Return exactly ``size`` bytes from the offset ``at`` of the archive. Raise ``Problem`` if there are fewer."""
         data = self._read(at, size)
         while len(data) < size and (more := self._read(at + len(data), size - len(data))):

@@ -5,13 +5,14 @@ alike.
 
 1. ``NameRecords`` makes a record of each member, and marks for the names of directories and for the targets of links.
 Both are sorted by name, and then by offset in the archive.
-2. ``compared`` merges the two. It finds names that belong to a file and to a directory (``RivalName``), and links that
-do not simply refer to the only file of a name (``LinkRival``).
+2. ``compared`` merges the two. It finds names that belong to a file and to a directory (``NameConflict``), and links
+   that
+do not simply refer to the only file of a name (``LinkToResolve``).
 3. ``followed`` finds out what each of these links refers to: the name of another member, a member whose name a later
 member takes, or nothing.
 
 Memory does not grow with the number of members of one name. It grows by 16 bytes for each stretch of the archive in
-which a name is that of a file, and by 34 bytes for each ``LinkRival``.
+which a name is that of a file, and by 34 bytes for each ``LinkToResolve``.
 """
 
 from __future__ import annotations
@@ -28,14 +29,14 @@ from typing import BinaryIO
 from pcopy.archive.member import DIRECTORY, LINK, Member, NumberPairs, safe_path
 from pcopy.fsio.problem import Problem
 from pcopy.named import NamedTuple
-from pcopy.signature.sorting import KeyValue
-from pcopy.tasks.archive.to_unpack import ToUnpack, is_plain, key_of, path_in
-from pcopy.text import shown
+from pcopy.signature.sorting import SortRecord
+from pcopy.tasks.archive.to_unpack import MemberToExtract, is_simple, member_key, path_in_key
+from pcopy.text import printable_path
 
-DIRECTORY_NAME, BELOW, LINKED = b"D", b"B", b"L"
+DIRECTORY_NAME, HAS_MEMBER_BELOW, IS_LINK_TARGET = b"D", b"B", b"L"
 """Marks of a name: a directory has it (D); a member is below it (B); a link refers to it (L, followed by the packed
 link)."""
-END = 1 << 62
+ARCHIVE_END = 1 << 62
 """End of a stretch that extends to the end of the archive."""
 Stretch = tuple[int, int]
 """A range of the archive: its first offset, and its end."""
@@ -50,14 +51,14 @@ class NameRecords:
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
-        self.members: defaultdict[int, list[KeyValue]] = defaultdict(list)
-        self.marks: defaultdict[int, list[KeyValue]] = defaultdict(list)
-        self.below = set[bytes]()
+        self.members: defaultdict[int, list[SortRecord]] = defaultdict(list)
+        self.marks: defaultdict[int, list[SortRecord]] = defaultdict(list)
+        self.marked_directories = set[bytes]()
         """Directories that have a mark BELOW already, and need no other one."""
-        self.around = set[bytes]()
+        self.marked_parents = set[bytes]()
         """Directories that may contain any directory of ``below``."""
 
-    def add(self, path: bytes, member: Member, at: int, value: bytes) -> None:
+    def add_member(self, path: bytes, member: Member, at: int, value: bytes) -> None:
         """Add the ``member`` that is extracted to ``path``.
 
         Args:
@@ -65,44 +66,44 @@ class NameRecords:
           value: the packed member.
         """
         directory, _, last = path.rpartition(b"/")
-        self.below.discard(path)
-        self.mark_above(directory, at)
+        self.marked_directories.discard(path)
+        self.mark_parents(directory, at)
         if member.kind == DIRECTORY:
             if path:
-                self._mark(path, DIRECTORY_NAME, at)
+                self._add_mark(path, DIRECTORY_NAME, at)
             directory, last = path, b""
         elif member.kind == LINK:
             target = safe_path(member.link)
             if target == path:  # a link to itself replaces no earlier member
                 at = 0
             else:
-                self._mark(target, LINKED + value, at)
-        self.members[self.owner(directory)].append((key_of(directory, last, at), value))
+                self._add_mark(target, IS_LINK_TARGET + value, at)
+        self.members[self.owner_of(directory)].append((member_key(directory, last, at), value))
 
-    def owner(self, directory: bytes) -> int:
+    def owner_of(self, directory: bytes) -> int:
         """Return the number of the rank that owns the members of a directory."""
         return zlib.crc32(directory) % self._ranks
 
-    def _mark(self, path: bytes, mark: bytes, at: int) -> None:
+    def _add_mark(self, path: bytes, mark: bytes, at: int) -> None:
         """Add a ``mark`` for the name ``path``, which a member at the offset ``at`` sets."""
         directory, _, last = path.rpartition(b"/")
-        self.marks[self.owner(directory)].append((key_of(directory, last, at), mark))
+        self.marks[self.owner_of(directory)].append((member_key(directory, last, at), mark))
 
-    def mark_above(self, directory: bytes, at: int) -> None:
+    def mark_parents(self, directory: bytes, at: int) -> None:
         """Mark the directories above a member at the offset ``at`` as directories.
 
         A directory is marked once only, until another member has its name.
         """
         for _ in range(_MARKED_LEVELS):
-            if not directory or directory in self.below:
+            if not directory or directory in self.marked_directories:
                 return
-            self.below.add(directory)
-            self._mark(directory, BELOW, at)
+            self.marked_directories.add(directory)
+            self._add_mark(directory, HAS_MEMBER_BELOW, at)
             directory = directory.rpartition(b"/")[0]
-            self.around.add(directory)
+            self.marked_parents.add(directory)
 
 
-class RivalName(NamedTuple):
+class NameConflict(NamedTuple):
     """A path that is a file in some stretches of the archive, and a directory in others.
 
     ``stretches`` are those where it is a file, as packed ``NumberPairs``.
@@ -112,7 +113,7 @@ class RivalName(NamedTuple):
     stretches: bytes
 
 
-class LinkRival(NamedTuple):
+class LinkToResolve(NamedTuple):
     """A hard link whose target ``path`` has several members, none, or is a link itself.
 
     Fields:
@@ -132,127 +133,129 @@ class LinkRival(NamedTuple):
     version: bytes
 
     @property
-    def record(self) -> KeyValue:
+    def record(self) -> SortRecord:
         """The record by which links are sorted in the order of the archive."""
         return b"%016x" % self.at, marshal.dumps(tuple(self))
 
 
-def _name_of(record: KeyValue) -> bytes:
+def _key_without_offset(record: SortRecord) -> bytes:
     """Return the key of a record without the offset."""
     return record[0][:-17]
 
 
-def _at(record: KeyValue) -> int:
+def _offset_in_key(record: SortRecord) -> int:
     """Return the offset in the archive from the key of a record."""
     return int(record[0][-16:], 16)
 
 
-def compared(members: Iterable[KeyValue], marks: Iterable[KeyValue]) -> Iterator[RivalName | LinkRival | None]:
+def name_conflicts(
+    members: Iterable[SortRecord], marks: Iterable[SortRecord]
+) -> Iterator[NameConflict | LinkToResolve | None]:
     """Merge the sorted ``members`` with the sorted ``marks``, and yield the conflicts.
 
     Yield None now and then, so that the caller can do other work.
     """
-    marked = groupby(marks, _name_of)
+    marked = groupby(marks, _key_without_offset)
     name, name_marks = next(marked, (None, iter(())))
-    for number, (member_name, same_name) in enumerate(groupby(members, _name_of)):
+    for number, (member_name, same_name) in enumerate(groupby(members, _key_without_offset)):
         if number % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
             yield None
         while name is not None and name < member_name:
-            yield from _Name(path_in(name), iter(())).compared(name_marks)
+            yield from _NameMembers(path_in_key(name), iter(())).conflicts(name_marks)
             name, name_marks = next(marked, (None, iter(())))
         if name is None:
             return
         if name == member_name:
-            yield from _Name(path_in(name), same_name).compared(name_marks)
+            yield from _NameMembers(path_in_key(name), same_name).conflicts(name_marks)
             name, name_marks = next(marked, (None, iter(())))
     while name is not None:
-        yield from _Name(path_in(name), iter(())).compared(name_marks)
+        yield from _NameMembers(path_in_key(name), iter(())).conflicts(name_marks)
         name, name_marks = next(marked, (None, iter(())))
 
 
-class _Name:
+class _NameMembers:
     """The members of one name, read in the order of the archive, up to two of them ahead.
 
     It keeps the stretches in which the name is that of a file.
     """
 
-    def __init__(self, path: bytes, claims: Iterator[KeyValue]) -> None:
+    def __init__(self, path: bytes, claims: Iterator[SortRecord]) -> None:
         self._path = path
-        self._claims = claims
-        self._ahead: list[KeyValue] = []
-        self._version: KeyValue | None = None
-        self._begin, self._is_full = -1, False
+        self._members = claims
+        self._ahead: list[SortRecord] = []
+        self._version: SortRecord | None = None
+        self._begin, self._is_non_empty_directory = -1, False
         self._stretches = array("q")
-        self._has_claims = False
+        self._has_members = False
 
-    def compared(self, marks: Iterable[KeyValue]) -> Iterator[RivalName | LinkRival | None]:
+    def conflicts(self, marks: Iterable[SortRecord]) -> Iterator[NameConflict | LinkToResolve | None]:
         """Compare the members with the ``marks`` of the name, and yield the conflicts."""
         is_directory = False
         for number, mark in enumerate(marks):
             if number % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
                 yield None
-            yield from self._up_to(_at(mark))
-            if mark[1][:1] == LINKED:
-                if (rival := self._rival(mark)) is not None:
+            yield from self._read_until(_offset_in_key(mark))
+            if mark[1][:1] == IS_LINK_TARGET:
+                if (rival := self._link_to_resolve(mark)) is not None:
                     yield rival
                 continue
             is_directory = True
-            if mark[1] == BELOW:
-                self._is_full |= self._begin < 0
+            if mark[1] == HAS_MEMBER_BELOW:
+                self._is_non_empty_directory |= self._begin < 0
             elif self._begin >= 0:
-                self._stretches.extend((self._begin, _at(mark)))
+                self._stretches.extend((self._begin, _offset_in_key(mark)))
                 self._begin = -1
-        yield from self._up_to(END)
-        if is_directory and self._has_claims:
+        yield from self._read_until(ARCHIVE_END)
+        if is_directory and self._has_members:
             if self._begin >= 0:
-                self._stretches.extend((self._begin, END))
-            yield RivalName(self._path, self._stretches.tobytes())
+                self._stretches.extend((self._begin, ARCHIVE_END))
+            yield NameConflict(self._path, self._stretches.tobytes())
 
-    def _up_to(self, at: int) -> Iterator[None]:
+    def _read_until(self, at: int) -> Iterator[None]:
         """Read the members before the offset ``at``. Yield now and then."""
         number = 0
-        while self._fill(1) and _at(self._ahead[0]) < at:
+        while self._read_ahead(1) and _offset_in_key(self._ahead[0]) < at:
             claim = self._ahead.pop(0)
-            self._has_claims = True
-            if self._begin < 0 and not self._is_full:
-                self._begin = _at(claim)
-            if _at(claim):  # 0 marks a link to itself, which is no target for other links
+            self._has_members = True
+            if self._begin < 0 and not self._is_non_empty_directory:
+                self._begin = _offset_in_key(claim)
+            if _offset_in_key(claim):  # 0 marks a link to itself, which is no target for other links
                 self._version = claim
             number += 1
             if number % _ITEMS_PER_SLICE == 0:
                 yield None
 
-    def _fill(self, number: int) -> bool:
+    def _read_ahead(self, number: int) -> bool:
         """Read ahead until ``number`` members are in memory; return True if there are as many."""
-        while len(self._ahead) < number and (claim := next(self._claims, None)) is not None:
+        while len(self._ahead) < number and (claim := next(self._members, None)) is not None:
             self._ahead.append(claim)
         return len(self._ahead) >= number
 
-    def _rival(self, mark: KeyValue) -> LinkRival | None:
-        """Return the ``LinkRival`` for a mark of a link; None if the link refers to the last file of this name."""
-        link = mark[1][len(LINKED) :]
+    def _link_to_resolve(self, mark: SortRecord) -> LinkToResolve | None:
+        """Return the ``LinkToResolve`` for a mark of a link; None if the link refers to the last file of this name."""
+        link = mark[1][len(IS_LINK_TARGET) :]
         version, following = self._version, 1
         if version is None:  # the link stands before its target
-            if not self._fill(1):
-                return LinkRival(_at(mark), link, self._path, -1, True, b"")
+            if not self._read_ahead(1):
+                return LinkToResolve(_offset_in_key(mark), link, self._path, -1, True, b"")
             version, following = self._ahead[0], 2
-        is_last = not self._fill(following)
+        is_last = not self._read_ahead(following)
         if is_last and not _is_link(version[1]):
             return None
-        return LinkRival(_at(mark), link, self._path, _at(version), is_last, version[1])
+        return LinkToResolve(_offset_in_key(mark), link, self._path, _offset_in_key(version), is_last, version[1])
 
 
 def _is_link(value: bytes) -> bool:
     """Return True if the packed member ``value`` is a hard link."""
-    return not is_plain(value) and bool(marshal.loads(value)[3][1] == LINK)
+    return not is_simple(value) and bool(marshal.loads(value)[3][1] == LINK)
 
 
-_NAME, _COPY, _MISSING, _CHAIN = range(4)
+_REFERS_TO_NAME, _REFERS_TO_REPLACED, _HAS_NO_TARGET, _REFERS_TO_LINK = range(4)
 """Resolutions of a link: a name whose last member it refers to (NAME); a member whose name a later member takes (COPY);
 nothing (MISSING); another link, which is not resolved yet (CHAIN)."""
 
 
-class Meaning(NamedTuple):
+class ResolvedLink(NamedTuple):
     """The resolution of the link at the offset ``at``.
 
     ``each`` is a hard link to the name of a member that is no link, or a link with an error in ``trouble``. If a later
@@ -261,30 +264,30 @@ class Meaning(NamedTuple):
     """
 
     at: int
-    each: ToUnpack
-    copied: tuple[bytes, int] | None
+    each: MemberToExtract
+    copied_from: tuple[bytes, int] | None
 
 
-def followed(rivals: Iterable[KeyValue], spool: BinaryIO) -> Iterator[Meaning | None]:
+def resolved_links(rivals: Iterable[SortRecord], spool: BinaryIO) -> Iterator[ResolvedLink | None]:
     """Resolve links, and yield their meanings; yield None now and then.
 
     Args:
-      rivals: records of ``LinkRival``, in the order of the archive.
+      rivals: records of ``LinkToResolve``, in the order of the archive.
       spool: an empty file for temporary data.
     """
-    links = _Links(spool)
+    links = _LinkTable(spool)
     for number, (_, value) in enumerate(rivals):
-        links.add(LinkRival(*marshal.loads(value)))
+        links.add_link(LinkToResolve(*marshal.loads(value)))
         if number % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
             yield None
     for number in range(len(links)):
-        links.resolve(number)
-        yield links.meaning(number)
+        links.resolve_link(number)
+        yield links.resolved_link(number)
         if number % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
             yield None
 
 
-class _Links:
+class _LinkTable:
     """Links to be resolved. Each takes few bytes of memory; the rest of it is in a temporary file.
 
     The links are numbered in the order of the archive. ``_meant`` holds the resolution of each.
@@ -292,96 +295,100 @@ class _Links:
 
     def __init__(self, spool: BinaryIO) -> None:
         self._spool = spool
-        self._ats, self._places = array("q"), array("q", [0])
-        self._meant = bytearray()
-        self._of = array("q")
+        self._offsets, self._file_offsets = array("q"), array("q", [0])
+        self._resolutions = bytearray()
+        self._sources = array("q")
         """For each link: the number of the link that provides the resolution; for a CHAIN the offset of the
         next link."""
         self._is_last = bytearray()
 
     def __len__(self) -> int:
-        return len(self._ats)
+        return len(self._offsets)
 
-    def add(self, rival: LinkRival) -> None:
+    def add_link(self, rival: LinkToResolve) -> None:
         """Add a link, the next one in the order of the archive."""
         packed = marshal.dumps(tuple(rival))
         self._spool.write(packed)
-        self._places.append(self._places[-1] + len(packed))
-        meant, of = _NAME, len(self._ats)
+        self._file_offsets.append(self._file_offsets[-1] + len(packed))
+        meant, of = _REFERS_TO_NAME, len(self._offsets)
         if not rival.version:
-            meant = _MISSING
+            meant = _HAS_NO_TARGET
         elif _is_link(rival.version):
-            meant, of = _CHAIN, rival.version_at
+            meant, of = _REFERS_TO_LINK, rival.version_at
         elif not rival.is_last:
-            meant = _COPY
-        self._ats.append(rival.at)
-        self._meant.append(meant)
-        self._of.append(of)
+            meant = _REFERS_TO_REPLACED
+        self._offsets.append(rival.at)
+        self._resolutions.append(meant)
+        self._sources.append(of)
         self._is_last.append(rival.is_last)
 
-    def _rival(self, number: int) -> LinkRival:
+    def _read_link(self, number: int) -> LinkToResolve:
         """Return the link ``number``, read from the file."""
-        self._spool.seek(self._places[number])
-        return LinkRival(*marshal.loads(self._spool.read(self._places[number + 1] - self._places[number])))
+        self._spool.seek(self._file_offsets[number])
+        return LinkToResolve(
+            *marshal.loads(self._spool.read(self._file_offsets[number + 1] - self._file_offsets[number]))
+        )
 
-    def resolve(self, number: int) -> None:
+    def resolve_link(self, number: int) -> None:
         """Follow a chain of links to its end, and store the resolution of all its links: none of them is a CHAIN
         afterwards."""
         chain = list[int]()
-        while self._meant[number] == _CHAIN:
+        while self._resolutions[number] == _REFERS_TO_LINK:
             chain.append(number)
-            self._meant[number] = _MISSING  # stays so if the chain is a cycle
-            self._of[number], at = number, self._of[number]
-            following = self._number_at(at)
+            self._resolutions[number] = _HAS_NO_TARGET  # stays so if the chain is a cycle
+            self._sources[number], at = number, self._sources[number]
+            following = self._link_number_at(at)
             if following < 0:  # the target is a link to the last file of its name
-                self._meant[number] = _NAME
+                self._resolutions[number] = _REFERS_TO_NAME
                 chain.pop()
                 break
             number = following
-        meant, of = self._meant[number], self._of[number]
+        meant, of = self._resolutions[number], self._sources[number]
         for each in reversed(chain):
-            if meant == _COPY and self._is_last[each]:  # the link before it has become a file of that name
-                meant, of = _NAME, each
-            self._meant[each], self._of[each] = meant, of
+            if (
+                meant == _REFERS_TO_REPLACED and self._is_last[each]
+            ):  # the link before it has become a file of that name
+                meant, of = _REFERS_TO_NAME, each
+            self._resolutions[each], self._sources[each] = meant, of
 
-    def meaning(self, number: int) -> Meaning:
+    def resolved_link(self, number: int) -> ResolvedLink:
         """Return the meaning of the link ``number``, which was resolved."""
-        link, meant = ToUnpack.unpacked(self._rival(number).link), self._meant[number]
-        rival, at = self._rival(self._of[number]), self._ats[number]
-        if meant == _COPY:
-            each = ToUnpack.unpacked(rival.version)._replace(path=link.path, name=link.name)
-            return Meaning(at, each, (rival.path, rival.version_at))
+        link, meant = MemberToExtract.unpack(self._read_link(number).link), self._resolutions[number]
+        rival, at = self._read_link(self._sources[number]), self._offsets[number]
+        if meant == _REFERS_TO_REPLACED:
+            each = MemberToExtract.unpack(rival.version)._replace(path=link.path, name=link.name)
+            return ResolvedLink(at, each, (rival.path, rival.version_at))
         name, copied = rival.path, None
-        if meant == _NAME and _is_link(rival.version):
-            source = self._number_at(rival.version_at)
+        if meant == _REFERS_TO_NAME and _is_link(rival.version):
+            source = self._link_number_at(rival.version_at)
             if source < 0:
-                name = safe_path(ToUnpack.unpacked(rival.version).member.link)
+                name = safe_path(MemberToExtract.unpack(rival.version).member.link)
             else:
-                source_rival = self._rival(self._of[source])
+                source_rival = self._read_link(self._sources[source])
                 copied = source_rival.path, source_rival.version_at
-        trouble = no_file_of(name) if meant == _MISSING else link.trouble
-        return Meaning(at, link._replace(member=link.member._replace(link=name), trouble=trouble), copied)
+        trouble = missing_target_text(name) if meant == _HAS_NO_TARGET else link.problem_text
+        return ResolvedLink(at, link._replace(member=link.member._replace(link=name), problem_text=trouble), copied)
 
-    def _number_at(self, at: int) -> int:
+    def _link_number_at(self, at: int) -> int:
         """Return the number of the link at the offset ``at`` of the archive; -1 if no link to be resolved
         stands there."""
-        number = bisect_left(self._ats, at)
-        return number if number < len(self._ats) and self._ats[number] == at else -1
+        number = bisect_left(self._offsets, at)
+        return number if number < len(self._offsets) and self._offsets[number] == at else -1
 
 
-def no_file_of(name: bytes) -> str:
+def missing_target_text(name: bytes) -> str:
     """Return the error text for a link to ``name`` whose target does not exist."""
-    return f"is a hard link to {shown(name)}, and no file of that name is there"
+    return f"is a hard link to {printable_path(name)}, and no file of that name is there"
 
 
-class Rivals(dict[bytes, NumberPairs]):
+class ConflictingNames(dict[bytes, NumberPairs]):
     """Paths that are a file in some stretches of the archive and a directory in others, with the stretches where each
     is a file."""
 
     def __init__(self, _: object = None) -> None:
         super().__init__()
 
-    def concern(self, path: bytes, names: Iterable[bytes], members: Iterable[ToUnpack]) -> bool:
+    def affects(self, path: bytes, names: Iterable[bytes], members: Iterable[MemberToExtract]) -> bool:
         """Return True if such a path is the directory ``path``, one above it, or an item in it.
 
         The items are ``names`` and ``members``.
@@ -394,7 +401,7 @@ class Rivals(dict[bytes, NumberPairs]):
         start = path + b"/" if path else b""
         return any(start + name in self for name in (*names, *(each.name for each in members)))
 
-    def refuse(self, each: ToUnpack) -> bool:
+    def is_superseded(self, each: MemberToExtract) -> bool:
         """Return True if the member ``each`` is not extracted because a later member replaces it.
 
         Raise ``Problem`` if it conflicts with a member of the same name or of a directory above it, and so fails.
@@ -404,21 +411,21 @@ class Rivals(dict[bytes, NumberPairs]):
         path = path or each.name
         above = path
         while above := above.rpartition(b"/")[0]:
-            begin, end = self._stretch(above, each.data)
+            begin, end = self._last_stretch_before(above, each.data)
             if begin < each.data < end:
-                raise Problem("extract", 0, text=f"a file has the name of the directory {shown(above)}")
+                raise Problem("extract", 0, text=f"a file has the name of the directory {printable_path(above)}")
         stretches = self.get(path)
         if stretches is None:
             return False
         last_begin, last_end = stretches[-1] if stretches else (0, 0)
         if is_directory:
-            return last_end == END and each.data < last_begin
-        begin, end = self._stretch(path, each.data)
+            return last_end == ARCHIVE_END and each.data < last_begin
+        begin, end = self._last_stretch_before(path, each.data)
         if begin <= each.data < end:
-            return last_end != END
+            return last_end != ARCHIVE_END
         raise Problem("extract", 0, text="a directory that is not empty has its name")
 
-    def _stretch(self, path: bytes, at: int) -> Stretch:
+    def _last_stretch_before(self, path: bytes, at: int) -> Stretch:
         """Return the last stretch in which ``path`` is a file, of those that begin at the offset ``at`` or before.
 
         Return an empty stretch if there is none.
@@ -427,14 +434,14 @@ class Rivals(dict[bytes, NumberPairs]):
         number = bisect_left(stretches, at + 1, key=lambda stretch: stretch[0])
         return stretches[number - 1] if number else (at + 1, at)
 
-    def is_directory(self, path: bytes) -> bool:
+    def ends_as_directory(self, path: bytes) -> bool:
         """Return True if ``path`` is a directory after the whole archive was extracted, although it is a
         file before."""
         stretches = self.get(path)
-        return stretches is not None and (not stretches or stretches[-1][1] != END)
+        return stretches is not None and (not stretches or stretches[-1][1] != ARCHIVE_END)
 
 
-class InDirectory(NamedTuple):
+class DirectoryMembers(NamedTuple):
     """Members of the directory ``path``, packed: the last one of each name, and the ``names``.
 
     ``others`` is the number of earlier members of these names.
@@ -443,10 +450,10 @@ class InDirectory(NamedTuple):
     path: bytes
     names: list[bytes]
     values: list[bytes]
-    others: int
+    superseded: int
 
 
-def by_directory(members: Iterable[KeyValue], most: int) -> Iterator[InDirectory]:
+def members_by_directory(members: Iterable[SortRecord], most: int) -> Iterator[DirectoryMembers]:
     """Yield the last member of each name, at most ``most`` members of one directory at a time."""
     prefix, start = b"", 0
     names, values, others = list[bytes](), list[bytes](), 0
@@ -460,7 +467,7 @@ def by_directory(members: Iterable[KeyValue], most: int) -> Iterator[InDirectory
             )  # an odd offset: the resolution of a link, which replaces the record of that link
             continue
         if names and (not is_here or len(names) >= most):
-            yield InDirectory(_path_of(prefix), names, values, others)
+            yield DirectoryMembers(_directory_path(prefix), names, values, others)
             names, values, others = [], [], 0
         if not is_here:
             start = key.index(b"\0\0") + 2
@@ -468,18 +475,18 @@ def by_directory(members: Iterable[KeyValue], most: int) -> Iterator[InDirectory
         names.append(name)
         values.append(value)
     if names:
-        yield InDirectory(_path_of(prefix), names, values, others)
+        yield DirectoryMembers(_directory_path(prefix), names, values, others)
 
 
-def _path_of(prefix: bytes) -> bytes:
+def _directory_path(prefix: bytes) -> bytes:
     """Return the path of the directory whose keys begin with ``prefix``."""
     return prefix[:-2].replace(b"\0", b"/")
 
 
-def link_trouble(each: ToUnpack, rivals: Rivals) -> str:
+def link_problem_text(each: MemberToExtract, rivals: ConflictingNames) -> str:
     """Return why a hard link cannot be created in an empty target; empty if it can."""
     target = safe_path(each.member.link)
     path = each.path + b"/" + each.name if each.path else each.name
-    if each.trouble or target == path or rivals.is_directory(target):
-        return each.trouble or no_file_of(target)
+    if each.problem_text or target == path or rivals.ends_as_directory(target):
+        return each.problem_text or missing_target_text(target)
     return ""

@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Iterator
 from functools import partial
 
-from pcopy.fsio.patience import patiently
-from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.patience import with_retries
+from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.seekable_zstd import TrailingGarbage, read_frames
 from pcopy.fsio.source import status_of
 from pcopy.libc import free_bytes
@@ -34,62 +34,62 @@ _GZIP = b"\x1f\x8b\x08"
 """First bytes of each member of gzip: the magic number, and the only compression method (RFC 1952)."""
 _SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
 """First bytes of a skippable frame (RFC 8878). ``pzstd`` writes one before each other frame."""
-KEPT_BYTES = 32 << 20
+MAX_KEPT_BYTES = 32 << 20
 """Bytes of decompressed data that are kept, so that a reader can go back. Headers are read in windows, and no header is
 longer than half of this."""
 _PIECE = 1 << 20
 """Bytes of one read, and largest number of bytes that one call of zlib decompresses."""
-_CHECKED_EACH = 64 << 20
+_SPACE_CHECK_INTERVAL = 64 << 20
 """Bytes that are written before the free space is checked again."""
 
 
-def compressed_by(beginning: bytes) -> str:
+def compressing_program(beginning: bytes) -> str:
     """Return the program that has compressed a file with these first bytes; empty if it is not compressed."""
     if _SKIPPABLE.match(beginning):
         return "zstd"
     return next((program for magic, program in MAGICS.items() if beginning.startswith(magic)), "")
 
 
-def contents_of(descriptor: int, program: str) -> Iterator[bytes]:
+def stream_contents(descriptor: int, program: str) -> Iterator[bytes]:
     """Yield the contents of a stream of gzip or zstd, in pieces of a few MiB.
 
     Raise ``Problem`` if the stream is damaged, or if its contents are compressed themselves.
     """
     size = status_of(descriptor, on_source=True).st_size
     is_first = True
-    for piece in _gunzipped(descriptor) if program == "gzip" else read_frames(descriptor, size):
+    for piece in _gunzip(descriptor) if program == "gzip" else read_frames(descriptor, size):
         if is_first and piece:
             is_first = False
-            if inner := compressed_by(piece[:6]):
-                raise _damaged(f"its contents are compressed themselves, by {inner}")
+            if inner := compressing_program(piece[:6]):
+                raise _damage_problem(f"its contents are compressed themselves, by {inner}")
         yield piece
 
 
-def _gunzipped(descriptor: int) -> Iterator[bytes]:
+def _gunzip(descriptor: int) -> Iterator[bytes]:
     """Yield the contents of the members of gzip (RFC 1952). Zeros may follow them, as after the last block of a tape.
 
     Raise ``Problem`` if the data are damaged, and ``TrailingGarbage`` if anything else follows the last member.
     """
-    packed = _Packed(descriptor)
-    packed.fill()
+    packed = _CompressedFile(descriptor)
+    packed.refill()
     while packed.data:
-        if packed.begin and not _GZIP.startswith(packed.first(len(_GZIP))):
-            raise TrailingGarbage.at(packed.begin, "gzip")
+        if packed.data_offset and not _GZIP.startswith(packed.peek(len(_GZIP))):
+            raise TrailingGarbage.from_offset(packed.data_offset, "gzip")
         unzip = zlib.decompressobj(wbits=31)
         while not unzip.eof:
-            if not packed.fill():
-                raise _damaged("it is cut short")
+            if not packed.refill():
+                raise _damage_problem("it is cut short")
             try:
                 piece = unzip.decompress(packed.data, _PIECE)
             except zlib.error as error:
-                raise _damaged(f"the gzip stream is damaged: {reason_of(error)}") from error
+                raise _damage_problem(f"the gzip stream is damaged: {zlib_reason(error)}") from error
             packed.data = unzip.unused_data if unzip.eof else unzip.unconsumed_tail
             if piece:
                 yield piece
         packed.skip_zeros()
 
 
-class _Packed:
+class _CompressedFile:
     """A compressed file that is read from its start to its end. ``data`` is the part that was read and not yet
     consumed."""
 
@@ -98,11 +98,11 @@ class _Packed:
         self._descriptor, self._at = descriptor, 0
 
     @property
-    def begin(self) -> int:
+    def data_offset(self) -> int:
         """The offset of ``data`` in the file."""
         return self._at - len(self.data)
 
-    def first(self, size: int) -> bytes:
+    def peek(self, size: int) -> bytes:
         """Return the next ``size`` bytes, which remain in ``data``; fewer at the end of the file.
 
         Raise ``Problem`` if the file cannot be read.
@@ -111,7 +111,7 @@ class _Packed:
             self.data += more
         return self.data[:size]
 
-    def fill(self) -> bytes:
+    def refill(self) -> bytes:
         """Read on if ``data`` is empty; return ``data``, which is empty at the end of the file. Raise ``Problem`` on an
         error."""
         if not self.data:
@@ -120,24 +120,24 @@ class _Packed:
 
     def _read(self) -> bytes:
         """Return the next bytes of the file, and advance. Raise ``Problem`` on an error."""
-        with failing("read", on_source=True):
-            data = patiently(partial(os.pread, self._descriptor, _PIECE, self._at))
+        with as_problem("read", on_source=True):
+            data = with_retries(partial(os.pread, self._descriptor, _PIECE, self._at))
         self._at += len(data)
         return data
 
     def skip_zeros(self) -> None:
         """Skip bytes of zero. Raise ``Problem`` if the file cannot be read."""
-        while self.fill() and not self.data.strip(b"\0"):
+        while self.refill() and not self.data.strip(b"\0"):
             self.data = b""
         self.data = self.data.lstrip(b"\0")
 
 
-def reason_of(error: zlib.error) -> str:
+def zlib_reason(error: zlib.error) -> str:
     """Return the reason in an error of zlib, without the number and the operation that zlib puts before it."""
     return str(error).rpartition(": ")[2]
 
 
-def _damaged(why: str) -> Problem:
+def _damage_problem(why: str) -> Problem:
     """Return the error for a damaged stream."""
     return Problem("decompress", errno.EBADMSG, on_source=True, text=why)
 
@@ -145,17 +145,17 @@ def _damaged(why: str) -> Problem:
 class StreamReader:
     """Reader of the contents of a stream at offsets that mostly grow.
 
-    To go back further than ``KEPT_BYTES``, it decompresses the stream again from its start.
+    To go back further than ``MAX_KEPT_BYTES``, it decompresses the stream again from its start.
     """
 
     def __init__(self, descriptor: int, program: str) -> None:
         self._descriptor, self._program = descriptor, program
         self.garbage = ""
         """Error text about data that follow the contents and are ignored; empty if there are none. Known after
-        ``check_rest``."""
-        self._begin()
+        ``check_to_end``."""
+        self._restart()
 
-    def _begin(self) -> None:
+    def _restart(self) -> None:
         """Start to read the stream from its start."""
         self.pieces = self._contents()
         """The decompressed data that were not read yet."""
@@ -165,20 +165,21 @@ class StreamReader:
     def _contents(self) -> Iterator[bytes]:
         """Yield the contents; store the error if garbage follows them."""
         try:
-            yield from contents_of(self._descriptor, self._program)
+            yield from stream_contents(self._descriptor, self._program)
         except TrailingGarbage as garbage:
             self.garbage = garbage.strerror or ""
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return ``size`` bytes from ``offset`` on, as ``pcopy.archive.reader.Read`` defines. Raise ``Problem`` on
-        damage."""
+        """Return ``size`` bytes from ``offset`` on, as ``pcopy.archive.reader.ReadFunction`` defines. Raise ``Problem``
+        on damage."""
         if offset < self._start:
-            self._begin()
+            self._restart()
         while self._end < offset + size and (piece := next(self.pieces, None)) is not None:
             self._kept.append(piece)
             self._end += len(piece)
             while (
-                self._end - self._start - len(self._kept[0]) > KEPT_BYTES and self._start + len(self._kept[0]) <= offset
+                self._end - self._start - len(self._kept[0]) > MAX_KEPT_BYTES
+                and self._start + len(self._kept[0]) <= offset
             ):
                 self._start += len(self._kept.popleft())
         parts, at = [], self._start
@@ -188,7 +189,7 @@ class StreamReader:
             at += len(piece)
         return b"".join(parts)
 
-    def check_rest(self) -> None:
+    def check_to_end(self) -> None:
         """Read the stream to its end. Raise ``Problem`` if it is damaged: the checksum stands at the end."""
         while self.read(self._end, 1):
             pass
@@ -199,7 +200,7 @@ class StreamReader:
         return self._end
 
 
-def put_aside(descriptor: int, program: str, directory: bytes) -> tuple[int, str]:
+def decompress_to_unnamed_file(descriptor: int, program: str, directory: bytes) -> tuple[int, str]:
     """Decompress a stream into an unnamed file on the file system of ``directory``.
 
     Return the descriptor of the file, and an error text about data that follow the contents and are ignored; empty if
@@ -210,17 +211,17 @@ def put_aside(descriptor: int, program: str, directory: bytes) -> tuple[int, str
     """
     from tempfile import TemporaryFile
 
-    with failing("create"), TemporaryFile(dir=directory, prefix=b".pcopy-", buffering=0) as aside:
+    with as_problem("create"), TemporaryFile(dir=directory, prefix=b".pcopy-", buffering=0) as aside:
         written = room = 0
         stream = StreamReader(descriptor, program)
         for piece in stream.pieces:
             if written >= room:
-                free = _free(aside.fileno())
+                free = _free_space(aside.fileno())
                 if free < written:
                     text = f"its contents would take more than half of the free space, {written + free:,} bytes"
                     raise Problem("write", errno.ENOSPC, text=text)
-                room = written + min(_CHECKED_EACH, (free - written) // 2)
-            with failing("write"):
+                room = written + min(_SPACE_CHECK_INTERVAL, (free - written) // 2)
+            with as_problem("write"):
                 rest = memoryview(piece)
                 while rest:
                     rest = rest[aside.write(rest) :]
@@ -228,10 +229,10 @@ def put_aside(descriptor: int, program: str, directory: bytes) -> tuple[int, str
         return os.dup(aside.fileno()), stream.garbage
 
 
-def _free(descriptor: int) -> int:
+def _free_space(descriptor: int) -> int:
     """Return the bytes of free space; if that is unknown, more than is ever needed. Raise ``Problem`` if fstatvfs(2)
     fails."""
-    with failing("statvfs"):
+    with as_problem("statvfs"):
         status = os.fstatvfs(descriptor)
     try:
         return free_bytes(status)

@@ -7,25 +7,25 @@ from __future__ import annotations
 
 from pcopy.tasks.base.phases import Phase
 
-TELL = 2
+REPORT_PIECES = 2
 """Creation: ranks divide their members into pieces, and report these to rank 0. Before that the tree is walked, and
 hard links are brought together."""
-PLACE = 4
+WRITE_PIECES = 4
 """Creation: rank 0 computes the offsets of all pieces, and the pieces are written."""
 SYNC = int(Phase.SYNC)
 """Creation: each rank syncs what it has written."""
 
-COMPARE = 1
+COMPARE_NAMES = 1
 """Extraction: the owners of directories look for conflicting names. Before that members are found, and sent to these
 owners."""
-FOLLOW = 2
+RESOLVE_LINKS = 2
 """Extraction: rank 0 resolves hard links."""
 UNPACK = 3
 """Extraction: members are extracted, except hard links."""
 UNPACK_AGAIN = 4
 """Extraction: members whose directory could not be created before, because an item that is replaced by now was in the
 way."""
-LINKS = int(Phase.AGAIN)
+MAKE_LINKS = int(Phase.AGAIN)
 """Extraction: hard links are created."""
 FINISH, SEAL = int(Phase.FINISH), int(Phase.SEAL)
 """Extraction: directories get their metadata. Those that their owner cannot enter then come last (SEAL)."""

@@ -10,25 +10,25 @@ from collections.abc import Callable
 from itertools import chain
 from typing import TYPE_CHECKING, Protocol
 
-from pcopy.archive.incomplete import HAS_MORE
+from pcopy.archive.incomplete import MORE_INCOMPLETE_TEXT
 from pcopy.archive.index import SUFFIX, Index
-from pcopy.archive.reader import Damage, FoundMember, members
-from pcopy.archive.records import LARGEST
-from pcopy.archive.skim import skim
-from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.kernel.choose import kernel_name
+from pcopy.archive.reader import Damage, FoundMember, read_members
+from pcopy.archive.records import NUMBER_LIMIT
+from pcopy.archive.skim import skim_offsets
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.kernel.choose import backend_name
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.archive.archive_file import stop
-from pcopy.tasks.archive.found_members import ITEMS_PER_SLICE, Sorting
-from pcopy.tasks.archive.opened import OpenArchive, number_of
+from pcopy.tasks.archive.archive_file import stop_job
+from pcopy.tasks.archive.found_members import ITEMS_PER_SLICE, MemberSorter
+from pcopy.tasks.archive.opened import OpenArchive, owner_id
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.kind import Steps, TaskKind
 from pcopy.tasks.base.rank import CALL_COST, Rank
-from pcopy.tasks.base.result import Result
-from pcopy.text import shown
+from pcopy.tasks.base.result import TaskResult
+from pcopy.text import printable_path
 
 if TYPE_CHECKING:
-    from pcopy.fsio.kernel.native_tar import PlainMembers, TarHeaders
+    from pcopy.fsio.kernel.native_tar import SimpleMembers, TarHeaderParser
 
 SPAN_MEMBERS = 256
 """Number of members with which a span is long enough for a task."""
@@ -37,57 +37,57 @@ SPAN_BYTES = 1 << 20
 MOST_SPANS = 1 << 16
 """Number of offsets in an index up to which each offset begins a span. ``ptar -c`` writes indexes that are made for
 this."""
-TO_THE_END = 1 << 62
+ARCHIVE_END = 1 << 62
 """End of a span that extends to the end of the archive."""
 _GAP = 64 << 10
 """Distance between two members, in bytes, from which on only the headers are read."""
 
 
-class ReadHeaders(Kind, code=142, doing="looking for members", is_note=False):
+class FindSpansToRead(TaskKind, code=142, doing="looking for members", is_note=False):
     """Task of rank 0: divide the archive into spans, by its index or by its headers, and spawn a
     ``ReadSpan`` for each."""
 
-    def about(self) -> None:
+    def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        _check_trailer(rank, result)
-        yield from find_spans(rank, result, ReadSpan)
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        _report_trailer_problems(rank, result)
+        yield from spawn_span_tasks(rank, result, ReadSpan)
 
 
-def _check_trailer(rank: Rank, result: Result) -> None:
+def _report_trailer_problems(rank: Rank, result: TaskResult) -> None:
     """Report if the list of incomplete files at the end of the archive is damaged or incomplete."""
-    archive, problem = rank.own(OpenArchive), None
+    archive, problem = rank.instance(OpenArchive), None
     try:
         if archive.incomplete.has_more:
-            problem = Problem("extract", 0, text=HAS_MORE)
+            problem = Problem("extract", 0, text=MORE_INCOMPLETE_TEXT)
     except Problem as met:
         problem = met
     if problem is not None:
         result.count(counts.FOUND)
         result.count(counts.FAILED)
-        result.report(rank.options.archive_file, problem)
+        result.report_failure(rank.options.archive_file, problem)
 
 
-def find_spans(rank: Rank, result: Result, task_of: Callable[[int, int], Kind]) -> Steps:
+def spawn_span_tasks(rank: Rank, result: TaskResult, task_of: Callable[[int, int], TaskKind]) -> Steps:
     """Spawn tasks for spans that cover the whole archive; ``task_of`` makes a task from the start and the end of a
     span."""
-    archive = rank.own(OpenArchive)
+    archive = rank.instance(OpenArchive)
     index = None
     try:
-        index = archive.contents.index()
+        index = archive.contents.read_index()
     except ValueError as error:
-        path = shown(rank.options.archive_file + SUFFIX)
+        path = printable_path(rank.options.archive_file + SUFFIX)
         result.notices.append(f"{path}: is not used: {error}; all headers are read instead: remove that file")
     except Problem as problem:
-        stop(rank, "read", problem)
+        stop_job(rank, "read", problem)
         return
     if index is not None:
-        yield from _known_spans(index, result, task_of)
+        yield from _spawn_indexed_spans(index, result, task_of)
         return
     start, number = 0, 0
     try:
-        for offset in skim(archive.read, in_c=rank.own(Headers).in_c):
+        for offset in skim_offsets(archive.read, in_c=rank.instance(HeaderFinder).in_c):
             number += 1
             if offset is None:  # what stands there says something of all that follows, or is damaged
                 break
@@ -98,144 +98,144 @@ def find_spans(rank: Rank, result: Result, task_of: Callable[[int, int], Kind]) 
                 yield None
     except Problem:  # the task that reads the last span meets the same error, and reports it
         pass
-    result.spawn(task_of(start, TO_THE_END), SPAN_BYTES)
+    result.spawn(task_of(start, ARCHIVE_END), SPAN_BYTES)
 
 
-def _known_spans(known: Index, result: Result, task_of: Callable[[int, int], Kind]) -> Steps:
+def _spawn_indexed_spans(known: Index, result: TaskResult, task_of: Callable[[int, int], TaskKind]) -> Steps:
     """Spawn the tasks for the spans of an index. If the index has more than ``MOST_SPANS`` offsets, short spans are
     joined."""
-    start, least = 0, SPAN_BYTES if len(known.points) > MOST_SPANS else 1
-    for number, point in enumerate(chain(known.points, [known.end])):
+    start, least = 0, SPAN_BYTES if len(known.offsets) > MOST_SPANS else 1
+    for number, point in enumerate(chain(known.offsets, [known.end])):
         if point - start >= (1 if point == known.end else least):
             result.spawn(task_of(start, point), point - start)
             start = point
         if not number % ITEMS_PER_SLICE:
             yield None
-    result.spawn(task_of(known.end, TO_THE_END), CALL_COST)
+    result.spawn(task_of(known.end, ARCHIVE_END), CALL_COST)
 
 
-class ReadSpan(Kind, code=143, doing="reading headers", is_note=False):
+class ReadSpan(TaskKind, code=143, doing="reading headers", is_note=False):
     """Task that reads the headers of the members that begin at the offset ``start`` or later, and before ``end``."""
 
     start: int
     end: int
 
-    def about(self) -> None:
+    def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        sorting = Sorting(rank, result)
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        sorting = MemberSorter(rank, result)
         yield from read_span(rank, sorting, self.start, self.end)
-        sorting.end()
+        sorting.send_records()
 
 
-class Sorter(Protocol):
+class SpanConsumer(Protocol):
     """Interface of a consumer of the members of a span.
 
-    ``take`` receives a member, ``take_plain`` simple members that the C backend has found, and ``damaged`` a damaged
+    ``take`` receives a member, ``take_simple`` simple members that the C backend has found, and ``damaged`` a damaged
     place of the archive.
     """
 
-    takes_plain: bool
-    """True if it accepts simple members that the C backend finds (``take_plain``)."""
+    takes_simple: bool
+    """True if it accepts simple members that the C backend finds (``take_simple``)."""
     items_per_slice: int
     """Number of members after which the slice of a task ends."""
 
-    def take_plain(self, found: PlainMembers) -> None: ...
+    def take_simple(self, found: SimpleMembers) -> None: ...
 
-    def damaged(self, damage: Damage) -> None: ...
+    def take_damage(self, damage: Damage) -> None: ...
 
-    def take(self, found: FoundMember) -> bool:
+    def take_member(self, found: FoundMember) -> bool:
         """Take a member; return True if it is a simple one, so that the C backend may find the next ones."""
 
 
-def read_span(rank: Rank, sorter: Sorter, start: int, end: int) -> Steps:
+def read_span(rank: Rank, sorter: SpanConsumer, start: int, end: int) -> Steps:
     """Pass the members that begin at ``start`` or later, and before ``end``, to ``sorter``."""
-    last = None if end == TO_THE_END else end
-    span = Span(rank, sorter, start, last)
+    last = None if end == ARCHIVE_END else end
+    span = SpanReader(rank, sorter, start, last)
     try:
         yield from span.read()
         if last is not None and span.at not in (last, -1):
             text = f"the part from byte {start:,} on ends at byte {span.at:,}, not at the next offset in the index"
-            sorter.damaged(Damage(start, b"", text))
-        if last is not None and span.known:  # pcopy writes no index with offsets behind a global header
+            sorter.take_damage(Damage(start, b"", text))
+        if last is not None and span.global_records:  # pcopy writes no index with offsets behind a global header
             text = "a global header, which the index hides from readers of later members: remove the index"
-            sorter.damaged(Damage(start, b"", text))
+            sorter.take_damage(Damage(start, b"", text))
     except Problem as problem:
         rest = "what follows" if last is None else f"what follows up to byte {last:,}"
-        sorter.damaged(Damage(span.at, b"", f"{problem.strerror}; {rest} is not read"))
+        sorter.take_damage(Damage(span.at, b"", f"{problem.strerror}; {rest} is not read"))
 
 
-class Span:
+class SpanReader:
     """Reader of the members of a span.
 
     Adjacent simple members are found by the C backend, if it is available. ``pcopy.archive.reader`` reads the others,
     up to the next simple one.
     """
 
-    def __init__(self, rank: Rank, sorting: Sorter, start: int, end: int | None) -> None:
-        self._archive, self._sorting = rank.own(OpenArchive), sorting
-        self._end, self._last = end, TO_THE_END if end is None else end
-        self._headers = rank.own(Headers).in_c if sorting.takes_plain else None
+    def __init__(self, rank: Rank, sorting: SpanConsumer, start: int, end: int | None) -> None:
+        self._archive, self._consumer = rank.instance(OpenArchive), sorting
+        self._end, self._last = end, ARCHIVE_END if end is None else end
+        self._headers = rank.instance(HeaderFinder).in_c if sorting.takes_simple else None
         self._window, self._opened = b"", start
-        self._most_extents = rank.options.sparse_limit or LARGEST
+        self._most_extents = rank.options.sparse_limit or NUMBER_LIMIT
         self._is_dense = end is not None and end - start <= 2 * SPAN_BYTES
         self.at = start
         """The offset at which the next member begins; -1 after damage."""
-        self.known: dict[bytes, bytes] = {}
+        self.global_records: dict[bytes, bytes] = {}
         """The records of global headers."""
 
     def read(self) -> Steps:
         """Read the span. Raise ``Problem`` if the archive cannot be read."""
         may_be_simple = self._headers is not None
         if not may_be_simple:
-            yield from self._others(until_plain=False)
+            yield from self._read_other_members(until_plain=False)
         while may_be_simple and self.at < self._last:
-            yield from self._plain()
-            may_be_simple = self.at < self._last and (yield from self._others(until_plain=True))
+            yield from self._find_simple_members()
+            may_be_simple = self.at < self._last and (yield from self._read_other_members(until_plain=True))
 
-    def _plain(self) -> Steps:
+    def _find_simple_members(self) -> Steps:
         """Find simple members by the C backend, up to one that is not simple or to the end of the span."""
         headers = self._headers
         assert headers is not None
         if not self._opened <= self.at < self._opened + len(self._window):
-            self._open()
+            self._read_window()
         while True:
-            found = headers.find(self._window, self._opened, self.at, self._last)
-            self._sorting.take_plain(found)
-            self.at = found.at
-            if not found.is_unread or found.at == self._opened or found.at >= self._last:
+            found = headers.parse_members(self._window, self._opened, self.at, self._last)
+            self._consumer.take_simple(found)
+            self.at = found.next_offset
+            if not found.needs_more_data or found.next_offset == self._opened or found.next_offset >= self._last:
                 return
-            self._open()
+            self._read_window()
             yield None
 
-    def _open(self) -> None:
+    def _read_window(self) -> None:
         """Read a window of the archive at ``at``: a large one if members are close together, otherwise a small one."""
         window_end = self._opened + len(self._window)
         is_near = self._is_dense if not self._window else self.at - window_end < _GAP
         self._window = self._archive.read(self.at, min(SPAN_BYTES if is_near else _GAP, self._last - self.at))
         self._opened = self.at
 
-    def _others(self, *, until_plain: bool) -> Stepwise[bool]:
+    def _read_other_members(self, *, until_plain: bool) -> TicketGenerator[bool]:
         """Read members with ``pcopy.archive.reader``; return True if simple ones may follow.
 
         With ``until_plain``, stop after a simple member, unless there was damage or a global header.
         """
         has_damage = False
-        found = members(self._read, number_of, self.at, self._end, self.known, self._most_extents)
+        found = read_members(self._read_bytes, owner_id, self.at, self._end, self.global_records, self._most_extents)
         for number, each in enumerate(found):
             if isinstance(each, Damage):
-                self._sorting.damaged(each)
+                self._consumer.take_damage(each)
                 self.at, has_damage = -1, True
             else:
                 self.at = each.next
-                if self._sorting.take(each) and until_plain and not has_damage and not self.known:
+                if self._consumer.take_member(each) and until_plain and not has_damage and not self.global_records:
                     return True
-            if number % self._sorting.items_per_slice == self._sorting.items_per_slice - 1:
+            if number % self._consumer.items_per_slice == self._consumer.items_per_slice - 1:
                 yield None
         return False
 
-    def _read(self, offset: int, size: int) -> bytes:
+    def _read_bytes(self, offset: int, size: int) -> bytes:
         """Return bytes of the archive, from the window if it contains them."""
         at = offset - self._opened
         if 0 <= at <= len(self._window) - size:
@@ -243,12 +243,12 @@ class Span:
         return self._archive.read(offset, size)
 
 
-class Headers:
+class HeaderFinder:
     """The C finder of simple members, of one rank. ``in_c`` is None if the C backend is not available."""
 
     def __init__(self, rank: Rank) -> None:
-        self.in_c: TarHeaders | None = None
-        if kernel_name() == "c":
-            from pcopy.fsio.kernel.native_tar import TarHeaders
+        self.in_c: TarHeaderParser | None = None
+        if backend_name() == "c":
+            from pcopy.fsio.kernel.native_tar import TarHeaderParser
 
-            self.in_c = TarHeaders(None if rank.options.numeric_owner else number_of)
+            self.in_c = TarHeaderParser(None if rank.options.numeric_owner else owner_id)

@@ -12,59 +12,59 @@ from collections.abc import Sequence
 
 from pcopy import libc
 from pcopy.fsio.attribute_names import ACCESS_ACL
-from pcopy.fsio.identity import FUSE
-from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, capable, maps_all_ids
+from pcopy.fsio.identity import FUSE_TYPE
+from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, has_capability, maps_all_ids
 from pcopy.tasks.base.rank import Rank
-from pcopy.walk.visitor import Found
+from pcopy.walk.visitor import FoundItems
 
 _NFS = 0x6969
 """Type of NFS. Servers may restrict root (``root_squash``), but the modes that they show are those by which they
 decide."""
-_UNKNOWN_RIGHTS = (FUSE, 0xFF534D42, 0xFE534D42)  # CIFS, SMB2
+_TYPES_WITH_UNKNOWN_RIGHTS = (FUSE_TYPE, 0xFF534D42, 0xFE534D42)  # CIFS, SMB2
 """Types of file systems (FUSE, SMB, CIFS) that may refuse to open any file, and whose modes can be invented."""
 
 
-class Readable:
+class ReadPermissions:
     """The rights of this process to read files, and the types of file systems, which are cached."""
 
     def __init__(self, rank: Rank) -> None:
         self._user, self._groups = os.geteuid(), {os.getegid(), *os.getgroups()}
-        self._reads_all = maps_all_ids() and (capable(CAP_DAC_READ_SEARCH) or capable(CAP_DAC_OVERRIDE))
-        self._kinds: dict[int, int] = {}
+        self._reads_all = maps_all_ids() and (has_capability(CAP_DAC_READ_SEARCH) or has_capability(CAP_DAC_OVERRIDE))
+        self._file_system_types: dict[int, int] = {}
         """The type of each file system, by its st_dev."""
 
-    def doubtful(self, found: Found, rows: Sequence[int]) -> Sequence[int]:
+    def possibly_unreadable_rows(self, found: FoundItems, rows: Sequence[int]) -> Sequence[int]:
         """Return those of ``rows``, which are regular files, that may be unreadable. Empty files need not be read."""
         if not rows:
             return ()
         columns = found.rows
-        kinds = {self._kind(device, found.directory) for device in {columns.device[row] for row in rows}}
-        if kinds.intersection(_UNKNOWN_RIGHTS):
+        kinds = {self._file_system_type(device, found.directory) for device in {columns.device[row] for row in rows}}
+        if kinds.intersection(_TYPES_WITH_UNKNOWN_RIGHTS):
             return [row for row in rows if columns.size[row]]
         if self._reads_all and _NFS not in kinds:
             return ()
-        return [row for row in rows if columns.size[row] and not self._allows(found, row)]
+        return [row for row in rows if columns.size[row] and not self._mode_allows_reading(found, row)]
 
-    def may_refuse(self, found: Found, row: int, xattrs: Sequence[tuple[str, bytes]]) -> bool:
+    def may_be_unreadable(self, found: FoundItems, row: int, xattrs: Sequence[tuple[str, bytes]]) -> bool:
         """Return True if a file may be unreadable. ``xattrs`` can contain an ACL, which may deny what the
         mode allows."""
         has_acl = not self._reads_all and found.rows.size[row] and any(name == ACCESS_ACL for name, _ in xattrs)
-        return bool(has_acl or self.doubtful(found, (row,)))
+        return bool(has_acl or self.possibly_unreadable_rows(found, (row,)))
 
-    def _kind(self, device: int, descriptor: int) -> int:
+    def _file_system_type(self, device: int, descriptor: int) -> int:
         """Return the type of the file system ``device``, on which the directory ``descriptor`` lies; FUSE if it is
         unknown."""
-        kind = self._kinds.get(device)
+        kind = self._file_system_types.get(device)
         if kind is None:
             try:
                 if os.fstat(descriptor).st_dev != device:  # another file is mounted on this one
-                    return FUSE
-                kind = self._kinds[device] = libc.type_of_file_system(descriptor)
+                    return FUSE_TYPE
+                kind = self._file_system_types[device] = libc.type_of_file_system(descriptor)
             except OSError:
-                return FUSE
+                return FUSE_TYPE
         return kind
 
-    def _allows(self, found: Found, row: int) -> bool:
+    def _mode_allows_reading(self, found: FoundItems, row: int) -> bool:
         """Return True if the mode of a file lets this process read it."""
         mode, columns = found.rows.mode[row], found.rows
         if columns.uid[row] == self._user:

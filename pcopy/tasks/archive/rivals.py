@@ -22,66 +22,66 @@ from contextlib import suppress
 
 from pcopy.archive.member import NumberPairs
 from pcopy.fsio.problem import Problem
-from pcopy.signature.sorting import ExternalSorter, KeyValue
-from pcopy.tasks.archive.found_members import FoundMembers, FoundNote
-from pcopy.tasks.archive.names import RivalName, Rivals, compared, followed
+from pcopy.signature.sorting import ExternalSorter, SortRecord
+from pcopy.tasks.archive.found_members import FoundMembers, FoundMembersNote
+from pcopy.tasks.archive.names import ConflictingNames, NameConflict, name_conflicts, resolved_links
 from pcopy.tasks.archive.opened import OpenArchive
-from pcopy.tasks.archive.to_unpack import key_of
-from pcopy.tasks.base.kind import Kind, Note, Steps
+from pcopy.tasks.archive.to_unpack import member_key
+from pcopy.tasks.base.kind import Note, Steps, TaskKind
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import TaskResult
 
-_AT_ONCE = 256
+_LINKS_PER_NOTE = 256
 """Number of links that are sent together."""
 
 
-class CompareRivals(Kind, code=154, doing="comparing names", is_note=False):
+class CompareMemberNames(TaskKind, code=154, doing="comparing names", is_note=False):
     """Task of each rank: compare the members and the marks of the names that it owns, and report the conflicts."""
 
-    def about(self) -> None:
+    def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         # Open the archive before any extracted member can replace it under its name. An error is reported
         # by the tasks that read it.
         with suppress(Problem):
-            _ = rank.own(OpenArchive).contents
-        found, links = rank.own(FoundMembers), list[KeyValue]()
-        for rival in compared(found.members.sorted(), found.marks.sorted()):
+            _ = rank.instance(OpenArchive).contents
+        found, links = rank.instance(FoundMembers), list[SortRecord]()
+        for rival in name_conflicts(found.members.sorted(), found.marks.sorted()):
             if rival is None:
                 yield None
-            elif isinstance(rival, RivalName):
+            elif isinstance(rival, NameConflict):
                 for owner in range(rank.size):
-                    result.spawn(RivalNote(*rival), owner=owner)
+                    result.spawn(NameConflictNote(*rival), owner=owner)
             else:
                 links.append(rival.record)
-                if len(links) >= _AT_ONCE:
-                    result.spawn(LinkRivalNote(marshal.dumps(links)), owner=0)
+                if len(links) >= _LINKS_PER_NOTE:
+                    result.spawn(LinksToResolveNote(marshal.dumps(links)), owner=0)
                     links = []
         if links:
-            result.spawn(LinkRivalNote(marshal.dumps(links)), owner=0)
+            result.spawn(LinksToResolveNote(marshal.dumps(links)), owner=0)
 
 
-class RivalNote(Note, code=155, doing="recording names"):
+class NameConflictNote(Note, code=155, doing="recording names"):
     """Note to each rank: ``path`` is a file in the packed ``stretches`` of the archive, and a directory elsewhere."""
 
     path: bytes
     stretches: bytes
 
-    def run(self, rank: Rank, result: Result) -> None:
-        rank.own(Rivals)[self.path] = NumberPairs.unpacked(self.stretches)
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        rank.instance(ConflictingNames)[self.path] = NumberPairs.from_bytes(self.stretches)
 
 
-class LinkRivalNote(Note, code=156, doing="recording hard links"):
+class LinksToResolveNote(Note, code=156, doing="recording hard links"):
     """Note to rank 0: records of links that it must resolve, packed."""
 
     links: bytes
 
-    def run(self, rank: Rank, result: Result) -> None:
-        rank.own(LinkRivals).links.extend(marshal.loads(self.links))
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        rank.instance(LinksToResolve).links.extend(marshal.loads(self.links))
 
 
-class LinkRivals:
+class LinksToResolve:
     """The records of links to be resolved, on rank 0, sorted by their offsets in the archive."""
 
     def __init__(self, rank: Rank) -> None:
@@ -92,25 +92,25 @@ class LinkRivals:
         self.links.close()
 
 
-class FollowLinks(Kind, code=157, doing="following hard links", is_note=False):
+class ResolveLinks(TaskKind, code=157, doing="following hard links", is_note=False):
     """Task of rank 0: resolve links, and send the results to the owners of their directories."""
 
-    def about(self) -> None:
+    def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        rivals = rank.own(LinkRivals)
-        records: defaultdict[int, list[KeyValue]] = defaultdict(list)
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        rivals = rank.instance(LinksToResolve)
+        records: defaultdict[int, list[SortRecord]] = defaultdict(list)
         with rank.open_spool() as spool:
-            for meaning in followed(rivals.links.sorted(), spool):
+            for meaning in resolved_links(rivals.links.sorted(), spool):
                 if meaning is None:
                     yield None
                     continue
                 at, each, _ = meaning
                 owner = zlib.crc32(each.path) % rank.size
-                records[owner].append((key_of(each.path, each.name, at | 1), each.packed()))
-                if len(records[owner]) >= _AT_ONCE:
-                    result.spawn(FoundNote(marshal.dumps((records.pop(owner), []))), owner=owner)
+                records[owner].append((member_key(each.path, each.name, at | 1), each.pack()))
+                if len(records[owner]) >= _LINKS_PER_NOTE:
+                    result.spawn(FoundMembersNote(marshal.dumps((records.pop(owner), []))), owner=owner)
         for owner, some in records.items():
-            result.spawn(FoundNote(marshal.dumps((some, []))), owner=owner)
+            result.spawn(FoundMembersNote(marshal.dumps((some, []))), owner=owner)
         rivals.close()

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from pcopy.fsio.problem import Problem
-from pcopy.tasks.archive.archive_file import ArchiveFile, stop
+from pcopy.tasks.archive.archive_file import ArchiveFile, stop_job
 from pcopy.tasks.archive.made import PieceRecords
-from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.kind import Steps, TaskKind
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.storing import data_stored
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.storing import wait_for_data_stored
 
 
-class SyncArchive(Kind, code=141, doing="syncing the archive", is_note=False):
+class SyncArchive(TaskKind, code=141, doing="syncing the archive", is_note=False):
     """Task of each rank: bring what it has written of the archive to stable storage."""
 
-    def about(self) -> None:
+    def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        archive = rank.own(ArchiveFile)
-        rank.own(PieceRecords).forget()
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        archive = rank.instance(ArchiveFile)
+        rank.instance(PieceRecords).discard_new_records()
         if archive.has_written:
             try:
-                yield from data_stored(rank, archive.descriptor)
+                yield from wait_for_data_stored(rank, archive.descriptor)
             except Problem as problem:
-                stop(rank, "synced", problem)
+                stop_job(rank, "synced", problem)

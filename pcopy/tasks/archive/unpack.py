@@ -1,5 +1,5 @@
-"""Extraction: ``Unpack`` divides the members that a rank owns into tasks, and ``ExtractMembers`` extracts some of one
-directory.
+"""Extraction: ``UnpackDirectories`` divides the members that a rank owns into tasks, and ``ExtractMembers`` extracts
+some of one directory.
 
 A directory is created when something is to be extracted into it, with the mode 0700. It gets its metadata at the end
 (``finish_members``). A directory that no member describes gets the default mode of a new directory.
@@ -21,72 +21,72 @@ from itertools import zip_longest
 from operator import itemgetter
 
 from pcopy.archive.member import LINK
-from pcopy.fsio.attributes import Handle, drop_inherited_acls, has_default_acl, may_inherit_acl
+from pcopy.fsio.attributes import Handle, can_inherit_acl, has_default_acl, remove_inherited_directory_acls
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
-from pcopy.fsio.nodes import with_handle
-from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.nodes import call_with_handle
+from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.source import status_of
-from pcopy.signature.items import type_of
-from pcopy.tasks.archive.extracting import Extracting
-from pcopy.tasks.archive.finish_members import finish_later
-from pcopy.tasks.archive.foresee import foresee_unpacked
+from pcopy.signature.items import type_byte
+from pcopy.tasks.archive.extracting import MemberExtractor
+from pcopy.tasks.archive.finish_members import schedule_finish
+from pcopy.tasks.archive.foresee import preview_extracted
 from pcopy.tasks.archive.found_members import FoundMembers
 from pcopy.tasks.archive.link_members import LinkMembers
-from pcopy.tasks.archive.make_members import make_plain
-from pcopy.tasks.archive.names import InDirectory, Rivals
+from pcopy.tasks.archive.make_members import make_simple_members
+from pcopy.tasks.archive.names import ConflictingNames, DirectoryMembers
 from pcopy.tasks.archive.opened import OpenArchive
-from pcopy.tasks.archive.phases import LINKS, UNPACK, UNPACK_AGAIN
-from pcopy.tasks.archive.to_unpack import NO_ROWS, PlainRows, ToUnpack, is_plain, place_of
-from pcopy.tasks.archive.unpack_parts import begin_parts, in_parts
+from pcopy.tasks.archive.phases import MAKE_LINKS, UNPACK, UNPACK_AGAIN
+from pcopy.tasks.archive.to_unpack import NO_ROWS, MemberToExtract, SimpleRows, is_simple, target_place
+from pcopy.tasks.archive.unpack_parts import should_extract_in_parts, spawn_extract_parts
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.kind import Steps, TaskKind
 from pcopy.tasks.base.rank import CALL_COST, Rank
-from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.files.existing import look
-from pcopy.text import shown
+from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.files.existing import status_or_none
+from pcopy.text import printable_path
 
-_IN_THE_WAY = (errno.ENOTDIR, errno.ELOOP)
+_NAME_TAKEN_ERRNOS = (errno.ENOTDIR, errno.ELOOP)
 """Errors of opening a directory whose name another item has."""
-_LONG = 0.02
+_SLICE_SECONDS = 0.02
 """Seconds after which the remaining members are left to another task."""
 BATCH_BYTES = 4 << 20
 """Bytes of contents with which a task gets no more members."""
 _NO_ROWS = range(0)
 
 
-class Unpack(Kind, code=145, doing="sorting members", is_note=False):
+class UnpackDirectories(TaskKind, code=145, doing="sorting members", is_note=False):
     """Task of each rank: spawn the tasks that extract the members of its directories."""
 
-    def about(self) -> None:
+    def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: Result) -> None:
-        tasks = (task for found in rank.own(FoundMembers).by_directory() for task in _batches(found))
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        tasks = (task for found in rank.instance(FoundMembers).by_directory() for task in _extract_tasks(found))
         result.spawn_each(tasks, BATCH_BYTES // 4, expands=False)
 
 
-def _batches(found: InDirectory) -> Iterator[ExtractMembers]:
+def _extract_tasks(found: DirectoryMembers) -> Iterator[ExtractMembers]:
     """Yield the tasks that extract the members of a directory or of a portion of it.
 
     Simple members and others are divided separately; a task gets a batch of each.
     """
-    names, values, others = found.names, found.values, found.others
+    names, values, others = found.names, found.values, found.superseded
     rest = list[bytes]()
     if any(map(itemgetter(0), values)):
-        rest = [value for value in values if not is_plain(value)]
-        names = [name for name, value in zip(names, values, strict=True) if is_plain(value)]
-        values = list(filter(is_plain, values))
-    plain = PlainRows(names, b"".join(values)).in_order()
-    cuts = _cut(plain.sizes), _cut([ToUnpack.unpacked(value).member.size for value in rest])
+        rest = [value for value in values if not is_simple(value)]
+        names = [name for name, value in zip(names, values, strict=True) if is_simple(value)]
+        values = list(filter(is_simple, values))
+    plain = SimpleRows(names, b"".join(values)).in_archive_order()
+    cuts = _batch_ranges(plain.sizes), _batch_ranges([MemberToExtract.unpack(value).member.size for value in rest])
     for part, of_rest in zip_longest(*cuts, fillvalue=_NO_ROWS):
-        some = plain.chosen(part) if len(part) < len(plain) else plain
+        some = plain.selected(part) if len(part) < len(plain) else plain
         packed = marshal.dumps([rest[at] for at in of_rest])
         yield ExtractMembers(packed, others, found.path, pack_names(some.names), some.packed)
         others = 0
 
 
-def _cut(sizes: Sequence[int]) -> Iterator[range]:
+def _batch_ranges(sizes: Sequence[int]) -> Iterator[range]:
     """Yield ranges of rows whose ``sizes`` sum up to about ``BATCH_BYTES``."""
     start = size = 0
     if sum(sizes) >= BATCH_BYTES:
@@ -99,7 +99,7 @@ def _cut(sizes: Sequence[int]) -> Iterator[range]:
         yield range(start, len(sizes))
 
 
-class ExtractMembers(Kind, code=146, doing="unpacking", is_note=False):
+class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
     """Task that extracts members of the directory ``path``.
 
     Fields:
@@ -117,106 +117,115 @@ class ExtractMembers(Kind, code=146, doing="unpacking", is_note=False):
     superseded: int
     path: bytes
     names: bytes
-    plain: bytes
+    simple_members: bytes
 
-    def about(self) -> None:
+    def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        path, members = self.path, list(map(ToUnpack.unpacked, marshal.loads(self.values)))
-        plain = PlainRows(unpack_names(self.names, len(self.plain)), self.plain)
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        path, members = self.path, list(map(MemberToExtract.unpack, marshal.loads(self.values)))
+        plain = SimpleRows(unpack_names(self.names, len(self.simple_members)), self.simple_members)
         result.count(counts.SKIPPED, self.superseded)
-        rivals = rank.own(Rivals)
-        if rivals and rivals.concern(path, plain.names, members):
-            members = list(_allowed(rivals, [*members, *plain.members(path)], result))
+        rivals = rank.instance(ConflictingNames)
+        if rivals and rivals.affects(path, plain.names, members):
+            members = list(_without_conflicts(rivals, [*members, *plain.members(path)], result))
             plain = NO_ROWS
         if rank.options.dry_run:
-            foresee_unpacked(rank, result, [*members, *plain.members(path)])
+            preview_extracted(rank, result, [*members, *plain.members(path)])
             return
         if not members and not plain:
             return
         has_directory = bool(members) and not members[0].name
         try:
-            directory = open_or_make(rank, result, path, replaces=has_directory)
+            directory = open_or_create_directory(rank, result, path, replaces=has_directory)
             status = status_of(directory)
-            inherits = bool(path) and may_inherit_acl(directory, status.st_uid)
-            rank.learn_times(directory, status.st_dev, result.notices)
+            inherits = bool(path) and can_inherit_acl(directory, status.st_uid)
+            rank.detect_late_times(directory, status.st_dev, result.notices)
         except Problem as problem:
-            _not_opened(rank, result, _left(path, members, plain), problem)
+            _handle_unopened_directory(rank, result, _remaining_task(path, members, plain), problem)
             return
         if has_directory:
             result.count(counts.DIRECTORIES)
-            result.items.did(Action.COPY, place_of(path), b"", type_of(members[0].member.st_mode))
-            finish_later(rank, result, members.pop(0))
-        remaining = yield from make_plain(rank, result, directory, path, plain, inherits=inherits)
-        if remaining.unbegun:
-            result.spawn(_left(path, [], plain.chosen(remaining.unbegun)), len(remaining.unbegun) * CALL_COST)
-        members += plain.chosen(remaining.care).members(path)
-        has_begun = bool(remaining.made or has_directory or self.superseded or rivals)
-        yield from _unpack_each(rank, result, directory, path, members, inherits=inherits, has_begun=has_begun)
+            result.item_recorder.record(Action.COPY, target_place(path), b"", type_byte(members[0].member.st_mode))
+            schedule_finish(rank, result, members.pop(0))
+        remaining = yield from make_simple_members(rank, result, directory, path, plain, inherits=inherits)
+        if remaining.not_started:
+            result.spawn(
+                _remaining_task(path, [], plain.selected(remaining.not_started)), len(remaining.not_started) * CALL_COST
+            )
+        members += plain.selected(remaining.slow_path).members(path)
+        has_begun = bool(remaining.has_tried or has_directory or self.superseded or rivals)
+        yield from _extract_one_by_one(rank, result, directory, path, members, inherits=inherits, has_begun=has_begun)
 
 
-def _unpack_each(
-    rank: Rank, result: Result, directory: int, path: bytes, members: list[ToUnpack], *, inherits: bool, has_begun: bool
+def _extract_one_by_one(
+    rank: Rank,
+    result: TaskResult,
+    directory: int,
+    path: bytes,
+    members: list[MemberToExtract],
+    *,
+    inherits: bool,
+    has_begun: bool,
 ) -> Steps:
     """Extract the ``members`` of the open ``directory`` that need the slow path.
 
     ``has_begun`` is true if the task has created something before.
     """
-    extracting = Extracting(rank, result, directory, path, inherits=inherits)
-    until, links = time.monotonic() + _LONG, [each for each in members if each.member.kind == LINK]
+    extracting = MemberExtractor(rank, result, directory, path, inherits=inherits)
+    until, links = time.monotonic() + _SLICE_SECONDS, [each for each in members if each.member.kind == LINK]
     rest = [each for each in members if each.member.kind != LINK]
     rest.sort(key=lambda each: -each.data)  # the last one is extracted first: so they are read in order
     while rest:
         each = rest[-1]
-        if has_begun and (time.monotonic() > until or not extracting.is_quick(each.member)):
+        if has_begun and (time.monotonic() > until or not extracting.fits_in_slice(each.member)):
             size = sum(each.member.size for each in rest)
-            result.spawn(_left(path, rest, NO_ROWS), size + len(rest) * CALL_COST)
+            result.spawn(_remaining_task(path, rest, NO_ROWS), size + len(rest) * CALL_COST)
             break
         rest.pop()
         has_begun = True
         try:
-            if in_parts(rank, directory, each.member):
-                begin_parts(rank, result, directory, each)
+            if should_extract_in_parts(rank, directory, each.member):
+                spawn_extract_parts(rank, result, directory, each)
             else:
                 yield from extracting.extract(each)
         except Problem as problem:
-            result.fail(place_of(path), each.name, problem, each.member.size, retry=Tried.NEVER)
+            result.fail(target_place(path), each.name, problem, each.member.size, retry=RetryMode.NEVER)
     if links:
-        packed = marshal.dumps([each.packed() for each in links])
-        result.spawn(LinkMembers(packed), len(links) * CALL_COST, phase=LINKS)
+        packed = marshal.dumps([each.pack() for each in links])
+        result.spawn(LinkMembers(packed), len(links) * CALL_COST, phase=MAKE_LINKS)
 
 
-def _left(path: bytes, members: Sequence[ToUnpack], plain: PlainRows) -> ExtractMembers:
+def _remaining_task(path: bytes, members: Sequence[MemberToExtract], plain: SimpleRows) -> ExtractMembers:
     """Return a task for members that remain."""
-    values = marshal.dumps([each.packed() for each in members])
+    values = marshal.dumps([each.pack() for each in members])
     return ExtractMembers(values, 0, path, pack_names(plain.names), plain.packed)
 
 
-def _not_opened(rank: Rank, result: Result, task: ExtractMembers, problem: Problem) -> None:
+def _handle_unopened_directory(rank: Rank, result: TaskResult, task: ExtractMembers, problem: Problem) -> None:
     """Handle the error that the directory of a ``task`` could not be opened or created.
 
     If another item has its name, the task is spawned again for the phase UNPACK_AGAIN: the directory can exist by then,
     if a member describes it. Otherwise all members of the task are reported as failed.
     """
-    members = list(map(ToUnpack.unpacked, marshal.loads(task.values)))
-    plain = PlainRows(unpack_names(task.names, len(task.plain)), task.plain)
-    if problem.errno in _IN_THE_WAY and result.phase == UNPACK:
+    members = list(map(MemberToExtract.unpack, marshal.loads(task.values)))
+    plain = SimpleRows(unpack_names(task.names, len(task.simple_members)), task.simple_members)
+    if problem.errno in _NAME_TAKEN_ERRNOS and result.phase == UNPACK:
         result.count(counts.FOR_LINK)
         result.spawn(task, (len(members) + len(plain)) * CALL_COST, phase=UNPACK_AGAIN)
         return
-    of_members = _of_what_lies_in(problem, task.path)
+    of_members = _problem_of_members(problem, task.path)
     if of_members is not problem and not (
         members and not members[0].name
     ):  # no member of the task reports the failure of this directory
         parent, _, name = task.path.rpartition(b"/")
-        rank.failed(problem, place_of(parent), name)
+        rank.handle_failure(problem, target_place(parent), name)
     for each in [*members, *plain.members(task.path)]:
         why = of_members if each.name else problem
-        result.fail(place_of(each.path), each.name, why, each.member.size, retry=Tried.NEVER)
+        result.fail(target_place(each.path), each.name, why, each.member.size, retry=RetryMode.NEVER)
 
 
-def _of_what_lies_in(problem: Problem, path: bytes) -> Problem:
+def _problem_of_members(problem: Problem, path: bytes) -> Problem:
     """Return the error of members whose directory ``path`` could not be created because of ``problem``.
 
     It has another operation than mkdir. A full file system stops a job after some failures of operations that need
@@ -224,23 +233,25 @@ def _of_what_lies_in(problem: Problem, path: bytes) -> Problem:
     """
     if problem.operation != "mkdir":
         return problem
-    text = f"the directory {shown(path)} could not be created"
+    text = f"the directory {printable_path(path)} could not be created"
     return Problem("open", problem.errno or errno.EIO, text=text)
 
 
-def _allowed(rivals: Rivals, members: Iterable[ToUnpack], result: Result) -> Iterator[ToUnpack]:
+def _without_conflicts(
+    rivals: ConflictingNames, members: Iterable[MemberToExtract], result: TaskResult
+) -> Iterator[MemberToExtract]:
     """Yield the members that conflicts of names do not exclude. Others are counted as skipped or failed."""
     for each in members:
         try:
-            if rivals.refuse(each):
+            if rivals.is_superseded(each):
                 result.count(counts.SKIPPED)
             else:
                 yield each
         except Problem as problem:
-            result.fail(place_of(each.path), each.name, problem, each.member.size, retry=Tried.NEVER)
+            result.fail(target_place(each.path), each.name, problem, each.member.size, retry=RetryMode.NEVER)
 
 
-def open_or_make(rank: Rank, result: Result, path: bytes, *, replaces: bool = False) -> int:
+def open_or_create_directory(rank: Rank, result: TaskResult, path: bytes, *, replaces: bool = False) -> int:
     """Return a descriptor of the directory ``path`` below the target; create it, and missing ones above it.
 
     Raise ``Problem`` if that fails.
@@ -249,54 +260,56 @@ def open_or_make(rank: Rank, result: Result, path: bytes, *, replaces: bool = Fa
       replaces: True if a member describes the directory, so that an item of its name that is no directory is removed,
           as tar does.
     """
-    directory = _opened(rank, path)
+    directory = _open_existing(rank, path)
     if directory >= 0:
         return directory
     at, parent = b"", rank.targets[0].open(b"")
     for name in path.split(b"/"):
         at = at + b"/" + name if at else name
-        directory = _opened(rank, at)
+        directory = _open_existing(rank, at)
         if directory >= 0:
             parent = directory
             continue
         try:
-            parent = _made(rank, result, parent, at, replaces=replaces and at == path)
+            parent = _create_directory(rank, result, parent, at, replaces=replaces and at == path)
         except Problem as problem:
-            raise problem if at == path else _of_what_lies_in(problem, at) from None
+            raise problem if at == path else _problem_of_members(problem, at) from None
     return parent
 
 
-def _opened(rank: Rank, path: bytes) -> int:
+def _open_existing(rank: Rank, path: bytes) -> int:
     """Return a descriptor of the directory ``path``; -1 if it does not exist or is no directory. Raise ``Problem``
     otherwise."""
     try:
         return rank.targets[0].open(path)
     except Problem as problem:
-        if not path or problem.errno not in (errno.ENOENT, *_IN_THE_WAY):
+        if not path or problem.errno not in (errno.ENOENT, *_NAME_TAKEN_ERRNOS):
             raise
         return -1
 
 
 def _chmod(directory: Handle, mode: int) -> None:
     """Set the permission bits of a directory. Raise ``Problem`` if that fails."""
-    with failing("chmod"):
+    with as_problem("chmod"):
         os.chmod(directory, mode)
 
 
-def _made(rank: Rank, result: Result, parent: int, path: bytes, *, replaces: bool) -> int:
+def _create_directory(rank: Rank, result: TaskResult, parent: int, path: bytes, *, replaces: bool) -> int:
     """Create the directory ``path`` in the open directory ``parent``, and return its descriptor.
 
     It is no error if another rank has created it meanwhile. Raise ``Problem`` if it cannot be created. ``replaces`` as
-    for ``open_or_make``.
+    for ``open_or_create_directory``.
     """
     name = path.rpartition(b"/")[2]
-    present = look(parent, name)
+    present = status_or_none(parent, name)
     if present is not None and not stat.S_ISDIR(present.st_mode):
         if not replaces:
             existing_item = "a symbolic link" if stat.S_ISLNK(present.st_mode) else "a file"
-            raise Problem("open", errno.ENOTDIR, text=f"{existing_item} has the name of the directory {shown(path)}")
-        rank.own(OpenArchive).spare(present)
-        with failing("unlink"), suppress(FileNotFoundError):
+            raise Problem(
+                "open", errno.ENOTDIR, text=f"{existing_item} has the name of the directory {printable_path(path)}"
+            )
+        rank.instance(OpenArchive).refuse_replacing(present)
+        with as_problem("unlink"), suppress(FileNotFoundError):
             os.unlink(name, dir_fd=parent)
     made = False
     try:
@@ -306,14 +319,14 @@ def _made(rank: Rank, result: Result, parent: int, path: bytes, *, replaces: boo
     except FileExistsError:
         pass
     except OSError as error:
-        raise Problem.of("mkdir", error) from error
+        raise Problem.from_error("mkdir", error) from error
     directory = rank.targets[0].open(path)
     if made and has_default_acl(directory):
-        drop_inherited_acls(directory)
+        remove_inherited_directory_acls(directory)
     if made and not replaces:
         mode = status_of(directory).st_mode & stat.S_ISGID | 0o777 & ~rank.options.umask
         try:
-            with_handle(directory, lambda handle: _chmod(handle, mode))
+            call_with_handle(directory, lambda handle: _chmod(handle, mode))
         except Problem as problem:  # its members can be extracted nevertheless
-            result.warn(place_of(path), b"", f"its mode {mode:04o} could not be set: {problem.strerror}")
+            result.warn(target_place(path), b"", f"its mode {mode:04o} could not be set: {problem.strerror}")
     return directory

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from pcopy.archive.member import DIRECTORY, Member, Unsafe, safe_path
+from pcopy.archive.member import DIRECTORY, Member, UnsafeName, safe_path
 from pcopy.tasks.base.kind import Note
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import pack_numbers, unpack_numbers
-from pcopy.text import shown
+from pcopy.text import printable_path
 from pcopy.walk.selection import Selection
 
 _PATTERN = re.compile(rb"[*?\[]")
-_SHOWN = 10
+_MAX_SHOWN_NAMES = 10
 """Largest number of names in an error message."""
 
 
@@ -23,19 +23,19 @@ class WantedNames:
 
     def __init__(self, names: Sequence[bytes]) -> None:
         self._names = names
-        self._numbers = {_bare(name): number for number, name in enumerate(names)}
+        self._numbers = {_normalised_name(name): number for number, name in enumerate(names)}
         self.found = set[int]()
         """Indices of the names that at least one member matches."""
-        self.excluded = 0
+        self.excluded_count = 0
         """Number of wanted members that filters have excluded."""
 
     def __bool__(self) -> bool:
         """Return True if any name was given."""
         return bool(self._numbers)
 
-    def takes(self, name: bytes) -> bool:
+    def is_wanted(self, name: bytes) -> bool:
         """Return True if the member ``name``, or a directory above it, is wanted; record the names that it matches."""
-        name, takes = _bare(name), False
+        name, takes = _normalised_name(name), False
         while True:
             number = self._numbers.get(name)
             if number is not None:
@@ -45,71 +45,71 @@ class WantedNames:
                 return takes
             name = name.rpartition(b"/")[0]
 
-    def selects(self, member: Member, selection: Selection, original_name: bytes | None = None) -> bool:
+    def is_included(self, member: Member, selection: Selection, original_name: bytes | None = None) -> bool:
         """Return True if ``member`` is wanted, and filters do not exclude the path that it is extracted to.
 
         A member whose name leads out of the target is selected whatever the filters say, so that it is reported.
         ``original_name`` is its name in the archive, if it is extracted under another one.
         """
-        if self._numbers and not self.takes(member.name if original_name is None else original_name):
+        if self._numbers and not self.is_wanted(member.name if original_name is None else original_name):
             return False
         try:
-            selected = is_selected(member, safe_path(member.name), selection)
-        except Unsafe:
+            selected = is_selected_by_filters(member, safe_path(member.name), selection)
+        except UnsafeName:
             return True
-        self.excluded += not selected
+        self.excluded_count += not selected
         return selected
 
     @property
-    def lacking(self) -> str:
+    def missing_names_text(self) -> str:
         """The error text about the names that no member matches; empty if there are none."""
         names = [self._names[number] for number in sorted({*self._numbers.values()} - self.found)]
-        more = f" and {len(names) - _SHOWN:,} more" if len(names) > _SHOWN else ""
+        more = f" and {len(names) - _MAX_SHOWN_NAMES:,} more" if len(names) > _MAX_SHOWN_NAMES else ""
         if not names:
             return ""
-        return f"has no members with these names: {', '.join(map(shown, names[:_SHOWN]))}{more}{_why(names)}"
+        return f"has no members with these names: {', '.join(map(printable_path, names[:_MAX_SHOWN_NAMES]))}{more}{_missing_names_hint(names)}"
 
 
-def _why(names: Sequence[bytes]) -> str:
+def _missing_names_hint(names: Sequence[bytes]) -> str:
     """Return a hint for the error message: why no member may match ``names``."""
     if any(name.endswith(b"\r") for name in names):
         return "; if the list has line ends of Windows, remove them: tr -d '\\r'"
     return "; they are names, not patterns; see --include" if any(map(_PATTERN.search, names)) else ""
 
 
-class WantedOfRank(WantedNames):
+class RankWantedNames(WantedNames):
     """The wanted names of a job, as one rank has matched them. Rank 0 collects the matches of all ranks."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank.options.members)
-        self._told = set[int]()
+        self._sent = set[int]()
 
-    def tell(self, result: Result) -> None:
+    def send_found(self, result: TaskResult) -> None:
         """Send the names that were matched since the last call to rank 0."""
-        if len(self.found) > len(self._told):
-            result.spawn(NamesFound(pack_numbers(sorted(self.found - self._told))), owner=0)
-            self._told |= self.found
+        if len(self.found) > len(self._sent):
+            result.spawn(NamesFoundNote(pack_numbers(sorted(self.found - self._sent))), owner=0)
+            self._sent |= self.found
 
 
-class NamesFound(Note, code=187, doing="recording names"):
+class NamesFoundNote(Note, code=187, doing="recording names"):
     """Note to rank 0: indices of the names that were matched, packed."""
 
     numbers: bytes
 
-    def run(self, rank: Rank, result: Result) -> None:
-        rank.own(WantedOfRank).found.update(unpack_numbers(self.numbers))
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        rank.instance(RankWantedNames).found.update(unpack_numbers(self.numbers))
 
 
-def is_selected(member: Member, path: bytes, selection: Selection) -> bool:
+def is_selected_by_filters(member: Member, path: bytes, selection: Selection) -> bool:
     """Return True if the filters do not exclude ``member``, which is extracted to ``path``."""
-    if not selection.anything:
+    if not selection.has_filters:
         return True
     is_directory = member.kind == DIRECTORY
     if selection.excludes_below(path + b"/" if is_directory else path):
         return False
-    return is_directory or selection.takes_item(member.st_mode, member.size, member.mtime)
+    return is_directory or selection.selects_status(member.st_mode, member.size, member.mtime)
 
 
-def _bare(name: bytes) -> bytes:
+def _normalised_name(name: bytes) -> bytes:
     """Return ``name`` without empty and ``.`` components."""
     return b"/".join(part for part in name.split(b"/") if part not in (b"", b"."))

@@ -12,38 +12,38 @@ from bisect import bisect_right
 from collections.abc import Generator, Iterator
 from functools import partial
 
-from pcopy.archive.headers import header_of, stored_size
-from pcopy.archive.member import DIRECTORY, Member, filled_up
-from pcopy.fsio.close import close_read
-from pcopy.fsio.contents import cut_short, lent_buffer
+from pcopy.archive.headers import member_header, stored_size
+from pcopy.archive.member import DIRECTORY, Member, rounded_up
+from pcopy.fsio.close import close_after_read
+from pcopy.fsio.contents import borrowed_buffer, early_end_problem
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.patience import patiently
-from pcopy.fsio.problem import Plain, Problem, failing
+from pcopy.fsio.patience import with_retries
+from pcopy.fsio.problem import PackedProblem, Problem, as_problem
 from pcopy.fsio.source import open_source
 from pcopy.fsio.throttle import throttled
 from pcopy.signature.items import FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.archive.archive_file import ArchiveFile
-from pcopy.tasks.archive.described import Described, check_described, described_in
-from pcopy.tasks.archive.frames import Frames, frame_chunk
+from pcopy.tasks.archive.described import DescribedItem, check_matches_description, unpack_described
+from pcopy.tasks.archive.frames import FrameWriter, frame_chunk_size
 from pcopy.tasks.archive.incomplete_files import IncompleteFile
 from pcopy.tasks.archive.made import PieceRecords, stop_writing
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import NO_VERSION
-from pcopy.tasks.base.kind import Kind, Note, Steps
-from pcopy.tasks.base.ledger import Awaited, Ledger
+from pcopy.tasks.base.kind import Note, Steps, TaskKind
+from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.values import NOWHERE, Known, Place
+from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.base.values import NO_DIRECTORY, ContentInfo, Place
 
-KERNEL_PIECE = 8 << 20
+COPY_RANGE_SIZE = 8 << 20
 """Bytes that one call of copy_file_range(2) copies."""
 _NONE = Identity(-1, -1)
 _PART = struct.Struct(">QQQ")
 
 
-def begin_chunks(
-    rank: Rank, result: Result, described: Described, value: bytes, at: int, *, piece: bytes = b""
+def spawn_chunks(
+    rank: Rank, result: TaskResult, described: DescribedItem, value: bytes, at: int, *, piece: bytes = b""
 ) -> None:
     """Spawn the tasks that write the contents of a file, on any ranks.
 
@@ -52,36 +52,43 @@ def begin_chunks(
       at: the offset of the contents in the archive.
       piece: the key of the piece that the member belongs to; empty if nothing is recorded.
     """
-    for task in chunks_of(rank, result, described, value, at, piece=piece):
+    for task in chunk_tasks(rank, result, described, value, at, piece=piece):
         result.spawn(task, task.end - task.start)
 
 
-def chunks_of(
-    rank: Rank, result: Result, described: Described, value: bytes, at: int, *, number: int = -1, piece: bytes = b""
+def chunk_tasks(
+    rank: Rank,
+    result: TaskResult,
+    described: DescribedItem,
+    value: bytes,
+    at: int,
+    *,
+    number: int = -1,
+    piece: bytes = b"",
 ) -> Iterator[WriteChunk]:
     """Yield the tasks that write the contents of a file. This rank waits for their notes from the first one on.
 
     Args:
-      value, at, piece: as for ``begin_chunks``.
+      value, at, piece: as for ``spawn_chunks``.
       number: in a compressed archive the number of the frame of the first part, which also contains the header;
           otherwise -1.
     """
-    parts = parts_of(rank, described.member, is_framed=number >= 0)
-    rank.own(ArchivedFiles).open(at, ArchivedFile(described, [b""] * len(parts)), len(parts), result)
+    parts = part_ranges(rank, described.member, is_framed=number >= 0)
+    rank.instance(FilesBeingArchived).open(at, FileBeingArchived(described, [b""] * len(parts)), len(parts), result)
     for part, (start, end) in enumerate(parts):
         frame = number + part if number >= 0 else -1
         yield WriteChunk(value, at, start, end, part, rank.number, frame, piece)
 
 
-def parts_of(rank: Rank, member: Member, *, is_framed: bool) -> list[tuple[int, int]]:
+def part_ranges(rank: Rank, member: Member, *, is_framed: bool) -> list[tuple[int, int]]:
     """Return start and end of each part of a file.
 
     A sparse file is divided by its data, because holes take no time. If digests are computed, it is divided by its size
     as other files are, because each digest must cover the same number of bytes.
     """
-    is_sparse = member.extents is not None and not rank.digests
+    is_sparse = member.extents is not None and not rank.has_digests
     size = stored_size(member) if is_sparse else member.size
-    chunk = frame_chunk(rank) if is_framed else rank.chunk(size) if rank.splits(size) else max(1, size)
+    chunk = frame_chunk_size(rank) if is_framed else rank.chunk_bytes(size) if rank.is_split(size) else max(1, size)
     if not is_sparse or member.extents is None:
         return [(start, min(start + chunk, size)) for start in range(0, max(1, size), chunk)]
     parts, start, room = list[tuple[int, int]](), 0, chunk
@@ -95,7 +102,7 @@ def parts_of(rank: Rank, member: Member, *, is_framed: bool) -> list[tuple[int, 
     return [*parts, (start, member.size)]
 
 
-def stretches(member: Member, start: int, end: int) -> Iterator[tuple[int, int, int]]:
+def stored_extents(member: Member, start: int, end: int) -> Iterator[tuple[int, int, int]]:
     """Yield the extents of data between ``start`` and ``end`` of a file.
 
     Each consists of its start and end in the file, and its offset in the stored contents, which exclude holes.
@@ -118,11 +125,11 @@ def stretches(member: Member, start: int, end: int) -> Iterator[tuple[int, int, 
         at += length
 
 
-class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
+class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
     """Task that writes a part of a file into the archive.
 
     Fields:
-      value: the value of a record of the ``Described`` file.
+      value: the value of a record of the ``DescribedItem`` file.
       at: the offset of the contents in the archive.
       start, end: the range of the part in the file.
       part: the number of the part.
@@ -137,88 +144,88 @@ class WriteChunk(Kind, code=139, doing="writing a part of", is_note=False):
     start: int
     end: int
     part: int
-    teller: int
+    coordinator: int
     number: int
     piece: bytes
 
-    def about(self) -> tuple[Place, bytes]:
-        described = described_in(self.value)
-        return Place(described.root, described.path, _NONE, NOWHERE, False, False), described.name
+    def subject(self) -> tuple[Place, bytes]:
+        described = unpack_described(self.value)
+        return Place(described.root, described.path, _NONE, NO_DIRECTORY, False, False), described.name
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        described, problem, root, existing_root = described_in(self.value), None, b"", None
-        archive = rank.own(ArchiveFile) if self.number < 0 else FrameBuffer(described, self.start, self.end)
-        made, part = rank.own(PieceRecords), _PART.pack(self.at, self.start, self.end)
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        described, problem, root, existing_root = unpack_described(self.value), None, b"", None
+        archive = rank.instance(ArchiveFile) if self.number < 0 else FrameBuffer(described, self.start, self.end)
+        made, part = rank.instance(PieceRecords), _PART.pack(self.at, self.start, self.end)
         try:
-            existing_root = self._there(rank, made, part)
+            existing_root = self._written_root(rank, made, part)
             if existing_root is None:
-                if made.goes_on and isinstance(archive, ArchiveFile):
-                    self._clear(archive, described.member)
-                root = yield from self._write(rank, archive, described)
+                if made.has_earlier_records and isinstance(archive, ArchiveFile):
+                    self._clear_part(archive, described.member)
+                root = yield from self._write_part(rank, archive, described)
                 if self.piece and isinstance(archive, ArchiveFile):
-                    made.add(self.piece, part, root)
+                    made.add_record(self.piece, part, root)
             else:
                 root = existing_root
         except Problem as met:
             if not met.on_source:
                 stop_writing(rank, met)
-            problem = met.plain
+            problem = met.packed
         if existing_root is not None and self.number >= 0:
-            rank.own(Frames).is_there(self.number, result)
+            rank.instance(FrameWriter).report_written(self.number, result)
         elif isinstance(archive, FrameBuffer):
             record = (self.piece, part, root) if self.piece and problem is None else None
-            rank.own(Frames).hand_over(self.number, archive.whole(), record, result)
-        result.spawn(ChunkWritten(self.at, self.part, problem, root), owner=self.teller)
+            rank.instance(FrameWriter).add_frame(self.number, archive.contents(), record, result)
+        result.spawn(ChunkWritten(self.at, self.part, problem, root), owner=self.coordinator)
 
-    def _there(self, rank: Rank, made: PieceRecords, part: bytes) -> bytes | None:
+    def _written_root(self, rank: Rank, made: PieceRecords, part: bytes) -> bytes | None:
         """Return the content root of the part if an interrupted run has written it; None otherwise."""
-        if not (self.piece and made.goes_on):
+        if not (self.piece and made.has_earlier_records):
             return None
-        return made.find(self.piece, part, rank.hashing.algorithm.size if rank.digests else 0)
+        return made.written_digests(self.piece, part, rank.hashing.algorithm.digest_size if rank.has_digests else 0)
 
-    def _write(
-        self, rank: Rank, archive: ArchiveFile | FrameBuffer, described: Described
+    def _write_part(
+        self, rank: Rank, archive: ArchiveFile | FrameBuffer, described: DescribedItem
     ) -> Generator[None, None, bytes]:
         """Write the part; return its content root, or empty bytes if digests are not computed.
 
         Raise ``Problem`` if that fails, or if the file has changed.
         """
-        hasher = rank.hasher()
+        hasher = rank.new_hasher()
         directory = rank.sources[described.root].open(described.path)
         reading = open_source(directory, described.name)
         try:
-            check_described(rank, described, reading)
-            for moved in throttled(self._moved(reading, archive, described, hasher), rank.throttle):
+            check_matches_description(rank, described, reading)
+            for moved in throttled(self._copy_part(reading, archive, described, hasher), rank.throttle):
                 rank.counters[counts.MOVED] += moved
                 yield None
-            check_described(rank, described, reading)
+            check_matches_description(rank, described, reading)
         finally:
-            close_read(reading)
+            close_after_read(reading)
         return hasher.root() if hasher is not None else b""
 
-    def _clear(self, archive: ArchiveFile, member: Member) -> None:
+    def _clear_part(self, archive: ArchiveFile, member: Member) -> None:
         """Fill the part with zeros, in case that an interrupted run has written it partly.
 
         If the file cannot be read, zeros remain there. Raise ``Problem`` if that fails.
         """
-        for start, end, at in stretches(member, self.start, self.end):
-            archive.clear(self.at + at, end - start)
+        for start, end, at in stored_extents(member, self.start, self.end):
+            archive.clear_range(self.at + at, end - start)
 
-    def _moved(
-        self, reading: int, archive: ArchiveFile | FrameBuffer, described: Described, hasher: ContentHasher | None
+    def _copy_part(
+        self, reading: int, archive: ArchiveFile | FrameBuffer, described: DescribedItem, hasher: ContentHasher | None
     ) -> Iterator[int]:
         """Copy the part; yield the bytes that each step has moved. Holes are only digested."""
         position = self.start
-        for start, end, at in stretches(described.member, self.start, self.end):
+        for start, end, at in stored_extents(described.member, self.start, self.end):
             if hasher is not None:
                 hasher.zeros(start - position)
-            yield from _copied(reading, archive, start, end, self.at + at, hasher)
+            yield from _copy_range(reading, archive, start, end, self.at + at, hasher)
             position = end
         if hasher is not None:
             hasher.zeros(self.end - position)
 
 
-def _copied(
+def _copy_range(
     reading: int, archive: ArchiveFile | FrameBuffer, start: int, end: int, at: int, hasher: ContentHasher | None
 ) -> Iterator[int]:
     """Copy the bytes from ``start`` to ``end`` of the open file ``reading`` to the offset ``at`` of the archive.
@@ -230,7 +237,7 @@ def _copied(
         archive.has_written = True
         while start < end:
             try:
-                moved = os.copy_file_range(reading, target, min(KERNEL_PIECE, end - start), start, at)
+                moved = os.copy_file_range(reading, target, min(COPY_RANGE_SIZE, end - start), start, at)
             except OSError:  # read and write below show which side fails, or succeed
                 break
             if not moved:
@@ -239,12 +246,12 @@ def _copied(
             yield moved
     if start == end:
         return
-    with lent_buffer() as buffer:
+    with borrowed_buffer() as buffer:
         while start < end:
-            with failing("read", on_source=True):
-                got = patiently(partial(os.preadv, reading, [buffer[: end - start]], start))
+            with as_problem("read", on_source=True):
+                got = with_retries(partial(os.preadv, reading, [buffer[: end - start]], start))
             if not got:
-                raise cut_short("read", start, True)
+                raise early_end_problem("read", start, True)
             if hasher is not None:
                 hasher.update(buffer[:got])
             archive.write(buffer[:got], at)
@@ -256,27 +263,27 @@ class FrameBuffer:
     """The contents of a frame, in memory: the part of a large file from ``start`` to ``end``, with its header and its
     padding."""
 
-    def __init__(self, described: Described, start: int, end: int) -> None:
+    def __init__(self, described: DescribedItem, start: int, end: int) -> None:
         member = described.member
-        self._parts: list[bytes] = [header_of(member)] if not start else []
-        self._size = sum(after - first for first, after, _ in stretches(member, start, end))
-        self._filling = filled_up(stored_size(member)) - stored_size(member) if end == member.size else 0
-        self._got = 0
+        self._parts: list[bytes] = [member_header(member)] if not start else []
+        self._size = sum(after - first for first, after, _ in stored_extents(member, start, end))
+        self._padding = rounded_up(stored_size(member)) - stored_size(member) if end == member.size else 0
+        self._received = 0
 
     def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
         """Append ``data``. ``offset`` is ignored, because the data come in order."""
         self._parts.append(bytes(data))
-        self._got += len(data)
+        self._received += len(data)
 
-    def whole(self) -> bytes:
+    def contents(self) -> bytes:
         """Return the contents of the frame, with zeros for what was not written."""
-        return b"".join((*self._parts, bytes(self._size - self._got + self._filling)))
+        return b"".join((*self._parts, bytes(self._size - self._received + self._padding)))
 
 
-class ArchivedFile:
+class FileBeingArchived:
     """A file whose parts are being written. ``roots`` are the content roots of its parts."""
 
-    def __init__(self, described: Described, roots: list[bytes]) -> None:
+    def __init__(self, described: DescribedItem, roots: list[bytes]) -> None:
         self.described = described
         self.roots = roots
 
@@ -287,37 +294,37 @@ class ChunkWritten(Note, code=140, doing="recording a part of a file"):
 
     at: int
     part: int
-    problem: Plain | None
+    problem: PackedProblem | None
     root: bytes
 
-    def run(self, rank: Rank, result: Result) -> None:
-        rank.own(ArchivedFiles).take(self.at, self, result)
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        rank.instance(FilesBeingArchived).count_part(self.at, self, result)
 
 
-class ArchivedFiles(Ledger[int, ArchivedFile, ChunkWritten]):
+class FilesBeingArchived(CompletionLedger[int, FileBeingArchived, ChunkWritten]):
     """The files whose parts this rank waits for, by the offsets of their contents in the archive."""
 
-    def noted(self, awaited: Awaited[ArchivedFile], note: ChunkWritten) -> None:
+    def record_part(self, awaited: AwaitedParts[FileBeingArchived], note: ChunkWritten) -> None:
         """Store the content root of a part, and its error if it is the first one."""
         awaited.opened.roots[note.part] = note.root
         if note.problem is not None and awaited.problem is None:
-            awaited.problem = Problem.from_plain(note.problem)
+            awaited.problem = Problem.from_packed(note.problem)
 
-    def ended(self, awaited: Awaited[ArchivedFile], result: Result) -> None:
+    def act_when_complete(self, awaited: AwaitedParts[FileBeingArchived], result: TaskResult) -> None:
         """Count a file after its last part as archived or failed."""
         described, rank = awaited.opened.described, self._rank
         size = described.member.size
-        place = Place(described.root, described.path, _NONE, NOWHERE, False, False)
+        place = Place(described.root, described.path, _NONE, NO_DIRECTORY, False, False)
         if awaited.problem is not None:
-            incomplete(result, place, described, awaited.problem)
+            report_incomplete(result, place, described, awaited.problem)
             return
-        if lacks_metadata(result, place, described):
+        if report_missing_metadata(result, place, described):
             return
-        digest = rank.hashing.chunks(size, awaited.opened.roots) if rank.digests else b""
-        done(result, place, described, Known(FILE, size, digest, NO_VERSION))
+        digest = rank.hashing.digest_of_chunks(size, awaited.opened.roots) if rank.has_digests else b""
+        report_archived(result, place, described, ContentInfo(FILE, size, digest, NO_VERSION))
 
 
-def lacks_metadata(result: Result, place: Place, described: Described) -> bool:
+def report_missing_metadata(result: TaskResult, place: Place, described: DescribedItem) -> bool:
     """Return True if the archive holds the item without some of its metadata; the item is then counted as failed.
 
     A directory was already counted as copied when it was scanned; that is undone.
@@ -327,22 +334,22 @@ def lacks_metadata(result: Result, place: Place, described: Described) -> bool:
     member = described.member
     if member.kind == DIRECTORY:
         result.count(counts.DIRECTORIES, -1)
-    problem = Problem.from_plain(described.shortcoming)
-    result.fail(place, described.name, problem, member.size, retry=Tried.NEVER)
+    problem = Problem.from_packed(described.shortcoming)
+    result.fail(place, described.name, problem, member.size, retry=RetryMode.NEVER)
     return True
 
 
-def done(result: Result, place: Place, described: Described, known: Known) -> None:
+def report_archived(result: TaskResult, place: Place, described: DescribedItem, known: ContentInfo) -> None:
     """Count an item as archived, by its name; add its other hard links to the signature."""
-    result.copied(place, described.name, known, alone=False)
+    result.count_copied(place, described.name, known, is_only_name=False)
     for path, name in described.names:
-        result.digested(place._replace(path=path), name, known, counts.HARDLINKS, verify=False)
+        result.collect_digest(place._replace(path=path), name, known, counts.HARDLINKS, verify=False)
 
 
-def incomplete(result: Result, place: Place, described: Described, problem: Problem) -> None:
+def report_incomplete(result: TaskResult, place: Place, described: DescribedItem, problem: Problem) -> None:
     """Count an item whose contents cannot be read as failed, and add it to the list of incomplete files.
 
     Its header is written already, so zeros take the place of its contents.
     """
-    result.fail(place, described.name, problem, described.member.size, retry=Tried.NEVER)
+    result.fail(place, described.name, problem, described.member.size, retry=RetryMode.NEVER)
     result.spawn(IncompleteFile(described.member.name), owner=0)

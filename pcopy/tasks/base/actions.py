@@ -36,31 +36,31 @@ HARD_LINK = b"h"
 """Type byte of a further hard link of an inode, used in reports of items."""
 
 
-class How(NamedTuple):
+class CopyAction(NamedTuple):
     """The action by which an item was copied, and the duration in ``nanoseconds`` (0: not measured)."""
 
     action: Action = Action.COPY
     nanoseconds: int = 0
 
     @classmethod
-    def over(cls, present: object, nanoseconds: int = 0) -> How:
+    def replacing(cls, present: object, nanoseconds: int = 0) -> CopyAction:
         """Return the value for a copy under a name that the item ``present`` had; None means that the name was free."""
         return cls(Action.COPY if present is None else Action.REPLACE, nanoseconds)
 
 
-AFRESH = How()
+NEW_COPY = CopyAction()
 """A copy under a free name whose duration was not measured."""
 
 
-class NobodyAsks:
+class NullItemRecorder:
     """Recorder of outcomes that ignores everything, used if no outcomes are wanted.
-    ``pcopy.tasks.base.itemized.Itemizer`` is the other one.
+    ``pcopy.tasks.base.itemized.ItemRecorder`` is the other one.
     """
 
-    is_wanted = False
+    is_recording = False
     """True if outcomes are recorded."""
 
-    def did(
+    def record(
         self,
         action: Action,
         place: Place,
@@ -80,19 +80,19 @@ class NobodyAsks:
             change: description of the change, in ASCII. Either all items of one action have one, or none has.
         """
 
-    def did_files(
+    def record_files(
         self, action: Action, place: Place, names: list[bytes], sizes: array[int], nanoseconds: array[int] | None = None
     ) -> None:
-        """Record the outcomes of regular files of one directory, as ``did`` does for one item."""
+        """Record the outcomes of regular files of one directory, as ``record`` does for one item."""
 
-    def failed(self, place: Place, name: bytes, size: int) -> None:
+    def record_failure(self, place: Place, name: bytes, size: int) -> None:
         """Record that an item of unknown type failed."""
-        self.did(Action.FAIL, place, name, b"", size)
+        self.record(Action.FAIL, place, name, b"", size)
 
-    def packed(self) -> Iterator[Any]:
-        """Yield the recorded items as ``pcopy.tasks.base.itemized.Itemized`` values."""
+    def packed_outcomes(self) -> Iterator[Any]:
+        """Yield the recorded items as ``pcopy.tasks.base.itemized.ItemOutcomes`` values."""
         yield from ()
 
 
-NOBODY = NobodyAsks()
+NULL_RECORDER = NullItemRecorder()
 """The only instance that is needed."""

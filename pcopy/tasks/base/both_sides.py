@@ -9,17 +9,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 
-from pcopy.fsio.close import close_read
-from pcopy.fsio.directories import Directories, OpenDirectories, affordable
-from pcopy.fsio.kernel.interface import Kernel
+from pcopy.fsio.close import close_after_read
+from pcopy.fsio.directories import DirectoryCache, RootDirectories, affordable_cache_capacity
+from pcopy.fsio.kernel.interface import Backend
 from pcopy.fsio.mounted import MountRoot
-from pcopy.fsio.mounts import Followed
+from pcopy.fsio.mounts import FollowedLinks
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import open_source, source_status
 from pcopy.named import NamedTuple
-from pcopy.signature.items import ROOT
+from pcopy.signature.items import ROOT_PATH
 from pcopy.tasks.base.job import Job, Mount, Root, mount_codes
-from pcopy.tasks.base.values import OpenFile, Place
+from pcopy.tasks.base.values import ChunkedFile, Place
 
 
 class RootDescriptors(NamedTuple):
@@ -29,17 +29,17 @@ class RootDescriptors(NamedTuple):
     target: int
 
 
-class BothSides:
+class SourceAndTargetDirectories:
     """The source and target directories that one rank works with."""
 
-    def __init__(self, job: Job, descriptors: Sequence[RootDescriptors], kernel: Kernel, *, one_host: bool) -> None:
+    def __init__(self, job: Job, descriptors: Sequence[RootDescriptors], kernel: Backend, *, one_host: bool) -> None:
         self.job = job
         self.options = job.options
         self.descriptors = descriptors
-        self.sources, self.targets = _directories_of(job, descriptors, kernel, one_host=one_host)
-        self._by_item: dict[tuple[bytes, bytes], Root] = {}
+        self.sources, self.targets = _open_root_directories(job, descriptors, kernel, one_host=one_host)
+        self._roots_by_item: dict[tuple[bytes, bytes], Root] = {}
 
-    def entry(self, place: Place, name: bytes) -> tuple[int, bytes, bytes]:
+    def dataset_entry(self, place: Place, name: bytes) -> tuple[int, bytes, bytes]:
         """Return the side, directory and name under which an item is entered in its dataset. The name of a directory
         itself is empty.
 
@@ -48,8 +48,8 @@ class BothSides:
         """
         root = self.job.roots[place.root]
         if not self.job.copies or len(self.job.roots) == 1:
-            return (0 if self.job.copies else place.root), place.path, ROOT if root.item else name
-        return 0, root.below_target(place.path), self.new_name(place, name)
+            return (0 if self.job.copies else place.root), place.path, ROOT_PATH if root.item else name
+        return 0, root.path_below_target(place.path), self.target_name(place, name)
 
     def open_source(self, place: Place) -> int:
         """Return a descriptor of the source directory of ``place``. Raise ``Problem`` if it cannot be opened or is
@@ -58,13 +58,13 @@ class BothSides:
         return self.sources[place.root].open(place.path, place.source_id)
 
     @contextmanager
-    def reading(self, place: Place, name: bytes) -> Iterator[int]:
+    def open_for_reading(self, place: Place, name: bytes) -> Iterator[int]:
         """Open a regular file of the source for reading, and close it at the end. Raise ``Problem`` on failure."""
         descriptor = open_source(self.open_source(place), name, follow=self.options.dereference)
         try:
             yield descriptor
         finally:
-            close_read(descriptor)
+            close_after_read(descriptor)
 
     def source_status(self, place: Place, name: bytes) -> os.stat_result:
         """Return the status of an item of the source. Raise ``Problem`` on failure."""
@@ -74,7 +74,9 @@ class BothSides:
         """Return this host's st_dev of the source directory, or of the mount with the code ``mount`` in the same root.
         Return None if this rank has not seen that mount.
         """
-        return self.sources[place.root].mounts.device(place.source_id.mount if mount is None else mount)
+        return self.sources[place.root].mount_codes.device_of_code(
+            place.source_id.mount_code if mount is None else mount
+        )
 
     def target_device(self, place: Place) -> int:
         """Return this host's st_dev of the target directory. Raise ``Problem`` if the directory must be opened for that
@@ -82,36 +84,39 @@ class BothSides:
 
         It is opened if this rank has not been on that mount yet.
         """
-        targets, mount = self.targets[place.root], place.target_id.mount
-        device = targets.mounts.device(mount)
+        targets, mount = self.targets[place.root], place.target_id.mount_code
+        device = targets.mount_codes.device_of_code(mount)
         if device is None:
-            targets.open(self.below_target(place.root, place.path), place.target_id)
-            device = targets.mounts.device(mount)
+            targets.open(self.path_below_target(place.root, place.path), place.target_id)
+            device = targets.mount_codes.device_of_code(mount)
             assert device is not None
         return device
 
-    def devices(self, place: Place) -> tuple[int, int]:
+    def source_and_target_device(self, place: Place) -> tuple[int, int]:
         """Return st_dev of the source directory (0 if it is not known) and of the target directory. Raise ``Problem``
         as ``target_device`` does.
         """
         return self.source_device(place) or 0, self.target_device(place)
 
-    def is_target(self, root: int, status: os.stat_result) -> bool:
+    def is_root_target(self, root: int, status: os.stat_result) -> bool:
         """Return True if ``status`` is that of the directory to which the root is copied. A bind mount in the source
         can lead there.
         """
         targets = self.targets[root]
         try:
-            target_identity = targets.identity(self.below_target(root, b""))
+            target_identity = targets.identity(self.path_below_target(root, b""))
         except Problem:
             return False  # it has not been created yet
-        return (targets.mounts.device(target_identity.mount), target_identity.inode) == (status.st_dev, status.st_ino)
+        return (targets.mount_codes.device_of_code(target_identity.mount_code), target_identity.inode) == (
+            status.st_dev,
+            status.st_ino,
+        )
 
-    def below_target(self, root: int, path: bytes) -> bytes:
-        """Return the path below the target of root number ``root``; see ``Root.below_target``."""
-        return self.job.roots[root].below_target(path)
+    def path_below_target(self, root: int, path: bytes) -> bytes:
+        """Return the path below the target of root number ``root``; see ``Root.path_below_target``."""
+        return self.job.roots[root].path_below_target(path)
 
-    def new_name(self, place: Place, name: bytes) -> bytes:
+    def target_name(self, place: Place, name: bytes) -> bytes:
         """Return the name of the item in the target. It differs only if the root is a single file that gets another
         name.
         """
@@ -127,17 +132,17 @@ class BothSides:
         root = self.job.roots[number]
         if item == root.item:
             return root
-        if not self._by_item:
-            self._by_item = {(each.source, each.item): each for each in self.job.roots if each.item}
-        return self._by_item.get((root.source, item), root)
+        if not self._roots_by_item:
+            self._roots_by_item = {(each.source, each.item): each for each in self.job.roots if each.item}
+        return self._roots_by_item.get((root.source, item), root)
 
-    def written_as(self, file: OpenFile) -> bytes:
+    def name_while_written(self, file: ChunkedFile) -> bytes:
         """Return the name under which a file that is copied in chunks is written: its final name if it overwrites an
         existing file, else its temporary name.
         """
-        return self.new_name(file.item.place, file.item.name) if file.over else file.temporary
+        return self.target_name(file.item.place, file.item.name) if file.overwritten_owner else file.temporary
 
-    def shown(self, place: Place, name: bytes, *, on_source: bool) -> bytes:
+    def display_path(self, place: Place, name: bytes, *, on_source: bool) -> bytes:
         """Return the path of an item for messages: the path of the root as the user wrote it, followed by the path
         below it.
 
@@ -152,9 +157,9 @@ class BothSides:
         return b"/".join(part.rstrip(b"/") or part for part in (top, below) if part)
 
 
-def _directories_of(
-    job: Job, descriptors: Sequence[tuple[int, int]], kernel: Kernel, *, one_host: bool
-) -> tuple[list[Directories], list[Directories]]:
+def _open_root_directories(
+    job: Job, descriptors: Sequence[tuple[int, int]], kernel: Backend, *, one_host: bool
+) -> tuple[list[RootDirectories], list[RootDirectories]]:
     """Return the sources and the targets of all roots.
 
     Args:
@@ -162,17 +167,17 @@ def _directories_of(
         kernel: the backend. Descriptors stay open while a ticket of it uses them.
         one_host: True if all ranks run on one host.
     """
-    sources: list[Directories] = []
-    targets: list[Directories] = []
-    capacity = affordable()
-    caches = [OpenDirectories(capacity, kernel.pins, kernel.open_directory) for _ in range(2)]
-    mounted = lru_cache(lambda top: mounted_below(top, job.mounts))
+    sources: list[RootDirectories] = []
+    targets: list[RootDirectories] = []
+    capacity = affordable_cache_capacity()
+    caches = [DirectoryCache(capacity, kernel.pins, kernel.open_directory) for _ in range(2)]
+    mounted = lru_cache(lambda top: mounts_below(top, job.mounts))
     both = list(zip(mount_codes(job.roots), descriptors, strict=True))
     codes: dict[int, int] = {}
     for (code, _), (source, _) in both:
         codes.setdefault(source, code)  # many roots may share one directory: the first root's code is used
     bases = {os.fstat(source).st_dev: code for source, code in reversed(codes.items())}
-    followed = Followed(bases, one_host) if job.options.dereference else None
+    followed = FollowedLinks(bases, one_host) if job.options.dereference else None
     shared: dict[tuple[int, int], int] = {}
     for number, ((source_code, target_code), (source, target)) in enumerate(both):
         root = job.roots[number]
@@ -183,17 +188,17 @@ def _directories_of(
         # If nothing is copied, two trees may be read in parallel. Each has a cache of its own, so that a deep tree
         # does not evict the open directories of the other.
         side = 0 if job.copies else number % 2
-        of_source = partial(Directories, number=2 * number, one_host=one_host, kept=caches[side])
-        of_target = partial(Directories, number=2 * number + 1, one_host=one_host, kept=caches[1])
+        of_source = partial(RootDirectories, root_number=2 * number, one_host=one_host, cache=caches[side])
+        of_target = partial(RootDirectories, root_number=2 * number + 1, one_host=one_host, cache=caches[1])
         below = mounted(root.source)
         sources.append(of_source(source, source_code, on_source=True, followed=followed, mounted=below))
         below = mounted(root.target)
         targets.append(of_target(target, target_code, on_source=False, mounted=below))
-        targets[-1].keeps_atime = job.options.delete
+        targets[-1].preserves_atime = job.options.delete
     return sources, targets
 
 
-def mounted_below(top: bytes, mounts: Sequence[Mount]) -> dict[bytes, MountRoot]:
+def mounts_below(top: bytes, mounts: Sequence[Mount]) -> dict[bytes, MountRoot]:
     """Return the ``mounts`` below the directory ``top``, by their paths relative to it."""
     prefix = top.rstrip(b"/") + b"/"
     return {path[len(prefix) :]: MountRoot(*root) for path, root in mounts if path.startswith(prefix)}

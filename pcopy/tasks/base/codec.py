@@ -14,19 +14,19 @@ from pcopy.engine.messages import dump_primitives, load_primitives
 from pcopy.errors import InvariantBroken
 from pcopy.fsio.attributes import Attributes
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.source import Version
+from pcopy.fsio.source import FileVersion
 from pcopy.tasks.base import values
-from pcopy.tasks.base.kind import FORMAT, KINDS, Kind
+from pcopy.tasks.base.kind import KIND_BY_CODE, TASK_FORMAT, TaskKind
 
-PARTS: dict[int, type[Any]] = {
-    200: values.Place, 201: Attributes, 202: Version, 203: values.OpenFile, 204: values.Known,
-    205: values.Contents, 206: values.Entries, 207: values.Retry, 208: Identity, 209: values.Unnamed,
-    210: values.Item, 211: values.Copy,
+PART_TYPES: dict[int, type[Any]] = {
+    200: values.Place, 201: Attributes, 202: FileVersion, 203: values.ChunkedFile, 204: values.ContentInfo,
+    205: values.FileToRead, 206: values.Entries, 207: values.Retry, 208: Identity, 209: values.UnnamedCopy,
+    210: values.Item, 211: values.ItemCopy,
 }  # fmt: skip
 """Types of the tuples that fields of tasks contain, by code. A code is never reused for another type."""
 
 
-LATER = {
+LAZY_MODULES = {
     **dict.fromkeys((1, 2), "pcopy.tasks.directories.scan_dir"),
     **dict.fromkeys(range(3, 7), "pcopy.tasks.directories.finish_dir"),
     7: "pcopy.tasks.directories.sync_files",
@@ -70,49 +70,49 @@ LATER = {
 of other jobs fast.
 """
 
-_CODES = {part: code for code, part in PARTS.items()}
+_PART_CODES = {part: code for code, part in PART_TYPES.items()}
 
 
-def _plain(value: Any) -> Any:
+def _with_codes(value: Any) -> Any:
     """Return ``value`` with each tuple replaced by a plain tuple that begins with a code: that of its kind or part, or
     -1.
     """
     if not isinstance(value, tuple):
         return value
-    code = value.code if isinstance(value, Kind) else _CODES.get(type(value), -1)
-    return (code, *[_plain(field) if isinstance(field, tuple) else field for field in value])
+    code = value.code if isinstance(value, TaskKind) else _PART_CODES.get(type(value), -1)
+    return (code, *[_with_codes(field) if isinstance(field, tuple) else field for field in value])
 
 
-def _named(value: Any) -> Any:
+def _without_codes(value: Any) -> Any:
     """Return ``value`` with each plain tuple replaced by the task, part or tuple that ``_plain`` made it from. Raise
     ``InvariantBroken`` for an unknown code.
     """
     if not isinstance(value, tuple):
         return value
     code, *packed = value
-    fields = [_named(field) if isinstance(field, tuple) else field for field in packed]
+    fields = [_without_codes(field) if isinstance(field, tuple) else field for field in packed]
     if code < 0:
         return tuple(fields)
-    if code in LATER and code not in KINDS:
-        import_module(LATER[code])
-    if code in KINDS:
-        return KINDS[code].of(fields)
-    if code in PARTS:
-        return PARTS[code](*fields)
-    raise InvariantBroken(f"unknown code {code!r} in a task (format {FORMAT} of tasks)")
+    if code in LAZY_MODULES and code not in KIND_BY_CODE:
+        import_module(LAZY_MODULES[code])
+    if code in KIND_BY_CODE:
+        return KIND_BY_CODE[code].from_values(fields)
+    if code in PART_TYPES:
+        return PART_TYPES[code](*fields)
+    raise InvariantBroken(f"unknown code {code!r} in a task (format {TASK_FORMAT} of tasks)")
 
 
-def load_later() -> None:
+def load_all_kinds() -> None:
     """Import the modules of all kinds. A job that will need them does so early, while memory and descriptors are
     available.
     """
-    for module in set(LATER.values()):
+    for module in set(LAZY_MODULES.values()):
         import_module(module)
 
 
-def encode(task: Kind) -> bytes:
+def encode(task: TaskKind) -> bytes:
     """Return the packed form of a task."""
-    return dump_primitives(_plain(task))
+    return dump_primitives(_with_codes(task))
 
 
 def decode(payload: bytes) -> Any:
@@ -120,11 +120,11 @@ def decode(payload: bytes) -> Any:
     of pcopy.
     """
     try:
-        task = _named(load_primitives(payload))
+        task = _without_codes(load_primitives(payload))
     except InvariantBroken:
         raise
     except Exception as error:
         raise InvariantBroken(f"not a task of pcopy: {error}") from error
-    if not isinstance(task, Kind):
+    if not isinstance(task, TaskKind):
         raise InvariantBroken(f"not a task of pcopy: {task!r}")
     return task

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import compress, count
 
-from pcopy.engine.task import Share
+from pcopy.engine.task import LabelledCounts
 from pcopy.tasks.base.job import Totals
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.values import Place, label_of
+from pcopy.tasks.base.values import Place, counts_label
 
-COUNTERS = len(Totals._fields)
+COUNTER_COUNT = len(Totals._fields)
 """Number of counters."""
 
 (
@@ -20,9 +20,9 @@ COUNTERS = len(Totals._fields)
     FOR_LINK, FOR_NAME, FOR_FINISH, FOR_SEAL, FOR_REPAIR,
     TO_VERIFY, TO_VERIFY_BYTES, VERIFIED, VERIFIED_BYTES, REFUTED, EXTRA, CONFIRMED_BYTES,
     MENDED, TO_DELETE, FOR_AGAIN, EXCLUDED,
-) = range(COUNTERS)  # fmt: skip
+) = range(COUNTER_COUNT)  # fmt: skip
 
-PUT_ASIDE: dict[int, int] = {
+DEFERRED_COUNTERS: dict[int, int] = {
     Phase.LINK: FOR_LINK,
     Phase.NAME: FOR_NAME,
     Phase.AGAIN: FOR_AGAIN,
@@ -35,24 +35,24 @@ PUT_ASIDE: dict[int, int] = {
 }
 """Counters of tasks that were deferred to a phase, by phase. A phase without deferred tasks is left out."""
 
-_DUE = frozenset(PUT_ASIDE.values())
+_DEFERRED = frozenset(DEFERRED_COUNTERS.values())
 """Counters that only say whether a phase is needed."""
 
-_TOLD = frozenset((FAILED, FAILED_BYTES, CHANGED, VANISHED, EXCUSED, WARNINGS))
+_REPORTED_FAILURES = frozenset((FAILED, FAILED_BYTES, CHANGED, VANISHED, EXCUSED, WARNINGS))
 """Counters whose every increment comes with a message to the user."""
 
-_OF_KIND = {b"f": FILES, b"l": SYMLINKS, b"d": DIRECTORIES}
+_COPIED_BY_TYPE = {b"f": FILES, b"l": SYMLINKS, b"d": DIRECTORIES}
 
 
-def of_kind(kind: bytes) -> int:
+def copied_counter(kind: bytes) -> int:
     """Return the counter of copied items with this type byte."""
-    return _OF_KIND.get(kind, SPECIAL)
+    return _COPIED_BY_TYPE.get(kind, SPECIAL)
 
 
-class Counted:
+class TaskCounts:
     """Counts of one task. In a job that can be resumed they are also kept for each directory."""
 
-    __slots__ = ("_by_directory", "_counts", "_elsewhere", "_place", "_turned")
+    __slots__ = ("_by_directory", "_counts", "_current_label", "_other_directories", "_place")
 
     def __init__(self, place: Place | None, *, by_directory: bool) -> None:
         """Create counts of 0.
@@ -63,19 +63,19 @@ class Counted:
         """
         self._place = place
         self._by_directory = by_directory
-        self._counts = [0] * COUNTERS
-        self._turned: bytes | None = None
-        self._elsewhere: dict[bytes, dict[int, int]] = {}
+        self._counts = [0] * COUNTER_COUNT
+        self._current_label: bytes | None = None
+        self._other_directories: dict[bytes, dict[int, int]] = {}
 
-    def turn_to(self, directory: tuple[int, bytes]) -> None:
+    def set_current_directory(self, directory: tuple[int, bytes]) -> None:
         """Assign what is counted from now on to this directory (``Place.directory``), for a task that walks several
         directories.
         """
-        self._turned = b"%d/%b" % directory if self._by_directory else None
+        self._current_label = b"%d/%b" % directory if self._by_directory else None
 
-    def turn_back(self) -> None:
+    def reset_current_directory(self) -> None:
         """Assign what is counted from now on to the directory that the task is about."""
-        self._turned = None
+        self._current_label = None
 
     def count(self, counter: int, number: int = 1, place: Place | None = None) -> None:
         """Add ``number`` to a counter.
@@ -85,41 +85,41 @@ class Counted:
             place: the directory of the item, if it may be another than that of the task.
         """
         self._counts[counter] += number
-        here, label = self._place, self._turned
+        here, label = self._place, self._current_label
         if place is not None:
-            is_here = place is here or (here is not None and place.directory == here.directory)
-            label = None if is_here else label_of(place)
+            is_here = place is here or (here is not None and place.key == here.key)
+            label = None if is_here else counts_label(place)
         if label is not None:
-            elsewhere = self._elsewhere.setdefault(label, {})
+            elsewhere = self._other_directories.setdefault(label, {})
             elsewhere[counter] = elsewhere.get(counter, 0) + number
 
-    def add_done(self, counters: list[int]) -> None:
+    def add_unfinished_counts(self, counters: list[int]) -> None:
         """Add the counts so far to ``counters``, for a task that is ended early.
 
         Counters of failures and warnings are left out, because their messages are not reported if the task does not end
         normally.
         """
         for counter in compress(count(), self._counts):
-            if counter not in _TOLD:
+            if counter not in _REPORTED_FAILURES:
                 counters[counter] += self._counts[counter]
 
-    def _shares(self) -> Iterator[Share]:
+    def _counts_by_directory(self) -> Iterator[LabelledCounts]:
         """Yield the counts of each directory with its label. If the directory has vanished when the job is resumed,
         they are subtracted.
         """
         if not self._by_directory:
             return
         here = self._counts[:]
-        for label, elsewhere in self._elsewhere.items():
+        for label, elsewhere in self._other_directories.items():
             for counter, number in elsewhere.items():
                 here[counter] -= number
-            yield label, tuple(each for each in sorted(elsewhere.items()) if each[1] and each[0] not in _DUE)
+            yield label, tuple(each for each in sorted(elsewhere.items()) if each[1] and each[0] not in _DEFERRED)
         if self._place is not None:
-            yield label_of(self._place), _shared(here)
+            yield counts_label(self._place), _nonzero_counts(here)
 
 
-def _shared(numbers: list[int]) -> tuple[tuple[int, int], ...]:
+def _nonzero_counts(numbers: list[int]) -> tuple[tuple[int, int], ...]:
     """Return pairs of counter and number for all numbers that are not 0, without the counters that only say whether a
     phase is needed.
     """
-    return tuple((at, numbers[at]) for at in compress(count(), numbers) if at not in _DUE)
+    return tuple((at, numbers[at]) for at in compress(count(), numbers) if at not in _DEFERRED)

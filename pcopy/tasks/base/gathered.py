@@ -9,34 +9,36 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 
-from pcopy.fsio.kernel.columns import FIRST, LAST, VERSION, Rows
-from pcopy.fsio.source import Version
+from pcopy.fsio.kernel.columns import EARLIEST_TIME, LATEST_TIME, VERSION_COLUMNS, Rows
+from pcopy.fsio.source import FileVersion
 from pcopy.signature.items import FILE
-from pcopy.tasks.base.values import Entries, Known
+from pcopy.tasks.base.values import ContentInfo, Entries
 
-_TIMES = ("mtime", "ctime")
+_TIME_COLUMNS = ("mtime", "ctime")
 """Names of the columns of times in a version."""
 
 
-class Versions:
+class VersionColumns:
     """Versions of items in columns. Times that do not fit in 64 bits are kept separately and exactly."""
 
-    __slots__ = ("_far", "_rows")
+    __slots__ = ("_exact_times", "_rows")
 
     def __init__(self) -> None:
-        self._rows = Rows(0, VERSION)
-        self._far: dict[tuple[str, int], int] = {}
-        self._rows.far = self._far
+        self._rows = Rows(0, VERSION_COLUMNS)
+        self._exact_times: dict[tuple[str, int], int] = {}
+        self._rows.out_of_range_times = self._exact_times
 
-    def add(self, version: Version) -> None:
+    def add(self, version: FileVersion) -> None:
         """Append a version."""
         inode, size, *times = version
         rows = self._rows
-        within = [min(max(time, FIRST), LAST) for time in times]
+        within = [min(max(time, EARLIEST_TIME), LATEST_TIME) for time in times]
         if within != times:  # the columns get the nearest value that 64 bits can hold
             row = len(rows.inode)
-            self._far |= {
-                (name, row): time for name, time in zip(_TIMES, times, strict=True) if not FIRST <= time <= LAST
+            self._exact_times |= {
+                (name, row): time
+                for name, time in zip(_TIME_COLUMNS, times, strict=True)
+                if not EARLIEST_TIME <= time <= LATEST_TIME
             }
         rows.mtime.append(within[0])
         rows.ctime.append(within[1])
@@ -47,14 +49,18 @@ class Versions:
         """Append rows that have at least the columns of ``VERSION``."""
         rows = self._rows
         before = len(rows.inode)
-        if more.far:
-            self._far |= {(name, before + row): time for (name, row), time in more.far.items() if name in _TIMES}
+        if more.out_of_range_times:
+            self._exact_times |= {
+                (name, before + row): time
+                for (name, row), time in more.out_of_range_times.items()
+                if name in _TIME_COLUMNS
+            }
         rows.mtime.extend(more.mtime)
         rows.ctime.extend(more.ctime)
         rows.inode.extend(more.inode)
         rows.size.extend(more.size)
 
-    def append(self, more: Versions) -> None:
+    def append(self, more: VersionColumns) -> None:
         """Append all versions of another object."""
         self.extend(more._rows)
 
@@ -63,18 +69,18 @@ class Versions:
         return self._rows.packed()
 
 
-def unpack_versions(packed: bytes, number: int) -> list[Version]:
-    """Return the ``number`` versions that ``Versions.packed`` packed."""
-    return list(map(Version._make, Rows.unpacked(packed, number, VERSION).versions()))
+def unpack_versions(packed: bytes, number: int) -> list[FileVersion]:
+    """Return the ``number`` versions that ``VersionColumns.packed`` packed."""
+    return list(map(FileVersion._make, Rows.unpacked(packed, number, VERSION_COLUMNS).versions()))
 
 
-def cut_versions(packed: bytes, number: int, at: Sequence[slice]) -> list[bytes]:
+def split_versions(packed: bytes, number: int, at: Sequence[slice]) -> list[bytes]:
     """Return packed versions in parts according to the slices ``at``. ``number`` is the number of versions."""
-    rows = Rows.unpacked(packed, number, VERSION)
-    return [rows.part(each.start, each.stop).packed() for each in at]
+    rows = Rows.unpacked(packed, number, VERSION_COLUMNS)
+    return [rows.row_range(each.start, each.stop).packed() for each in at]
 
 
-class Gathered:
+class ItemColumns:
     """Types, sizes, versions and digests of items of one directory, in columns, as one task collected them."""
 
     def __init__(self) -> None:
@@ -83,18 +89,18 @@ class Gathered:
         self._kinds = bytearray()
         self.counters = bytearray()
         self._sizes = array("Q")
-        self._versions = Versions()
+        self._versions = VersionColumns()
         self._digests = bytearray()
 
     def __len__(self) -> int:
         return len(self._kinds)
 
-    def add(self, name: bytes, known: Known, counter: int = 0) -> None:
+    def add_item(self, name: bytes, known: ContentInfo, counter: int = 0) -> None:
         """Append one item. ``counter`` is the counter in which it was counted."""
         self.add_file(name, known.version, known.size, known.digest, counter, known.kind)
 
     def add_file(
-        self, name: bytes, version: Version, size: int, digest: bytes, counter: int, kind: bytes = FILE
+        self, name: bytes, version: FileVersion, size: int, digest: bytes, counter: int, kind: bytes = FILE
     ) -> None:
         """Append one item whose values are given separately. For many items this is faster than ``add``.
 
@@ -132,7 +138,7 @@ class Gathered:
         self._versions.extend(versions)
         self._digests += digests
 
-    def add_chosen(
+    def add_selected_rows(
         self,
         rows: Sequence[int],
         names: Sequence[bytes],
@@ -145,9 +151,9 @@ class Gathered:
         size = len(digests) // (len(sizes) or 1)
         chosen = b"".join([digests[row * size : (row + 1) * size] for row in rows])
         chosen_sizes = array("Q", map(sizes.__getitem__, rows))
-        self.add_rows(b"/".join(map(names.__getitem__, rows)), versions.chosen(rows), chosen_sizes, chosen, counter)
+        self.add_rows(b"/".join(map(names.__getitem__, rows)), versions.selected(rows), chosen_sizes, chosen, counter)
 
-    def extend(self, more: Gathered, names: Iterable[bytes] | None = None) -> None:
+    def extend(self, more: ItemColumns, names: Iterable[bytes] | None = None) -> None:
         """Append all items of ``more``. ``names`` are their names here, if these differ."""
         self._names += more._names if names is None else names
         self._kinds += more._kinds
@@ -162,26 +168,26 @@ class Gathered:
         return b"/".join(self._names)
 
     @property
-    def columns(self) -> tuple[bytes, bytes, bytes, bytes]:
+    def packed_columns(self) -> tuple[bytes, bytes, bytes, bytes]:
         """Packed type bytes, sizes, versions and digests."""
         return bytes(self._kinds), self._sizes.tobytes(), self._versions.packed(), bytes(self._digests)
 
-    def entries(self, side: int, path: bytes, round_: int) -> Entries:
+    def signature_entries(self, side: int, path: bytes, round_: int) -> Entries:
         """Return the items as entries of the directory ``path`` for a signature."""
         return Entries(
             side, path, self.packed_names, bytes(self._kinds), self._sizes.tobytes(), bytes(self._digests), round_
         )
 
     @property
-    def bytes(self) -> int:
+    def total_size(self) -> int:
         """Sum of all sizes."""
         return sum(self._sizes)
 
 
-def unpack_known(kinds: bytes, sizes: Sequence[int], versions: bytes, digests: Sequence[bytes]) -> list[Known]:
-    """Return the items that ``Gathered.columns`` packed, without their names."""
+def unpack_items(kinds: bytes, sizes: Sequence[int], versions: bytes, digests: Sequence[bytes]) -> list[ContentInfo]:
+    """Return the items that ``ItemColumns.columns`` packed, without their names."""
     columns = zip(kinds, sizes, digests, unpack_versions(versions, len(kinds)), strict=True)
-    return [Known(bytes((kind,)), size, digest, version) for kind, size, digest, version in columns]
+    return [ContentInfo(bytes((kind,)), size, digest, version) for kind, size, digest, version in columns]
 
 
 def split_digests(packed: bytes, size: int) -> list[bytes]:

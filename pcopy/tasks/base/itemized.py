@@ -13,18 +13,18 @@ from typing import Any, Protocol
 
 from pcopy.named import NamedTuple
 from pcopy.signature.items import BLOCK, CHARACTER, DIRECTORY, FIFO, FILE, SYMLINK
-from pcopy.tasks.base.actions import HARD_LINK, Action, NobodyAsks
+from pcopy.tasks.base.actions import HARD_LINK, Action, NullItemRecorder
 from pcopy.tasks.base.values import Place
-from pcopy.text import shown
+from pcopy.text import printable_path
 
-ITEMS_AT_ONCE = 1024
+MAX_ITEMS_PER_MESSAGE = 1024
 """Largest number of items of one message, so that rank 0 does not work on one message for long."""
 
 
-WORDS = tuple(action.name.lower() for action in Action)
+ACTION_WORDS = tuple(action.name.lower() for action in Action)
 """Words for the actions, by number."""
 
-TYPES = {
+TYPE_NAMES = {
     FILE: "file",
     DIRECTORY: "directory",
     SYMLINK: "symlink",
@@ -37,7 +37,7 @@ TYPES = {
 """Names of the types of items, by type byte. The type of a failed item may be unknown."""
 
 
-class Itemized(NamedTuple):
+class ItemOutcomes(NamedTuple):
     """Items of one directory for which the same action was taken, in packed columns.
 
     Fields:
@@ -58,26 +58,28 @@ class Itemized(NamedTuple):
     changes: bytes = b""
     """Description of what was changed in each item, one line each in ASCII; empty if there are no descriptions."""
 
-    def path_of(self, row: int) -> bytes:
+    def path_of_row(self, row: int) -> bytes:
         """Return the path of the item number ``row``."""
-        return self._path(self.names.split(b"/")[row])
+        return self._path_of_name(self.names.split(b"/")[row])
 
-    def _path(self, name: bytes) -> bytes:
+    def _path_of_name(self, name: bytes) -> bytes:
         """Return the path of the item ``name``."""
         prefix = self.path if self.path in (b"", b"/") else self.path + b"/"
         return prefix + name if name else self.path
 
-    def each(self) -> Iterator[ItemLine]:
+    def outcomes(self) -> Iterator[ItemOutcome]:
         """Yield the items one by one."""
         numbers = zip(array("Q", self.sizes), array("Q", self.nanoseconds), strict=True)
         changes = self.changes.decode("ascii").split("\n") if self.changes else [""] * len(self.kinds)
         columns = zip(self.names.split(b"/"), self.kinds, numbers, changes, strict=True)
         for name, kind, (size, took), change in columns:
-            type_name = TYPES.get(bytes((kind,)), "")
-            yield ItemLine(WORDS[self.action], self._path(name), type_name, size, took / 10**9, change)
+            type_name = TYPE_NAMES.get(bytes((kind,)), "")
+            yield ItemOutcome(
+                ACTION_WORDS[self.action], self._path_of_name(name), type_name, size, took / 10**9, change
+            )
 
 
-class ItemLine(NamedTuple):
+class ItemOutcome(NamedTuple):
     """The outcome of one item, for a sink.
 
     Fields:
@@ -97,11 +99,11 @@ class ItemLine(NamedTuple):
     change: str = ""
 
     def __str__(self) -> str:
-        return " ".join(filter(None, (self.action, self.change, shown(self.path))))
+        return " ".join(filter(None, (self.action, self.change, printable_path(self.path))))
 
 
-class _Columns:
-    """Columns of an ``Itemized`` while they are collected."""
+class _OutcomeColumns:
+    """Columns of an ``ItemOutcomes`` while they are collected."""
 
     def __init__(self) -> None:
         self.names: list[bytes] = []
@@ -111,25 +113,25 @@ class _Columns:
         self.changes: list[str] = []
 
 
-class Shows(Protocol):
+class PathDisplay(Protocol):
     """Protocol of a rank, with the attributes that this module uses."""
 
     job: Any
 
-    def shown(self, place: Any, name: bytes, *, on_source: bool) -> bytes:
+    def display_path(self, place: Any, name: bytes, *, on_source: bool) -> bytes:
         """Return the path of an item as it is shown to the user."""
 
 
-class Itemizer(NobodyAsks):
+class ItemRecorder(NullItemRecorder):
     """Recorder that collects the outcomes of the items of one task."""
 
-    is_wanted = True
+    is_recording = True
 
-    def __init__(self, rank: Shows) -> None:
+    def __init__(self, rank: PathDisplay) -> None:
         self._rank = rank
-        self._found: dict[tuple[int, bytes], _Columns] = {}
+        self._columns_by_path: dict[tuple[int, bytes], _OutcomeColumns] = {}
 
-    def did(
+    def record(
         self,
         action: Action,
         place: Place,
@@ -139,7 +141,7 @@ class Itemizer(NobodyAsks):
         nanoseconds: int = 0,
         change: str = "",
     ) -> None:
-        columns, name = self._columns(action, place, name)
+        columns, name = self._columns_for(action, place, name)
         columns.names.append(name)
         columns.kinds += kind or b"\0"
         columns.sizes.append(size)
@@ -147,38 +149,38 @@ class Itemizer(NobodyAsks):
         if change:
             columns.changes.append(change)
 
-    def did_files(
+    def record_files(
         self, action: Action, place: Place, names: list[bytes], sizes: array[int], nanoseconds: array[int] | None = None
     ) -> None:
-        """Record the outcomes of regular files of one directory, as ``did`` does for one item."""
+        """Record the outcomes of regular files of one directory, as ``record`` does for one item."""
         if not names:
             return
         # Names of several roots that are single items: each has a path of its own.
         if len(names) > 1 and self._rank.job.roots[place.root].item:
             for row, each in enumerate(names):
                 took = 0 if nanoseconds is None else nanoseconds[row]
-                self.did(action, place, each, FILE, sizes[row], took)
+                self.record(action, place, each, FILE, sizes[row], took)
             return
-        columns, name = self._columns(action, place, names[0])
+        columns, name = self._columns_for(action, place, names[0])
         columns.names += names if name else [name]
         columns.kinds += FILE * len(names)
         columns.sizes.extend(sizes)
         columns.nanoseconds.extend(nanoseconds or array("Q", bytes(8 * len(names))))
 
-    def _columns(self, action: Action, place: Place, name: bytes) -> tuple[_Columns, bytes]:
+    def _columns_for(self, action: Action, place: Place, name: bytes) -> tuple[_OutcomeColumns, bytes]:
         """Return the columns to which the item belongs, and its name in them. An item that is a root by itself is
         entered by its whole path, with an empty name.
         """
         is_alone = bool(self._rank.job.roots[place.root].item) and not place.path
-        path = self._rank.shown(place, name if is_alone else b"", on_source=action != Action.DELETE)
-        return self._found.setdefault((int(action), path), _Columns()), b"" if is_alone else name
+        path = self._rank.display_path(place, name if is_alone else b"", on_source=action != Action.DELETE)
+        return self._columns_by_path.setdefault((int(action), path), _OutcomeColumns()), b"" if is_alone else name
 
-    def packed(self) -> Iterator[Itemized]:
-        """Yield all items, at most ``ITEMS_AT_ONCE`` in one value."""
-        for (action, path), columns in self._found.items():
-            for start in range(0, len(columns.names), ITEMS_AT_ONCE):
-                part = slice(start, start + ITEMS_AT_ONCE)
-                yield Itemized(
+    def packed_outcomes(self) -> Iterator[ItemOutcomes]:
+        """Yield all items, at most ``MAX_ITEMS_PER_MESSAGE`` in one value."""
+        for (action, path), columns in self._columns_by_path.items():
+            for start in range(0, len(columns.names), MAX_ITEMS_PER_MESSAGE):
+                part = slice(start, start + MAX_ITEMS_PER_MESSAGE)
+                yield ItemOutcomes(
                     action,
                     path,
                     b"/".join(columns.names[part]),

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from pcopy.fsio.mounted import PlainRoot
+from pcopy.fsio.mounted import MountRootTuple
 from pcopy.fsio.preserve import Preserve as Preserve
 from pcopy.named import NamedTuple
 from pcopy.walk.selection import Select as Select
 
 if TYPE_CHECKING:
-    from pcopy.tasks.base.itemized import Itemized
+    from pcopy.tasks.base.itemized import ItemOutcomes
 
 DeviceInode = tuple[int, int]
 """Device and inode number of a file, as rank 0 sees them."""
 
-Mount = tuple[bytes, PlainRoot]
+Mount = tuple[bytes, MountRootTuple]
 """Path of a mount point, written with the names of the roots' directories, and the root that must be mounted there."""
 
 
@@ -45,7 +45,7 @@ class Root(NamedTuple):
     source_id: DeviceInode
     target_id: DeviceInode
 
-    def below_target(self, path: bytes) -> bytes:
+    def path_below_target(self, path: bytes) -> bytes:
         """Return the path below ``target`` of the item that has ``path`` below ``source``."""
         return b"/".join(part for part in (b"" if self.item else self.name, path) if part)
 
@@ -62,15 +62,15 @@ def mount_codes(roots: Sequence[Root]) -> list[tuple[int, int]]:
     ]
 
 
-EXISTING = ("replace", "changed", "newer", "skip", "fail")
+EXISTING_CHOICES = ("replace", "changed", "newer", "skip", "fail")
 """Values of ``--existing``: what to do with a target that exists."""
 
-KEEPING = ("newer", "skip", "fail")
+KEEPING_CHOICES = ("newer", "skip", "fail")
 """Values of ``--existing`` that forbid to overwrite an item unless the option explicitly permits it."""
 
 
-def unrecognised(existing: str) -> str:
-    """Return the reason why ``existing``, one of ``KEEPING``, is refused if files are written under
+def reason_keeping_is_refused(existing: str) -> str:
+    """Return the reason why ``existing``, one of ``KEEPING_CHOICES``, is refused if files are written under
     their final names.
     """
     return (
@@ -139,7 +139,7 @@ class Options(NamedTuple):
     """New properties of items that are changed in place.
 
     These are a mode in the syntax of chmod(1), owner and group (-1: unchanged), an access ACL and a default ACL, both
-    in the form of ``pcopy.fsio.kernel.batches.Mend``.
+    in the form of ``pcopy.fsio.kernel.batches.SetMetadata``.
     """
     compare: int = 0
     """Bit set of the properties by which two trees are compared (``pcopy.tasks.compare.properties``)."""
@@ -157,7 +157,7 @@ class Options(NamedTuple):
     members: tuple[bytes, ...] = ()
     """Members of the archive that are unpacked; empty for all members."""
     walk: tuple[Any, ...] = ()
-    """Fields of a ``pcopy.walk.walk_wish.WalkWish``; empty if the job does not walk."""
+    """Fields of a ``pcopy.walk.walk_wish.WalkRequest``; empty if the job does not walk."""
     compress: str = ""
     """Compression of regular files while they are copied, for example ``zstd:3``; empty for none."""
     decompress: bool = False
@@ -171,26 +171,26 @@ class Options(NamedTuple):
     """
 
     @property
-    def recodes(self) -> bool:
+    def has_compression(self) -> bool:
         """True if files are compressed or decompressed while they are copied. Their names decide which files
         (``recoded``).
         """
         return bool(self.compress) or self.decompress
 
     @property
-    def compares(self) -> bool:
+    def compares_existing(self) -> bool:
         """True if existing items that are not replaced must equal their source, in size and time or in contents
         (``--existing changed``).
         """
         return self.existing == "changed"
 
     @property
-    def keeps(self) -> bool:
+    def keeps_existing(self) -> bool:
         """True if existing items must not be overwritten unless ``--existing`` explicitly permits it."""
-        return self.existing in KEEPING
+        return self.existing in KEEPING_CHOICES
 
     @property
-    def signs(self) -> bool:
+    def writes_signature(self) -> bool:
         """True if a signature or a manifest of the dataset is written."""
         return bool(self.signature or self.manifest)
 
@@ -237,7 +237,7 @@ class Job(NamedTuple):
     doubted: int = 0
 
     @property
-    def writer(self) -> str:
+    def temporary_name_id(self) -> str:
         """The string by which names of temporary files identify their job and run."""
         return f"{self.name}-{self.run}"
 
@@ -349,11 +349,11 @@ class Sink(Protocol):
     def notice(self, text: str) -> None:
         """Receive one line for the user that is not a failure."""
 
-    def items(self, items: Sequence[Itemized]) -> None:
+    def items(self, items: Sequence[ItemOutcomes]) -> None:
         """Receive the outcomes of items, if ``Options.itemize`` is set."""
 
 
-class InFront:
+class ForwardingSink:
     """A sink that passes everything on to another sink.
 
     A subclass overrides the methods for the events that it also handles, and calls the inherited method in each.
@@ -371,5 +371,5 @@ class InFront:
     def notice(self, text: str) -> None:
         self._sink.notice(text)
 
-    def items(self, items: Sequence[Itemized]) -> None:
+    def items(self, items: Sequence[ItemOutcomes]) -> None:
         self._sink.items(items)

@@ -14,33 +14,33 @@ from operator import itemgetter
 from typing import Any, ClassVar, Self, dataclass_transform
 
 from pcopy.engine.task import Task
-from pcopy.engine.ticket import Stepwise
+from pcopy.engine.ticket import TicketGenerator
 from pcopy.errors import InvariantBroken
 from pcopy.named import NamedTuple
-from pcopy.tasks.base.dividing import cut_column, cut_names, cuts
+from pcopy.tasks.base.dividing import portion_slices, split_column, split_names
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Item, Place
 
-FORMAT = 9
+TASK_FORMAT = 9
 """Version of the packed form of tasks."""
 
-Steps = Stepwise[None]
+Steps = TicketGenerator[None]
 """Type of a running task: a generator that yields between slices, and returns nothing."""
 
-Gone = Any
-"""Type of ``pcopy.jobs.gone_directories.Gone``: the directories that vanished from the destination while a job was
-stopped.
+MissingDirectories = Any
+"""Type of ``pcopy.jobs.gone_directories.MissingDirectories``: the directories that vanished from the destination while
+a job was stopped.
 
 It is ``Any`` here because that module imports this one.
 """
 
-KINDS: dict[int, type[Kind]] = {}
+KIND_BY_CODE: dict[int, type[TaskKind]] = {}
 """All kinds whose modules are loaded, by code."""
 
 
 @dataclass_transform(frozen_default=True, eq_default=False)
-class Kind(tuple[Any, ...]):
+class TaskKind(tuple[Any, ...]):
     """Base class of all tasks: an immutable tuple of fields.
 
     A subclass with a code, such as ``class CopyFiles(Kind, code=10, …)``, declares its fields by annotations, as a
@@ -61,15 +61,15 @@ class Kind(tuple[Any, ...]):
     """
     is_note: ClassVar[bool]
     """True for a note: a short task that only passes information to one rank. A job that stops still runs its notes."""
-    may_be_dropped: ClassVar[bool] = False
+    is_dropped_on_stop: ClassVar[bool] = False
     """True for a note that a stopping job drops nevertheless, because it may wait for storage."""
     columns: ClassVar[tuple[str, ...]] = ()
-    """Names of the packed fields of a ``Divisible`` that hold the same number of bytes for each of its names."""
-    waits_for_others: ClassVar[bool] = False
+    """Names of the packed fields of a ``DivisibleTask`` that hold the same number of bytes for each of its names."""
+    depends_on_other_tasks: ClassVar[bool] = False
     """True if the task is useful only when other tasks find something. A resumed job does not repeat an earlier phase
     for it alone.
     """
-    counts_when_cut: ClassVar[bool] = False
+    is_counted_if_unfinished: ClassVar[bool] = False
     """True if the counts of an unfinished task appear in the summary when the job stops before the task ends."""
 
     def __init_subclass__(cls, *, code: int | None = None, doing: str = "", is_note: bool | None = None) -> None:
@@ -89,13 +89,15 @@ class Kind(tuple[Any, ...]):
         if code is None:
             return
         for needed in ("doing", "is_note", "run", "about"):
-            if getattr(cls, needed, None) is getattr(Kind, needed, None):
+            if getattr(cls, needed, None) is getattr(TaskKind, needed, None):
                 raise TypeError(f"the kind {cls.__name__} does not define {needed}")
-        known = KINDS.setdefault(code, cls)
+        known = KIND_BY_CODE.setdefault(code, cls)
         if known is not cls and known.__qualname__ != cls.__qualname__:
             raise TypeError(f"{cls.__name__}: the code {code} belongs to {known.__name__}")
         cls.code = code
-        shared = [base.__annotations__ for base in cls.__mro__[1:] if issubclass(base, Kind) and base is not Kind]
+        shared = [
+            base.__annotations__ for base in cls.__mro__[1:] if issubclass(base, TaskKind) and base is not TaskKind
+        ]
         cls.fields = tuple(name for fields in (*reversed(shared), cls.__annotations__) for name in fields)
         cls.defaults = {name: cls.__dict__[name] for name in cls.fields if name in cls.__dict__}
         for index, name in enumerate(cls.fields):
@@ -110,7 +112,7 @@ class Kind(tuple[Any, ...]):
         return tuple.__new__(cls, (*values, *(given[name] for name in names)))
 
     @classmethod
-    def of(cls, values: list[Any]) -> Self:
+    def from_values(cls, values: list[Any]) -> Self:
         """Return the task with these ``values``, one for each field in order. Raise ``InvariantBroken`` if there are
         more or fewer values than fields.
         """
@@ -137,7 +139,7 @@ class Kind(tuple[Any, ...]):
         """
         raise NotImplementedError
 
-    def about(self) -> tuple[Place, bytes] | None:
+    def subject(self) -> tuple[Place, bytes] | None:
         """Return the directory that the task is about and a name in it, for messages. Return None for a task that is
         about no directory.
 
@@ -150,26 +152,26 @@ class Kind(tuple[Any, ...]):
         """Number of earlier attempts of this run to process the task's items: 0 for the first attempt."""
         return 0
 
-    operation_count: ClassVar[int] = 2
+    operations_per_item: ClassVar[int] = 2
     """Number of metadata operations that each item of the task usually needs (docs/operations/limits.md)."""
 
     @property
-    def effort(self) -> int:
+    def estimated_operations(self) -> int:
         """Estimated number of metadata operations of the whole task, as far as it is known before the task begins."""
-        return self.operation_count * max(1, self.items)
+        return self.operations_per_item * max(1, self.item_count)
 
-    is_found_anew: ClassVar[bool] = False
+    is_respawned_on_resume: ClassVar[bool] = False
     """True if a resumed job discards tasks of this kind, because it repeats the phase that spawned
     them from its start.
     """
 
-    least_items: ClassVar[int] = 4
+    min_items_per_portion: ClassVar[int] = 4
     """Least number of items of a portion when the task is divided, so that the fixed cost of a task is shared by that
     many items.
     """
 
     @property
-    def items(self) -> int:
+    def item_count(self) -> int:
         """Number of items among which the task can be divided; 0 if it cannot be divided."""
         return 0
 
@@ -181,38 +183,38 @@ class Kind(tuple[Any, ...]):
         """
         raise NotImplementedError
 
-    def places(self) -> Iterator[Place]:
+    def contained_places(self) -> Iterator[Place]:
         """Yield the directories that the fields of the task contain, at any depth of nesting."""
         return places_in(self)
 
-    def held(self) -> Iterator[Kind]:
+    def packed_tasks(self) -> Iterator[TaskKind]:
         """Yield the tasks that are packed in this one, for example the retries in ``ReportFailures``."""
         return iter(())
 
-    def leftovers(self, *, first: bool) -> Iterator[Left]:
+    def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
         """Yield the directories in which this task may have left temporary files, or in which tasks that it spawned
         since the last record may have.
 
         Args:
             first: True if the interrupted run was the first run of the job.
         """
-        for place in self.places():
-            yield Left(place.root, place.path, False)
+        for place in self.contained_places():
+            yield LeftoverLocation(place.root, place.path, False)
 
-    def discard(self, rank: Rank, since: int) -> None:
+    def remove_temporaries(self, rank: Rank, since: int) -> None:
         """Remove the temporary files that the task would have continued with, if the run ``since`` or a later run
         created them.
 
         It is called for tasks that were dropped because the job stops and keeps nothing for a resume.
         """
 
-    def begun_now(self, since: tuple[int, int]) -> Kind:
+    def with_first_run(self, since: tuple[int, int]) -> TaskKind:
         """Return the task with the information that no run before ``since`` created anything for its items. ``since``
         is as in ``Place``.
         """
         return self
 
-    def try_again(self, rank: Rank, result: Any, phase: int) -> None:
+    def spawn_retry(self, rank: Rank, result: Any, phase: int) -> None:
         """Spawn the task in a resumed job after it failed in an earlier run.
 
         Args:
@@ -220,19 +222,19 @@ class Kind(tuple[Any, ...]):
         """
         result.spawn(self, phase=phase, expands=phase == 0)
 
-    def puts_into(self) -> set[Place]:
+    def written_directories(self) -> set[Place]:
         """Return the directories in which a retry of the task creates something. They are finished (given their
         metadata) again afterwards.
         """
         return set()
 
-    def home(self, ranks: int) -> int | None:
+    def assigned_rank(self, ranks: int) -> int | None:
         """Return the number of the only rank that can run the task, given the number of ``ranks``. Return None if the
         spawning task chooses it.
         """
         return None
 
-    def readdress(self, task: Task, ranks: int) -> Task | None:
+    def reassigned(self, task: Task, ranks: int) -> Task | None:
         """Return ``task`` with the owner that it has in a job that is resumed on ``ranks`` ranks. Return None if the
         resumed job creates the task anew.
 
@@ -241,57 +243,61 @@ class Kind(tuple[Any, ...]):
         Args:
             task: the packed form of this task.
         """
-        home = self.home(ranks)
+        home = self.assigned_rank(ranks)
         if home is None:
             home = task.owner % ranks if task.owner >= 0 else task.owner
         return task._replace(owner=home)
 
     @property
-    def unmade(self) -> Item | None:
+    def uncopied_item(self) -> Item | None:
         """The item whose first copy the task creates; None if it creates none."""
         return None
 
-    def tell(self, task: Task, gone: Gone) -> None:
+    def register_for_resume(self, task: Task, gone: MissingDirectories) -> None:
         """Record in ``gone`` the facts about this task that decide what becomes of other tasks. ``task`` packs this
         one.
 
         It is called for all remaining tasks before ``mended`` is called for any.
         """
 
-    def mended(self, task: Task, gone: Gone) -> Iterator[Task]:
+    def replacement_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         """Yield the tasks that a resumed job runs in place of this one, if directories vanished (``gone``) or could not
         be read. ``task`` packs this one.
         """
-        if any(map(gone.has, self.places())):
-            return self.reduced(task, gone)
-        return self.gathered(task, gone) if gone.finds else iter((task,))
+        if any(map(gone.has, self.contained_places())):
+            return self.tasks_without_missing(task, gone)
+        return self.regrouped_tasks(task, gone) if gone.finds else iter((task,))
 
-    def reduced(self, task: Task, gone: Gone) -> Iterator[Task]:
+    def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         """Yield the tasks that replace this one if some of its directories vanished.
 
         Only the names of one inode lie in several directories; for all other tasks nothing remains.
         """
-        return iter(()) if self.unmade is None else gone.released(self.unmade, self.unmade.names)
+        return iter(()) if self.uncopied_item is None else gone.released(self.uncopied_item, self.uncopied_item.names)
 
-    def gathered(self, task: Task, gone: Gone) -> Iterator[Task]:
+    def regrouped_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         """Yield the tasks that replace this one if a resumed job may find more names of any inode.
 
         Names whose copy was not created yet are grouped anew, together with the names that will be found.
         """
-        return iter((task,)) if self.unmade is None or task.phase != Phase.LINK else self.reduced(task, gone)
+        return (
+            iter((task,))
+            if self.uncopied_item is None or task.phase != Phase.LINK
+            else self.tasks_without_missing(task, gone)
+        )
 
 
-class OfPlace(Kind):
+class DirectoryTask(TaskKind):
     """Base class of tasks about the directory ``place``."""
 
     place: Place
 
-    def about(self) -> tuple[Place, bytes]:
+    def subject(self) -> tuple[Place, bytes]:
         """Return the directory itself."""
         return self.place, b""
 
 
-class Divisible(OfPlace):
+class DivisibleTask(DirectoryTask):
     """Base class of tasks about several items of the directory ``place`` that can be divided between ranks.
 
     The items are processed independently of each other. ``names`` holds their names, joined by slashes; the fields
@@ -301,26 +307,26 @@ class Divisible(OfPlace):
     names: bytes
 
     @property
-    def items(self) -> int:
+    def item_count(self) -> int:
         """Number of names."""
         return self.names.count(b"/") + 1
 
     def divide(self, portions: int) -> list[Self]:
         """Return ``portions`` tasks, each with a contiguous part of the names and of all ``columns``."""
-        at = cuts(self.items, portions)
-        divided = {"names": cut_names(self.names, at)}
-        divided |= {field: cut_column(getattr(self, field), at) for field in self.columns}
+        at = portion_slices(self.item_count, portions)
+        divided = {"names": split_names(self.names, at)}
+        divided |= {field: split_column(getattr(self, field), at) for field in self.columns}
         return [
             self._replace(**dict(zip(divided, fields, strict=True))) for fields in zip(*divided.values(), strict=True)
         ]
 
 
-class OfItem(Kind):
+class ItemTask(TaskKind):
     """Base class of tasks about one ``item``. In messages it is called by its first name."""
 
     item: Item
 
-    def about(self) -> tuple[Place, bytes]:
+    def subject(self) -> tuple[Place, bytes]:
         """Return the directory and the first name of the item."""
         return self.item.names[0]
 
@@ -329,33 +335,33 @@ class OfItem(Kind):
         """The attempt that is recorded in the item."""
         return self.item.attempt
 
-    def puts_into(self) -> set[Place]:
+    def written_directories(self) -> set[Place]:
         """Return the directories of all names of the item."""
         return {place for place, _ in self.item.names}
 
-    def begun_now(self, since: tuple[int, int]) -> Self:
+    def with_first_run(self, since: tuple[int, int]) -> Self:
         """Return the task with ``since`` set in the directory of each name of the item."""
-        names = tuple((place._replace(since=since), name) for place, name in self.item.names)
+        names = tuple((place._replace(first_run=since), name) for place, name in self.item.names)
         return self._replace(item=self.item._replace(names=names))
 
 
-class Note(Kind, is_note=True):
+class Note(TaskKind, is_note=True):
     """Base class of notes that pass information to one rank and are about no directory."""
 
-    def about(self) -> None:
+    def subject(self) -> None:
         return None
 
 
-class Again(Note):
+class RecreatedNote(Note):
     """Base class of notes that a resumed job does not restore, because it creates them anew from the
     remaining tasks.
     """
 
-    def readdress(self, task: Task, ranks: int) -> None:
+    def reassigned(self, task: Task, ranks: int) -> None:
         return None
 
 
-class Left(NamedTuple):
+class LeftoverLocation(NamedTuple):
     """A directory that may contain temporary files of an earlier run.
 
     Fields:
@@ -366,7 +372,7 @@ class Left(NamedTuple):
 
     root: int
     path: bytes
-    below: bool
+    is_recursive: bool
 
 
 def places_in(value: Any) -> Iterator[Place]:

@@ -13,33 +13,33 @@ import struct
 from contextlib import suppress
 from fcntl import ioctl
 
-from pcopy.fsio.preserve import CAP_SYS_RESOURCE, capable
+from pcopy.fsio.preserve import CAP_SYS_RESOURCE, has_capability
 from pcopy.fsio.problem import Problem
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.values import Place
-from pcopy.text import counted, shown
-from pcopy.units import show_size
+from pcopy.text import count_with_noun, printable_path
+from pcopy.units import format_size
 
-MOST_READ_ONLY = 2
+MAX_READ_ONLY_FAILURES = 2
 """Number of consecutive EROFS failures that stop the job, because the file system has become read-only."""
 
-MOST_PLACES = 3
+MAX_DISTINCT_SHORTAGES = 3
 """Number of consecutive failures for lack of space that stop the job, if each is charged to another directory, project
 or owner.
 """
 
-MOST_FAILURES = 1000
+MAX_SHORTAGES = 1000
 """Number of consecutive failures for lack of space that stop the job, wherever they are."""
 
-_GET_ATTRIBUTES = 0x801C581F
+_FS_IOC_FSGETXATTR = 0x801C581F
 """FS_IOC_FSGETXATTR: a struct fsxattr, see ioctl_xfs_fsgetxattr(2)."""
-_ATTRIBUTES = struct.Struct("=12xI12x")
+_FSXATTR = struct.Struct("=12xI12x")
 """Layout of struct fsxattr, of which only the project number is read."""
-_NEEDS_NO_DATA = frozenset(("create", "mkdir", "mknod", "symlink", "link"))
+_OPERATIONS_WITHOUT_DATA = frozenset(("create", "mkdir", "mknod", "symlink", "link"))
 """Operations that need an inode or a directory entry, but no room for data."""
 
 
-class Charged(NamedTuple):
+class QuotaCharge(NamedTuple):
     """The directory or project, and the owner, to whose quota an item is charged.
 
     Fields:
@@ -53,18 +53,18 @@ class Charged(NamedTuple):
     owner: tuple[int, int]
 
 
-def charged_to(place: Place, directory: int) -> Charged:
+def quota_charge(place: Place, directory: int) -> QuotaCharge:
     """Return the directory or project, and the owner, to which new items in the open ``directory`` are charged."""
     group, project = os.getegid(), 0
     with suppress(OSError):
         status = os.fstat(directory)
         group = status.st_gid if status.st_mode & 0o2000 else group
-        (project,) = _ATTRIBUTES.unpack(ioctl(directory, _GET_ATTRIBUTES, bytes(_ATTRIBUTES.size)))
+        (project,) = _FSXATTR.unpack(ioctl(directory, _FS_IOC_FSGETXATTR, bytes(_FSXATTR.size)))
     owner = os.geteuid(), group
-    return Charged((-1, b""), project, owner) if project else Charged((place.root, place.path), 0, owner)
+    return QuotaCharge((-1, b""), project, owner) if project else QuotaCharge((place.root, place.path), 0, owner)
 
 
-def what_lacks(problem: Problem, file_system: int, size: int) -> str:
+def file_system_shortage(problem: Problem, file_system: int, size: int) -> str:
     """Return a text that says what the file system lacks for an item of ``size`` bytes; empty if statfs(2) shows no
     shortage.
 
@@ -79,21 +79,21 @@ def what_lacks(problem: Problem, file_system: int, size: int) -> str:
         return ""
     if problem.errno != errno.ENOSPC or not found.f_blocks:
         return ""
-    free = found.f_frsize * (found.f_bfree if capable(CAP_SYS_RESOURCE) else found.f_bavail)
-    needed = max(found.f_frsize, 0 if problem.operation in _NEEDS_NO_DATA else size)
+    free = found.f_frsize * (found.f_bfree if has_capability(CAP_SYS_RESOURCE) else found.f_bavail)
+    needed = max(found.f_frsize, 0 if problem.operation in _OPERATIONS_WITHOUT_DATA else size)
     if free < needed:
-        return f"{show_size(free)} are free, and the item needs {show_size(needed)}"
+        return f"{format_size(free)} are free, and the item needs {format_size(needed)}"
     return "no inode is free" if found.f_files and not found.f_favail else ""
 
 
-def where(place: Charged, shown_path: bytes) -> str:
+def charge_description(place: QuotaCharge, shown_path: bytes) -> str:
     """Return the directory or project to which an item was charged, in words."""
     if place.project:
         return f"project {place.project}"
-    return f"directory {shown(os.path.dirname(shown_path))}"
+    return f"directory {printable_path(os.path.dirname(shown_path))}"
 
 
-def why_to_stop(in_a_row: tuple[Charged, ...], lacks: str, last: str) -> str:
+def reason_to_stop(in_a_row: tuple[QuotaCharge, ...], lacks: str, last: str) -> str:
     """Return the reason to stop the job after these consecutive failures; empty if the job continues.
 
     Args:
@@ -104,8 +104,8 @@ def why_to_stop(in_a_row: tuple[Charged, ...], lacks: str, last: str) -> str:
     if lacks:
         return lacks
     places = len(set(in_a_row))
-    if places >= MOST_PLACES:
+    if places >= MAX_DISTINCT_SHORTAGES:
         return f"{places} directories, projects or owners in a row found no room, though the file system has some"
-    if len(in_a_row) >= MOST_FAILURES:
-        return f"{counted(len(in_a_row), 'item', 'items')} in a row found no room in {last}"
+    if len(in_a_row) >= MAX_SHORTAGES:
+        return f"{count_with_noun(len(in_a_row), 'item', 'items')} in a row found no room in {last}"
     return ""

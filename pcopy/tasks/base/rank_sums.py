@@ -14,9 +14,9 @@ from pcopy.engine.messages import dump_primitives, load_primitives
 from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.itemized import Itemized
+from pcopy.tasks.base.itemized import ItemOutcomes
 
-SLOWEST = 20
+MAX_SLOWEST_FILES = 20
 """Number of files that are listed because they took longest."""
 
 _OUTCOMES = {
@@ -30,7 +30,7 @@ _OUTCOMES = {
 
 _FILE = FILE[0]
 
-POWERS = 65
+SIZE_CLASSES = 65
 """Number of powers of two that a 64-bit size can be compared with: 2**0 to 2**64."""
 
 
@@ -57,7 +57,7 @@ class RankWork(NamedTuple):
     given: int
 
 
-class Slow(NamedTuple):
+class SlowFile(NamedTuple):
     """A file whose copy took long; ``path`` is as it is shown to the user, ``size`` is in bytes."""
 
     nanoseconds: int
@@ -72,9 +72,9 @@ class SizeColumns(NamedTuple):
     bytes: list[int]
 
     @classmethod
-    def none(cls) -> SizeColumns:
+    def zeros(cls) -> SizeColumns:
         """Return columns of zeros."""
-        return cls([0] * POWERS, [0] * POWERS)
+        return cls([0] * SIZE_CLASSES, [0] * SIZE_CLASSES)
 
     def add(self, sizes: Iterable[int]) -> None:
         """Add files of these ``sizes``."""
@@ -97,9 +97,9 @@ class RankSums:
     def __init__(self, _: object = None) -> None:
         self.ranks: list[RankWork] = []
         self.sizes: dict[str, SizeColumns] = {}
-        self._slowest: list[Slow] = []  # a heap
+        self._slowest: list[SlowFile] = []  # a heap
 
-    def add(self, items: Iterable[Itemized]) -> None:
+    def add(self, items: Iterable[ItemOutcomes]) -> None:
         """Add items whose outcome is known. The type of a failed item is unknown; it is treated as a file if it has a
         size.
         """
@@ -109,25 +109,25 @@ class RankSums:
                 continue
             of_files = [size for kind, size in zip(kinds, sizes, strict=True) if kind == _FILE or (not kind and size)]
             if of_files:
-                self.sizes.setdefault(outcome, SizeColumns.none()).add(of_files)
-            self._add_times(each, sizes)
+                self.sizes.setdefault(outcome, SizeColumns.zeros()).add(of_files)
+            self._add_durations(each, sizes)
 
-    def _add_times(self, items: Itemized, sizes: Sequence[int]) -> None:
+    def _add_durations(self, items: ItemOutcomes, sizes: Sequence[int]) -> None:
         """Add the durations of files. 0 stands for a file whose copy was not measured."""
         for row, took in enumerate(array("Q", items.nanoseconds)):
-            is_slow = len(self._slowest) < SLOWEST or took > self._slowest[0].nanoseconds
+            is_slow = len(self._slowest) < MAX_SLOWEST_FILES or took > self._slowest[0].nanoseconds
             if took and is_slow and items.kinds[row] == _FILE:
-                self._add(Slow(took, sizes[row], items.path_of(row)))
+                self._add_slow_file(SlowFile(took, sizes[row], items.path_of_row(row)))
 
-    def _add(self, slow: Slow) -> None:
+    def _add_slow_file(self, slow: SlowFile) -> None:
         """Add a file to the slowest ones if it belongs there."""
-        if len(self._slowest) < SLOWEST:
+        if len(self._slowest) < MAX_SLOWEST_FILES:
             heapq.heappush(self._slowest, slow)
         else:
             heapq.heappushpop(self._slowest, slow)
 
     @property
-    def slowest(self) -> list[Slow]:
+    def slowest(self) -> list[SlowFile]:
         """The files that took longest, the slowest first."""
         return sorted(self._slowest, reverse=True)
 
@@ -136,18 +136,18 @@ class RankSums:
         ranks, sizes, slowest = load_primitives(words)
         self.ranks += (RankWork(*each) for each in ranks)
         for outcome, columns in sizes.items():
-            self.sizes.setdefault(outcome, SizeColumns.none()).merge(columns)
+            self.sizes.setdefault(outcome, SizeColumns.zeros()).merge(columns)
         for each in slowest:
-            self._add(Slow(*each))
+            self._add_slow_file(SlowFile(*each))
 
-    def words(self) -> bytes:
+    def packed(self) -> bytes:
         """Return the sums in packed form."""
         ranks = [tuple(each) for each in sorted(self.ranks)]
         sizes = {outcome: tuple(columns) for outcome, columns in self.sizes.items()}
         return dump_primitives((ranks, sizes, [tuple(each) for each in self._slowest]))
 
     @classmethod
-    def heard(cls, words: bytes) -> RankSums:
+    def from_packed(cls, words: bytes) -> RankSums:
         """Return the sums of all ranks, unpacked from ``words``; empty sums if it is empty."""
         sums = cls()
         if words:

@@ -4,28 +4,28 @@ from __future__ import annotations
 
 import os
 
-from pcopy.signature.items import DIRECTORY, FILE, ROOT
+from pcopy.signature.items import DIRECTORY, FILE, ROOT_PATH
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
 from pcopy.walk.selection import Selection
 
 
-class Selected(Selection):
+class JobFilter(Selection):
     """Filters of the job. A rank has one instance (``Rank.own``)."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank.options.select)
 
-    def takes_found(self, place: Place, name: bytes, status: os.stat_result) -> bool:
+    def selects_item(self, place: Place, name: bytes, status: os.stat_result) -> bool:
         """Return True if an item of the directory ``place`` passes the filters."""
-        if not self.anything:
+        if not self.has_filters:
             return True
         path = place.path + b"/" + name if place.path else name
-        return self.takes(path, status.st_mode, status.st_size, status.st_mtime_ns)
+        return self.selects(path, status.st_mode, status.st_size, status.st_mtime_ns)
 
-    def takes_listed(self, path: bytes, kind: bytes, size: int) -> bool:
+    def selects_manifest_entry(self, path: bytes, kind: bytes, size: int) -> bool:
         """Return True if an entry of a manifest passes the filters. A manifest contains no times."""
-        if not self.anything or path == ROOT:
+        if not self.has_filters or path == ROOT_PATH:
             return True
         is_excluded = self.excludes_below(path + b"/" if kind == DIRECTORY else path)
         return not is_excluded and (kind != FILE or self.is_of_size(size))

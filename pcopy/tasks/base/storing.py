@@ -7,60 +7,60 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from functools import partial
 
-from pcopy.beside import done_beside
-from pcopy.fsio.close import let_go, noted, raise_unless_stored, store_data
-from pcopy.fsio.kernel.interface import SMALL_FILE
+from pcopy.beside import run_in_background
+from pcopy.fsio.close import close_ignoring_errors, raise_if_data_lost, recorded_sync, sync_data
+from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.new_file import NewFile
-from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.source import status_of
-from pcopy.fsio.syncer import MOST_FILES
+from pcopy.fsio.syncer import MAX_FILES
 from pcopy.tasks.base.rank import Rank
 
-NAP = 0.005
+WAIT_SECONDS = 0.005
 """Seconds that one slice waits for the storage."""
 
 
-def data_stored(rank: Rank, descriptor: int) -> Generator[None, None, None]:
+def wait_for_data_stored(rank: Rank, descriptor: int) -> Generator[None, None, None]:
     """Yield until the contents of an open file are on stable storage. Raise ``Problem`` on failure.
 
     The call is made by the helper process that syncs for the rank, because it blocks if the storage does. The rank must
     answer messages and signals meanwhile, and must be able to end.
     """
-    (problem,) = yield from _stored(rank, [descriptor])
+    (problem,) = yield from _store_all(rank, [descriptor])
     if problem is not None:
         raise problem
 
 
-def _stored(rank: Rank, descriptors: list[int]) -> Generator[None, None, list[Problem | None]]:
+def _store_all(rank: Rank, descriptors: list[int]) -> Generator[None, None, list[Problem | None]]:
     """Yield until the contents of open files are on stable storage; return the problem of each file, or None."""
     rank.storer.start()
-    order, numbers = rank.storer.store(descriptors), None
+    order, numbers = rank.storer.request_file_sync(descriptors), None
     if order is not None:
-        with closing(order), noted("fdatasync", descriptors[0]):
-            while not order.is_over(NAP):
+        with closing(order), recorded_sync("fdatasync", descriptors[0]):
+            while not order.is_complete(WAIT_SECONDS):
                 yield
             try:
-                numbers = order.numbers()
+                numbers = order.results()
             except Problem as problem:
                 return [problem] * len(descriptors)
     if numbers is None:
-        return (yield from _stored_here(descriptors))
+        return (yield from _store_in_thread(descriptors))
     answers = zip(descriptors, numbers, strict=True)
-    return [_problem_of(partial(raise_unless_stored, descriptor, number)) for descriptor, number in answers]
+    return [_problem_of(partial(raise_if_data_lost, descriptor, number)) for descriptor, number in answers]
 
 
-def _stored_here(descriptors: list[int]) -> Generator[None, None, list[Problem | None]]:
+def _store_in_thread(descriptors: list[int]) -> Generator[None, None, list[Problem | None]]:
     """Do the same as ``_stored`` in a thread of this process, if the system permits no helper process."""
     problems: list[Problem | None] = []
-    with failing("dup"):  # when the job stops, the caller may close its descriptors before the thread is done
+    with as_problem("dup"):  # when the job stops, the caller may close its descriptors before the thread is done
         own = [os.dup(descriptor) for descriptor in descriptors]
 
     def store() -> None:
         for descriptor in own:
-            problems.append(_problem_of(partial(store_data, descriptor)))
-            let_go(descriptor)
+            problems.append(_problem_of(partial(sync_data, descriptor)))
+            close_ignoring_errors(descriptor)
 
-    yield from done_beside(store, NAP)
+    yield from run_in_background(store, WAIT_SECONDS)
     return problems
 
 
@@ -73,7 +73,7 @@ def _problem_of(call: Callable[[], None]) -> Problem | None:
     return None
 
 
-class StoredTogether:
+class StorageBatch:
     """Small files of one task that are brought to stable storage together. The generator that wrote each of them waits
     meanwhile.
     """
@@ -85,7 +85,7 @@ class StoredTogether:
     @property
     def is_full(self) -> bool:
         """True if no more files should be added."""
-        return len(self._files) >= MOST_FILES
+        return len(self._files) >= MAX_FILES
 
     def __len__(self) -> int:
         return len(self._files)
@@ -98,28 +98,28 @@ class StoredTogether:
         """Yield until the contents of all files are on stable storage; the generator of each file may continue then."""
         files, self._files = self._files, []
         if files:
-            problems = yield from _stored(rank, [new.descriptor for new in files])
+            problems = yield from _store_all(rank, [new.descriptor for new in files])
             self._problems = dict(zip(files, problems, strict=True))
 
-    def check(self, new: NewFile) -> None:
+    def raise_problem(self, new: NewFile) -> None:
         """Raise the ``Problem`` of a file, if there was one."""
         problem = self._problems.pop(new)
         if problem is not None:
             raise problem
 
 
-def stored(rank: Rank, new: NewFile, together: StoredTogether | None = None) -> Generator[None, None, None]:
+def wait_until_stored(rank: Rank, new: NewFile, together: StorageBatch | None = None) -> Generator[None, None, None]:
     """Yield until the file ``new``, whose contents are written, may get its final name. Raise ``Problem`` on failure.
 
     A small file is added to ``together``; the owner of ``together`` resumes this generator after it has stored the
     files.
     """
-    if not (rank.options.sync and new.awaits_storage):
+    if not (rank.options.sync and new.needs_sync):
         return
-    if together is not None and status_of(new.descriptor).st_size <= SMALL_FILE:
+    if together is not None and status_of(new.descriptor).st_size <= MAX_SMALL_FILE_BYTES:
         together.add(new)
         yield
-        together.check(new)
+        together.raise_problem(new)
     else:
-        yield from data_stored(rank, new.descriptor)
-    new.note_stored()
+        yield from wait_for_data_stored(rank, new.descriptor)
+    new.mark_synced()

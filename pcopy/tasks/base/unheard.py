@@ -10,63 +10,63 @@ from collections import Counter
 from collections.abc import Callable
 from typing import ClassVar
 
-from pcopy.engine.ticket import Stepwise
-from pcopy.tasks.base.kind import Kind
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import TaskResult
 
 
-class Unheard:
-    """The ``amount`` that this rank has sent to rank 0 and that rank 0 has not acknowledged yet.
+class SendWindow:
+    """The ``unacknowledged`` that this rank has sent to rank 0 and that rank 0 has not acknowledged yet.
 
     A subclass defines the unit. A job uses one subclass.
     """
 
-    most: ClassVar[int]
+    total_limit: ClassVar[int]
     """Limit for all ranks together."""
-    least: ClassVar[int]
+    min_share: ClassVar[int]
     """Least share of one rank, even if there are very many ranks."""
 
     def __init__(self, rank: Rank) -> None:
-        self.amount = 0
-        self._share = self.share(rank.size)
+        self.unacknowledged = 0
+        self._share = self.share_of_rank(rank.size)
 
     @classmethod
-    def share(cls, ranks: int) -> int:
+    def share_of_rank(cls, ranks: int) -> int:
         """Return the share of one of ``ranks`` ranks."""
-        return max(cls.least, cls.most // ranks)
+        return max(cls.min_share, cls.total_limit // ranks)
 
     @property
     def is_full(self) -> bool:
         """True if this rank has used up its share."""
-        return self.amount > self._share
+        return self.unacknowledged > self._share
 
-    def heard(self) -> Stepwise[bool]:
+    def wait_until_open(self) -> TicketGenerator[bool]:
         """Yield until this rank may send again. Return False if the job stops meanwhile, else True."""
         while self.is_full:
-            hearing = Hearing(self)
+            hearing = SendWindowTicket(self)
             yield hearing
             if hearing.is_cancelled:
                 return False
         return True
 
 
-class Hearing:
+class SendWindowTicket:
     """A ticket (``pcopy.engine.ticket.Ticket``) that is done when rank 0 has acknowledged enough."""
 
-    def __init__(self, unheard: Unheard) -> None:
-        self._unheard = unheard
+    def __init__(self, unheard: SendWindow) -> None:
+        self._window = unheard
         self.is_cancelled = False
 
     @property
     def is_done(self) -> bool:
-        return self.is_cancelled or not self._unheard.is_full
+        return self.is_cancelled or not self._window.is_full
 
     def cancel(self) -> None:
         self.is_cancelled = True
 
 
-class _Heard(Counter[int]):
+class _ReceivedAmounts(Counter[int]):
     """Amounts that rank 0 has received and not acknowledged yet, by rank."""
 
     def __init__(self, rank: Rank) -> None:
@@ -74,16 +74,16 @@ class _Heard(Counter[int]):
 
 
 def acknowledge(
-    rank: Rank, result: Result, teller: int, amount: int, unheard: type[Unheard], note: Callable[[int], Kind]
+    rank: Rank, result: TaskResult, teller: int, amount: int, unheard: type[SendWindow], note: Callable[[int], TaskKind]
 ) -> None:
-    """Count an ``amount`` received from the rank ``teller``, on rank 0. Send an acknowledgement once enough has been
-    received.
+    """Count an ``unacknowledged`` received from the rank ``teller``, on rank 0. Send an acknowledgement once enough has
+    been received.
 
     Args:
         unheard: the subclass that defines the limit.
         note: function that returns the acknowledgement for an amount.
     """
-    received = rank.own(_Heard)
+    received = rank.instance(_ReceivedAmounts)
     received[teller] += amount
-    if received[teller] >= unheard.share(rank.size) // 4:
+    if received[teller] >= unheard.share_of_rank(rank.size) // 4:
         result.spawn(note(received.pop(teller)), owner=teller)

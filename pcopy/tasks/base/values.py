@@ -8,17 +8,17 @@ from __future__ import annotations
 from array import array
 
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.problem import Plain
-from pcopy.fsio.source import Version
+from pcopy.fsio.problem import PackedProblem
+from pcopy.fsio.source import FileVersion
 from pcopy.named import NamedTuple
 
-NOWHERE = Identity(-1, -1)
+NO_DIRECTORY = Identity(-1, -1)
 """Identity that stands for a missing directory: the target of a directory that is only read, or the source of a
 directory that was not opened yet.
 """
 
 
-UNMADE = Identity(-2, -2)
+NOT_CREATED = Identity(-2, -2)
 """Identity of a target directory that a dry run would create. Such a directory is treated as empty."""
 
 
@@ -39,22 +39,22 @@ class Place(NamedTuple):
     path: bytes
     source_id: Identity
     target_id: Identity
-    fresh: bool
-    inherits: bool
-    since: tuple[int, int] = (0, 0)
+    is_new: bool
+    inherits_acl: bool
+    first_run: tuple[int, int] = (0, 0)
 
     @property
-    def directory(self) -> tuple[int, bytes]:
+    def key(self) -> tuple[int, bytes]:
         """The root's number and the path, which identify the directory regardless of the other fields."""
         return self.root, self.path
 
 
-def label_of(place: Place) -> bytes:
+def counts_label(place: Place) -> bytes:
     """Return the label under which the counts of a directory and of the items in it are recorded."""
     return b"%d/%b" % (place.root, place.path)
 
 
-FailedName = tuple[Place, bytes, Plain]
+FailedName = tuple[Place, bytes, PackedProblem]
 """A name of an inode that could not be copied: its directory, the name, and the error."""
 
 
@@ -77,7 +77,7 @@ class Item(NamedTuple):
     size: int
     names: tuple[tuple[Place, bytes], ...]
     attempt: int
-    failed: tuple[FailedName, ...] = ()
+    failed_names: tuple[FailedName, ...] = ()
 
     @property
     def place(self) -> Place:
@@ -95,14 +95,14 @@ class Item(NamedTuple):
         return self.names[1:]
 
 
-COPIED_BEFORE = 2
+REPAIR_ATTEMPT = 2
 """Number of the attempt at an item that was copied before and differed from its source when it was verified.
 
 Metadata that could not be set was counted in the earlier attempt and is not counted again.
 """
 
 
-class Known(NamedTuple):
+class ContentInfo(NamedTuple):
     """Type, size, digest and version of an item's contents.
 
     Fields:
@@ -115,10 +115,10 @@ class Known(NamedTuple):
     kind: bytes
     size: int
     digest: bytes
-    version: Version
+    version: FileVersion
 
 
-class OpenFile(NamedTuple):
+class ChunkedFile(NamedTuple):
     """A large file that is being copied in chunks into one temporary file.
 
     Fields:
@@ -135,15 +135,15 @@ class OpenFile(NamedTuple):
     """
 
     item: Item
-    version: Version
+    version: FileVersion
     temporary: bytes
-    made: Identity
-    over: tuple[int, ...] = ()
-    cloned: bool = False
-    shown: tuple[int, ...] = ()
+    identity: Identity
+    overwritten_owner: tuple[int, ...] = ()
+    is_cloned: bool = False
+    server_status: tuple[int, ...] = ()
 
 
-class Copy(NamedTuple):
+class ItemCopy(NamedTuple):
     """The copy of an item: the identity of its inode, and its contents.
 
     Fields:
@@ -153,13 +153,13 @@ class Copy(NamedTuple):
         writers: number of the host that wrote each part, one byte each.
     """
 
-    made: Identity
-    known: Known
+    identity: Identity
+    known: ContentInfo
     chunk: int
     writers: bytes
 
 
-class Contents(NamedTuple):
+class FileToRead(NamedTuple):
     """A large file that is read to compute or to verify its digest.
 
     Fields:
@@ -174,18 +174,18 @@ class Contents(NamedTuple):
 
     place: Place
     name: bytes
-    known: Known
+    known: ContentInfo
     on_source: bool
     attempt: int
     counter: int
     chunk: int = 0
     writers: bytes = b""
-    group: Item | None = None
+    linked_item: Item | None = None
 
     @property
     def names(self) -> tuple[tuple[Place, bytes], ...]:
         """Directory and name of each hard link of the file."""
-        return ((self.place, self.name),) if self.group is None else self.group.names
+        return ((self.place, self.name),) if self.linked_item is None else self.linked_item.names
 
 
 class Entries(NamedTuple):
@@ -210,7 +210,7 @@ class Entries(NamedTuple):
     round: int
 
 
-class Unnamed(NamedTuple):
+class UnnamedCopy(NamedTuple):
     """A complete copy that still has its temporary name. ``inode`` and ``mark``
     (``pcopy.fsio.identity``) identify it.
     """
@@ -233,8 +233,8 @@ class Retry(NamedTuple):
 
     task: bytes = b""
     phase: int = 0
-    counted: tuple[tuple[int, int], ...] = ()
-    untouched: bool = False
+    counts_to_subtract: tuple[tuple[int, int], ...] = ()
+    is_untouched: bool = False
     place: Place | None = None
 
 

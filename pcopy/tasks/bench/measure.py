@@ -16,150 +16,152 @@ from mmap import mmap
 from typing import cast
 
 from pcopy.engine.ticket import Ticket
-from pcopy.fsio.close import close_read, let_go
-from pcopy.fsio.kernel.batches import Call, List, Trial
-from pcopy.fsio.kernel.columns import Code, pack_names
-from pcopy.fsio.kernel.interface import waited
-from pcopy.fsio.patience import open_patiently
-from pcopy.fsio.problem import Problem, failing
-from pcopy.fsio.syncer import sync_written
-from pcopy.fsio.temporary import NEW, remove
+from pcopy.fsio.close import close_after_read, close_ignoring_errors
+from pcopy.fsio.kernel.batches import ListNames, TrialCalls, TrialOperation
+from pcopy.fsio.kernel.columns import RowCode, pack_names
+from pcopy.fsio.kernel.interface import await_ticket
+from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.syncer import sync_if_supported
+from pcopy.fsio.temporary import CREATE_FLAGS, remove_if_present
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import Job
-from pcopy.tasks.base.kind import Kind, Note, Steps
+from pcopy.tasks.base.kind import Note, Steps, TaskKind
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.bench.private import DIRECTORY, Private, open_private
-from pcopy.tasks.bench.steps import Notebook, Step, Test, Timed
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.bench.private import OPEN_DIRECTORY_FLAGS, PrivateDirectory, open_private_directory
+from pcopy.tasks.bench.steps import BenchmarkState, BenchmarkTest, RankTiming, Step
 
-MOST_ROWS = 1024
+MAX_ROWS = 1024
 """Maximum number of files in one batch. The first batch is small, and later ones grow while a batch takes a small share
 of the time.
 """
 
-PART = 16
+MAX_BATCH_FRACTION = 16
 """Divisor of the time of a step: a batch grows only while it is expected to take no more than this fraction of it."""
 
-SLICE = 2_000_000
+SLICE_NANOSECONDS = 2_000_000
 """Nanoseconds after which a rank that writes or reads yields to handle messages, which takes some microseconds."""
 
-_PATTERN = 1 << 20
+_PATTERN_BYTES = 1 << 20
 """Bytes of random data that fill the blocks: blocks of zeros might be compressed, or not be stored at all."""
 
-_FOR_EVER = 1 << 60
+_UNLIMITED_MICROSECONDS = 1 << 60
 """Microseconds of a step that is not measured and must run to its end."""
 
-Part = Generator[Ticket | None, None, tuple[int, int, int]]
+RunningTest = Generator[Ticket | None, None, tuple[int, int, int]]
 """Type of a running test: a generator that returns the number of operations or bytes, and its start and end in
 nanoseconds.
 """
 
 
-def private_name(job: Job) -> bytes:
+def private_directory_name(job: Job) -> bytes:
     """Return the name of the private directory of the job."""
     return b".pdbench-%s" % job.name.encode()
 
 
-class OfStep(Kind, is_note=False):
+class StepTask(TaskKind, is_note=False):
     """Base class of the tasks of a step, which concern no directory of the job. ``step`` holds the fields of a
     ``Step``.
     """
 
     step: tuple[int, int, int, bool, int, int, int, int, bool]
 
-    def about(self) -> None:
+    def subject(self) -> None:
         return None
 
 
-class Prepare(OfStep, code=150, doing="preparing a measurement"):
+class PrepareStep(StepTask, code=150, doing="preparing a measurement"):
     """Creates and opens what the step needs, and reports to rank 0 that this rank is ready.
 
     Fields:
-    - ``whose``: the rank whose files are read or examined.
+    - ``file_owner``: the rank whose files are read or examined.
     - ``made``: the number of files that rank has created, or the number of bytes that it has written.
     - ``private``: the inode of the private directory; 0 if it must be created.
     """
 
-    whose: int
-    made: int
-    private: int
+    file_owner: int
+    created: int
+    private_inode: int
 
-    def run(self, rank: Rank, result: Result) -> None:
+    def run(self, rank: Rank, result: TaskResult) -> None:
         step = Step(*self.step)
         try:
-            rank.own(Bench).prepare(step, self.whose, self.made, self.private)
+            rank.instance(RankBenchmark).prepare(step, self.file_owner, self.created, self.private_inode)
         except OSError as error:
-            give_up(rank, result, Problem.of("mkdir", error))
+            fail_step(rank, result, Problem.from_error("mkdir", error))
             return
-        result.spawn(RankReady(), owner=0)
+        result.spawn(RankReadyNote(), owner=0)
 
 
-class RankReady(Note, code=151, doing="waiting for all ranks"):
+class RankReadyNote(Note, code=151, doing="waiting for all ranks"):
     """Reports to rank 0 that a rank has prepared the step. When all have, rank 0 starts the measurement on
     all of them.
     """
 
-    def run(self, rank: Rank, result: Result) -> None:
-        book = notebook_of(rank)
-        book.ready += 1
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        book = benchmark_state(rank)
+        book.ready_ranks += 1
         step = book.step
         assert step is not None
-        if book.ready == step.ranks:
+        if book.ready_ranks == step.ranks:
             for number in range(step.ranks):
-                result.spawn(Measure(step[:]), owner=number)
+                result.spawn(MeasureStep(step[:]), owner=number)
 
 
-class Measure(OfStep, code=152, doing="measuring"):
+class MeasureStep(StepTask, code=152, doing="measuring"):
     """Runs the test, and reports to rank 0 the number of operations or bytes, and the time."""
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         step = Step(*self.step)
-        test = Test(step.test)
+        test = BenchmarkTest(step.test)
         try:
-            number, begin, end = yield from rank.own(Bench).run(step)
+            number, begin, end = yield from rank.instance(RankBenchmark).run(step)
         except OSError as error:
-            give_up(rank, result, Problem.of(test.name.lower(), error))
+            fail_step(rank, result, Problem.from_error(test.name.lower(), error))
             return
         if step.is_measured:
-            for counter in (counts.FOUND_BYTES, counts.BYTES) if test.moves else (counts.FOUND, counts.FILES):
+            for counter in (counts.FOUND_BYTES, counts.BYTES) if test.is_data_test else (counts.FOUND, counts.FILES):
                 result.count(counter, number)
-        result.spawn(Told(rank.number, begin, end, number), owner=0)
+        result.spawn(MeasurementNote(rank.number, begin, end, number), owner=0)
 
 
-class Told(Note, code=153, doing="recording what was measured"):
+class MeasurementNote(Note, code=153, doing="recording what was measured"):
     """Reports to rank 0 what a rank has measured. After the last report of a step, the next step starts."""
 
-    number: int
+    rank: int
     begin: int
     end: int
-    done: int
+    amount: int
 
-    def run(self, rank: Rank, result: Result) -> None:
-        book = notebook_of(rank)
-        if book.add(Timed(self.number, self.begin, self.end, self.done), one_clock=len(rank.leaders) == 1):
-            for owner, task in first_tasks(book, rank.hosts.names):
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        book = benchmark_state(rank)
+        if book.add_timing(RankTiming(self.rank, self.begin, self.end, self.amount), one_clock=len(rank.leaders) == 1):
+            for owner, task in next_step_tasks(book, rank.hosts.names):
                 result.spawn(task, owner=owner)
 
 
-def first_tasks(book: Notebook, hosts: Sequence[str]) -> list[tuple[int, Prepare]]:
+def next_step_tasks(book: BenchmarkState, hosts: Sequence[str]) -> list[tuple[int, PrepareStep]]:
     """Return the first tasks of the next step, each with its rank; none after the last step. ``hosts`` as in
-    ``neighbours``.
+    ``file_owners``.
     """
-    step = book.begin_next()
+    step = book.start_next_step()
     if step is None:
         return []
-    looks = step.test in (Test.STAT, Test.OPEN, Test.READ, Test.READDIR)
-    owners = neighbours(hosts, step.ranks) if looks else range(step.ranks)
+    looks = step.test in (BenchmarkTest.STAT, BenchmarkTest.OPEN, BenchmarkTest.READ, BenchmarkTest.READDIR)
+    owners = file_owners(hosts, step.ranks) if looks else range(step.ranks)
     inode = book.private.inode if book.private else 0
-    return [(number, Prepare(step[:], owner, book.made.get(owner, 0), inode)) for number, owner in enumerate(owners)]
+    return [
+        (number, PrepareStep(step[:], owner, book.created.get(owner, 0), inode)) for number, owner in enumerate(owners)
+    ]
 
 
-def notebook_of(rank: Rank) -> Notebook:
+def benchmark_state(rank: Rank) -> BenchmarkState:
     """Return the notebook, on rank 0."""
-    return cast(Notebook, rank.sink)
+    return cast(BenchmarkState, rank.sink)
 
 
-def neighbours(hosts: Sequence[str], ranks: int) -> list[int]:
+def file_owners(hosts: Sequence[str], ranks: int) -> list[int]:
     """Return for each of ``ranks`` ranks the rank whose files it reads and examines.
 
     That rank is on another host, whose caches do not help this one; if there is only one host, it is another rank.
@@ -181,214 +183,222 @@ def neighbours(hosts: Sequence[str], ranks: int) -> list[int]:
     return [owner_of[rank] for rank in range(ranks)]
 
 
-def give_up(rank: Rank, result: Result, problem: Problem) -> None:
+def fail_step(rank: Rank, result: TaskResult, problem: Problem) -> None:
     """Report a failed test. No further step starts: a test that fails says nothing about the file system."""
     result.count(counts.FOUND)
     result.count(counts.FAILED)
-    path = os.path.join(rank.job.roots[0].target_shown, private_name(rank.job))
-    result.report(path, problem)
+    path = os.path.join(rank.job.roots[0].target_shown, private_directory_name(rank.job))
+    result.report_failure(path, problem)
 
 
-class Bench:
+class RankBenchmark:
     """The state of one rank between two steps."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._private = self._directory = self._file = -1
         self._block: mmap | None = None
-        self._segmented = b""
+        self._shared_file = b""
         """On rank 0: name of the last file that all ranks wrote together."""
-        self._whose = rank.number
-        self._made = 0
-        self._names: dict[bytes, list[bytes]] = {}
+        self._file_owner = rank.number
+        self._created = 0
+        self._names_by_prefix: dict[bytes, list[bytes]] = {}
         """File names that were generated last, by their prefix."""
-        self._files: list[bytes] = []
+        self._own_names: list[bytes] = []
         """Names of this rank's files that exist."""
-        self._others: list[bytes] = []
+        self._test_names: list[bytes] = []
         """Names of the files that the test uses: those of this rank, or of another one."""
-        self._renamed: list[bytes] = []
+        self._new_names: list[bytes] = []
         """New names for the test RENAME."""
 
     def close(self) -> None:
         """Close all descriptors."""
         for descriptor in (self._private, self._directory, self._file):
             if descriptor >= 0:
-                let_go(descriptor)
+                close_ignoring_errors(descriptor)
 
     def prepare(self, step: Step, owner: int, made: int, private: int) -> None:
-        """Create and open what the step needs. Raise ``OSError``. The arguments are those of ``Prepare``."""
-        rank, test = self._rank, Test(step.test)
-        self._whose, self._made = owner, made
+        """Create and open what the step needs. Raise ``OSError``. The arguments are those of ``PrepareStep``."""
+        rank, test = self._rank, BenchmarkTest(step.test)
+        self._file_owner, self._created = owner, made
         self._open_private(private)
-        if test.moves:
+        if test.is_data_test:
             self._prepare_data(step, test, owner)
             return
         if rank.kernel.pool is not None:
-            rank.kernel.pool.want(step.in_flight if step.in_flight > 1 else 0)
-        if test == Test.CREATE:
-            self._files = self._named(step, owner, step.most)
-            if not step.shared or rank.number == 0:
-                with failing("mkdir"):
-                    os.mkdir(_directory_of(step, owner), 0o700, dir_fd=self._private)
-        self._others = self._files if owner == rank.number else self._named(step, owner, made)
-        self._renamed = [b"r" + name for name in self._files] if test == Test.RENAME else []
+            rank.kernel.pool.request_threads(step.in_flight if step.in_flight > 1 else 0)
+        if test == BenchmarkTest.CREATE:
+            self._own_names = self._file_names(step, owner, step.max_amount)
+            if not step.is_shared or rank.number == 0:
+                with as_problem("mkdir"):
+                    os.mkdir(_directory_name(step, owner), 0o700, dir_fd=self._private)
+        self._test_names = self._own_names if owner == rank.number else self._file_names(step, owner, made)
+        self._new_names = [b"r" + name for name in self._own_names] if test == BenchmarkTest.RENAME else []
 
-    def _named(self, step: Step, owner: int, number: int) -> list[bytes]:
+    def _file_names(self, step: Step, owner: int, number: int) -> list[bytes]:
         """Return the names of the first ``number`` files of the rank ``owner``."""
         stem = b"%s%d." % (b"" if step.round else b"w", owner)
-        names = self._names.get(stem, [])
+        names = self._names_by_prefix.get(stem, [])
         if len(names) < number:
             names = [b"%s%d" % (stem, each) for each in range(number)]
             own_prefix = b"%d." % self._rank.number
-            self._names = {key: kept for key, kept in self._names.items() if key == own_prefix} | {stem: names}
+            self._names_by_prefix = {key: kept for key, kept in self._names_by_prefix.items() if key == own_prefix} | {
+                stem: names
+            }
         return names[:number]
 
     def _open_private(self, inode: int) -> None:
         """Open the private directory; create it if ``inode`` is 0."""
         if self._private >= 0:
             return
-        root, name = self._rank.descriptors[0].target, private_name(self._rank.job)
+        root, name = self._rank.descriptors[0].target, private_directory_name(self._rank.job)
         if inode:
-            self._private = open_private(root, name, inode)
+            self._private = open_private_directory(root, name, inode)
             return
-        private = notebook_of(self._rank).private = Private(root, name)
+        private = benchmark_state(self._rank).private = PrivateDirectory(root, name)
         self._private = os.dup(private.descriptor)
 
-    def _prepare_data(self, step: Step, test: Test, owner: int) -> None:
+    def _prepare_data(self, step: Step, test: BenchmarkTest, owner: int) -> None:
         """Open the file of a data test, and fill the block with random data. Raise ``OSError``."""
         direct = os.O_DIRECT if step.direct else 0
-        if self._block is None or len(self._block) != step.block:
-            self._block = mmap(-1, step.block)  # It is aligned to a page, as direct I/O requires.
-            pattern = os.urandom(min(_PATTERN, step.block))
-            for at in range(0, step.block, len(pattern)):
-                self._block[at : at + len(pattern)] = pattern[: step.block - at]
-        name = b"data.%d.%d.%d" % (step.round, step.ranks, step.block) if step.shared else b"data.%d" % owner
-        if test == Test.WRITE:
-            for old in filter(None, (b"data.%d" % owner, self._segmented)):
-                remove(self._private, old)
-            self._segmented = name if step.shared and self._rank.number == 0 else b""
-            flags = NEW & ~os.O_EXCL if step.shared else NEW  # The first rank creates a shared file.
-            with failing("create"):
-                self._file = open_patiently(name, flags | direct, 0o600, dir_fd=self._private)
+        if self._block is None or len(self._block) != step.block_bytes:
+            self._block = mmap(-1, step.block_bytes)  # It is aligned to a page, as direct I/O requires.
+            pattern = os.urandom(min(_PATTERN_BYTES, step.block_bytes))
+            for at in range(0, step.block_bytes, len(pattern)):
+                self._block[at : at + len(pattern)] = pattern[: step.block_bytes - at]
+        name = b"data.%d.%d.%d" % (step.round, step.ranks, step.block_bytes) if step.is_shared else b"data.%d" % owner
+        if test == BenchmarkTest.WRITE:
+            for old in filter(None, (b"data.%d" % owner, self._shared_file)):
+                remove_if_present(self._private, old)
+            self._shared_file = name if step.is_shared and self._rank.number == 0 else b""
+            flags = (
+                CREATE_FLAGS & ~os.O_EXCL if step.is_shared else CREATE_FLAGS
+            )  # The first rank creates a shared file.
+            with as_problem("create"):
+                self._file = open_with_retries(name, flags | direct, 0o600, dir_fd=self._private)
             return
-        with failing("open"):
-            self._file = open_patiently(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | direct, dir_fd=self._private)
+        with as_problem("open"):
+            self._file = open_with_retries(
+                name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | direct, dir_fd=self._private
+            )
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
 
-    def run(self, step: Step) -> Part:
+    def run(self, step: Step) -> RunningTest:
         """Run the test of the step. Raise ``OSError``."""
-        test = Test(step.test)
-        if test == Test.WRITE:
-            return self._write(step)
-        if test == Test.READ:
-            return self._read(step)
-        return self._in_directory(step, test)
+        test = BenchmarkTest(step.test)
+        if test == BenchmarkTest.WRITE:
+            return self._run_write(step)
+        if test == BenchmarkTest.READ:
+            return self._run_read(step)
+        return self._run_metadata_test(step, test)
 
-    def _in_directory(self, step: Step, test: Test) -> Part:
+    def _run_metadata_test(self, step: Step, test: BenchmarkTest) -> RunningTest:
         """Run a metadata test in the directory of the step."""
-        name = _directory_of(step, self._whose)
-        with failing("open"):
-            self._directory = open_patiently(name, DIRECTORY, dir_fd=self._private)
+        name = _directory_name(step, self._file_owner)
+        with as_problem("open"):
+            self._directory = open_with_retries(name, OPEN_DIRECTORY_FLAGS, dir_fd=self._private)
         try:
-            if test == Test.READDIR:
-                return (yield from self._list(step))
-            if test == Test.CLEAR:
-                measured = yield from self._call(step._replace(microseconds=_FOR_EVER), Call.UNLINK, self._files)
-                if not step.shared:
-                    with failing("rmdir"):
+            if test == BenchmarkTest.READDIR:
+                return (yield from self._run_readdir(step))
+            if test == BenchmarkTest.CLEAR:
+                measured = yield from self._run_calls(
+                    step._replace(microseconds=_UNLIMITED_MICROSECONDS), TrialOperation.UNLINK, self._own_names
+                )
+                if not step.is_shared:
+                    with as_problem("rmdir"):
                         os.rmdir(name, dir_fd=self._private)
                 return measured
-            return (yield from self._call(step, Call(test), self._others))
+            return (yield from self._run_calls(step, TrialOperation(test), self._test_names))
         finally:
             descriptor, self._directory = self._directory, -1
-            let_go(descriptor)
+            close_ignoring_errors(descriptor)
 
-    def _call(self, step: Step, call: Call, files: list[bytes]) -> Part:
+    def _run_calls(self, step: Step, call: TrialOperation, files: list[bytes]) -> RunningTest:
         """Make one system call for each of ``files``, in batches, until the time of the step is over."""
-        kernel, new_names = self._rank.kernel, self._renamed
+        kernel, new_names = self._rank.kernel, self._new_names
         begin = now = time.monotonic_ns()
         end = begin + step.microseconds * 1000
         at, rows = 0, 4 * step.in_flight
         while at < len(files) and now < end:
             chosen = slice(at, at + rows)
-            batch = Trial(self._directory, pack_names(files[chosen]), call, pack_names(new_names[chosen]))
-            verdicts = (yield from waited(kernel, kernel.submit(batch))).verdicts
-            for row in verdicts.rows(Code.FAILED):
+            batch = TrialCalls(self._directory, pack_names(files[chosen]), call, pack_names(new_names[chosen]))
+            verdicts = (yield from await_ticket(kernel, kernel.submit(batch))).verdicts
+            for row in verdicts.rows_with_code(RowCode.FAILED):
                 raise verdicts.problem(row)
             at, start, now = at + len(verdicts), now, time.monotonic_ns()
-            if (now - start) * 2 * PART < end - begin:
-                rows = min(MOST_ROWS, 2 * rows)
-        if call == Call.CREATE:
-            self._files = files[:at]
-        elif call == Call.RENAME:
-            self._files = new_names[:at] + files[at:]
-        elif call == Call.UNLINK:
-            self._files = files[at:]
+            if (now - start) * 2 * MAX_BATCH_FRACTION < end - begin:
+                rows = min(MAX_ROWS, 2 * rows)
+        if call == TrialOperation.CREATE:
+            self._own_names = files[:at]
+        elif call == TrialOperation.RENAME:
+            self._own_names = new_names[:at] + files[at:]
+        elif call == TrialOperation.UNLINK:
+            self._own_names = files[at:]
         return at, begin, now
 
-    def _list(self, step: Step) -> Part:
+    def _run_readdir(self, step: Step) -> RunningTest:
         """List the directory repeatedly until the time of the step is over."""
         kernel, number = self._rank.kernel, 0
         begin = now = time.monotonic_ns()
         end = begin + step.microseconds * 1000
         while now < end:
-            batch: List | None = List(self._directory, on_source=False)
+            batch: ListNames | None = ListNames(self._directory, on_source=False)
             while batch is not None:
-                listed = yield from waited(kernel, kernel.submit(batch))
-                for row in listed.verdicts.rows(Code.FAILED):
+                listed = yield from await_ticket(kernel, kernel.submit(batch))
+                for row in listed.verdicts.rows_with_code(RowCode.FAILED):
                     raise listed.verdicts.problem(row)
-                number, batch = number + listed.number, listed.rest
+                number, batch = number + listed.name_count, listed.next_batch
             now = time.monotonic_ns()
             yield None
         return number, begin, now
 
-    def _write(self, step: Step) -> Part:
+    def _run_write(self, step: Step) -> RunningTest:
         """Write up to ``step.most`` bytes and sync them; the sync is part of the measured time."""
         assert self._block is not None
-        block, at, start = memoryview(self._block), 0, self._start(step)
+        block, at, start = memoryview(self._block), 0, self._start_offset(step)
         begin = now = looked_up = time.monotonic_ns()
         end = begin + step.microseconds * 1000
-        with failing("write"):
-            while at < step.most and now < end:
+        with as_problem("write"):
+            while at < step.max_amount and now < end:
                 at += os.pwrite(self._file, block, start + at)
                 now = time.monotonic_ns()
-                if now - looked_up > SLICE:
+                if now - looked_up > SLICE_NANOSECONDS:
                     looked_up = now
                     yield None
-        with failing("fsync"):
-            sync_written(self._file)
+        with as_problem("fsync"):
+            sync_if_supported(self._file)
         now = time.monotonic_ns()
         descriptor, self._file = self._file, -1
-        with failing("close"):
+        with as_problem("close"):
             os.close(descriptor)
         return at, begin, now
 
-    def _start(self, step: Step) -> int:
+    def _start_offset(self, step: Step) -> int:
         """Return the offset at which this rank starts to write or read: that of its segment, if all ranks
         use one file.
         """
-        return self._whose * step.most if step.shared else 0
+        return self._file_owner * step.max_amount if step.is_shared else 0
 
-    def _read(self, step: Step) -> Part:
+    def _run_read(self, step: Step) -> RunningTest:
         """Read the file, or the segment of it, that a rank wrote."""
         assert self._block is not None
-        block, at, start = [memoryview(self._block)], 0, self._start(step)
+        block, at, start = [memoryview(self._block)], 0, self._start_offset(step)
         begin = now = looked_up = time.monotonic_ns()
         end = begin + step.microseconds * 1000
-        with failing("read"):
-            while at < self._made and now < end:
+        with as_problem("read"):
+            while at < self._created and now < end:
                 got = os.preadv(self._file, block, start + at)
                 if not got:
                     raise Problem("read", 0, text="the file is shorter than what was written")
                 at, now = at + got, time.monotonic_ns()
-                if now - looked_up > SLICE:
+                if now - looked_up > SLICE_NANOSECONDS:
                     looked_up = now
                     yield None
         descriptor, self._file = self._file, -1
-        close_read(descriptor)
+        close_after_read(descriptor)
         return at, begin, now
 
 
-def _directory_of(step: Step, owner: int) -> bytes:
+def _directory_name(step: Step, owner: int) -> bytes:
     """Return the name of the directory for the files of the rank ``owner``."""
-    return b"%d.shared" % step.round if step.shared else b"%d.%d" % (step.round, owner)
+    return b"%d.shared" % step.round if step.is_shared else b"%d.%d" % (step.round, owner)

@@ -9,30 +9,30 @@ from __future__ import annotations
 import errno
 import os
 
-from pcopy.fsio.close import held_open, let_go, names_in
-from pcopy.fsio.patience import open_patiently
-from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.close import close_ignoring_errors, closed_at_end, names_in_directory
+from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.problem import Problem, as_problem
 
-DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+OPEN_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags for opening a directory; not through a symbolic link."""
-_REPLACED = "something else was put in its place meanwhile"
+_REPLACED_TEXT = "something else was put in its place meanwhile"
 """Text of the error for a directory that is not the one that was created."""
 
 
-def _empty(directory: int) -> None:
+def _remove_contents(directory: int) -> None:
     """Remove everything in a directory. A listing may have a name twice. Raise ``OSError``."""
-    for name in set(names_in(directory)):
+    for name in set(names_in_directory(directory)):
         try:
             os.unlink(name, dir_fd=directory)
         except FileNotFoundError:
             continue
         except IsADirectoryError:
-            with held_open(open_patiently(name, DIRECTORY, dir_fd=directory)) as below:
-                _empty(below)
+            with closed_at_end(open_with_retries(name, OPEN_DIRECTORY_FLAGS, dir_fd=directory)) as below:
+                _remove_contents(below)
             os.rmdir(name, dir_fd=directory)
 
 
-class Private:
+class PrivateDirectory:
     """The private directory on rank 0; it is created with this object."""
 
     def __init__(self, root: int, name: bytes) -> None:
@@ -45,11 +45,11 @@ class Private:
         except OSError as error:
             text = "the file system may refuse names with a leading dot" if error.errno == errno.EINVAL else ""
             raise Problem("mkdir", error.errno or errno.EIO, text=text) from error
-        with failing("open"):
-            descriptor = open_patiently(name, DIRECTORY, dir_fd=root)
-            if names_in(descriptor):
-                let_go(descriptor)
-                raise Problem("open", errno.ESTALE, text=_REPLACED)
+        with as_problem("open"):
+            descriptor = open_with_retries(name, OPEN_DIRECTORY_FLAGS, dir_fd=root)
+            if names_in_directory(descriptor):
+                close_ignoring_errors(descriptor)
+                raise Problem("open", errno.ESTALE, text=_REPLACED_TEXT)
         self.descriptor = descriptor
         self.inode = os.fstat(descriptor).st_ino
         self._root = os.dup(root)
@@ -59,8 +59,8 @@ class Private:
         if self.descriptor < 0:
             return ""
         try:
-            _empty(self.descriptor)
-            if os.fstat(self.descriptor).st_nlink and not self._is_named():
+            _remove_contents(self.descriptor)
+            if os.fstat(self.descriptor).st_nlink and not self._has_its_name():
                 return "was moved or replaced meanwhile; what was measured in it is removed: remove the empty directory"
             os.rmdir(self._name, dir_fd=self._root)
         except FileNotFoundError:  # Another process has removed it.
@@ -70,7 +70,7 @@ class Private:
         self._close()
         return ""
 
-    def _is_named(self) -> bool:
+    def _has_its_name(self) -> bool:
         """True if the name still refers to this directory."""
         try:
             status = os.stat(self._name, dir_fd=self._root, follow_symlinks=False)
@@ -79,18 +79,18 @@ class Private:
         return os.path.samestat(status, os.fstat(self.descriptor))
 
     def _close(self) -> None:
-        let_go(self.descriptor)
-        let_go(self._root)
+        close_ignoring_errors(self.descriptor)
+        close_ignoring_errors(self._root)
         self.descriptor = -1
 
 
-def open_private(root: int, name: bytes, inode: int) -> int:
+def open_private_directory(root: int, name: bytes, inode: int) -> int:
     """Return a descriptor of the directory that rank 0 has created, which is checked by its ``inode``. Raise
     ``Problem``.
     """
-    with failing("open"):
-        descriptor = open_patiently(name, DIRECTORY, dir_fd=root)
+    with as_problem("open"):
+        descriptor = open_with_retries(name, OPEN_DIRECTORY_FLAGS, dir_fd=root)
         if os.fstat(descriptor).st_ino != inode:
-            let_go(descriptor)
-            raise Problem("open", errno.ESTALE, text=_REPLACED)
+            close_ignoring_errors(descriptor)
+            raise Problem("open", errno.ESTALE, text=_REPLACED_TEXT)
     return descriptor

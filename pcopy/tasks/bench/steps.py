@@ -9,31 +9,31 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
-from pcopy.fsio.kernel.batches import Call
+from pcopy.fsio.kernel.batches import TrialOperation
 from pcopy.named import NamedTuple
-from pcopy.tasks.base.job import InFront, Sink
-from pcopy.tasks.bench.private import Private
+from pcopy.tasks.base.job import ForwardingSink, Sink
+from pcopy.tasks.bench.private import PrivateDirectory
 
 
-class Test(IntEnum):
+class BenchmarkTest(IntEnum):
     """The test of a step. The first five make one ``Call`` for each file; CLEAR removes the files and is
     not measured.
     """
 
-    CREATE = Call.CREATE
-    STAT = Call.STAT
-    OPEN = Call.OPEN
-    RENAME = Call.RENAME
-    UNLINK = Call.UNLINK
+    CREATE = TrialOperation.CREATE
+    STAT = TrialOperation.STAT
+    OPEN = TrialOperation.OPEN
+    RENAME = TrialOperation.RENAME
+    UNLINK = TrialOperation.UNLINK
     READDIR = 10
     WRITE = 11
     READ = 12
     CLEAR = 20
 
     @property
-    def moves(self) -> bool:
+    def is_data_test(self) -> bool:
         """True if the test transfers data: its bytes are counted. Otherwise its operations are counted."""
-        return self in (Test.WRITE, Test.READ)
+        return self in (BenchmarkTest.WRITE, BenchmarkTest.READ)
 
 
 class Step(NamedTuple):
@@ -55,20 +55,20 @@ class Step(NamedTuple):
     test: int
     ranks: int
     in_flight: int
-    shared: bool
-    most: int
+    is_shared: bool
+    max_amount: int
     microseconds: int
     round: int = 0
-    block: int = 0
+    block_bytes: int = 0
     direct: bool = False
 
     @property
     def is_measured(self) -> bool:
         """True if the result of the step is recorded."""
-        return self.round > 0 and self.test != Test.CLEAR
+        return self.round > 0 and self.test != BenchmarkTest.CLEAR
 
 
-class Timed(NamedTuple):
+class RankTiming(NamedTuple):
     """The part of one rank in a step: its start and end in nanoseconds of its host's clock, and the ``number`` of
     operations or bytes.
     """
@@ -76,16 +76,16 @@ class Timed(NamedTuple):
     rank: int
     begin: int
     end: int
-    number: int
+    amount: int
 
 
-class Taken(NamedTuple):
+class StepResult(NamedTuple):
     """The result of a step: the ``number`` of operations or bytes of all ranks together, and the time in
     ``seconds``.
     """
 
     step: Step
-    number: int
+    amount: int
     seconds: float
     spread: float = 0.0
     """If it was made several times: by which part of the rate the slowest and the fastest one differ."""
@@ -93,10 +93,10 @@ class Taken(NamedTuple):
     @property
     def rate(self) -> float:
         """Operations or bytes per second."""
-        return self.number / self.seconds if self.seconds > 0 else 0.0
+        return self.amount / self.seconds if self.seconds > 0 else 0.0
 
     @classmethod
-    def of(cls, step: Step, parts: Sequence[Timed], *, one_clock: bool) -> Taken:
+    def from_timings(cls, step: Step, parts: Sequence[RankTiming], *, one_clock: bool) -> StepResult:
         """Combine the parts of all ranks.
 
         If all ranks share one clock (``one_clock``), the time is that from the earliest start to the latest end;
@@ -106,16 +106,16 @@ class Taken(NamedTuple):
             took = max(part.end for part in parts) - min(part.begin for part in parts)
         else:
             took = max(part.end - part.begin for part in parts)
-        return cls(step, sum(part.number for part in parts), took / 1e9)
+        return cls(step, sum(part.amount for part in parts), took / 1e9)
 
 
-def medians(results: Sequence[Taken]) -> list[Taken]:
+def median_results(results: Sequence[StepResult]) -> list[StepResult]:
     """Return one result for each step that was repeated: that with the median rate (of two, the slower one).
 
     ``spread`` of the result is the relative difference between the fastest and the slowest repeat. The order is that of
     the first repeat.
     """
-    alike: dict[Step, list[Taken]] = {}
+    alike: dict[Step, list[StepResult]] = {}
     for each in results:
         alike.setdefault(each.step._replace(round=1), []).append(each)
     found = []
@@ -127,36 +127,36 @@ def medians(results: Sequence[Taken]) -> list[Taken]:
     return found
 
 
-class Notebook(InFront):
+class BenchmarkState(ForwardingSink):
     """Sink on rank 0 that also holds the remaining steps and the results."""
 
     def __init__(self, screen: Sink, steps: Sequence[Step]) -> None:
         super().__init__(screen)
         self._steps: Iterator[Step] = iter(steps)
         self.step: Step | None = None
-        self.ready = 0
-        self.parts: list[Timed] = []
-        self.taken: list[Taken] = []
-        self.made: dict[int, int] = {}
+        self.ready_ranks = 0
+        self.timings: list[RankTiming] = []
+        self.results: list[StepResult] = []
+        self.created: dict[int, int] = {}
         """What each rank created in the last step that creates something: the number of files, or the bytes of its
         file.
         """
-        self.private: Private | None = None
+        self.private: PrivateDirectory | None = None
         """The private directory, once it was created."""
 
-    def begin_next(self) -> Step | None:
+    def start_next_step(self) -> Step | None:
         """Start the next step and return it, or None after the last one."""
-        self.step, self.ready, self.parts = next(self._steps, None), 0, []
+        self.step, self.ready_ranks, self.timings = next(self._steps, None), 0, []
         return self.step
 
-    def add(self, part: Timed, *, one_clock: bool) -> bool:
+    def add_timing(self, part: RankTiming, *, one_clock: bool) -> bool:
         """Add the part of one rank. Return True if it was the last one of the step."""
         assert self.step is not None
-        self.parts.append(part)
-        if self.step.test in (Test.CREATE, Test.WRITE):
-            self.made[part.rank] = part.number
-        if len(self.parts) < self.step.ranks:
+        self.timings.append(part)
+        if self.step.test in (BenchmarkTest.CREATE, BenchmarkTest.WRITE):
+            self.created[part.rank] = part.amount
+        if len(self.timings) < self.step.ranks:
             return False
         if self.step.is_measured:
-            self.taken.append(Taken.of(self.step, self.parts, one_clock=one_clock))
+            self.results.append(StepResult.from_timings(self.step, self.timings, one_clock=one_clock))
         return True

@@ -13,24 +13,24 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from pcopy.beside import done_beside
-from pcopy.fsio.close import let_go
-from pcopy.fsio.patience import open_patiently
-from pcopy.fsio.problem import Problem, failing
-from pcopy.fsio.temporary import create, remove
-from pcopy.fsio.ways import is_ordinary
+from pcopy.beside import run_in_background
+from pcopy.fsio.close import close_ignoring_errors
+from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.temporary import create_private_file, remove_if_present
+from pcopy.fsio.ways import supports_rename_and_random_writes
 from pcopy.libc import free_bytes
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Kind, Note, Steps
+from pcopy.tasks.base.kind import Note, Steps, TaskKind
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.text import shown
-from pcopy.units import show_size
+from pcopy.tasks.base.result import TaskResult
+from pcopy.text import printable_path
+from pcopy.units import format_size
 
-NAP = 0.005
+POLL_SECONDS = 0.005
 """Seconds between two checks whether a sync has ended."""
 
-MOST_NAMED = 16
+MAX_NAMED_HOSTS = 16
 """Maximum number of hosts that a message names."""
 
 
@@ -43,7 +43,7 @@ class HostDirectory:
         self.descriptor = -1
         self.problem: Problem | None = None
         """The error because of which nothing can be written there, or None."""
-        self.is_written = rank.number in rank.leaders
+        self.is_writer = rank.number in rank.leaders
         """True if this rank writes the files in this directory."""
         self._probe = b""
         """Name of the probe file while it exists, else empty."""
@@ -53,98 +53,98 @@ class HostDirectory:
         """Name of the host."""
         return os.uname().nodename
 
-    def open(self, path: bytes, *, shows: bool = True) -> None:
+    def open(self, path: bytes, *, creates_probe: bool = True) -> None:
         """Open the directory ``path`` and, with ``shows``, create the probe file of this rank if it is a leader. An
         error is stored in ``problem``.
         """
         self.path = path
         try:
-            with failing("open"):
-                self.descriptor = open_patiently(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            if shows and self.is_written and self._rank.size > 1:
-                let_go(create(self.descriptor, self.probe_of(self._rank.number)))
-                self._probe = self.probe_of(self._rank.number)
+            with as_problem("open"):
+                self.descriptor = open_with_retries(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            if creates_probe and self.is_writer and self._rank.size > 1:
+                close_ignoring_errors(create_private_file(self.descriptor, self.probe_name(self._rank.number)))
+                self._probe = self.probe_name(self._rank.number)
         except Problem as problem:
             self.problem = problem
 
-    def probe_of(self, rank: int) -> bytes:
+    def probe_name(self, rank: int) -> bytes:
         """Return the name of the probe file of ``rank``."""
         return b".pcopy-%s-probe-%d" % (self._rank.job.name.encode(), rank)
 
-    def sees(self, rank: int) -> bool:
+    def sees_probe(self, rank: int) -> bool:
         """True if the probe file of ``rank`` is in this directory, so that both ranks use the same directory."""
         try:
-            os.stat(self.probe_of(rank), dir_fd=self.descriptor, follow_symlinks=False)
+            os.stat(self.probe_name(rank), dir_fd=self.descriptor, follow_symlinks=False)
         except OSError:
             return False
         return True
 
-    def unshow(self) -> None:
+    def remove_probe(self) -> None:
         """Remove the probe file, after all ranks have looked for it. May be called again."""
         probe, self._probe = self._probe, b""
         if probe:
             with suppress(OSError):
-                remove(self.descriptor, probe)
+                remove_if_present(self.descriptor, probe)
 
     def close(self) -> None:
         """Remove the probe file and close the directory. May be called again."""
-        self.unshow()
+        self.remove_probe()
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
-            let_go(descriptor)
+            close_ignoring_errors(descriptor)
 
 
-class OfHost(Kind, is_note=False):
+class HostTask(TaskKind, is_note=False):
     """Base class of tasks on the directory of a host, which is not a root of the job."""
 
-    def about(self) -> None:
+    def subject(self) -> None:
         return None
 
 
-class OpenTarget(OfHost, code=160, doing="opening the directory of this host"):
+class OpenHostDirectory(HostTask, code=160, doing="opening the directory of this host"):
     """Opens the target directory on this host, and checks that files can be created and renamed in it."""
 
     directory: bytes
 
-    def run(self, rank: Rank, result: Result) -> None:
-        target = rank.own(HostDirectory)
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        target = rank.instance(HostDirectory)
         target.open(self.directory)
-        if target.problem is None and target.is_written and not is_ordinary(self.directory):
-            from pcopy.fsio.sequential import examine  # Imported here since few directories need it.
+        if target.problem is None and target.is_writer and not supports_rename_and_random_writes(self.directory):
+            from pcopy.fsio.sequential import examine_directory  # Imported here since few directories need it.
 
-            if why := examine(self.directory).refusal:
+            if why := examine_directory(self.directory).no_rename_reason:
                 text = f"{why}: send to another directory, and copy the files there with pcopy"
                 target.problem = Problem("create", 0, text=text)
 
 
-class CheckDirectory(OfHost, code=165, doing="checking the directory of this host"):
-    """Checks the target directory in a dry run: whether files can be created under ``names``, and whether ``needed``
-    bytes are free.
+class CheckHostDirectory(HostTask, code=165, doing="checking the directory of this host"):
+    """Checks the target directory in a dry run: whether files can be created under ``names``, and whether
+    ``needed_bytes`` bytes are free.
 
     Each host counts as one item.
     """
 
     directory: bytes
     names: tuple[bytes, ...]
-    needed: int
+    needed_bytes: int
 
-    def run(self, rank: Rank, result: Result) -> None:
-        target = rank.own(HostDirectory)
-        target.open(self.directory, shows=False)
-        problems = list(self._problems(target))
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        target = rank.instance(HostDirectory)
+        target.open(self.directory, creates_probe=False)
+        problems = list(self._directory_problems(target))
         result.count(counts.FOUND)
         result.count(counts.FAILED if problems else counts.FILES)
         for name, problem in problems:
             path = os.path.join(self.directory, name) if name else self.directory
-            result.report(path, on_host(problem, target.host))
+            result.report_failure(path, with_host(problem, target.host))
 
-    def _problems(self, target: HostDirectory) -> Iterator[tuple[bytes, Problem]]:
+    def _directory_problems(self, target: HostDirectory) -> Iterator[tuple[bytes, Problem]]:
         """Yield (name of a file or empty, problem) for everything that would make sending fail."""
         if target.problem is not None:
             yield b"", target.problem
             return
         try:
-            with failing("statvfs"):
+            with as_problem("statvfs"):
                 file_system = os.statvfs(target.descriptor)
         except Problem as problem:
             yield b"", problem
@@ -157,15 +157,20 @@ class CheckDirectory(OfHost, code=165, doing="checking the directory of this hos
             return
         with suppress(OSError):  # The free space is unknown then.
             free = free_bytes(file_system)
-            if free < self.needed:
-                yield b"", Problem("write", 0, text=f"{show_size(self.needed)} are needed, {show_size(free)} are free")
+            if free < self.needed_bytes:
+                yield (
+                    b"",
+                    Problem(
+                        "write", 0, text=f"{format_size(self.needed_bytes)} are needed, {format_size(free)} are free"
+                    ),
+                )
         for name in self.names:
             with suppress(OSError):
                 if stat.S_ISDIR(os.stat(name, dir_fd=target.descriptor, follow_symlinks=False).st_mode):
                     yield name, Problem("rename", errno.EISDIR)
 
 
-class LookAround(OfHost, code=161, doing="finding hosts that share a directory"):
+class FindSharingHosts(HostTask, code=161, doing="finding hosts that share a directory"):
     """Finds out which hosts share a directory, and whether all ranks of a host see the same one.
 
     A leader looks for the probe files of the leaders before it, and asks the other ranks of its host to look for its
@@ -173,70 +178,70 @@ class LookAround(OfHost, code=161, doing="finding hosts that share a directory")
     and the error is reported for each file.
     """
 
-    def run(self, rank: Rank, result: Result) -> None:
-        target, names = rank.own(HostDirectory), rank.hosts.names
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        target, names = rank.instance(HostDirectory), rank.hosts.names
         if rank.number not in rank.leaders:
-            self._look_beside(rank, target, names.index(names[rank.number]), result)
+            self._check_same_directory(rank, target, names.index(names[rank.number]), result)
             return
         if target.problem is not None or rank.size == 1:
             return
         for other_rank, name in enumerate(names):
             if other_rank != rank.number and name == names[rank.number]:
-                result.spawn(LookAround(), owner=other_rank)
+                result.spawn(FindSharingHosts(), owner=other_rank)
         earlier_leaders = rank.leaders[: rank.leaders.index(rank.number)]
-        first = next(filter(target.sees, earlier_leaders), None)
+        first = next(filter(target.sees_probe, earlier_leaders), None)
         if first is not None:
-            target.is_written = False
-            result.spawn(SeesSame(first, rank.number), owner=0)
+            target.is_writer = False
+            result.spawn(SharingNote(first, rank.number), owner=0)
 
-    def _look_beside(self, rank: Rank, target: HostDirectory, leader: int, result: Result) -> None:
+    def _check_same_directory(self, rank: Rank, target: HostDirectory, leader: int, result: TaskResult) -> None:
         """Report a failure if this rank does not see the same directory as ``leader``, the first rank of its host."""
-        problem = target.problem and on_host(target.problem, f"rank {rank.number} of {target.host}")
-        if problem is None and not target.sees(leader):
+        problem = target.problem and with_host(target.problem, f"rank {rank.number} of {target.host}")
+        if problem is None and not target.sees_probe(leader):
             text = f"is another directory for rank {rank.number} than for the first rank of {target.host}; "
             text += "give each host a name of its own, and each rank of it the same mounts"
             problem = Problem("open", 0, text=text)
         if problem is not None:
             result.count(counts.FOUND)
             result.count(counts.FAILED)
-            result.report(target.path, problem)
+            result.report_failure(target.path, problem)
 
 
-class SharedBy:
+class SharedDirectories:
     """On rank 0: the leaders that share a directory, by the first of them, which writes it."""
 
     def __init__(self, rank: Rank) -> None:
         self._names = rank.hosts.names
-        self.others: dict[int, list[int]] = {}
+        self.sharing_leaders: dict[int, list[int]] = {}
 
-    def told(self, path: bytes) -> list[str]:
+    def messages(self, path: bytes) -> list[str]:
         """Return a message for each directory that hosts share."""
-        return [self._line(path, (first, *sorted(others))) for first, others in sorted(self.others.items())]
+        return [self._message(path, (first, *sorted(others))) for first, others in sorted(self.sharing_leaders.items())]
 
-    def _line(self, path: bytes, leaders: Sequence[int]) -> str:
-        hosts = ", ".join(self._names[each] for each in leaders[:MOST_NAMED])
-        more = f" and {len(leaders) - MOST_NAMED:,} more" if len(leaders) > MOST_NAMED else ""
-        return f"{shown(path)}: is one directory on {hosts}{more}: it is written once"
+    def _message(self, path: bytes, leaders: Sequence[int]) -> str:
+        hosts = ", ".join(self._names[each] for each in leaders[:MAX_NAMED_HOSTS])
+        more = f" and {len(leaders) - MAX_NAMED_HOSTS:,} more" if len(leaders) > MAX_NAMED_HOSTS else ""
+        return f"{printable_path(path)}: is one directory on {hosts}{more}: it is written once"
 
 
-class SeesSame(Note, code=168, doing="recording hosts that share a directory"):
+class SharingNote(Note, code=168, doing="recording hosts that share a directory"):
     """Reports to rank 0 that the leader ``other`` sees the directory of the leader ``first``."""
 
     first: int
     other: int
 
-    def run(self, rank: Rank, result: Result) -> None:
-        rank.own(SharedBy).others.setdefault(self.first, []).append(self.other)
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        rank.instance(SharedDirectories).sharing_leaders.setdefault(self.first, []).append(self.other)
 
 
-class SyncTarget(OfHost, code=167, doing="syncing the directory of this host"):
+class SyncHostDirectory(HostTask, code=167, doing="syncing the directory of this host"):
     """Syncs the file system of the target directory. A thread makes the system call, so that the rank can handle
     messages meanwhile.
     """
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        target = rank.own(HostDirectory)
-        if target.descriptor < 0 or not target.is_written:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        target = rank.instance(HostDirectory)
+        if target.descriptor < 0 or not target.is_writer:
             return
         errors: list[Problem] = [Problem("syncfs", errno.ENOMEM)]  # Remains if the thread cannot start.
 
@@ -245,15 +250,15 @@ class SyncTarget(OfHost, code=167, doing="syncing the directory of this host"):
                 rank.syncer.sync(target.descriptor, -1)
                 errors.clear()
             except OSError as error:
-                errors[:] = [Problem.of("syncfs", error)]
+                errors[:] = [Problem.from_error("syncfs", error)]
 
-        yield from done_beside(sync, NAP)
+        yield from run_in_background(sync, POLL_SECONDS)
         for problem in errors:
             result.count(counts.UNSYNCED)
-            result.report(target.path, on_host(problem, target.host))
+            result.report_failure(target.path, with_host(problem, target.host))
 
 
-def on_host(problem: Problem, host: str) -> Problem:
+def with_host(problem: Problem, host: str) -> Problem:
     """Return the problem with the name of the host in its text."""
     text = problem.strerror or ""
     is_system = problem.errno and text == os.strerror(problem.errno)

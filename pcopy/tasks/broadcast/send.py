@@ -15,49 +15,49 @@ from contextlib import suppress
 
 from pcopy import libc
 from pcopy.fsio.attributes import Attributes, has_default_acl, read_attributes
-from pcopy.fsio.close import let_go
-from pcopy.fsio.contents import data_extents, has_holes
-from pcopy.fsio.kernel.interface import Cancelled
+from pcopy.fsio.close import close_ignoring_errors
+from pcopy.fsio.contents import data_extents, may_have_holes
+from pcopy.fsio.kernel.interface import TicketCancelled
 from pcopy.fsio.new_file import NewFile
-from pcopy.fsio.problem import Problem, changed, failing
-from pcopy.fsio.source import Version, open_to_read, status_of
-from pcopy.signature.algorithms import DEFAULT_ALGORITHM, Hasher, algorithm
+from pcopy.fsio.problem import Problem, as_problem, source_changed
+from pcopy.fsio.source import FileVersion, open_to_read, status_of
+from pcopy.signature.algorithms import DEFAULT_ALGORITHM, Hasher, algorithm_named
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Kind, Note, Steps
+from pcopy.tasks.base.kind import Note, Steps, TaskKind
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.storing import stored
-from pcopy.tasks.broadcast.directory import HostDirectory, on_host
-from pcopy.text import shown
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.storing import wait_until_stored
+from pcopy.tasks.broadcast.directory import HostDirectory, with_host
+from pcopy.text import printable_path
 
-PIECE = 1 << 20
+PIECE_BYTES = 1 << 20
 """Bytes of contents in one piece; small files are packed together."""
 
-MOST_PARTS = 256
+MAX_PARTS = 256
 """Maximum number of parts in a piece, as for some hundred small files."""
 
-KEPT = 64 << 20
+KEPT_MEMORY_BYTES = 64 << 20
 """Bytes of freed memory that a rank does not return to the system, since packing and unpacking pieces needs
 it again.
 """
 
-WINDOW = 16
+MAX_PIECES_UNDER_WAY = 16
 """Maximum number of pieces under way from one host to the next: enough to cover the time until an acknowledgement
 arrives.
 """
 
-CHAIN = 32
+MAX_CHAIN_LENGTH = 32
 """Maximum number of hosts that form a chain.
 
 In a chain each host sends once, so that a large file takes no longer than to a single host. With more hosts, the delay
 until the last host matters more: then each host sends to two.
 """
 
-PAGE = 4096
+PAGE_BYTES = 4096
 """Size in bytes of the smallest hole that is kept."""
-_ZEROS = bytes(PAGE)
+_ZERO_PAGE = bytes(PAGE_BYTES)
 
-BEGIN, HOLLOW, DATA, END, CUT = range(5)
+BEGIN, BEGIN_SPARSE, DATA, END, UNREADABLE = range(5)
 """Types of parts: a file begins (HOLLOW: one with holes), contents (DATA), the file is complete (END), the file cannot
 be read (CUT).
 """
@@ -68,22 +68,22 @@ file.
 """
 
 
-class Outgoing:
+class FilesToSend:
     """The files on rank 0 that are sent, read in their order and divided into parts."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self.paths: tuple[bytes, ...] = ()
         self._parts: Iterator[Part] | None = None
-        self._result: Result | None = None
+        self._result: TaskResult | None = None
         self._descriptor = -1
-        self.in_place: set[bytes] = set()
+        self.existing_names: set[bytes] = set()
         """Names of files that are in the target directory of this host already, since the source is that very file."""
 
-    def piece(self, result: Result) -> tuple[tuple[Part, ...], bool]:
+    def next_piece(self, result: TaskResult) -> tuple[tuple[Part, ...], bool]:
         """Return the next parts, and True if they are the last ones."""
         if self._parts is None:
-            self._parts = self._all()
+            self._parts = self._parts_of_files()
         self._result = result
         parts: list[Part] = []
         size = 0
@@ -91,77 +91,77 @@ class Outgoing:
             parts.append(part)
             if part[0] == DATA:
                 size += len(part[1])
-                self._rank.throttle.bytes.take(len(part[1]))  # The task waits for this before the next piece.
-            if size >= self._piece or len(parts) >= MOST_PARTS:
+                self._rank.throttle.bytes.charge(len(part[1]))  # The task waits for this before the next piece.
+            if size >= self._piece_bytes or len(parts) >= MAX_PARTS:
                 return tuple(parts), False
         return tuple(parts), True
 
-    def _all(self) -> Iterator[Part]:
+    def _parts_of_files(self) -> Iterator[Part]:
         """Yield the parts of all files. A file that cannot be read is reported and ends with a CUT part."""
-        directory = self._rank.own(HostDirectory).descriptor
+        directory = self._rank.instance(HostDirectory).descriptor
         for path in self.paths:
             name = os.path.basename(path)
             has_begun = False
             try:
-                with failing("open", on_source=True):
+                with as_problem("open", on_source=True):
                     self._descriptor = open_to_read(None, path, follow=True)
                 status = status_of(self._descriptor, on_source=True)
                 if not stat.S_ISREG(status.st_mode):
-                    raise changed("open", "it is no regular file any more")
+                    raise source_changed("open", "it is no regular file any more")
                 has_begun = True
-                if is_called(name, directory, status):
-                    self.in_place.add(name)
-                yield HOLLOW if has_holes(status) else BEGIN, name, status.st_size, None
-                yield from self._contents(status)
+                if is_same_file(name, directory, status):
+                    self.existing_names.add(name)
+                yield BEGIN_SPARSE if may_have_holes(status) else BEGIN, name, status.st_size, None
+                yield from self._parts_of_contents(status)
             except Problem as problem:
                 if not has_begun:
                     yield BEGIN, name, 0, None
                 assert self._result is not None
-                self._result.report(path, problem)
-                yield CUT, b"", int(problem.changed), None
+                self._result.report_failure(path, problem)
+                yield UNREADABLE, b"", int(problem.changed), None
             finally:
                 self.close()
 
-    def _contents(self, status: os.stat_result) -> Iterator[Part]:
+    def _parts_of_contents(self, status: os.stat_result) -> Iterator[Part]:
         """Yield the DATA parts and the END part of the open file.
 
         Raise ``Problem`` if the file cannot be read, or has changed since it was opened.
         """
-        size, digest = status.st_size, SentDigest()
-        for start, end in data_extents(self._descriptor, 0, size) if has_holes(status) else ((0, size),):
+        size, digest = status.st_size, SentDataDigest()
+        for start, end in data_extents(self._descriptor, 0, size) if may_have_holes(status) else ((0, size),):
             at = start
             while at < end:
-                with failing("read", on_source=True):
-                    data = os.pread(self._descriptor, min(self._piece, end - at), at)
+                with as_problem("read", on_source=True):
+                    data = os.pread(self._descriptor, min(self._piece_bytes, end - at), at)
                 if not data:
-                    raise changed("read", "the file became shorter while it was read")
+                    raise source_changed("read", "the file became shorter while it was read")
                 digest.update(data, at)
                 yield DATA, data, at, None
                 at += len(data)
         attributes = read_attributes(self._descriptor, status, self._rank.options.preserve)
-        if Version.of(status_of(self._descriptor, on_source=True)) != Version.of(status):
-            raise changed("read", "the file changed while it was read")
-        yield END, digest.value(), size, attributes
+        if FileVersion.from_status(status_of(self._descriptor, on_source=True)) != FileVersion.from_status(status):
+            raise source_changed("read", "the file changed while it was read")
+        yield END, digest.digest(), size, attributes
 
     @property
-    def _piece(self) -> int:
+    def _piece_bytes(self) -> int:
         """Maximum number of bytes of contents in a piece; smaller if the bandwidth is limited."""
-        return self._rank.throttle.piece(PIECE)
+        return self._rank.throttle.piece_size(PIECE_BYTES)
 
     def close(self) -> None:
         """Close the file that is being read. May be called again."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
-            let_go(descriptor)
+            close_ignoring_errors(descriptor)
 
 
-class SentDigest:
+class SentDataDigest:
     """Digest of the data of one file as it is sent. Holes are not sent; the offset of the data after a hole is digested
     instead.
     """
 
     def __init__(self) -> None:
-        self._hasher: Hasher = algorithm(DEFAULT_ALGORITHM).new()
+        self._hasher: Hasher = algorithm_named(DEFAULT_ALGORITHM).new_hasher()
         self._at = 0
 
     def update(self, data: bytes, at: int) -> None:
@@ -170,59 +170,59 @@ class SentDigest:
         self._hasher.update(data)
         self._at = at + len(data)
 
-    def value(self) -> bytes:
+    def digest(self) -> bytes:
         return self._hasher.digest()
 
 
-class Send(Kind, code=162, doing="reading files and sending them", is_note=False):
+class SendFiles(TaskKind, code=162, doing="reading files and sending them", is_note=False):
     """Reads a piece and sends it, then spawns itself for the next one. ``paths`` are given the first time only."""
 
     paths: tuple[bytes, ...]
 
-    def about(self) -> None:
+    def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        stream, source = rank.own(Stream), rank.own(Outgoing)
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        stream, source = rank.instance(HostStream), rank.instance(FilesToSend)
         if self.paths:
             source.paths = self.paths
         while stream.is_full:
-            credit = Credit(stream)
+            credit = SendCredit(stream)
             yield credit
             if credit.is_cancelled:
-                raise Cancelled
-        parts, is_last = source.piece(result)
+                raise TicketCancelled
+        parts, is_last = source.next_piece(result)
         if parts:
-            yield from stream.take(parts, result)
+            yield from stream.process_parts(parts, result)
         if not is_last:
-            result.spawn(Send(()), owner=0)
+            result.spawn(SendFiles(()), owner=0)
 
 
-class Piece(Note, code=163, doing="writing files and forwarding them"):
+class StreamPiece(Note, code=163, doing="writing files and forwarding them"):
     """Delivers parts of the stream, in their order, to a host."""
 
     parts: tuple[tuple[int, bytes, int, Attributes | None], ...]
 
-    may_be_dropped = True
+    is_dropped_on_stop = True
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        return rank.own(Stream).take(self.parts, result)
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        return rank.instance(HostStream).process_parts(self.parts, result)
 
 
-class Passed(Note, code=164, doing="acknowledging pieces of the stream"):
+class PiecesForwardedNote(Note, code=164, doing="acknowledging pieces of the stream"):
     """Reports that the rank ``child`` has forwarded ``number`` more pieces."""
 
     child: int
     number: int
 
-    def run(self, rank: Rank, result: Result) -> None:
-        rank.own(Stream).passed(self.child, self.number, result)
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        rank.instance(HostStream).record_forwarded(self.child, self.number, result)
 
 
-class Credit:
+class SendCredit:
     """A ticket (``pcopy.engine.ticket.Ticket``) that is done when one more piece may be sent."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: HostStream) -> None:
         self._stream = stream
         self.is_cancelled = False
 
@@ -234,159 +234,159 @@ class Credit:
         self.is_cancelled = True
 
 
-class Stream:
+class HostStream:
     """The work of one host in the tree: write what arrives, and forward it. All hosts have looked for probe files when
     it is created.
     """
 
     def __init__(self, rank: Rank) -> None:
         place = rank.leaders.index(rank.number)
-        parent_place, child_places = place_in_tree(place, len(rank.leaders))
+        parent_place, child_places = tree_neighbours(place, len(rank.leaders))
         if len(rank.leaders) > 1:
-            libc.keep_freed_memory(KEPT)
-        rank.own(HostDirectory).unshow()
+            libc.retain_freed_memory(KEPT_MEMORY_BYTES)
+        rank.instance(HostDirectory).remove_probe()
         self._rank = rank
-        self._writing = Writing(rank)
+        self._writing = FileWriter(rank)
         self._parent = rank.leaders[parent_place] if place else -1
-        self._under_way = {rank.leaders[each]: 0 for each in child_places}
+        self._pieces_under_way = {rank.leaders[each]: 0 for each in child_places}
         """Number of pieces under way to each rank to which this one sends."""
-        self._waiting: deque[tuple[Part, ...]] = deque()
+        self._pieces_to_forward: deque[tuple[Part, ...]] = deque()
         """Pieces that were written and not forwarded yet."""
-        self._untold = 0
+        self._unacknowledged = 0
         """Number of forwarded pieces that were not acknowledged yet."""
 
     @property
     def is_full(self) -> bool:
         """True if one of the hosts to which this one sends cannot accept another piece."""
-        return any(number >= WINDOW for number in self._under_way.values())
+        return any(number >= MAX_PIECES_UNDER_WAY for number in self._pieces_under_way.values())
 
-    def take(self, parts: tuple[Part, ...], result: Result) -> Steps:
+    def process_parts(self, parts: tuple[Part, ...], result: TaskResult) -> Steps:
         """Write the parts and forward them."""
         for part in parts:
-            yield from self._writing.take(part, result)
-        self._waiting.append(parts)
-        self._pass_on(result)
+            yield from self._writing.process_part(part, result)
+        self._pieces_to_forward.append(parts)
+        self._forward(result)
 
-    def passed(self, child: int, number: int, result: Result) -> None:
+    def record_forwarded(self, child: int, number: int, result: TaskResult) -> None:
         """Record that ``child`` has forwarded pieces, and send it more."""
-        self._under_way[child] -= number
-        self._pass_on(result)
+        self._pieces_under_way[child] -= number
+        self._forward(result)
 
-    def _pass_on(self, result: Result) -> None:
+    def _forward(self, result: TaskResult) -> None:
         """Forward pieces while all receivers can accept them, and acknowledge forwarded pieces, several at a time."""
-        while self._waiting and not self.is_full:
-            parts = self._waiting.popleft()
-            for child in self._under_way:
-                result.spawn(Piece(parts), owner=child)
-                self._under_way[child] += 1
-            self._untold += 1
-        if self._parent >= 0 and self._untold >= WINDOW // 4:
-            result.spawn(Passed(self._rank.number, self._untold), owner=self._parent)
-            self._untold = 0
+        while self._pieces_to_forward and not self.is_full:
+            parts = self._pieces_to_forward.popleft()
+            for child in self._pieces_under_way:
+                result.spawn(StreamPiece(parts), owner=child)
+                self._pieces_under_way[child] += 1
+            self._unacknowledged += 1
+        if self._parent >= 0 and self._unacknowledged >= MAX_PIECES_UNDER_WAY // 4:
+            result.spawn(PiecesForwardedNote(self._rank.number, self._unacknowledged), owner=self._parent)
+            self._unacknowledged = 0
 
     def close(self) -> None:
         """Remove an incomplete file. May be called again."""
         self._writing.abandon()
 
 
-class Writing:
+class FileWriter:
     """The file that is being written on this host."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self._target = rank.own(HostDirectory)
+        self._target = rank.instance(HostDirectory)
         self._new: NewFile | None = None
-        self._digest = SentDigest()
+        self._digest = SentDataDigest()
         self._name = b""
         self._size = 0
-        self._is_hollow = self._stays = False
+        self._is_sparse = self._is_source_itself = False
         """True if the file is the source itself, which is skipped."""
         """True if the file has holes."""
 
-    def take(self, part: Part, result: Result) -> Steps:
+    def process_part(self, part: Part, result: TaskResult) -> Steps:
         """Process one part. An error fails the current file only."""
-        if not self._target.is_written:
+        if not self._target.is_writer:
             return
         part_type, data, number, attributes = part
         try:
-            if part_type in (BEGIN, HOLLOW):
-                self._begin(data, number, result, is_hollow=part_type == HOLLOW)
+            if part_type in (BEGIN, BEGIN_SPARSE):
+                self._create_file(data, number, result, is_hollow=part_type == BEGIN_SPARSE)
             elif part_type == DATA:
-                self._write(data, number)
+                self._write_data(data, number)
             elif part_type == END and attributes is not None:
-                yield from self._end(data, number, attributes, result)
-            elif part_type == CUT and (self._new is not None or self._stays):
+                yield from self._complete_file(data, number, attributes, result)
+            elif part_type == UNREADABLE and (self._new is not None or self._is_source_itself):
                 self.abandon()
                 result.count(counts.FAILED)
                 result.count(counts.FAILED_BYTES, self._size)
                 result.count(counts.CHANGED, number)
         except OSError as error:
-            self._fail(Problem.of("write", error), result)
+            self._fail_file(Problem.from_error("write", error), result)
 
-    def _begin(self, name: bytes, size: int, result: Result, *, is_hollow: bool) -> None:
+    def _create_file(self, name: bytes, size: int, result: TaskResult, *, is_hollow: bool) -> None:
         """Create a temporary file. Raise ``Problem`` if that fails."""
         rank, target = self._rank, self._target
-        self._name, self._size, self._is_hollow, self._stays = name, size, is_hollow, False
+        self._name, self._size, self._is_sparse, self._is_source_itself = name, size, is_hollow, False
         result.count(counts.FOUND)
         result.count(counts.FOUND_BYTES, size)
         if target.problem is not None:
             raise target.problem
-        if rank.number == 0 and name in rank.own(Outgoing).in_place:
-            self._stays = True
+        if rank.number == 0 and name in rank.instance(FilesToSend).existing_names:
+            self._is_source_itself = True
             return
-        self._new = NewFile.beside(target.descriptor, rank.temporary_names.next())
-        self._digest = SentDigest()
+        self._new = NewFile.create_temporary(target.descriptor, rank.temporary_names.next_name())
+        self._digest = SentDataDigest()
 
-    def _write(self, data: bytes, at: int) -> None:
+    def _write_data(self, data: bytes, at: int) -> None:
         """Write the data at the offset ``at``, without pages of zeros if the file has holes."""
         if self._new is None:
             return
         self._digest.update(data, at)
-        with failing("write"):
-            for start, end in filled(data) if self._is_hollow else ((0, len(data)),):
+        with as_problem("write"):
+            for start, end in nonzero_ranges(data) if self._is_sparse else ((0, len(data)),):
                 written = start
                 while written < end:
                     written += os.pwrite(self._new.descriptor, memoryview(data)[written:end], at + written)
         self._rank.counters[counts.MOVED] += len(data)
 
-    def _end(self, digest: bytes, size: int, attributes: Attributes, result: Result) -> Steps:
+    def _complete_file(self, digest: bytes, size: int, attributes: Attributes, result: TaskResult) -> Steps:
         """Compare the digest, apply the metadata, and rename the file to its final name. Raise ``Problem`` if one
         fails.
         """
-        if self._stays:
+        if self._is_source_itself:
             result.count(counts.SKIPPED)
             result.count(counts.SKIPPED_BYTES, size)
             return
         new = self._new
         if new is None:  # It has failed before, and was counted.
             return
-        if self._digest.value() != digest:
+        if self._digest.digest() != digest:
             raise Problem("read", 0, text="what has arrived is not what was read: its digest differs")
         options = self._rank.options
-        if self._is_hollow:
+        if self._is_sparse:
             new.extend(size)
             if not options.fsync:
-                yield from stored(self._rank, new)
+                yield from wait_until_stored(self._rank, new)
         inherits = has_default_acl(self._target.descriptor)
-        self._rank.learn_times(self._target.descriptor, new.status.st_dev, result.notices)
-        applied = new.dress(attributes, options.preserve, options.umask, inherits=inherits)
+        self._rank.detect_late_times(self._target.descriptor, new.status.st_dev, result.notices)
+        applied = new.apply_metadata(attributes, options.preserve, options.umask, inherits_acl=inherits)
         new.commit(self._name, sync=options.fsync, store=options.sync)
         self._new = None
-        if new.shortcoming is not None:
-            raise new.shortcoming
+        if new.metadata_problem is not None:
+            raise new.metadata_problem
         result.count(counts.EXCUSED, applied.excused)
         path = os.path.join(self._target.path, self._name)
-        result.notices.extend(f"{shown(path)}: {notice}, on {self._target.host}" for notice in applied.notices)
-        result.unsupported(path, applied.unknown)
+        result.notices.extend(f"{printable_path(path)}: {notice}, on {self._target.host}" for notice in applied.notices)
+        result.report_unsupported(path, applied.unsupported)
         result.count(counts.FILES)
         result.count(counts.BYTES, size)
 
-    def _fail(self, problem: Problem, result: Result) -> None:
+    def _fail_file(self, problem: Problem, result: TaskResult) -> None:
         """Count and report the current file as failed, and continue with the next one."""
         self.abandon()
         result.count(counts.FAILED)
         result.count(counts.FAILED_BYTES, self._size)
-        result.report(os.path.join(self._target.path, self._name), on_host(problem, self._target.host))
+        result.report_failure(os.path.join(self._target.path, self._name), with_host(problem, self._target.host))
 
     def abandon(self) -> None:
         """Remove the incomplete file."""
@@ -396,16 +396,16 @@ class Writing:
                 new.__exit__(None, None, None)
 
 
-def place_in_tree(place: int, hosts: int) -> tuple[int, range]:
+def tree_neighbours(place: int, hosts: int) -> tuple[int, range]:
     """Return the position of the host that sends to the host at ``place`` (-1 for the first one), and the positions of
     those to which it sends.
     """
-    fan_out = 1 if hosts <= CHAIN else 2
+    fan_out = 1 if hosts <= MAX_CHAIN_LENGTH else 2
     parent = (place - 1) // fan_out if place else -1
     return parent, range(place * fan_out + 1, min(hosts, (place + 1) * fan_out + 1))
 
 
-def is_called(name: bytes, directory: int, status: os.stat_result) -> bool:
+def is_same_file(name: bytes, directory: int, status: os.stat_result) -> bool:
     """True if ``name`` in an open directory (-1: none) is the same file as that with this status."""
     if directory < 0:
         return False
@@ -414,14 +414,14 @@ def is_called(name: bytes, directory: int, status: os.stat_result) -> bool:
     return False
 
 
-def filled(data: bytes) -> Iterator[tuple[int, int]]:
+def nonzero_ranges(data: bytes) -> Iterator[tuple[int, int]]:
     """Yield (start, end) of the ranges of ``data`` whose pages are not all zeros. ``data`` begins at a page
     boundary.
     """
     start = -1
-    for at in range(0, len(data), PAGE):
-        page = data[at : at + PAGE]
-        is_zero = page == _ZEROS[: len(page)]
+    for at in range(0, len(data), PAGE_BYTES):
+        page = data[at : at + PAGE_BYTES]
+        is_zero = page == _ZERO_PAGE[: len(page)]
         if is_zero and start >= 0:
             yield start, at
             start = -1

@@ -19,13 +19,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
-from pcopy.fsio.attributes import NO_ATTRIBUTES
-from pcopy.fsio.kernel.batches import KEEP
+from pcopy.fsio.attributes import XATTR_UNSUPPORTED_ERRNOS
+from pcopy.fsio.kernel.batches import UNCHANGED
 from pcopy.fsio.kernel.columns import GROUP, MODE, OWNER, Rows
-from pcopy.fsio.kernel.mend_rows import after_chown
-from pcopy.fsio.modes import ModeChange, changed, parse_mode
-from pcopy.fsio.nodes import handle_of
-from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
+from pcopy.fsio.kernel.mend_rows import mode_after_chown
+from pcopy.fsio.modes import ModeChange, changed_mode, parse_mode
+from pcopy.fsio.nodes import path_of_descriptor
+from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, has_capability
 from pcopy.fsio.problem import Problem
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.rank import Rank
@@ -51,7 +51,7 @@ def mode_of(acl: bytes) -> int:
     return bits[_USER] << 6 | bits.get(_MASK, bits[_GROUP]) << 3 | bits[_OTHER]
 
 
-class _Modes(dict[int, int]):
+class _ModeTable(dict[int, int]):
     """Maps an item's ``st_mode`` to the permission bits that it must get, or ``KEEP`` if it has them already."""
 
     def __init__(self, actions: tuple[ModeChange, ...], umask: int, *, owned: bool) -> None:
@@ -60,37 +60,39 @@ class _Modes(dict[int, int]):
         self._actions, self._umask, self._owned = actions, umask, owned
 
     def __missing__(self, mode: int) -> int:
-        after = after_chown(mode) if self._owned else mode
+        after = mode_after_chown(mode) if self._owned else mode
         is_link = stat.S_ISLNK(mode)
-        bits = stat.S_IMODE(after) if is_link else changed(after, self._actions, self._umask)
-        wanted: int = KEEP if bits == stat.S_IMODE(after) else bits
+        bits = stat.S_IMODE(after) if is_link else changed_mode(after, self._actions, self._umask)
+        wanted: int = UNCHANGED if bits == stat.S_IMODE(after) else bits
         self[mode] = wanted
         return wanted
 
 
-class Differing(NamedTuple):
-    """The ``rows`` that must be changed, and what each of them gets (``wanted``, as in ``Mend``).
+class ChangesNeeded(NamedTuple):
+    """The ``rows`` that must be changed, and what each of them gets (``wanted``, as in ``SetMetadata``).
 
     ``unknown`` holds the rows whose ACLs cannot be read, with the reason.
     """
 
     rows: Sequence[int]
     wanted: Rows
-    unknown: Mapping[int, Problem] = MappingProxyType({})
+    unreadable: Mapping[int, Problem] = MappingProxyType({})
 
-    def without(self, excluded: Iterable[int]) -> Differing:
+    def excluding(self, excluded: Iterable[int]) -> ChangesNeeded:
         """Return the same without the rows ``excluded``, which are not changed."""
         stay = {*excluded}
         places = [place for place, row in enumerate(self.rows) if row not in stay]
-        return self._replace(rows=[self.rows[at] for at in places], wanted=self.wanted.chosen(places)) if stay else self
+        return (
+            self._replace(rows=[self.rows[at] for at in places], wanted=self.wanted.selected(places)) if stay else self
+        )
 
 
-def without(rows: Sequence[int], excluded: Collection[int]) -> Sequence[int]:
+def rows_without(rows: Sequence[int], excluded: Collection[int]) -> Sequence[int]:
     """Return ``rows`` without ``excluded``."""
     return [row for row in rows if row not in excluded] if excluded else rows
 
 
-class Intent:
+class WantedMetadata:
     """The changes that the job makes to items; one object per rank."""
 
     def __init__(self, rank: Rank) -> None:
@@ -98,16 +100,16 @@ class Intent:
         self.acls = (access, self._default) if access else None
         actions = parse_mode(mode) if mode else ()
         umask = rank.options.umask
-        self._plain = _Modes(actions, umask, owned=False)
-        self._owned = _Modes(actions, umask, owned=True)
-        self._is_free = capable(CAP_DAC_OVERRIDE)
-        self.uid, self.gid = (KEEP if each < 0 else each for each in (self._uid, self._gid))
-        self.modes = array("H", [changed(stat.S_IFREG | bits, actions, umask) for bits in range(4096)])
+        self._modes_of_owned = _ModeTable(actions, umask, owned=False)
+        self._modes_after_chown = _ModeTable(actions, umask, owned=True)
+        self._has_dac_override = has_capability(CAP_DAC_OVERRIDE)
+        self.uid, self.gid = (UNCHANGED if each < 0 else each for each in (self._uid, self._gid))
+        self.modes = array("H", [changed_mode(stat.S_IFREG | bits, actions, umask) for bits in range(4096)])
         """For each value of the permission bits of a non-directory, the bits that it gets."""
-        self.directory_modes = array("H", [changed(stat.S_IFDIR | bits, actions, umask) for bits in range(4096)])
+        self.directory_modes = array("H", [changed_mode(stat.S_IFDIR | bits, actions, umask) for bits in range(4096)])
         """For each value of the permission bits of a directory, the bits that it gets."""
 
-    def differing(self, directory: int, names: Sequence[bytes], rows: Rows) -> Differing:
+    def changes_needed(self, directory: int, names: Sequence[bytes], rows: Rows) -> ChangesNeeded:
         """Return which items must be changed, and how.
 
         Args:
@@ -115,22 +117,24 @@ class Intent:
             names: names of the items, used only if ACLs are wanted.
             rows: statuses with the columns ``MODE | OWNER | GROUP``.
         """
-        modes = array("I", map(self._plain.__getitem__, rows.mode))
-        others = self._others_own(rows)
+        modes = array("I", map(self._modes_of_owned.__getitem__, rows.mode))
+        others = self._rows_to_chown(rows)
         if not others and self.acls is None:
-            if modes.count(KEEP) == len(modes):
-                return Differing((), Rows(0, MODE | OWNER | GROUP))
-            if KEEP not in modes:
-                return Differing(range(len(modes)), self._wanted(modes, {}))
+            if modes.count(UNCHANGED) == len(modes):
+                return ChangesNeeded((), Rows(0, MODE | OWNER | GROUP))
+            if UNCHANGED not in modes:
+                return ChangesNeeded(range(len(modes)), self._wanted_columns(modes, {}))
         for row in others:
-            modes[row] = self._owned[rows.mode[row]]
-        lacking, unknown = self._without_acls(directory, names, rows)
-        differing = [row for row, mode in enumerate(modes) if mode != KEEP or row in others or row in lacking]
-        differing = [*without(differing, unknown)]
+            modes[row] = self._modes_after_chown[rows.mode[row]]
+        lacking, unknown = self._rows_with_other_acls(directory, names, rows)
+        differing = [row for row, mode in enumerate(modes) if mode != UNCHANGED or row in others or row in lacking]
+        differing = [*rows_without(differing, unknown)]
         owners = {place: others[row] for place, row in enumerate(differing) if row in others}
-        return Differing(differing, self._wanted(array("I", [modes[row] for row in differing]), owners), unknown)
+        return ChangesNeeded(
+            differing, self._wanted_columns(array("I", [modes[row] for row in differing]), owners), unknown
+        )
 
-    def _others_own(self, rows: Rows) -> dict[int, tuple[int, int]]:
+    def _rows_to_chown(self, rows: Rows) -> dict[int, tuple[int, int]]:
         """Return the rows that have another owner or group than wanted, with the user and group ids that they get."""
         uid, gid, number = self._uid, self._gid, len(rows)
         is_owned = uid < 0 or rows.uid.count(uid) == number
@@ -138,29 +142,29 @@ class Intent:
         if is_owned and is_grouped:
             return {}
         return {
-            row: (KEEP if uid in (-1, owner) else uid, KEEP if gid in (-1, group) else gid)
+            row: (UNCHANGED if uid in (-1, owner) else uid, UNCHANGED if gid in (-1, group) else gid)
             for row, (owner, group) in enumerate(zip(rows.uid, rows.gid, strict=True))
             if uid not in (-1, owner) or gid not in (-1, group)
         }
 
-    def _wanted(self, modes: array[int], owners: dict[int, tuple[int, int]]) -> Rows:
-        """Return the columns of ``Differing.wanted`` for these modes and owners."""
+    def _wanted_columns(self, modes: array[int], owners: dict[int, tuple[int, int]]) -> Rows:
+        """Return the columns of ``ChangesNeeded.wanted`` for these modes and owners."""
         wanted = Rows(0, MODE | OWNER | GROUP)
-        wanted.number, wanted.mode = len(modes), modes
-        wanted.uid = array("I", [KEEP]) * len(modes)
-        wanted.gid = array("I", [KEEP]) * len(modes)
+        wanted.row_count, wanted.mode = len(modes), modes
+        wanted.uid = array("I", [UNCHANGED]) * len(modes)
+        wanted.gid = array("I", [UNCHANGED]) * len(modes)
         for row, (uid, gid) in owners.items():
             wanted.uid[row], wanted.gid[row] = uid, gid
         return wanted
 
-    def _without_acls(
+    def _rows_with_other_acls(
         self, directory: int, names: Sequence[bytes], rows: Rows
     ) -> tuple[set[int], Mapping[int, Problem]]:
         """Return the rows whose ACLs differ from the wanted ones, and those whose ACLs cannot be read."""
         lacking, unknown = set[int](), dict[int, Problem]()
         if self.acls is None:
             return lacking, unknown
-        above = handle_of(directory)
+        above = path_of_descriptor(directory)
         for row, name in enumerate(names):
             mode, path = rows.mode[row], b"/".join((above, name))
             try:
@@ -174,43 +178,43 @@ class Intent:
         """Return True if the item has the wanted ACLs; raise ``Problem``."""
         assert self.acls is not None
         access, default = self.acls
-        if (_attribute(path, ACCESS_ACL) or acl_of(mode)) != access:
+        if (_xattr_value(path, ACCESS_ACL) or acl_of(mode)) != access:
             return False
-        return not stat.S_ISDIR(mode) or _attribute(path, DEFAULT_ACL) == default
+        return not stat.S_ISDIR(mode) or _xattr_value(path, DEFAULT_ACL) == default
 
-    def bits(self, mode: int, wanted: int) -> int:
+    def resulting_bits(self, mode: int, wanted: int) -> int:
         """Return the permission bits of an item after the change, which had ``mode`` and gets
         ``wanted`` (or ``KEEP``).
         """
         if self.acls is not None and not stat.S_ISLNK(mode):
-            return (stat.S_IMODE(mode) if wanted == KEEP else wanted) & ~0o777 | mode_of(self.acls[0])
-        return stat.S_IMODE(mode) if wanted == KEEP else wanted
+            return (stat.S_IMODE(mode) if wanted == UNCHANGED else wanted) & ~0o777 | mode_of(self.acls[0])
+        return stat.S_IMODE(mode) if wanted == UNCHANGED else wanted
 
-    def closes(self, mode: int, owner: int, wanted: int, new_owner: int) -> bool:
+    def may_lock_out(self, mode: int, owner: int, wanted: int, new_owner: int) -> bool:
         """Return True if the change may deny this process access to a directory."""
-        if self._is_free:
+        if self._has_dac_override:
             return False
-        is_taken = bool(mode & 0o500 & ~self.bits(mode, wanted)) and owner == os.geteuid()
-        return is_taken or new_owner not in (KEEP, owner)
+        is_taken = bool(mode & 0o500 & ~self.resulting_bits(mode, wanted)) and owner == os.geteuid()
+        return is_taken or new_owner not in (UNCHANGED, owner)
 
 
-def _attribute(path: bytes, name: str) -> bytes:
+def _xattr_value(path: bytes, name: str) -> bytes:
     """Return the value of an extended attribute, or ``b""`` if there is none; raise ``Problem``."""
     try:
         return os.getxattr(path, name, follow_symlinks=False)
     except OSError as error:
-        if error.errno in (errno.ENODATA, errno.ENOENT, *NO_ATTRIBUTES):
+        if error.errno in (errno.ENODATA, errno.ENOENT, *XATTR_UNSUPPORTED_ERRNOS):
             return b""
-        raise Problem.of(f"getxattr {name}", error) from error
+        raise Problem.from_error(f"getxattr {name}", error) from error
 
 
-def told(row: Rows, at: int, bits: int, uid: int, gid: int) -> str:
+def change_description(row: Rows, at: int, bits: int, uid: int, gid: int) -> str:
     """Return a text that describes the change of an item: old and new mode, old and new owner and group as numbers."""
     parts = []
     if stat.S_IMODE(row.mode[at]) != bits:
         parts.append(f"{stat.S_IMODE(row.mode[at]):04o} -> {bits:04o}")
     before = row.uid[at], row.gid[at]
-    after = tuple(old if new == KEEP else new for old, new in zip(before, (uid, gid), strict=True))
+    after = tuple(old if new == UNCHANGED else new for old, new in zip(before, (uid, gid), strict=True))
     if before != after:
         parts.append(f"{before[0]}:{before[1]} -> {after[0]}:{after[1]}")
     return " ".join(parts) or "ACL"

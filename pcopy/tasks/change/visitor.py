@@ -10,34 +10,41 @@ import stat
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.kernel.batches import Judged, Listed, Mend, Mended, MendPlain, Stat
-from pcopy.fsio.kernel.columns import GROUP, INODE, OWNER, Code, Rows, pack_names, unpack_names
-from pcopy.fsio.kernel.interface import waited
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.kernel.batches import (
+    BatchResult,
+    ListResult,
+    SetMetadata,
+    SetUniformMetadata,
+    StatNames,
+    UniformMetadataResult,
+)
+from pcopy.fsio.kernel.columns import GROUP, INODE, OWNER, RowCode, Rows, pack_names, unpack_names
+from pcopy.fsio.kernel.interface import await_ticket
 from pcopy.fsio.problem import Problem
-from pcopy.signature.items import FILE, type_of
+from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.hashing import SOCKET
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
-from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.selected import Selected
+from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.base.selected import JobFilter
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.change.change_tree import MOUNTED
-from pcopy.tasks.change.intent import Differing, Intent, told, without
-from pcopy.tasks.listed.deepest_first import COLUMNS, VisitLater, tell_later
-from pcopy.walk.visitor import LOOKED_AT, Found
+from pcopy.tasks.change.change_tree import MOUNT_POINT
+from pcopy.tasks.change.intent import ChangesNeeded, WantedMetadata, change_description, rows_without
+from pcopy.tasks.listed.deepest_first import KEPT_COLUMNS, VisitDeferred, defer_directories
+from pcopy.walk.visitor import VISITOR_COLUMNS, FoundItems
 
-_PLAIN = b"fl"
+_LISTED_KINDS = b"fl"
 """Kinds of items for which a listing says enough to change them without a stat(2)."""
-MOST_INODES = 1 << 20
+MAX_INODES = 1 << 20
 """Number of inodes with several names that a rank remembers in a dry run; a further name of an older one counts as a
 new item.
 """
-DECISIONS = 3
+MAX_DECISIONS = 3
 """How often the change of one item is decided if another process changes its mode or owner meanwhile."""
-_REPLACED = "it has changed, or another item has taken its name, since it was found: not changed"
+_REPLACED_TEXT = "it has changed, or another item has taken its name, since it was found: not changed"
 
 
 class ChangeVisitor:
@@ -45,169 +52,173 @@ class ChangeVisitor:
     changed.
     """
 
-    links_apart = False
+    separates_linked = False
 
-    def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
+    def __init__(self, rank: Rank, result: TaskResult, place: Place, attempt: int) -> None:
         self._rank = rank
         self._result = result
         self._place = place
         self.device = rank.source_device(place)
-        self._intent = rank.own(Intent)
-        self._selected = rank.own(Selected)
+        self._intent = rank.instance(WantedMetadata)
+        self._selected = rank.instance(JobFilter)
         self._is_listed = bool(rank.job.listed)
-        self._is_path = not (place.path or self._is_listed)
+        self._is_command_line = not (place.path or self._is_listed)
         """True if the names are the PATHs of the command line."""
         self._below_path = place.path.partition(b"/")[2]
-        self._items: list[tuple[Found, Sequence[int]]] = []
-        self.below: list[tuple[bytes, int]] = []
-        """Directories to enter, with their inode numbers (or ``MOUNTED``)."""
+        self._items: list[tuple[FoundItems, Sequence[int]]] = []
+        self.subdirectories: list[tuple[bytes, int]] = []
+        """Directories to enter, with their inode numbers (or ``MOUNT_POINT``)."""
 
-    def failed(self, name: bytes, problem: Problem) -> None:
+    def visit_failed(self, name: bytes, problem: Problem) -> None:
         """Count and report an item that cannot be examined. A missing item is ignored unless the user has named it."""
-        is_named = self._is_path or self._is_listed
+        is_named = self._is_command_line or self._is_listed
         if problem.errno == errno.ENOENT and not is_named:
             return
         self._result.count(counts.FOUND)
-        if not is_named and self._selected.excludes_in_any_case(os.path.join(self._below_path, name)):
-            self._leave(1)
+        if not is_named and self._selected.excludes_as_any_type(os.path.join(self._below_path, name)):
+            self._count_unselected(1)
         else:
-            self._fail(name, problem)
+            self._report_failure(name, problem)
 
-    def _fail(self, name: bytes, problem: Problem, size: int = 0) -> None:
-        self._result.fail(self._place, name, problem, size, retry=Tried.NEVER)
+    def _report_failure(self, name: bytes, problem: Problem, size: int = 0) -> None:
+        self._result.fail(self._place, name, problem, size, retry=RetryMode.NEVER)
 
-    def _leave(self, items: int) -> None:
+    def _count_unselected(self, items: int) -> None:
         """Count this many items as not selected."""
         self._result.count(counts.SKIPPED, items)
         self._result.count(counts.EXCLUDED, items)
 
-    def chosen(self, found: Found) -> Iterable[int]:
+    def rows_to_visit(self, found: FoundItems) -> Iterable[int]:
         """Return the rows to change; count all others as excluded by the filters."""
         readable = len(found) - len(found.problems)
         self._result.count(counts.FOUND, readable)
-        if not self._selected.anything:
+        if not self._selected.has_filters:
             return range(len(found))
-        if self._is_path:
-            modes, sizes, times = found.rows.mode, found.rows.size, found.rows.times("mtime")
-            takes = self._selected.takes_item
+        if self._is_command_line:
+            modes, sizes, times = found.rows.mode, found.rows.size, found.rows.exact_times("mtime")
+            takes = self._selected.selects_status
             rows = [
                 row
                 for row, mode in enumerate(modes)
                 if stat.S_ISDIR(mode) or row in found.problems or takes(mode, sizes[row], times[row])
             ]
         else:
-            rows = self._selected.rows(self._below_path, found)
-        self._leave(readable - sum(row not in found.problems for row in rows))
+            rows = self._selected.selected_rows(self._below_path, found)
+        self._count_unselected(readable - sum(row not in found.problems for row in rows))
         return rows
 
-    def directories(self, found: Found, rows: Sequence[int]) -> None:
+    def visit_directories(self, found: FoundItems, rows: Sequence[int]) -> None:
         self._items.append((found, rows))
 
-    small_files = large_files = nodes = linked = directories
+    visit_small_files = visit_large_files = visit_special_files = visit_linked = visit_directories
 
-    def settle(self) -> Steps:
+    def process_visited(self) -> Steps:
         """Change the received items."""
         for found, rows in self._items:
             packed, columns = found.packed, found.rows
             if len(rows) < len(found):
-                packed, columns = pack_names(map(found.names.__getitem__, rows)), columns.chosen(rows)
-            self._result.count(counts.FOUND_BYTES, _size_of(columns))
+                packed, columns = pack_names(map(found.names.__getitem__, rows)), columns.selected(rows)
+            self._result.count(counts.FOUND_BYTES, _file_bytes(columns))
             if any(map(stat.S_ISDIR, {*columns.mode})):
                 yield from self._change_directories(found.directory, packed, columns)
             else:
                 yield from self._change(found.directory, packed, columns)
 
-    def finish(self) -> None:
+    def end_visit(self) -> None:
         """Do nothing: all items have been changed, or have failed, in ``settle``."""
 
     def _change_directories(self, directory: int, packed: bytes, rows: Rows) -> Steps:
         """Change directories (other items may be among them), and have them entered unless they come from a list."""
         names = unpack_names(packed)
         if not self._is_listed:
-            self._enter(names, rows)
+            self._add_subdirectories(names, rows)
         select = self._selected.select
         stay = select.by_size or select.by_age  # size and age filters do not select directories
-        yield from self._change(directory, packed, rows, stay=bool(stay), closes=self._closes)
+        yield from self._change(directory, packed, rows, keeps_directories=bool(stay), may_lock_out=self._may_lock_out)
 
-    def _enter(self, names: Sequence[bytes], rows: Rows) -> None:
+    def _add_subdirectories(self, names: Sequence[bytes], rows: Rows) -> None:
         for row, mode in enumerate(rows.mode):
             if stat.S_ISDIR(mode):
-                self.below.append((names[row], rows.inode[row] if rows.device[row] == self.device else MOUNTED))
-        self._result.count(counts.UNSCANNED, len(self.below))
+                self.subdirectories.append(
+                    (names[row], rows.inode[row] if rows.device[row] == self.device else MOUNT_POINT)
+                )
+        self._result.count(counts.UNSCANNED, len(self.subdirectories))
 
-    def _closes(self, rows: Rows, row: int, mode: int, uid: int) -> bool:
+    def _may_lock_out(self, rows: Rows, row: int, mode: int, uid: int) -> bool:
         """Return True if the row is a directory to which the change may deny this process access."""
-        return stat.S_ISDIR(rows.mode[row]) and self._intent.closes(rows.mode[row], rows.uid[row], mode, uid)
+        return stat.S_ISDIR(rows.mode[row]) and self._intent.may_lock_out(rows.mode[row], rows.uid[row], mode, uid)
 
     @property
-    def changes_at_once(self) -> bool:
+    def can_change_without_stat(self) -> bool:
         """True if items may be changed from what a listing says about them, without a stat(2)."""
-        is_told = self._result.items.is_wanted or self._rank.options.dry_run
-        return not (is_told or self._selected.anything or self._intent.acls)
+        is_told = self._result.item_recorder.is_recording or self._rank.options.dry_run
+        return not (is_told or self._selected.has_filters or self._intent.acls)
 
-    def change_plain(self, directory: int, listed: Listed) -> Stepwise[bytes]:
+    def change_listed_files(self, directory: int, listed: ListResult) -> TicketGenerator[bytes]:
         """Change files and symbolic links by the inode numbers in the listing; return the other names, packed.
 
         An item with another inode number than the listing says is among these names. Nothing was decided for the listed
         item but by its name and inode, so the change of the new item is decided from its own status, as chmod -R does.
         A change that was decided from the status of one item, such as a set-id bit for its owner, is never applied to
-        another item: see ``_decided_anew``.
+        another item: see ``_decide_again``.
         """
         intent, packed, other_names = self._intent, listed.names, list[bytes]()
         rows = Rows(0, INODE)
-        rows.number, rows.inode = len(listed.kinds), listed.inodes
-        if listed.kinds.translate(None, _PLAIN):
+        rows.row_count, rows.inode = len(listed.kinds), listed.inodes
+        if listed.kinds.translate(None, _LISTED_KINDS):
             names = unpack_names(packed)
-            direct = [row for row, kind in enumerate(listed.kinds) if kind in _PLAIN]
+            direct = [row for row, kind in enumerate(listed.kinds) if kind in _LISTED_KINDS]
             if not direct:
                 return packed
-            other_names = [name for name, kind in zip(names, listed.kinds, strict=True) if kind not in _PLAIN]
-            packed, rows = pack_names(names[row] for row in direct), rows.chosen(direct)
-        batch = MendPlain(directory, packed, rows, intent.modes, intent.uid, intent.gid)
-        mended = yield from self._rank.counted(batch, self._count_plain)
+            other_names = [name for name, kind in zip(names, listed.kinds, strict=True) if kind not in _LISTED_KINDS]
+            packed, rows = pack_names(names[row] for row in direct), rows.selected(direct)
+        batch = SetUniformMetadata(directory, packed, rows, intent.modes, intent.uid, intent.gid)
+        mended = yield from self._rank.execute_counting(batch, self._count_listed)
         codes = mended.verdicts.codes
-        if codes.count(Code.DONE) + codes.count(Code.SKIPPED) < len(rows):
+        if codes.count(RowCode.DONE) + codes.count(RowCode.SKIPPED) < len(rows):
             names = unpack_names(packed)
             for row, code in enumerate(codes):
-                if code == Code.ANEW:
+                if code == RowCode.DECIDE_AGAIN:
                     other_names.append(names[row])
-                elif code not in (Code.DONE, Code.SKIPPED) and mended.verdicts.errnos[row] != errno.ENOENT:
+                elif code not in (RowCode.DONE, RowCode.SKIPPED) and mended.verdicts.errnos[row] != errno.ENOENT:
                     self._result.count(counts.FOUND)
-                    self._fail(names[row], mended.verdicts.problem(row))
+                    self._report_failure(names[row], mended.verdicts.problem(row))
         return pack_names(other_names)
 
-    def _count_plain(self, mended: Mended) -> None:
-        codes, seen = mended.verdicts.codes, mended.seen
-        done, unchanged = codes.count(Code.DONE), codes.count(Code.SKIPPED)
+    def _count_listed(self, mended: UniformMetadataResult) -> None:
+        codes, seen = mended.verdicts.codes, mended.observed
+        done, unchanged = codes.count(RowCode.DONE), codes.count(RowCode.SKIPPED)
         if done + unchanged < len(codes):
-            seen = seen.chosen([row for row, code in enumerate(codes) if code in (Code.DONE, Code.SKIPPED)])
+            seen = seen.selected([row for row, code in enumerate(codes) if code in (RowCode.DONE, RowCode.SKIPPED)])
         self._result.count(counts.FOUND, done + unchanged)
         self._result.count(counts.FOUND_BYTES, sum(seen.size))
         self._result.count(counts.MENDED, done)
-        self._count(seen)
+        self._count_items(seen)
 
-    def later(self, directory: int, names: bytes, rows: Rows) -> Steps:
-        """Change directories whose contents are complete, or count names for ``InodesForeseen``; implements
-        ``LaterVisitor``.
+    def visit_deferred(self, directory: int, names: bytes, rows: Rows) -> Steps:
+        """Change directories whose contents are complete, or count names for ``DryRunInodes``; implements
+        ``DeferredVisitor``.
         """
         if self._rank.options.dry_run and not any(map(stat.S_ISDIR, rows.mode)):
-            yield from self._foresee_linked(directory, names, rows)
+            yield from self._count_linked_in_dry_run(directory, names, rows)
         else:
             yield from self._change(directory, names, rows)
 
-    def _foresee_linked(self, directory: int, packed: bytes, before: Rows) -> Steps:
+    def _count_linked_in_dry_run(self, directory: int, packed: bytes, before: Rows) -> Steps:
         """Count names of inodes with several names in a dry run, on the rank that owns the inodes."""
-        stated = yield from self._rank.done(Stat(directory, packed, LOOKED_AT | OWNER | GROUP))
+        stated = yield from self._rank.execute(StatNames(directory, packed, VISITOR_COLUMNS | OWNER | GROUP))
         rows, names, same = stated.rows, unpack_names(packed), list[int]()
         for row, code in enumerate(stated.verdicts.codes):
-            if code == Code.DONE and rows.inode[row] == before.inode[row]:
+            if code == RowCode.DONE and rows.inode[row] == before.inode[row]:
                 same.append(row)
             else:
-                problem = Problem("stat", 0, text=_REPLACED) if code == Code.DONE else stated.verdicts.problem(row)
-                self._not_changed(names[row], problem, 0)
+                problem = (
+                    Problem("stat", 0, text=_REPLACED_TEXT) if code == RowCode.DONE else stated.verdicts.problem(row)
+                )
+                self._report_not_changed(names[row], problem, 0)
         if same:
             same_names = pack_names(map(names.__getitem__, same))
-            yield from self._change(directory, same_names, rows.chosen(same), is_owner=True)
+            yield from self._change(directory, same_names, rows.selected(same), is_owner=True)
 
     def _change(
         self,
@@ -215,8 +226,8 @@ class ChangeVisitor:
         packed: bytes,
         rows: Rows,
         *,
-        stay: bool = False,
-        closes: Callable[[Rows, int, int, int], bool] | None = None,
+        keeps_directories: bool = False,
+        may_lock_out: Callable[[Rows, int, int, int], bool] | None = None,
         is_owner: bool = False,
     ) -> Steps:
         """Change the items that differ.
@@ -227,42 +238,47 @@ class ChangeVisitor:
             is_owner: this rank owns the inodes. In a dry run, inodes with several names are handed to their owner.
         """
         names = unpack_names(packed)
-        differing = self._intent.differing(directory, names, rows)
-        for row, problem in differing.unknown.items():
-            self._fail(names[row], problem, _size_of(rows.chosen([row])))
-        if stay:
-            differing = differing.without(row for row in differing.rows if stat.S_ISDIR(rows.mode[row]))
+        differing = self._intent.changes_needed(directory, names, rows)
+        for row, problem in differing.unreadable.items():
+            self._report_failure(names[row], problem, _file_bytes(rows.selected([row])))
+        if keeps_directories:
+            differing = differing.excluding(row for row in differing.rows if stat.S_ISDIR(rows.mode[row]))
         waiting: list[int] = []
-        if closes is not None:
+        if may_lock_out is not None:
             columns = zip(differing.rows, differing.wanted.mode, differing.wanted.uid, strict=True)
-            waiting = [row for row, mode, uid in columns if closes(rows, row, mode, uid)]
+            waiting = [row for row, mode, uid in columns if may_lock_out(rows, row, mode, uid)]
         if waiting:
-            differing = differing.without(waiting)
-            tell_later(self._result, self._place, [names[row] for row in waiting], rows.chosen(waiting))
-        if self._rank.options.dry_run and (linked := _linked(rows, differing)):
+            differing = differing.excluding(waiting)
+            defer_directories(self._result, self._place, [names[row] for row in waiting], rows.selected(waiting))
+        if self._rank.options.dry_run and (linked := _multiply_linked_rows(rows, differing)):
             if is_owner:
-                foreseen = self._rank.own(InodesForeseen)
-                differing = differing.without([row for row in linked if foreseen.is_further_name(rows, row)])
+                foreseen = self._rank.instance(DryRunInodes)
+                differing = differing.excluding([row for row in linked if foreseen.is_further_name(rows, row)])
             else:
-                self._to_owners(names, rows, linked)
-                differing = differing.without(linked)
+                self._hand_to_inode_owners(names, rows, linked)
+                differing = differing.excluding(linked)
                 waiting += linked
-        failed = yield from self._mend(directory, packed, rows, differing)
-        done = without(range(len(rows)), {*waiting, *failed, *differing.unknown})
-        self._count(rows if len(done) == len(rows) else rows.chosen(done))
-        if self._result.items.is_wanted:
-            self._tell(names, rows, differing, {*done})
+        failed = yield from self._apply_or_count(directory, packed, rows, differing)
+        done = rows_without(range(len(rows)), {*waiting, *failed, *differing.unreadable})
+        self._count_items(rows if len(done) == len(rows) else rows.selected(done))
+        if self._result.item_recorder.is_recording:
+            self._report_items(names, rows, differing, {*done})
 
-    def _to_owners(self, names: Sequence[bytes], rows: Rows, linked: Sequence[int]) -> None:
+    def _hand_to_inode_owners(self, names: Sequence[bytes], rows: Rows, linked: Sequence[int]) -> None:
         """Spawn tasks that pass items with several names to the ranks that own their inodes."""
         by_owner: dict[int, list[int]] = {}
         for row in linked:
             by_owner.setdefault(rows.inode[row] % self._rank.size, []).append(row)
         for owner, owner_rows in by_owner.items():
-            packed, columns = pack_names(names[row] for row in owner_rows), rows.chosen(owner_rows).packed(COLUMNS)
-            self._result.spawn(VisitLater(self._place, packed, columns), len(owner_rows) * CALL_COST, owner=owner)
+            packed, columns = (
+                pack_names(names[row] for row in owner_rows),
+                rows.selected(owner_rows).packed(KEPT_COLUMNS),
+            )
+            self._result.spawn(VisitDeferred(self._place, packed, columns), len(owner_rows) * CALL_COST, owner=owner)
 
-    def _mend(self, directory: int, packed: bytes, rows: Rows, differing: Differing) -> Stepwise[set[int]]:
+    def _apply_or_count(
+        self, directory: int, packed: bytes, rows: Rows, differing: ChangesNeeded
+    ) -> TicketGenerator[set[int]]:
         """Change the differing rows, or only count them in a dry run; return the rows that could not be changed."""
         if not differing.rows:
             return set()
@@ -271,97 +287,99 @@ class ChangeVisitor:
             return set()
         if len(differing.rows) < len(rows):
             names = unpack_names(packed)
-            packed, rows = pack_names(names[row] for row in differing.rows), rows.chosen(differing.rows)
-        problems = yield from self._mended(directory, packed, rows, differing.wanted)
+            packed, rows = pack_names(names[row] for row in differing.rows), rows.selected(differing.rows)
+        problems = yield from self._apply_changes(directory, packed, rows, differing.wanted)
         names = unpack_names(packed) if problems else []
         for row, problem in problems.items():
             size = rows.size[row] if rows.size and stat.S_ISREG(rows.mode[row]) else 0
-            self._not_changed(names[row], problem, size)
+            self._report_not_changed(names[row], problem, size)
         return {differing.rows[row] for row in problems}
 
-    def _mended(
-        self, directory: int, packed: bytes, rows: Rows, wanted: Rows, tries: int = DECISIONS
-    ) -> Stepwise[dict[int, Problem]]:
+    def _apply_changes(
+        self, directory: int, packed: bytes, rows: Rows, wanted: Rows, tries: int = MAX_DECISIONS
+    ) -> TicketGenerator[dict[int, Problem]]:
         """Change all rows; return the problem of each row that was not changed.
 
         An item whose mode or owner is no longer the one by which its change was decided is statted and decided again:
         another rank may have changed it under a further name.
         """
-        batch = Mend(directory, packed, rows, wanted, self._intent.acls)
-        verdicts = (yield from self._rank.counted(batch, self._count_mended)).verdicts
-        if verdicts.codes.count(Code.DONE) == len(rows):
+        batch = SetMetadata(directory, packed, rows, wanted, self._intent.acls)
+        verdicts = (yield from self._rank.execute_counting(batch, self._count_changed)).verdicts
+        if verdicts.codes.count(RowCode.DONE) == len(rows):
             return {}
         problems = {
-            row: Problem("stat", 0, text=_REPLACED) if code == Code.ANEW else verdicts.problem(row)
+            row: Problem("stat", 0, text=_REPLACED_TEXT) if code == RowCode.DECIDE_AGAIN else verdicts.problem(row)
             for row, code in enumerate(verdicts.codes)
-            if code != Code.DONE
+            if code != RowCode.DONE
         }
-        anew = [row for row, code in enumerate(verdicts.codes) if code == Code.ANEW]
+        anew = [row for row, code in enumerate(verdicts.codes) if code == RowCode.DECIDE_AGAIN]
         if anew and tries > 1:
             names = unpack_names(packed)
             changed_names = pack_names(map(names.__getitem__, anew))
-            remaining = yield from self._decided_anew(directory, changed_names, rows.chosen(anew), tries - 1)
+            remaining = yield from self._decide_again(directory, changed_names, rows.selected(anew), tries - 1)
             for at, row in enumerate(anew):
                 del problems[row]
                 if at in remaining:
                     problems[row] = remaining[at]
         return problems
 
-    def _decided_anew(self, directory: int, packed: bytes, before: Rows, tries: int) -> Stepwise[dict[int, Problem]]:
+    def _decide_again(
+        self, directory: int, packed: bytes, before: Rows, tries: int
+    ) -> TicketGenerator[dict[int, Problem]]:
         """Stat the items again, decide their changes anew, and apply them; return problems as ``_mended`` does.
 
         An item that is no longer the one of ``before`` is not changed.
         """
-        ticket = self._rank.kernel.submit(Stat(directory, packed, before.mask, on_source=True))
-        stated = yield from waited(self._rank.kernel, ticket)
+        ticket = self._rank.kernel.submit(StatNames(directory, packed, before.mask, on_source=True))
+        stated = yield from await_ticket(self._rank.kernel, ticket)
         now, names, problems, same = stated.rows, unpack_names(packed), dict[int, Problem](), list[int]()
         for row, code in enumerate(stated.verdicts.codes):
-            if code != Code.DONE:
+            if code != RowCode.DONE:
                 problems[row] = stated.verdicts.problem(row)
-            elif now.is_item_of(row, before):
+            elif now.is_same_item_in(row, before):
                 same.append(row)
             else:
-                problems[row] = Problem("stat", 0, text=_REPLACED)
-        names, now = [names[row] for row in same], now.chosen(same)
-        differing = self._intent.differing(directory, names, now)
-        problems.update((same[row], problem) for row, problem in differing.unknown.items())
+                problems[row] = Problem("stat", 0, text=_REPLACED_TEXT)
+        names, now = [names[row] for row in same], now.selected(same)
+        differing = self._intent.changes_needed(directory, names, now)
+        problems.update((same[row], problem) for row, problem in differing.unreadable.items())
         if differing.rows:
-            differing_names, rows = pack_names(names[row] for row in differing.rows), now.chosen(differing.rows)
-            remaining = yield from self._mended(directory, differing_names, rows, differing.wanted, tries)
+            differing_names, rows = pack_names(names[row] for row in differing.rows), now.selected(differing.rows)
+            remaining = yield from self._apply_changes(directory, differing_names, rows, differing.wanted, tries)
             problems.update((same[differing.rows[row]], problem) for row, problem in remaining.items())
         return problems
 
-    def _count_mended(self, mended: Judged) -> None:
-        self._result.count(counts.MENDED, mended.verdicts.codes.count(Code.DONE))
+    def _count_changed(self, mended: BatchResult) -> None:
+        self._result.count(counts.MENDED, mended.verdicts.codes.count(RowCode.DONE))
 
-    def _not_changed(self, name: bytes, problem: Problem, size: int) -> None:
+    def _report_not_changed(self, name: bytes, problem: Problem, size: int) -> None:
         """Report an item that could not be changed. A vanished item is ignored unless the user has named it."""
-        if problem.errno == errno.ENOENT and not (self._is_path or self._is_listed):
+        if problem.errno == errno.ENOENT and not (self._is_command_line or self._is_listed):
             self._result.count(counts.FOUND, -1)
             self._result.count(counts.FOUND_BYTES, -size)
         else:
-            self._fail(name, problem, size)
+            self._report_failure(name, problem, size)
 
-    def _count(self, rows: Rows) -> None:
+    def _count_items(self, rows: Rows) -> None:
         for mode, number in Counter(rows.mode).items():
-            self._result.count(counts.of_kind(type_of(mode)), number)
-        self._result.count(counts.BYTES, _size_of(rows))
+            self._result.count(counts.copied_counter(type_byte(mode)), number)
+        self._result.count(counts.BYTES, _file_bytes(rows))
 
-    def _tell(self, names: Sequence[bytes], rows: Rows, differing: Differing, done: set[int]) -> None:
+    def _report_items(self, names: Sequence[bytes], rows: Rows, differing: ChangesNeeded, done: set[int]) -> None:
         """Report each item that was changed, or is as wanted."""
         wanted = differing.wanted
         changes = {
-            row: told(rows, row, self._intent.bits(rows.mode[row], mode), uid, gid)
+            row: change_description(rows, row, self._intent.resulting_bits(rows.mode[row], mode), uid, gid)
             for row, mode, uid, gid in zip(differing.rows, wanted.mode, wanted.uid, wanted.gid, strict=True)
         }
         for row in done:
-            kind = type_of(rows.mode[row]) or SOCKET
+            kind = type_byte(rows.mode[row]) or SOCKET
             size = rows.size[row] if kind == FILE and rows.size else 0
             action = Action.META if row in changes else Action.SKIP
-            self._result.items.did(action, self._place, names[row], kind, size, change=changes.get(row, ""))
+            self._result.item_recorder.record(action, self._place, names[row], kind, size, change=changes.get(row, ""))
 
 
-class InodesForeseen:
+class DryRunInodes:
     """Inodes with several names that a dry run has counted as changed, on the rank that owns them.
 
     A real run changes an inode under one name; its other names are unchanged then.
@@ -376,18 +394,18 @@ class InodesForeseen:
         if inode in self._seen:
             return True
         self._seen[inode] = None
-        if len(self._seen) > MOST_INODES:
+        if len(self._seen) > MAX_INODES:
             del self._seen[next(iter(self._seen))]
         return False
 
 
-def _linked(rows: Rows, differing: Differing) -> list[int]:
+def _multiply_linked_rows(rows: Rows, differing: ChangesNeeded) -> list[int]:
     """Return the differing rows of non-directories with several names."""
     links = rows.links
     return [row for row in differing.rows if links[row] > 1 and not stat.S_ISDIR(rows.mode[row])] if links else []
 
 
-def _size_of(rows: Rows) -> int:
+def _file_bytes(rows: Rows) -> int:
     """Return the total size in bytes of the regular files."""
     if not rows.size:
         return 0

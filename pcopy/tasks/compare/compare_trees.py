@@ -16,34 +16,34 @@ from array import array
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from pcopy.engine.ticket import Stepwise
+from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.batches import Stat
-from pcopy.fsio.kernel.columns import MODE, Code, Verdicts, pack_names, unpack_names
-from pcopy.fsio.kernel.directory_batches import CompareWithin, DoneWithin, LeftWithin, SumsWithin
+from pcopy.fsio.kernel.batches import StatNames
+from pcopy.fsio.kernel.columns import MODE, RowCode, Verdicts, pack_names, unpack_names
+from pcopy.fsio.kernel.directory_batches import CompareDirectories, ContentsResult, ItemCounts, RemainingItems
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.named import NamedTuple
-from pcopy.signature.items import DIRECTORY, FILE, ROOT
+from pcopy.signature.items import DIRECTORY, FILE, ROOT_PATH
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.dividing import Paces
-from pcopy.tasks.base.kind import Divisible, Steps
+from pcopy.tasks.base.dividing import ItemDurations
+from pcopy.tasks.base.kind import DivisibleTask, Steps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.selected import Selected
-from pcopy.tasks.base.siblings import LONG, AtOnce, are_entered_at_once, shares
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.selected import JobFilter
+from pcopy.tasks.base.siblings import MAX_TASK_SECONDS, DirectoriesPerCall, enters_several_per_call, task_slices
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
-from pcopy.tasks.compare.looking import Looking
-from pcopy.tasks.compare.properties import ACL, CONTENT, TELLS_COMMON, XATTR
-from pcopy.tasks.compare.sides import SIDES, failed, on_side, open_sides
-from pcopy.tasks.compare.tell_differences import Differences
-from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread
+from pcopy.tasks.compare.looking import NameComparison
+from pcopy.tasks.compare.properties import ACL, CONTENT, REPORTS_EQUAL, XATTR
+from pcopy.tasks.compare.sides import SIDES, on_side, open_sides, report_not_compared
+from pcopy.tasks.compare.tell_differences import DifferenceReporter
+from pcopy.walk.listing import NAMES_PER_BATCH, DirectoryListing, NameQueue, list_directory, spool_names
 
-IN_PLACE = 64
+MAX_NAMES_IN_TASK = 64
 """Number of names up to which the task that lists a directory also stats them. More names become tasks that other ranks
 may take, unless they can be statted quickly.
 """
-MOST_MERGED = 1 << 17
+MAX_MERGED_NAMES = 1 << 17
 """Number of names of a directory, both sides together, that one rank merges in memory (some 20 MB).
 
 If there are more, the names of the second side are statted on the first side once more.
@@ -52,7 +52,7 @@ If there are more, the names of the second side are statted on the first side on
 _CONTENTS = ord("c")
 
 
-class CompareDirs(Divisible, code=120, doing="comparing", is_note=False):
+class CompareDirs(DivisibleTask, code=120, doing="comparing", is_note=False):
     """Compares the directories ``names`` of ``place`` (``.``: the place itself), which both sides have.
 
     ``inodes`` are their inode numbers on the first side, ``others`` those on the second side.
@@ -62,38 +62,40 @@ class CompareDirs(Divisible, code=120, doing="comparing", is_note=False):
     others: bytes
 
     columns = ("inodes", "others")
-    operation_count = 4
+    operations_per_item = 4
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Compare the directories until ``LONG`` seconds have passed or the rank stops; the remaining ones become new
         tasks.
         """
-        found, end, row = Differences(rank), time.monotonic() + LONG, 0
+        found, end, row = DifferenceReporter(rank), time.monotonic() + MAX_TASK_SECONDS, 0
         names, inodes, others = unpack_names(self.names), unpack_numbers(self.inodes), unpack_numbers(self.others)
-        at_once, is_plain = rank.own(AtOnce), len(names) > 1 and _are_plain(rank, self.place)
+        at_once, is_plain = rank.instance(DirectoriesPerCall), len(names) > 1 and _may_use_batch(rank, self.place)
         while row < len(names):
             number, began = at_once.number if is_plain else 1, time.monotonic()
             part = slice(row, row + number)
             row += number
             if number > 1:
-                siblings = _Some(self.place, names[part], inodes[part], others[part])
-                yield from _compare_at_once(rank, result, found, siblings)
+                siblings = _Siblings(self.place, names[part], inodes[part], others[part])
+                yield from _compare_batch(rank, result, found, siblings)
             else:
                 result.count(counts.UNSCANNED, -1)
-                yield from _compare(rank, result, found, self.place, names[part][0], (inodes[part][0], others[part][0]))
+                yield from _compare_directory(
+                    rank, result, found, self.place, names[part][0], (inodes[part][0], others[part][0])
+                )
             now = time.monotonic()
-            at_once.took(now - began)
+            at_once.adapt(now - began)
             if row < len(names) and (rank.stop_reason is not None or now > end):
                 rest = self._replace(
                     names=pack_names(names[row:]), inodes=self.inodes[8 * row :], others=self.others[8 * row :]
                 )
-                for task in rest.divide(min(2, rest.items)):
-                    result.spawn(task, task.items * SCAN_COST, expands=True)
+                for task in rest.divide(min(2, rest.item_count)):
+                    result.spawn(task, task.item_count * SCAN_COST, expands=True)
                 break
-        found.tell(result)
+        found.send(result)
 
 
-class _Some(NamedTuple):
+class _Siblings(NamedTuple):
     """Sibling directories that both sides have, with their inode numbers on the first side (``inodes``) and the second
     (``others``).
     """
@@ -104,74 +106,79 @@ class _Some(NamedTuple):
     others: Sequence[int]
 
 
-def _are_plain(rank: Rank, parent: Place) -> bool:
+def _may_use_batch(rank: Rank, parent: Place) -> bool:
     """Return True if the backend may compare the contents of several sub-directories of ``parent`` in one call."""
     options = rank.options
-    if not are_entered_at_once(rank) or rank.own(Selected).anything:
+    if not enters_several_per_call(rank) or rank.instance(JobFilter).has_filters:
         return False
-    if options.compare & (ACL | XATTR | TELLS_COMMON) or options.direct or options.drop_cache:
+    if options.compare & (ACL | XATTR | REPORTS_EQUAL) or options.direct or options.drop_cache:
         return False
-    return not any(rank.sources[side].mounted.concerns(parent.path) for side in SIDES)
+    return not any(rank.sources[side].expected_mounts.has_mount_at_or_in(parent.path) for side in SIDES)
 
 
-def _compare_at_once(rank: Rank, result: Result, found: Differences, siblings: _Some) -> Steps:
+def _compare_batch(rank: Rank, result: TaskResult, found: DifferenceReporter, siblings: _Siblings) -> Steps:
     """Compare some directories in one batch of the backend; those that it cannot compare are done one by one."""
     parent = siblings.around
-    done = yield from _compare_within(rank, siblings)
-    _count(rank, result, done.sums)
+    done = yield from _submit_comparison(rank, siblings)
+    _count_compared(rank, result, done.counts)
     for row, code in enumerate(done.verdicts.codes):
         result.count(counts.UNSCANNED, -1)
         name, both = siblings.names[row], (siblings.inodes[row], siblings.others[row])
-        if code != Code.DONE:
-            yield from _compare(rank, result, found, parent, name, both)
+        if code != RowCode.DONE:
+            yield from _compare_directory(rank, result, found, parent, name, both)
             continue
         result.count(counts.DIRECTORIES)
-        if row in done.left:
-            first, second = Identity(parent.source_id.mount, both[0]), Identity(parent.target_id.mount, both[1])
+        if row in done.remaining:
+            first, second = (
+                Identity(parent.source_id.mount_code, both[0]),
+                Identity(parent.target_id.mount_code, both[1]),
+            )
             place = Place(parent.root, os.path.join(parent.path, name), first, second, False, False)
-            yield from _go_on(rank, result, found, place, done.left[row])
+            yield from _continue_directory(rank, result, found, place, done.remaining[row])
 
 
-def _compare_within(rank: Rank, siblings: _Some) -> Stepwise[DoneWithin]:
+def _submit_comparison(rank: Rank, siblings: _Siblings) -> TicketGenerator[ContentsResult]:
     """Compare the directories in one batch; return a result in which nothing is done if the parent cannot be opened."""
     sides = [on_side(siblings.around, side) for side in SIDES]
     try:
         first, second = map(rank.open_source, sides)
     except Problem:  # the task of each directory reports it
-        return DoneWithin(Verdicts(len(siblings.names)), SumsWithin(), {})
+        return ContentsResult(Verdicts(len(siblings.names)), ItemCounts(), {})
     devices = rank.source_device(sides[0]) or 0, rank.source_device(sides[1]) or 0
     numbers = array("Q", siblings.inodes), array("Q", siblings.others)
     wanted, window = rank.options.compare, rank.options.modify_window
-    batch = CompareWithin(
-        first, pack_names(siblings.names), second, *numbers, devices, NAMES_AT_ONCE - 1, wanted, window
+    batch = CompareDirectories(
+        first, pack_names(siblings.names), second, *numbers, devices, NAMES_PER_BATCH - 1, wanted, window
     )
-    return (yield from rank.done(batch))
+    return (yield from rank.execute(batch))
 
 
-def _count(rank: Rank, result: Result, sums: SumsWithin) -> None:
+def _count_compared(rank: Rank, result: TaskResult, sums: ItemCounts) -> None:
     """Count items that are equal, and files that differ in their contents. The directories are counted when they are
     complete.
     """
-    result.count(counts.FOUND, sums.files + sums.directories + sums.links + sums.others)
+    result.count(counts.FOUND, sums.files + sums.directories + sums.links + sums.other_items)
     result.count(counts.FILES, sums.files)
     result.count(counts.SYMLINKS, sums.links)
-    result.count(counts.SPECIAL, sums.others)
+    result.count(counts.SPECIAL, sums.other_items)
     result.count(counts.FOUND_BYTES, sums.bytes)
     result.count(counts.BYTES, sums.bytes)
     rank.counters[counts.MOVED] += sums.bytes
 
 
-def _go_on(rank: Rank, result: Result, found: Differences, place: Place, remaining: LeftWithin) -> Steps:
+def _continue_directory(
+    rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, remaining: RemainingItems
+) -> Steps:
     """Process the items of a directory that the backend did not decide, and spawn tasks for its sub-directories."""
     names = unpack_names(remaining.names)
     directories, differing, undecided = list[tuple[bytes, int, int]](), list[bytes](), list[bytes]()
-    for name, kind, inode, other in zip(names, remaining.kinds, remaining.inodes, remaining.others, strict=True):
+    for name, kind, inode, other in zip(names, remaining.kinds, remaining.inodes, remaining.other_inodes, strict=True):
         if kind == DIRECTORY[0]:
             directories.append((name, inode, other))
         else:
             (differing if kind == _CONTENTS else undecided).append(name)
     found.add(place.path, differing, [CONTENT] * len(differing), FILE * len(differing))
-    _enter(rank, result, place, directories)
+    _spawn_directories(rank, result, place, directories)
     if undecided:
         opened = open_sides(rank, result, place, undecided)
         if opened is None:
@@ -180,8 +187,8 @@ def _go_on(rank: Rank, result: Result, found: Differences, place: Place, remaini
             yield from compare_names(rank, result, found, place, opened, pack_names(undecided))
 
 
-def _compare(
-    rank: Rank, result: Result, found: Differences, parent: Place, name: bytes, inodes: tuple[int, int]
+def _compare_directory(
+    rank: Rank, result: TaskResult, found: DifferenceReporter, parent: Place, name: bytes, inodes: tuple[int, int]
 ) -> Steps:
     """Compare the contents of one directory.
 
@@ -189,37 +196,39 @@ def _compare(
         parent: the directory that contains ``name`` (``.``: the directory itself).
         inodes: inode numbers of the directory on the first and the second side.
     """
-    path = parent.path if name == ROOT else os.path.join(parent.path, name)
+    path = parent.path if name == ROOT_PATH else os.path.join(parent.path, name)
     place, side = parent._replace(path=path), 0
-    listings: list[Listing] = []
+    listings: list[DirectoryListing] = []
     try:
         for side in SIDES:
-            identity = _identity(rank, side, on_side(parent, side), path, inodes[side])
+            identity = _checked_identity(rank, side, on_side(parent, side), path, inodes[side])
             place = place._replace(target_id=identity) if side else place._replace(source_id=identity)
-            listings.append((yield from begin_list(rank.kernel, rank.open_source(on_side(place, side)))))
+            listings.append((yield from list_directory(rank.kernel, rank.open_source(on_side(place, side)))))
     except Problem as problem:
-        failed(result, place, side, ROOT, problem)
+        report_not_compared(result, place, side, ROOT_PATH, problem)
         return
-    opened = open_sides(rank, result, place, [ROOT])
+    opened = open_sides(rank, result, place, [ROOT_PATH])
     if opened is None:
         return
     for side in SIDES:
         if not listings[side].number and not status_of(opened[side], on_source=True).st_nlink:
             removed = Problem("readdir", errno.ENOENT, on_source=True, changed=True)
-            failed(result, place, side, ROOT, removed)
+            report_not_compared(result, place, side, ROOT_PATH, removed)
             return
     try:
-        if any(listing.is_large for listing in listings):
-            yield from _spread(rank, result, place, listings)
+        if any(listing.may_have_more for listing in listings):
+            yield from _spawn_names(rank, result, place, listings)
         else:
-            yield from _look(rank, result, found, place, opened, _united(*(listing.names for listing in listings)))
-    except _Unlisted as unlisted:
-        failed(result, place, unlisted.side, ROOT, unlisted.problem)
+            yield from _compare_or_spawn(
+                rank, result, found, place, opened, _union_of_names(*(listing.names for listing in listings))
+            )
+    except _ListingFailed as unlisted:
+        report_not_compared(result, place, unlisted.side, ROOT_PATH, unlisted.problem)
     else:
         result.count(counts.DIRECTORIES)
 
 
-class _Unlisted(Exception):
+class _ListingFailed(Exception):
     """Raised if a directory cannot be listed to its end on one ``side``."""
 
     def __init__(self, side: int, problem: Problem) -> None:
@@ -227,20 +236,20 @@ class _Unlisted(Exception):
         self.side, self.problem = side, problem
 
 
-def _identity(rank: Rank, side: int, parent: Place, path: bytes, inode: int) -> Identity:
+def _checked_identity(rank: Rank, side: int, parent: Place, path: bytes, inode: int) -> Identity:
     """Return the identity of the directory ``path``; raise ``Problem`` (ESTALE) if it is not the one that was found.
 
     A file system that was mounted there since then is accepted.
     """
     directories = rank.sources[side]
     identity = directories.identity(path)
-    if path != parent.path and identity.mount == parent.source_id.mount and identity.inode != inode:
-        directories.forget(path)
+    if path != parent.path and identity.mount_code == parent.source_id.mount_code and identity.inode != inode:
+        directories.discard(path)
         raise Problem("open", errno.ESTALE, on_source=True, text="the directory was replaced meanwhile")
     return identity
 
 
-def _united(first: bytes, second: bytes) -> bytes:
+def _union_of_names(first: bytes, second: bytes) -> bytes:
     """Return the union of two packed lists of names."""
     if first == second or not second:
         return first
@@ -251,102 +260,107 @@ def _united(first: bytes, second: bytes) -> bytes:
     return pack_names(chain(names, (name for name in unpack_names(second) if name not in known_names)))
 
 
-def _look(
-    rank: Rank, result: Result, found: Differences, place: Place, opened: tuple[int, int], packed: bytes
+def _compare_or_spawn(
+    rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, opened: tuple[int, int], packed: bytes
 ) -> Steps:
     """Compare the names of a directory here if they are few or quickly statted; otherwise spawn a task for them."""
-    number, paces = packed.count(b"/") + bool(packed), rank.own(Paces)
-    if number <= IN_PLACE or (paces.are_quick(CompareNames.code, number) and not rank.throttle.is_on):
-        yield from rank.throttle.spend(operations=2 * number)
+    number, paces = packed.count(b"/") + bool(packed), rank.instance(ItemDurations)
+    if number <= MAX_NAMES_IN_TASK or (
+        paces.is_too_quick_to_divide(CompareNames.code, number) and not rank.throttle.is_on
+    ):
+        yield from rank.throttle.charge_and_wait(operations=2 * number)
         began = time.monotonic()
         if packed:
             yield from compare_names(rank, result, found, place, opened, packed)
-            paces.took(CompareNames.code, number, time.monotonic() - began)
+            paces.record_duration(CompareNames.code, number, time.monotonic() - began)
     else:
         result.spawn(CompareNames(place, packed), number * CALL_COST, expands=True)
 
 
-def _spread(rank: Rank, result: Result, place: Place, listings: Sequence[Listing]) -> Steps:
-    """Spawn tasks that compare the many names of a large directory. Raise ``_Unlisted`` if it cannot be listed to its
-    end.
+def _spawn_names(rank: Rank, result: TaskResult, place: Place, listings: Sequence[DirectoryListing]) -> Steps:
+    """Spawn tasks that compare the many names of a large directory. Raise ``_ListingFailed`` if it cannot be listed to
+    its end.
     """
-    spools = [NamesSpool(rank.open_spool) for _ in SIDES]
+    spools = [NameQueue(rank.open_spool) for _ in SIDES]
     numbers = []
     for side in SIDES:
         try:
-            numbers.append((yield from spread(listings[side], spools[side])))
+            numbers.append((yield from spool_names(listings[side], spools[side])))
         except Problem as problem:
-            raise _Unlisted(side, problem) from None
+            raise _ListingFailed(side, problem) from None
     tasks: Iterator[CompareNames]
-    if sum(numbers) <= MOST_MERGED:
-        tasks = (CompareNames(place, packed) for packed in _parts(_united(*(b"/".join(spool) for spool in spools))))
+    if sum(numbers) <= MAX_MERGED_NAMES:
+        tasks = (
+            CompareNames(place, packed)
+            for packed in _name_batches(_union_of_names(*(b"/".join(spool) for spool in spools)))
+        )
     else:
         tasks = chain(
             (CompareNames(place, packed) for packed in spools[0]),
             (CompareNames(place, packed, True) for packed in spools[1]),
         )
-    result.spawn_each(tasks, NAMES_AT_ONCE * CALL_COST, expands=True)
+    result.spawn_each(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
 
 
-def _parts(packed: bytes) -> Iterator[bytes]:
+def _name_batches(packed: bytes) -> Iterator[bytes]:
     """Yield packed names in portions of ``NAMES_AT_ONCE``."""
     names = unpack_names(packed)
-    return (pack_names(names[start : start + NAMES_AT_ONCE]) for start in range(0, len(names), NAMES_AT_ONCE))
+    return (pack_names(names[start : start + NAMES_PER_BATCH]) for start in range(0, len(names), NAMES_PER_BATCH))
 
 
-class CompareNames(Divisible, code=121, doing="comparing", is_note=False):
-    """Compares names of ``place`` that either side has. With ``once_more``, names that the first side has are skipped,
-    since other tasks compare them.
+class CompareNames(DivisibleTask, code=121, doing="comparing", is_note=False):
+    """Compares names of ``place`` that either side has. With ``skips_first_side``, names that the first side has are
+    skipped, since other tasks compare them.
     """
 
-    once_more: bool = False
+    skips_first_side: bool = False
 
-    operation_count = 2
-    least_items = 16
+    operations_per_item = 2
+    min_items_per_portion = 16
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        """Compare the names, without those that the first side has if ``once_more``."""
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        """Compare the names, without those that the first side has if ``skips_first_side``."""
         names = unpack_names(self.names)
         opened = open_sides(rank, result, self.place, names)
         if opened is None:
             result.count(counts.FOUND, len(names))
             return
-        packed = (yield from _missing(rank, opened[0], self.names)) if self.once_more else self.names
+        packed = (yield from _missing_names(rank, opened[0], self.names)) if self.skips_first_side else self.names
         if packed:
-            found = Differences(rank)
+            found = DifferenceReporter(rank)
             yield from compare_names(rank, result, found, self.place, opened, packed)
-            found.tell(result)
+            found.send(result)
 
 
-def _missing(rank: Rank, directory: int, packed: bytes) -> Stepwise[bytes]:
+def _missing_names(rank: Rank, directory: int, packed: bytes) -> TicketGenerator[bytes]:
     """Return those of the packed names that the open directory of the first side certainly does not have (ENOENT)."""
-    verdicts = (yield from rank.done(Stat(directory, packed, MODE, on_source=True))).verdicts
-    if verdicts.codes.count(Code.DONE) == len(verdicts):
+    verdicts = (yield from rank.execute(StatNames(directory, packed, MODE, on_source=True))).verdicts
+    if verdicts.codes.count(RowCode.DONE) == len(verdicts):
         return b""
     names = unpack_names(packed)
     return pack_names(
         names[row]
         for row, code in enumerate(verdicts.codes)
-        if code != Code.DONE and verdicts.errnos[row] == errno.ENOENT
+        if code != RowCode.DONE and verdicts.errnos[row] == errno.ENOENT
     )
 
 
 def compare_names(
-    rank: Rank, result: Result, found: Differences, place: Place, opened: tuple[int, int], packed: bytes
-) -> Stepwise[None]:
+    rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, opened: tuple[int, int], packed: bytes
+) -> TicketGenerator[None]:
     """Stat, filter and compare the names ``packed`` (at least one) of a directory that is open on both sides; report
     differences.
     """
-    looking = Looking(rank, result, place, opened, packed)
-    yield from looking.look()
-    yield from looking.compare()
-    looking.tell(found)
-    _enter(rank, result, place, looking.below())
+    looking = NameComparison(rank, result, place, opened, packed)
+    yield from looking.stat_both()
+    yield from looking.compare_pairs()
+    looking.report(found)
+    _spawn_directories(rank, result, place, looking.subdirectories())
 
 
-def _enter(rank: Rank, result: Result, place: Place, below: Sequence[tuple[bytes, int, int]]) -> None:
+def _spawn_directories(rank: Rank, result: TaskResult, place: Place, below: Sequence[tuple[bytes, int, int]]) -> None:
     """Spawn tasks that compare sub-directories, given as name and inode number on each side."""
-    for share in shares(rank, len(below)):
+    for share in task_slices(rank, len(below)):
         names, *inodes = zip(*below[share], strict=True)
         task = CompareDirs(place, pack_names(names), *(pack_numbers([*each]) for each in inodes))
         result.spawn(task, len(names) * SCAN_COST, expands=True)

@@ -1,8 +1,8 @@
 """Compare the contents of files that both sides have, by their digests.
 
 ``CompareFiles`` compares small files in batches. ``CompareFile`` compares a large file, which ranks read in parts
-(``ComparisonOpened``, ``ComparePart``, ``PartCompared``). A file that was replaced since its status was compared, or
-that changes while it is read, has failed.
+(``ComparisonStartedNote``, ``ComparePart``, ``PartComparedNote``). A file that was replaced since its status was
+compared, or that changes while it is read, has failed.
 """
 
 from __future__ import annotations
@@ -11,33 +11,38 @@ from array import array
 from collections.abc import Sequence
 from itertools import count
 
-from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.kernel.batches import Read
-from pcopy.fsio.kernel.columns import Code, pack_names, unpack_names
-from pcopy.fsio.problem import Plain, Problem
-from pcopy.fsio.source import Version, check_found, check_unchanged, status_of
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.kernel.batches import ReadSmallFiles
+from pcopy.fsio.kernel.columns import RowCode, pack_names, unpack_names
+from pcopy.fsio.problem import PackedProblem, Problem
+from pcopy.fsio.source import FileVersion, check_is_found_file, check_unchanged, status_of
 from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Divisible, Kind, Note, Steps
-from pcopy.tasks.base.ledger import Awaited, Ledger
+from pcopy.tasks.base.kind import DivisibleTask, Note, Steps, TaskKind
+from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
 from pcopy.tasks.base.rank import CALL_COST, Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.spreading import chunk_with_holes
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.spreading import sparse_chunk_size
 from pcopy.tasks.base.values import Place, unpack_numbers
 from pcopy.tasks.compare.properties import CONTENT
-from pcopy.tasks.compare.sides import SIDES, failed, names_of, on_side, open_sides
-from pcopy.tasks.compare.tell_differences import Differences
-from pcopy.tasks.verify.reading import digested_part, read_rows
+from pcopy.tasks.compare.sides import SIDES, names_on_side, on_side, open_sides, report_not_compared
+from pcopy.tasks.compare.tell_differences import DifferenceReporter
+from pcopy.tasks.verify.reading import hash_open_range, read_batch
 
-BATCH_FILES = 256
+MAX_BATCH_FILES = 256
 """Maximum number of files of one task: more would occupy one rank for too long."""
 BATCH_BYTES = 4 << 20
 """Bytes on one side from which on a task gets no further files."""
 
 
-def compare_small(
-    result: Result, place: Place, names: list[bytes], bits: bytes, sizes: Sequence[int], inodes: Sequence[array[int]]
+def spawn_small_comparisons(
+    result: TaskResult,
+    place: Place,
+    names: list[bytes],
+    bits: bytes,
+    sizes: Sequence[int],
+    inodes: Sequence[array[int]],
 ) -> None:
     """Spawn tasks that compare small files of ``place``, in batches.
 
@@ -48,10 +53,10 @@ def compare_small(
     """
     start = size = 0
     total = sum(sizes)
-    whole = len(names) if len(names) <= BATCH_FILES and total < BATCH_BYTES else 0
+    whole = len(names) if len(names) <= MAX_BATCH_FILES and total < BATCH_BYTES else 0
     for row, each in enumerate(sizes, 1) if not whole else [(whole, total)] if names else ():
         size += each
-        if row - start >= BATCH_FILES or size >= BATCH_BYTES or row == len(names):
+        if row - start >= MAX_BATCH_FILES or size >= BATCH_BYTES or row == len(names):
             part = slice(start, row)
             numbers = (column[part].tobytes() for column in inodes)
             task = CompareFiles(place, pack_names(names[part]), bits[part], *numbers)
@@ -59,7 +64,7 @@ def compare_small(
             start, size = row, 0
 
 
-class CompareFiles(Divisible, code=122, doing="comparing files of", is_note=False):
+class CompareFiles(DivisibleTask, code=122, doing="comparing files of", is_note=False):
     """Compares small files that both sides have with the same size.
 
     ``inodes`` are their inode numbers on the first side, ``others`` those on the second side. ``bits`` state how they
@@ -71,46 +76,46 @@ class CompareFiles(Divisible, code=122, doing="comparing files of", is_note=Fals
     others: bytes
 
     columns = ("bits", "inodes", "others")
-    operation_count = 4
+    operations_per_item = 4
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Compare all files in a batch, and those that could not be compared so one by one."""
         place, names = self.place, unpack_names(self.names)
         opened = open_sides(rank, result, place, names)
         if opened is None:
             return
-        found = Differences(rank)
+        found = DifferenceReporter(rank)
         inodes = unpack_numbers(self.inodes), unpack_numbers(self.others)
         slow_rows: Sequence[int] = range(len(names))
         if not (rank.options.direct or rank.options.drop_cache):
-            slow_rows = yield from self._read(rank, result, found, opened, inodes)
+            slow_rows = yield from self._compare_in_batch(rank, result, found, opened, inodes)
         for row in slow_rows:
-            file = File(place, names[row], self.bits[row], (inodes[0][row], inodes[1][row]))
+            file = FilePair(place, names[row], self.bits[row], (inodes[0][row], inodes[1][row]))
             yield from file.compare(rank, result, found)
             yield None
-        found.tell(result)
+        found.send(result)
 
-    def _read(
+    def _compare_in_batch(
         self,
         rank: Rank,
-        result: Result,
-        found: Differences,
+        result: TaskResult,
+        found: DifferenceReporter,
         opened: tuple[int, int],
         inodes: tuple[Sequence[int], Sequence[int]],
-    ) -> Stepwise[list[int]]:
+    ) -> TicketGenerator[list[int]]:
         """Read all files on both sides in batches and compare their digests; return the rows that must be compared one
         by one.
         """
         sides = []
         for side in SIDES:
-            batch = Read(opened[side], names_of(rank, side, self.names))
-            sides.append((yield from read_rows(rank, batch, counts.MOVED)))
+            batch = ReadSmallFiles(opened[side], names_on_side(rank, side, self.names))
+            sides.append((yield from read_batch(rank, batch, counts.MOVED)))
         names = unpack_names(self.names)
         done: Sequence[int] = range(len(names))
         for read, wanted in zip(sides, inodes, strict=True):
-            codes, seen = read.verdicts.codes, read.seen.inode
-            if codes.count(Code.DONE) < len(codes) or seen != wanted:
-                done = [row for row in done if codes[row] == Code.DONE and seen[row] == wanted[row]]
+            codes, seen = read.verdicts.codes, read.observed.inode
+            if codes.count(RowCode.DONE) < len(codes) or seen != wanted:
+                done = [row for row in done if codes[row] == RowCode.DONE and seen[row] == wanted[row]]
         one, other = (read.digests for read in sides)
         bits = bytearray(self.bits)
         if one.data != other.data:
@@ -118,15 +123,15 @@ class CompareFiles(Divisible, code=122, doing="comparing files of", is_note=Fals
                 bits[row] |= CONTENT if one[row] != other[row] else 0
         result.count(counts.FILES, len(done))
         if len(done) == len(names):
-            result.count(counts.BYTES, sum(sum(read.seen.size) for read in sides))
+            result.count(counts.BYTES, sum(sum(read.observed.size) for read in sides))
             found.add(self.place.path, names, bits, FILE * len(names))
             return []
-        result.count(counts.BYTES, sum(read.seen.size[row] for read in sides for row in done))
+        result.count(counts.BYTES, sum(read.observed.size[row] for read in sides for row in done))
         found.add(self.place.path, [names[row] for row in done], [bits[row] for row in done], FILE * len(done))
         return sorted({*range(len(names))}.difference(done))
 
 
-class File(NamedTuple):
+class FilePair(NamedTuple):
     """A file that both sides have with the same size; ``inodes`` are its inode numbers on both sides."""
 
     place: Place
@@ -134,53 +139,55 @@ class File(NamedTuple):
     bits: int
     inodes: tuple[int, int]
 
-    def compare(self, rank: Rank, result: Result, found: Differences) -> Steps:
+    def compare(self, rank: Rank, result: TaskResult, found: DifferenceReporter) -> Steps:
         """Compare the contents of the file; a large file is read in parts by further tasks."""
-        opened = self._opened(rank, result)
+        opened = self._versions_and_data(rank, result)
         if opened is None:
             return
         versions, data = opened
         size = versions[0].size
-        if versions[1].size == size and rank.splits(size):
-            self._split(rank, result, versions, data)
+        if versions[1].size == size and rank.is_split(size):
+            self._spawn_parts(rank, result, versions, data)
             return
-        read = yield from read_both(rank, self.place, self.name, versions, 0, size)
+        read = yield from compare_part(rank, self.place, self.name, versions, 0, size)
         if read.problem is not None:
-            failed(result, self.place, read.side, self.name, read.problem, 2 * size)
+            report_not_compared(result, self.place, read.side, self.name, read.problem, 2 * size)
         else:
-            self.compared(result, found, read.differs, read.size)
+            self.report_result(result, found, read.differs, read.size)
 
-    def _opened(self, rank: Rank, result: Result) -> tuple[tuple[Version, Version], int] | None:
+    def _versions_and_data(self, rank: Rank, result: TaskResult) -> tuple[tuple[FileVersion, FileVersion], int] | None:
         """Open the file on both sides; return both versions and the number of bytes outside of holes. Return None if a
         side has failed.
         """
         versions, data = [], 0
         for side in SIDES:
             try:
-                with rank.reading(on_side(self.place, side), names_of(rank, side, self.name)) as reading:
+                with rank.open_for_reading(on_side(self.place, side), names_on_side(rank, side, self.name)) as reading:
                     status = status_of(reading, on_source=True)
-                    check_found(status, None, self.inodes[side])
+                    check_is_found_file(status, None, self.inodes[side])
             except Problem as problem:
-                failed(result, self.place, side, self.name, problem)
+                report_not_compared(result, self.place, side, self.name, problem)
                 return None
-            versions.append(Version.of(status))
+            versions.append(FileVersion.from_status(status))
             data = max(data, min(status.st_size, status.st_blocks * 512))
         return (versions[0], versions[1]), data
 
-    def _split(self, rank: Rank, result: Result, versions: tuple[Version, Version], data: int) -> None:
+    def _spawn_parts(
+        self, rank: Rank, result: TaskResult, versions: tuple[FileVersion, FileVersion], data: int
+    ) -> None:
         """Spawn the tasks that compare the parts of the file."""
         size = versions[0].size
-        chunk = rank.chunk(size)
+        chunk = rank.chunk_bytes(size)
         if not rank.options.chunk_size:
-            chunk = chunk_with_holes(chunk, size, data, rank.size)
+            chunk = sparse_chunk_size(chunk, size, data, rank.size)
         starts = range(0, size, chunk)
-        number = rank.number, next(rank.own(Comparisons).numbers)
-        result.spawn(ComparisonOpened(self.place, self.name, self.bits, size, number, len(starts)))
+        number = rank.number, next(rank.instance(ComparisonLedger).numbers)
+        result.spawn(ComparisonStartedNote(self.place, self.name, self.bits, size, number, len(starts)))
         for start in starts:
             end = min(start + chunk, size)
             result.spawn(ComparePart(self.place, self.name, *versions, start, end, number), 2 * (end - start))
 
-    def compared(self, result: Result, found: Differences, differs: bool, read: int) -> None:
+    def report_result(self, result: TaskResult, found: DifferenceReporter, differs: bool, read: int) -> None:
         """Count the file and report the result of the comparison; ``read`` is the number of bytes read on both sides
         together.
         """
@@ -189,17 +196,17 @@ class File(NamedTuple):
         found.add(self.place.path, [self.name], [self.bits | (CONTENT if differs else 0)], FILE)
 
 
-class OnBothSides(Kind):
+class OfFilePair(TaskKind):
     """Base of the tasks that are about one file which both sides have."""
 
     place: Place
     name: bytes
 
-    def about(self) -> tuple[Place, bytes]:
+    def subject(self) -> tuple[Place, bytes]:
         return self.place, self.name
 
 
-class CompareFile(OnBothSides, code=123, doing="comparing", is_note=False):
+class CompareFile(OfFilePair, code=123, doing="comparing", is_note=False):
     """Compares a large file that both sides have with the same ``size`` (bytes).
 
     ``inode`` is its inode number on the first side, ``other`` the one on the second side.
@@ -208,20 +215,20 @@ class CompareFile(OnBothSides, code=123, doing="comparing", is_note=False):
     bits: int
     size: int
     inode: int
-    other: int
+    other_inode: int
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        found = Differences(rank)
-        file = File(self.place, self.name, self.bits, (self.inode, self.other))
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        found = DifferenceReporter(rank)
+        file = FilePair(self.place, self.name, self.bits, (self.inode, self.other_inode))
         yield from file.compare(rank, result, found)
-        found.tell(result)
+        found.send(result)
 
 
 ComparisonId = tuple[int, int]
 """Identifies a file that is compared in parts: the rank that owns it, and a number."""
 
 
-class ComparisonOpened(OnBothSides, code=124, doing="waiting for the parts of", is_note=True):
+class ComparisonStartedNote(OfFilePair, code=124, doing="waiting for the parts of", is_note=True):
     """A note that tells the owner of a file how many ``parts`` are compared."""
 
     bits: int
@@ -229,15 +236,15 @@ class ComparisonOpened(OnBothSides, code=124, doing="waiting for the parts of", 
     number: ComparisonId
     parts: int
 
-    def home(self, ranks: int) -> int:
+    def assigned_rank(self, ranks: int) -> int:
         return self.number[0] % ranks
 
-    def run(self, rank: Rank, result: Result) -> None:
-        file = FileInParts(File(self.place, self.name, self.bits, (0, 0)), self.size)
-        rank.own(Comparisons).open(self.number, file, self.parts, result)
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        file = PartwiseFile(FilePair(self.place, self.name, self.bits, (0, 0)), self.size)
+        rank.instance(ComparisonLedger).open(self.number, file, self.parts, result)
 
 
-class ReadBoth(NamedTuple):
+class PartResult(NamedTuple):
     """Result of reading a part on both sides: ``size`` bytes together, and whether it ``differs``; or the ``problem``
     and the ``side`` that met it.
     """
@@ -248,9 +255,9 @@ class ReadBoth(NamedTuple):
     problem: Problem | None
 
 
-def read_both(
-    rank: Rank, place: Place, name: bytes, versions: tuple[Version, Version], start: int, end: int
-) -> Stepwise[ReadBoth]:
+def compare_part(
+    rank: Rank, place: Place, name: bytes, versions: tuple[FileVersion, FileVersion], start: int, end: int
+) -> TicketGenerator[PartResult]:
     """Compare the bytes from ``start`` to ``end`` of a file on both sides by their content roots.
 
     Args:
@@ -259,55 +266,55 @@ def read_both(
     parts: list[tuple[int, bytes]] = []
     for side in SIDES:
         try:
-            with rank.reading(on_side(place, side), names_of(rank, side, name)) as reading:
+            with rank.open_for_reading(on_side(place, side), names_on_side(rank, side, name)) as reading:
                 check_unchanged(reading, versions[side])
                 status = status_of(reading, on_source=True)
                 is_whole = not start and end == versions[0].size
                 end_here = status.st_size if is_whole else end  # generated files (/proc) may differ in size
-                hasher = yield from digested_part(rank, reading, status, start, end_here, on_source=True)
+                hasher = yield from hash_open_range(rank, reading, status, start, end_here, on_source=True)
         except Problem as problem:
-            return ReadBoth(False, 0, side, problem)
+            return PartResult(False, 0, side, problem)
         parts.append((hasher.size, hasher.root()))
-    return ReadBoth(parts[0] != parts[1], sum(size for size, _ in parts), 0, None)
+    return PartResult(parts[0] != parts[1], sum(size for size, _ in parts), 0, None)
 
 
-class ComparePart(OnBothSides, code=125, doing="comparing a part of", is_note=False):
+class ComparePart(OfFilePair, code=125, doing="comparing a part of", is_note=False):
     """Compares the bytes from ``start`` to ``end`` of the file ``number``, whose versions are ``version`` and
     ``other``.
     """
 
-    version: Version
-    other: Version
+    version: FileVersion
+    other_version: FileVersion
     start: int
     end: int
     number: ComparisonId
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        versions = self.version, self.other
-        read = yield from read_both(rank, self.place, self.name, versions, self.start, self.end)
-        problem = None if read.problem is None else read.problem.plain
-        result.spawn(PartCompared(self.number, read.differs, read.side, problem))
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        versions = self.version, self.other_version
+        read = yield from compare_part(rank, self.place, self.name, versions, self.start, self.end)
+        problem = None if read.problem is None else read.problem.packed
+        result.spawn(PartComparedNote(self.number, read.differs, read.side, problem))
 
 
-class PartCompared(Note, code=126, doing="recording a compared part of a file"):
+class PartComparedNote(Note, code=126, doing="recording a compared part of a file"):
     """A note with the result of one part: whether it ``differs``, or the ``problem`` and the ``side`` that met it."""
 
     number: ComparisonId
     differs: bool
     side: int
-    problem: Plain | None
+    problem: PackedProblem | None
 
-    def home(self, ranks: int) -> int:
+    def assigned_rank(self, ranks: int) -> int:
         return self.number[0] % ranks
 
-    def run(self, rank: Rank, result: Result) -> None:
-        rank.own(Comparisons).take(self.number, self, result)
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        rank.instance(ComparisonLedger).count_part(self.number, self, result)
 
 
-class FileInParts:
+class PartwiseFile:
     """The owner's record of a file that is compared in parts."""
 
-    def __init__(self, file: File, size: int) -> None:
+    def __init__(self, file: FilePair, size: int) -> None:
         self.file = file
         self.size = size
         self.differs = False
@@ -315,23 +322,23 @@ class FileInParts:
         """The side that met the first problem."""
 
 
-class Comparisons(Ledger[ComparisonId, FileInParts, PartCompared]):
+class ComparisonLedger(CompletionLedger[ComparisonId, PartwiseFile, PartComparedNote]):
     """The files that are compared in parts and owned by this rank, by numbers that it assigns."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
         self.numbers = count(1)
 
-    def noted(self, awaited: Awaited[FileInParts], note: PartCompared) -> None:
+    def record_part(self, awaited: AwaitedParts[PartwiseFile], note: PartComparedNote) -> None:
         awaited.opened.differs |= note.differs
         if note.problem is not None and awaited.problem is None:
-            awaited.problem, awaited.opened.side = Problem.from_plain(note.problem), note.side
+            awaited.problem, awaited.opened.side = Problem.from_packed(note.problem), note.side
 
-    def ended(self, awaited: Awaited[FileInParts], result: Result) -> None:
+    def act_when_complete(self, awaited: AwaitedParts[PartwiseFile], result: TaskResult) -> None:
         opened, problem = awaited.opened, awaited.problem
-        file, found = opened.file, Differences(self._rank)
+        file, found = opened.file, DifferenceReporter(self._rank)
         if problem is not None:
-            failed(result, file.place, opened.side, file.name, problem, 2 * opened.size)
+            report_not_compared(result, file.place, opened.side, file.name, problem, 2 * opened.size)
             return
-        file.compared(result, found, opened.differs, 2 * opened.size)
-        found.tell(result)
+        file.report_result(result, found, opened.differs, 2 * opened.size)
+        found.send(result)

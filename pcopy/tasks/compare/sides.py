@@ -6,24 +6,24 @@ A ``Place`` has the directory's identity on the first side in ``source_id``, and
 
 from __future__ import annotations
 
-from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.kernel.batches import Stat, Stated
-from pcopy.fsio.kernel.interface import waited
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.kernel.batches import StatNames, StatResult
+from pcopy.fsio.kernel.interface import await_ticket
 from pcopy.fsio.problem import Problem
-from pcopy.signature.items import ROOT
+from pcopy.signature.items import ROOT_PATH
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.base.values import NO_DIRECTORY, Place
 
 SIDES = (0, 1)
 
 
 def on_side(place: Place, side: int) -> Place:
     """Return the same directory as a source ``Place`` of that side."""
-    return Place(side, place.path, place.target_id if side else place.source_id, NOWHERE, False, False)
+    return Place(side, place.path, place.target_id if side else place.source_id, NO_DIRECTORY, False, False)
 
 
-def open_sides(rank: Rank, result: Result, place: Place, names: list[bytes]) -> tuple[int, int] | None:
+def open_sides(rank: Rank, result: TaskResult, place: Place, names: list[bytes]) -> tuple[int, int] | None:
     """Open the directory on both sides and return the descriptors. If that fails, count all ``names`` in it as failed
     and return None.
     """
@@ -33,32 +33,37 @@ def open_sides(rank: Rank, result: Result, place: Place, names: list[bytes]) -> 
             opened.append(rank.open_source(on_side(place, side)))
         except Problem as problem:
             for name in names:
-                failed(result, place, side, name, problem)
+                report_not_compared(result, place, side, name, problem)
             return None
     return opened[0], opened[1]
 
 
-def names_of(rank: Rank, side: int, names: bytes) -> bytes:
+def names_on_side(rank: Rank, side: int, names: bytes) -> bytes:
     """Return ``names`` as they are on that side: a root that is a single item (``.``) has its own name there."""
-    return (rank.job.roots[side].item or names) if names == ROOT else names
+    return (rank.job.roots[side].item or names) if names == ROOT_PATH else names
 
 
-def failed(result: Result, place: Place, side: int, name: bytes, problem: Problem, size: int = 0) -> None:
+def report_not_compared(
+    result: TaskResult, place: Place, side: int, name: bytes, problem: Problem, size: int = 0
+) -> None:
     """Report that the item (``.``: the directory itself) could not be compared."""
-    result.fail(on_side(place, side), b"" if name == ROOT else name, problem, size, retry=Tried.NEVER)
+    result.fail(on_side(place, side), b"" if name == ROOT_PATH else name, problem, size, retry=RetryMode.NEVER)
 
 
-def stat_sides(rank: Rank, directories: tuple[int, int], packed: bytes, columns: int) -> Stepwise[list[Stated]]:
+def stat_sides(
+    rank: Rank, directories: tuple[int, int], packed: bytes, columns: int
+) -> TicketGenerator[list[StatResult]]:
     """Stat the names on both sides at the same time and return both results."""
     kernel = rank.kernel
     tickets = [
-        kernel.submit(Stat(directories[side], names_of(rank, side, packed), columns, on_source=True)) for side in SIDES
+        kernel.submit(StatNames(directories[side], names_on_side(rank, side, packed), columns, on_source=True))
+        for side in SIDES
     ]
     try:
-        first = yield from waited(kernel, tickets[0])
+        first = yield from await_ticket(kernel, tickets[0])
     except BaseException:
         tickets[1].cancel()
         while not tickets[1].is_done:
             kernel.poll()
         raise
-    return [first, (yield from waited(kernel, tickets[1]))]
+    return [first, (yield from await_ticket(kernel, tickets[1]))]

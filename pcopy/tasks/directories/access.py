@@ -10,17 +10,17 @@ from __future__ import annotations
 import os
 import stat
 
-from pcopy.fsio.close import held_open
-from pcopy.fsio.nodes import handle_of, open_node
-from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
-from pcopy.fsio.problem import failing
+from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.nodes import open_without_access, path_of_descriptor
+from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, has_capability
+from pcopy.fsio.problem import as_problem
 from pcopy.fsio.source import status_of
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.files.existing import look
+from pcopy.tasks.files.existing import status_or_none
 
 
-def let_us_in(parent: int, name: bytes, present: os.stat_result) -> None:
+def grant_owner_access(parent: int, name: bytes, present: os.stat_result) -> None:
     """Add missing owner permissions (0700) to the existing directory ``name``, if this process owns it.
 
     The mode is changed through a descriptor, so that a symbolic link that is swapped in cannot redirect the change.
@@ -31,15 +31,15 @@ def let_us_in(parent: int, name: bytes, present: os.stat_result) -> None:
         parent: descriptor of the directory that contains ``name``.
         present: status of ``name``.
     """
-    if present.st_mode & 0o700 == 0o700 or capable(CAP_DAC_OVERRIDE) or present.st_uid != os.geteuid():
+    if present.st_mode & 0o700 == 0o700 or has_capability(CAP_DAC_OVERRIDE) or present.st_uid != os.geteuid():
         return
-    with held_open(open_node(parent, name, on_source=False)) as node:
+    with closed_at_end(open_without_access(parent, name, on_source=False)) as node:
         status = status_of(node)
         if stat.S_ISDIR(status.st_mode):
-            open_up(handle_of(node), status)
+            grant_owner_access_to_open(path_of_descriptor(node), status)
 
 
-def open_up(target: int | bytes, status: os.stat_result) -> None:
+def grant_owner_access_to_open(target: int | bytes, status: os.stat_result) -> None:
     """Add missing owner permissions (0700) to an open target directory, if this process owns it; raise ``Problem`` on
     failure.
 
@@ -49,24 +49,24 @@ def open_up(target: int | bytes, status: os.stat_result) -> None:
         target: descriptor of the directory, or a path that leads to it.
         status: status of the directory.
     """
-    if capable(CAP_DAC_OVERRIDE) or status.st_uid != os.geteuid():
+    if has_capability(CAP_DAC_OVERRIDE) or status.st_uid != os.geteuid():
         return
-    with failing("chmod"):
+    with as_problem("chmod"):
         os.chmod(target, stat.S_IMODE(status.st_mode) | 0o700)
 
 
-def let_us_into(rank: Rank, place: Place) -> None:
+def regrant_owner_access(rank: Rank, place: Place) -> None:
     """Add missing owner permissions to a target directory that was already finished and must be written again.
 
     Raise ``Problem`` if its mode cannot be changed, or the directory above it cannot be opened.
     """
-    path = rank.below_target(place.root, place.path)
-    if capable(CAP_DAC_OVERRIDE) or not path:
+    path = rank.path_below_target(place.root, place.path)
+    if has_capability(CAP_DAC_OVERRIDE) or not path:
         return
     targets = rank.targets[place.root]
     above, _, name = path.rpartition(b"/")
     parent = targets.open(above)
-    present = look(parent, name)
+    present = status_or_none(parent, name)
     if present is not None and stat.S_ISDIR(present.st_mode):
-        let_us_in(parent, name, present)
-        targets.forget(path)
+        grant_owner_access(parent, name, present)
+        targets.discard(path)

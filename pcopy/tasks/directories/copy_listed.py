@@ -15,32 +15,32 @@ from collections.abc import Iterator
 from mmap import ACCESS_READ, mmap
 from typing import BinaryIO
 
-from pcopy.engine.ticket import Stepwise
-from pcopy.errors import Refused
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.errors import RequestRefused
 from pcopy.fsio.kernel.columns import pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import source_status
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.kind import Steps, TaskKind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
-from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.selected import Selected
-from pcopy.tasks.base.values import NOWHERE, Place
-from pcopy.tasks.directories.finish_dir import FinishDir, finish_again
-from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, note_device, to_be_finished
-from pcopy.text import shown
-from pcopy.walk.listing import NAMES_AT_ONCE
+from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.base.selected import JobFilter
+from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.tasks.directories.finish_dir import FinishDir, spawn_finish_once
+from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, ensure_device_synced, schedule_finish
+from pcopy.text import printable_path
+from pcopy.walk.listing import NAMES_PER_BATCH
 
-LONG = 0.05
+SLICE_SECONDS = 0.05
 """Seconds after which the task ends, and the rest of the list becomes a new task behind the rank's other tasks."""
 
-_BLOCK = 1 << 16
+_READ_BYTES = 1 << 16
 """Bytes of the list that one read(2) returns at most."""
 
 
-class CopyListed(Kind, code=23, doing="going through the list of", is_note=False):
+class CopyListedPaths(TaskKind, code=23, doing="going through the list of", is_note=False):
     """Reads the list from the byte offset ``start`` on and spawns tasks for the listed paths of one root.
 
     Fields:
@@ -60,53 +60,53 @@ class CopyListed(Kind, code=23, doing="going through the list of", is_note=False
     root: int
     start: int = 0
     end: int = -1
-    above: tuple[Place, ...] = ()
-    last: bytes = b""
-    whole: bytes | None = None
-    left_out: bytes | None = None
-    counted: bytes | None = None
+    entered: tuple[Place, ...] = ()
+    last_path: bytes = b""
+    copied_whole: bytes | None = None
+    without_contents: bytes | None = None
+    counted_down_to: bytes | None = None
 
-    def about(self) -> tuple[Place, bytes]:
-        return Place(self.root, b"", NOWHERE, NOWHERE, False, False), b""
+    def subject(self) -> tuple[Place, bytes]:
+        return Place(self.root, b"", NO_DIRECTORY, NO_DIRECTORY, False, False), b""
 
-    def home(self, ranks: int) -> int:
+    def assigned_rank(self, ranks: int) -> int:
         return 0
 
-    def places(self) -> Iterator[Place]:
+    def contained_places(self) -> Iterator[Place]:
         """Return no directories: those in ``above`` are only entered, not copied by this task."""
         return iter(())
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Process paths of the list until ``LONG`` seconds have passed or the rank stops, then spawn a task for the
         rest.
         """
-        walk = _Walk(rank, result, self)
-        deadline, after = time.monotonic() + LONG, self.start
+        walk = _ListWalk(rank, result, self)
+        deadline, after = time.monotonic() + SLICE_SECONDS, self.start
         try:
-            for offset, path in rank.own(ListedPaths).read(self.start, self.end):
+            for offset, path in rank.instance(PathList).paths_between(self.start, self.end):
                 if rank.stop_reason is not None or (after > self.start and time.monotonic() > deadline):
-                    result.spawn(walk.rest(offset))
+                    result.spawn(walk.continuation(offset))
                     break
                 end = offset + len(path) + 1
-                yield from walk.take(path, (offset, end))
+                yield from walk.process_path(path, (offset, end))
                 after = end
             else:
-                if self.end < 0 and not walk.is_all:
+                if self.end < 0 and not walk.copies_all:
                     result.count(counts.UNSCANNED, -1)
         except OSError as error:
             rank.stop(f"the list of --files-from cannot be read: {error.strerror}")
-            result.spawn(walk.rest(after))
-        walk.hand_over()
+            result.spawn(walk.continuation(after))
+        walk.spawn_pending()
 
 
-class ListedPaths:
+class PathList:
     """The open list of paths, one per rank."""
 
     def __init__(self, rank: Rank) -> None:
         self._path = rank.job.listed
         self._file: BinaryIO | None = None
 
-    def read(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
+    def paths_between(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
         """Yield each path of the list with its byte offset, in their order; raise ``OSError`` if reading fails.
 
         Args:
@@ -114,10 +114,10 @@ class ListedPaths:
             end: byte offset at which to stop; -1 reads to the end of the list.
         """
         if self._file is None:
-            self._file = _opened(self._path)  # ``close`` closes it at the end of the job
+            self._file = _open_list(self._path)  # ``close`` closes it at the end of the job
         self._file.seek(start)
         offset, rest = start, b""
-        while block := self._file.read(_BLOCK):
+        while block := self._file.read(_READ_BYTES):
             *paths, rest = (rest + block).split(b"\0")
             for path in paths:
                 if 0 <= end <= offset:
@@ -125,20 +125,20 @@ class ListedPaths:
                 yield offset, path
                 offset += len(path) + 1
 
-    def names(self, path: bytes) -> bool:
+    def covers(self, path: bytes) -> bool:
         """Return True if ``path``, or a directory above it, is in the list; raise ``OSError`` if the list cannot be
         read.
         """
         parts = path.split(b"/")
-        with _opened(self._path) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
-            return any(_has(text, parts[:depth]) for depth in range(len(parts) + 1))
+        with _open_list(self._path) as file, mmap(file.fileno(), 0, access=ACCESS_READ) as text:
+            return any(_contains_path(text, parts[:depth]) for depth in range(len(parts) + 1))
 
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
 
 
-def _opened(path: bytes) -> BinaryIO:
+def _open_list(path: bytes) -> BinaryIO:
     """Open the list and return the file; raise ``OSError``.
 
     The list is an unnamed file that this process inherited (/proc/self/fd/N), or a file in the job's directory.
@@ -150,11 +150,11 @@ def _opened(path: bytes) -> BinaryIO:
     try:
         with opened_file(path) as file:
             return open(os.dup(file.fileno()), "rb")
-    except Refused as refused:
+    except RequestRefused as refused:
         raise OSError(errno.EPERM, str(refused)) from None
 
 
-def _has(text: mmap, parts: list[bytes]) -> bool:
+def _contains_path(text: mmap, parts: list[bytes]) -> bool:
     """Return True if the path with these components is in the list, which is sorted by components (binary search)."""
     low, high = 0, len(text)
     while low < high:
@@ -167,119 +167,123 @@ def _has(text: mmap, parts: list[bytes]) -> bool:
     return False
 
 
-class _Walk:
+class _ListWalk:
     """The position in the source tree to which the paths of the list have led so far."""
 
-    def __init__(self, rank: Rank, result: Result, task: CopyListed) -> None:
+    def __init__(self, rank: Rank, result: TaskResult, task: CopyListedPaths) -> None:
         self._rank = rank
         self._result = result
         self._task = task
-        self._is_again = task.end >= 0
+        self._is_retry = task.end >= 0
         """True if the path has failed before. It has then been counted as found already."""
-        self.above = [*task.above]
-        self.whole = task.whole
-        self.is_all = task.whole == b""
+        self.entered = [*task.entered]
+        self.copied_whole = task.copied_whole
+        self.copies_all = task.copied_whole == b""
         """True if SRC itself is listed. Another task (``ScanDir``) copies everything then."""
-        self._names: list[bytes] = []
+        self._pending_names: list[bytes] = []
         """Listed names in the last directory of ``above`` for which no task has been spawned yet."""
-        self._last = task.last
-        self._closed: tuple[bytes, Problem | None] | None = None if task.left_out is None else (task.left_out, None)
+        self._last_path = task.last_path
+        self._blocked: tuple[bytes, Problem | None] | None = (
+            None if task.without_contents is None else (task.without_contents, None)
+        )
         """The directory below which nothing is copied, and why: the problem that was met, or None if the directory is
         excluded or an existing item is kept in its place.
         """
         self._is_excluded = False
-        self._left_out = task.left_out
-        self._counted = task.counted
+        self._without_contents = task.without_contents
+        self._counted_down_to = task.counted_down_to
 
-    def rest(self, offset: int) -> CopyListed:
+    def continuation(self, offset: int) -> CopyListedPaths:
         """Return a task that continues the list at byte ``offset``."""
-        task = self._task._replace(start=offset, above=tuple(self.above), last=self._last, whole=self.whole)
-        return task._replace(left_out=self._left_out, counted=self._counted)
+        task = self._task._replace(
+            start=offset, entered=tuple(self.entered), last_path=self._last_path, copied_whole=self.copied_whole
+        )
+        return task._replace(without_contents=self._without_contents, counted_down_to=self._counted_down_to)
 
-    def take(self, path: bytes, span: tuple[int, int]) -> Steps:
+    def process_path(self, path: bytes, span: tuple[int, int]) -> Steps:
         """Process one path of the list: spawn a task for it, gather its name, skip it, or count it as failed.
 
         Args:
             path: the listed path, relative to SRC.
             span: byte offsets at which the path begins and ends in the list.
         """
-        if self.whole is not None and _is_below(path, self.whole):
+        if self.copied_whole is not None and _is_at_or_below(path, self.copied_whole):
             return
         if not path:
-            self._copy_all()
+            self._spawn_whole_copy()
             return
-        if self._last and _is_below(path, self._last) and self._is_directory(self._last):
-            self.whole = self._last
+        if self._last_path and _is_at_or_below(path, self._last_path) and self._is_directory(self._last_path):
+            self.copied_whole = self._last_path
             return
         parent, _, name = path.rpartition(b"/")
-        yield from self._go_to(parent)
-        if self._closed is not None:
-            self._leave_out(path, span)
+        yield from self._enter_down_to(parent)
+        if self._blocked is not None:
+            self._count_blocked_path(path, span)
             return
-        self._names.append(name)
-        self._last = path
-        if len(self._names) >= NAMES_AT_ONCE:
-            self.hand_over()
+        self._pending_names.append(name)
+        self._last_path = path
+        if len(self._pending_names) >= NAMES_PER_BATCH:
+            self.spawn_pending()
             yield None
 
-    def _copy_all(self) -> None:
+    def _spawn_whole_copy(self) -> None:
         """Spawn the task that copies SRC with everything below it."""
         root = self._task.root
         top = self._rank.sources[root].identity(b"")
         self._result.spawn(ScanDir(root, b"", top, None), SCAN_COST, expands=True)
-        self.whole, self.is_all = b"", True
+        self.copied_whole, self.copies_all = b"", True
 
     def _is_directory(self, path: bytes) -> bool:
         """Return True if the listed ``path`` is a directory, or cannot be examined now: a retry may
         find a directory.
         """
         parent, _, name = path.rpartition(b"/")
-        if not self.above or self.above[-1].path != parent:
+        if not self.entered or self.entered[-1].path != parent:
             return True
         try:
-            directory = self._rank.open_source(self.above[-1])
+            directory = self._rank.open_source(self.entered[-1])
             status = source_status(directory, name, follow=self._rank.options.dereference)
         except Problem:
             return True
         return stat.S_ISDIR(status.st_mode)
 
-    def hand_over(self) -> None:
+    def spawn_pending(self) -> None:
         """Spawn a task for the gathered names of the current directory, if there are any."""
-        if self._names:
-            task = ScanNames(self.above[-1], pack_names(self._names), int(self._is_again))
-            self._result.spawn(task, len(self._names) * CALL_COST, expands=True)
-            self._names.clear()
+        if self._pending_names:
+            task = ScanNames(self.entered[-1], pack_names(self._pending_names), int(self._is_retry))
+            self._result.spawn(task, len(self._pending_names) * CALL_COST, expands=True)
+            self._pending_names.clear()
 
-    def _go_to(self, path: bytes) -> Steps:
+    def _enter_down_to(self, path: bytes) -> Steps:
         """Enter the directories down to ``path``, or down to the first one that cannot be entered (see ``_closed``)."""
-        if self._closed is not None and not _is_below(path, self._closed[0]):
-            self._closed = None
-        if not self.above or self.above[-1].path != path:
-            self.hand_over()
-        while self.above and not _is_below(path, self.above[-1].path):
-            self.above.pop()
-        while self._closed is None and not (self.above and self.above[-1].path == path):
-            yield from self._enter(path)
+        if self._blocked is not None and not _is_at_or_below(path, self._blocked[0]):
+            self._blocked = None
+        if not self.entered or self.entered[-1].path != path:
+            self.spawn_pending()
+        while self.entered and not _is_at_or_below(path, self.entered[-1].path):
+            self.entered.pop()
+        while self._blocked is None and not (self.entered and self.entered[-1].path == path):
+            yield from self._enter_next(path)
 
-    def _enter(self, path: bytes) -> Steps:
+    def _enter_next(self, path: bytes) -> Steps:
         """Enter the next directory on the way to ``path``. On failure or exclusion set ``_closed`` instead."""
-        parent = self.above[-1] if self.above else None
-        inner = _next(parent.path if parent else None, path)
-        if inner and not self._rank.own(Selected).takes_directory(inner):
-            self._closed, self._is_excluded = (inner, None), True
+        parent = self.entered[-1] if self.entered else None
+        inner = _next_directory(parent.path if parent else None, path)
+        if inner and not self._rank.instance(JobFilter).selects_directory(inner):
+            self._blocked, self._is_excluded = (inner, None), True
             return
         self._is_excluded = False
         try:
-            place = yield from self._entered(inner, parent)
+            place = yield from self._create_directory(inner, parent)
         except Problem as problem:
-            self._closed = inner, self._explained(problem, inner, parent)
+            self._blocked = inner, self._explained_problem(problem, inner, parent)
             return
         if place is None:
-            self._closed, self._left_out = (inner, None), inner
+            self._blocked, self._without_contents = (inner, None), inner
         else:
-            self.above.append(place)
+            self.entered.append(place)
 
-    def _explained(self, problem: Problem, path: bytes, parent: Place | None) -> Problem:
+    def _explained_problem(self, problem: Problem, path: bytes, parent: Place | None) -> Problem:
         """Return ``problem`` with a clearer text if a symbolic link stands where a directory was expected; else
         ``problem`` itself.
         """
@@ -291,62 +295,62 @@ class _Walk:
             return problem
         if not stat.S_ISLNK(status.st_mode):
             return problem
-        text = f"{shown(path)} is a symbolic link, which only -L follows"
+        text = f"{printable_path(path)} is a symbolic link, which only -L follows"
         return Problem(problem.operation, problem.errno, on_source=True, text=text)
 
-    def _entered(self, path: bytes, parent: Place | None) -> Stepwise[Place | None]:
+    def _create_directory(self, path: bytes, parent: Place | None) -> TicketGenerator[Place | None]:
         """Create the target of the directory ``path`` and spawn the task that finishes it.
 
         Return its ``Place``, or None if nothing in it is copied (an existing item is kept, or ``--one-file-system``
         excludes it). Raise ``Problem`` if the source cannot be opened or the target cannot be created.
         """
         rank, result, root = self._rank, self._result, self._task.root
-        identity = NOWHERE if parent else rank.sources[root].identity(b"")
-        scan = ScanDir(root, path, identity, parent).as_mounted(rank)
-        begun = yield from scan.begin(rank, result, made=False, lists=False)
+        identity = NO_DIRECTORY if parent else rank.sources[root].identity(b"")
+        scan = ScanDir(root, path, identity, parent).with_mounted_identity(rank)
+        begun = yield from scan.open_and_create(rank, result, is_target_new=False, should_list=False)
         if begun is None:
             return None
         place = begun.place
-        if self._counted is not None and _is_below(self._counted, path):
-            finish_again(rank, result, place, result.phase)
+        if self._counted_down_to is not None and _is_at_or_below(self._counted_down_to, path):
+            spawn_finish_once(rank, result, place, result.phase)
         else:
-            self._counted = path
+            self._counted_down_to = path
             if parent:
                 result.count(counts.FOUND, 1, place)
-            result.found_directory(place)
-            note_device(rank, result, place)
+            result.collect_directory_entry(place)
+            ensure_device_synced(rank, result, place)
             finish = FinishDir(place, begun.attributes, True, -1, action=begun.action)
-            to_be_finished(rank, result, finish, lambda result, task: result.spawn(task, phase=Phase.FINISH))
-        return None if scan.is_left_out(rank) else place
+            schedule_finish(rank, result, finish, lambda result, task: result.spawn(task, phase=Phase.FINISH))
+        return None if scan.is_excluded_mount_point(rank) else place
 
-    def _leave_out(self, path: bytes, span: tuple[int, int]) -> None:
+    def _count_blocked_path(self, path: bytes, span: tuple[int, int]) -> None:
         """Count the listed ``path``, which lies below a directory that was not entered, as skipped, or as failed with
         the problem of that directory.
         """
-        assert self._closed is not None
+        assert self._blocked is not None
         parent, _, name = path.rpartition(b"/")
-        problem, place = self._closed[1], Place(self._task.root, parent, NOWHERE, NOWHERE, False, False)
-        self._result.count(counts.FOUND, 0 if self._is_again else 1, place)
+        problem, place = self._blocked[1], Place(self._task.root, parent, NO_DIRECTORY, NO_DIRECTORY, False, False)
+        self._result.count(counts.FOUND, 0 if self._is_retry else 1, place)
         if problem is None:
             self._result.count(counts.SKIPPED, 1, place)
             self._result.count(counts.EXCLUDED, int(self._is_excluded), place)
-            self._result.items.did(Action.SKIP, place, name, b"")
+            self._result.item_recorder.record(Action.SKIP, place, name, b"")
         else:
             start, end = span
-            if self._counted is None:  # SRC itself could not be entered: it fails, too
+            if self._counted_down_to is None:  # SRC itself could not be entered: it fails, too
                 top = place._replace(path=b"")
-                self._result.fail(top, b"", problem, retry=Tried.WITH_ANOTHER)
-            again = CopyListed(self._task.root, start, end, counted=self._counted)
+                self._result.fail(top, b"", problem, retry=RetryMode.BY_OTHER_TASK)
+            again = CopyListedPaths(self._task.root, start, end, counted_down_to=self._counted_down_to)
             self._result.fail(place, name, problem, retry=again)
-            self._counted, self._last = parent, path
+            self._counted_down_to, self._last_path = parent, path
 
 
-def _is_below(path: bytes, directory: bytes) -> bool:
+def _is_at_or_below(path: bytes, directory: bytes) -> bool:
     """Return True if ``path`` is ``directory`` itself or lies below it."""
     return not directory or path == directory or path.startswith(directory + b"/")
 
 
-def _next(above: bytes | None, path: bytes) -> bytes:
+def _next_directory(above: bytes | None, path: bytes) -> bytes:
     """Return the path of the directory that is one level below ``above`` on the way to ``path``.
 
     If ``above`` is None, the result is the top directory itself (``b""``).

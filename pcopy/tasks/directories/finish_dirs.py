@@ -5,28 +5,28 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 
-from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.attributes import Attributes, has_common_times
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.attributes import Attributes, are_times_portable
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import INODE, Code, Rows, pack_names, unpack_names
-from pcopy.fsio.kernel.directory_batches import DRESSED, Common, Finish
+from pcopy.fsio.kernel.columns import INODE, RowCode, Rows, pack_names, unpack_names
+from pcopy.fsio.kernel.directory_batches import DIRECTORY_METADATA_COLUMNS, DirectoryBatchSettings, FinishDirectories
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.siblings import OfSiblings
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.siblings import SiblingsTask
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
-from pcopy.tasks.directories.plain import open_plain
+from pcopy.tasks.directories.plain import open_target_for_batch
 
-_ACTION = 2
+_ACTION_SHIFT = 2
 """Bit offset of the ``Action`` in the state of a directory; lower bits are flags."""
 
 
-class FinishDirs(OfSiblings, code=9, doing="finishing directories in", is_note=False):
+class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note=False):
     """As ``FinishDir``, for the sub-directories ``names`` of ``place``; each of them counts as copied.
 
     One column per field, with one row per name:
@@ -44,9 +44,9 @@ class FinishDirs(OfSiblings, code=9, doing="finishing directories in", is_note=F
     states: bytes
     attributes: bytes
 
-    def chosen(self, rows: Sequence[int]) -> FinishDirs:
+    def subset(self, rows: Sequence[int]) -> FinishDirs:
         """Return the same task for these ``rows`` only."""
-        names, number = unpack_names(self.names), self.items
+        names, number = unpack_names(self.names), self.item_count
         sources, targets = unpack_numbers(self.sources), unpack_numbers(self.targets)
         return FinishDirs(
             self.place,
@@ -55,15 +55,19 @@ class FinishDirs(OfSiblings, code=9, doing="finishing directories in", is_note=F
             pack_numbers([targets[row] for row in rows]),
             tuple(self.marks[row] for row in rows),
             bytes(self.states[row] for row in rows),
-            Rows.unpacked(self.attributes, number, DRESSED).chosen(rows).packed(),
+            Rows.unpacked(self.attributes, number, DIRECTORY_METADATA_COLUMNS).selected(rows).packed(),
         )
 
-    def each(self) -> list[FinishDir]:
+    def single_tasks(self) -> list[FinishDir]:
         """Return one ``FinishDir`` for each row."""
         columns = unpack_names(self.names), unpack_numbers(self.sources), unpack_numbers(self.targets), self.marks
-        rows = Rows.unpacked(self.attributes, self.items, DRESSED)
+        rows = Rows.unpacked(self.attributes, self.item_count, DIRECTORY_METADATA_COLUMNS)
         dressed = zip(rows.mode, rows.uid, rows.gid, rows.atime, rows.mtime, strict=True)
-        parent, source_mount, target_mount = self.place, self.place.source_id.mount, self.place.target_id.mount
+        parent, source_mount, target_mount = (
+            self.place,
+            self.place.source_id.mount_code,
+            self.place.target_id.mount_code,
+        )
         finishes = []
         for name, source, target, mark, state, fields in zip(*columns, self.states, dressed, strict=True):
             place = Place(
@@ -73,55 +77,55 @@ class FinishDirs(OfSiblings, code=9, doing="finishing directories in", is_note=F
                 Identity(target_mount, target, mark),
                 bool(state & 1),
                 bool(state & 2),
-                parent.since,
+                parent.first_run,
             )
-            finishes.append(FinishDir(place, Attributes(*fields), True, -1, action=state >> _ACTION))
+            finishes.append(FinishDir(place, Attributes(*fields), True, -1, action=state >> _ACTION_SHIFT))
         return finishes
 
-    def held(self) -> Iterator[FinishDir]:
-        return iter(self.each())
+    def packed_tasks(self) -> Iterator[FinishDir]:
+        return iter(self.single_tasks())
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Finish the directories in one batch of the backend; those that the backend cannot finish
         are done one by one.
         """
-        codes = yield from self._finish_plain(rank)
-        done = codes.count(Code.DONE)
-        if done == self.items and not (rank.job.began or result.items.is_wanted):
+        codes = yield from self._finish_in_batch(rank)
+        done = codes.count(RowCode.DONE)
+        if done == self.item_count and not (rank.job.began or result.item_recorder.is_recording):
             result.count(counts.DIRECTORIES, done)
             return
         place = self.place
         above = place.path + b"/" if place.path else b""
-        slow = {} if done == self.items else dict(enumerate(self.each()))
+        slow = {} if done == self.item_count else dict(enumerate(self.single_tasks()))
         for row, name in enumerate(unpack_names(self.names)):
-            result.turn_to((place.root, above + name))
-            if codes[row] == Code.DONE:
+            result.set_current_directory((place.root, above + name))
+            if codes[row] == RowCode.DONE:
                 result.count(counts.DIRECTORIES)
-                result.items.did(Action(self.states[row] >> _ACTION), place, name, DIRECTORY)
+                result.item_recorder.record(Action(self.states[row] >> _ACTION_SHIFT), place, name, DIRECTORY)
             else:
                 yield from slow[row].run(rank, result)
                 yield None
-        result.turn_back()
+        result.reset_current_directory()
 
-    def _finish_plain(self, rank: Rank) -> Stepwise[bytes]:
-        """Finish as many directories as possible in one batch; return the ``Code`` of each row (0
+    def _finish_in_batch(self, rank: Rank) -> TicketGenerator[bytes]:
+        """Finish as many directories as possible in one batch; return the ``RowCode`` of each row (0
         if nothing was done).
         """
-        place, number = self.place, self.items
-        target = open_plain(rank, place, unpack_names(self.names))
+        place, number = self.place, self.item_count
+        target = open_target_for_batch(rank, place, unpack_names(self.names))
         if target is None:
             return bytes(number)
-        rows = Rows.unpacked(self.attributes, number, DRESSED)
+        rows = Rows.unpacked(self.attributes, number, DIRECTORY_METADATA_COLUMNS)
         rows.mask |= INODE
         rows.inode = unpack_numbers(self.targets)
         fresh = bytes(state & 1 for state in self.states)
-        common = Common(*rank.devices(place))
-        batch = Finish(target, self.names, rows, self.marks, fresh, common)
-        finished = yield from rank.done(batch)
+        common = DirectoryBatchSettings(*rank.source_and_target_device(place))
+        batch = FinishDirectories(target, self.names, rows, self.marks, fresh, common)
+        finished = yield from rank.execute(batch)
         return bytes(finished.verdicts.codes)
 
 
-class Finishes:
+class FinishCollector:
     """Collects directories of ``place`` that are to be finished, and spawns one task for them."""
 
     def __init__(self, place: Place) -> None:
@@ -131,30 +135,30 @@ class Finishes:
         self._targets: list[int] = []
         self._marks: list[bytes] = []
         self._states = bytearray()
-        self._rows = Rows(0, DRESSED)
+        self._rows = Rows(0, DIRECTORY_METADATA_COLUMNS)
 
-    def add(self, result: Result, finish: FinishDir) -> None:
+    def add(self, result: TaskResult, finish: FinishDir) -> None:
         """Add a directory to the common task; spawn ``finish`` as a task of its own if it does not fit into the
         columns.
         """
         parent, place, attributes = self._place, finish.place, finish.attributes
         above, _, name = place.path.rpartition(b"/")
-        mounts = place.source_id.mount, place.target_id.mount
+        mounts = place.source_id.mount_code, place.target_id.mount_code
         if (
             attributes is None
             or attributes.xattrs
             or attributes.unread
-            or not has_common_times(attributes.atime, attributes.mtime)
-            or (finish.counted, finish.entries, finish.again) != (True, -1, False)
-            or (above, *mounts) != (parent.path, parent.source_id.mount, parent.target_id.mount)
-            or place.since != parent.since
+            or not are_times_portable(attributes.atime, attributes.mtime)
+            or (finish.counts_as_copied, finish.source_entries, finish.is_again) != (True, -1, False)
+            or (above, *mounts) != (parent.path, parent.source_id.mount_code, parent.target_id.mount_code)
+            or place.first_run != parent.first_run
         ):
             result.spawn(finish, phase=Phase.FINISH)
             return
-        state = place.fresh + 2 * place.inherits + (finish.action << _ACTION)
-        self.add_plain(name, place.source_id.inode, place.target_id, attributes, state)
+        state = place.is_new + 2 * place.inherits_acl + (finish.action << _ACTION_SHIFT)
+        self.add_row(name, place.source_id.inode, place.target_id, attributes, state)
 
-    def add_plain(self, name: bytes, source: int, target: Identity, attributes: Attributes, state: int) -> None:
+    def add_row(self, name: bytes, source: int, target: Identity, attributes: Attributes, state: int) -> None:
         """Add a directory of ``place`` whose times every file system can store; ``state`` as in ``FinishDirs``."""
         self._names.append(name)
         self._sources.append(source)
@@ -167,9 +171,9 @@ class Finishes:
         rows.gid.append(attributes.gid)
         rows.atime.append(attributes.atime)
         rows.mtime.append(attributes.mtime)
-        rows.number += 1
+        rows.row_count += 1
 
-    def spawn(self, result: Result) -> None:
+    def spawn(self, result: TaskResult) -> None:
         """Spawn one task for all directories that were added."""
         if not self._names:
             return

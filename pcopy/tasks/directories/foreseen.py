@@ -16,12 +16,12 @@ from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import NOWHERE, UNMADE, Place
-from pcopy.tasks.files.existing import Existing, look
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import NO_DIRECTORY, NOT_CREATED, Place
+from pcopy.tasks.files.existing import ExistingItem, status_or_none
 
 
-class Scan(Protocol):
+class ScanFields(Protocol):
     """The fields of ``ScanDir`` that this module needs."""
 
     @property
@@ -36,59 +36,59 @@ class Scan(Protocol):
     def since(self) -> tuple[int, int]: ...
 
 
-def action_of(task: Scan, rank: Rank, attributes: Attributes) -> Action:
+def foreseen_action(task: ScanFields, rank: Rank, attributes: Attributes) -> Action:
     """Return the ``Action`` to report for a directory whose source has these ``attributes``; raise ``Problem``."""
-    if task.parent is not None and task.parent.target_id == UNMADE:
+    if task.parent is not None and task.parent.target_id == NOT_CREATED:
         return Action.COPY
-    present = _present(task, rank)
+    present = _existing_item(task, rank)
     if present is not None and not stat.S_ISDIR(present.status.st_mode):
         return Action.REPLACE
-    path = rank.below_target(task.root, task.path)
+    path = rank.path_below_target(task.root, task.path)
     if path and present is None:
         return Action.COPY
-    from pcopy.fsio.mending import lacking
+    from pcopy.fsio.mending import metadata_difference
 
     options = rank.options
     try:
         target = rank.targets[task.root].open(path)
-        lacks = lacking(target, status_of(target), attributes, options.preserve, options.modify_window)
+        lacks = metadata_difference(target, status_of(target), attributes, options.preserve, options.modify_window)
     except Problem:  # the task that needs the directory meets it again and reports it
         return Action.META
-    return Action.META if lacks.is_needed else Action.SKIP
+    return Action.META if lacks.is_update_needed else Action.SKIP
 
 
-def _present(task: Scan, rank: Rank) -> Existing | None:
+def _existing_item(task: ScanFields, rank: Rank) -> ExistingItem | None:
     """Return the existing item with the name of the target directory, or None; always None for DST itself. Raise
     ``Problem``.
     """
-    path = rank.below_target(task.root, task.path)
+    path = rank.path_below_target(task.root, task.path)
     if not path:
         return None
     name = path.rpartition(b"/")[2]
-    parent = rank.open_above(task.parent, task.root)
-    parent_place = task.parent or Place(task.root, b"", task.source_id, NOWHERE, False, False)
-    status = look(parent, name)
-    return None if status is None else Existing(rank, parent_place, parent, name, status)
+    parent = rank.open_parent(task.parent, task.root)
+    parent_place = task.parent or Place(task.root, b"", task.source_id, NO_DIRECTORY, False, False)
+    status = status_or_none(parent, name)
+    return None if status is None else ExistingItem(rank, parent_place, parent, name, status)
 
 
-def target_of(task: Scan, rank: Rank, source: os.stat_result, action: Action) -> Place | None:
+def foreseen_target(task: ScanFields, rank: Rank, source: os.stat_result, action: Action) -> Place | None:
     """Return the target ``Place`` of a directory in a dry run; raise ``Problem``.
 
-    The place is the existing directory, or one with the identity ``UNMADE`` if the job would create it. Return None if
-    another existing item would be kept instead.
+    The place is the existing directory, or one with the identity ``NOT_CREATED`` if the job would create it. Return
+    None if another existing item would be kept instead.
     """
     if action == Action.REPLACE:
-        present = _present(task, rank)
-        if present is not None and not present.may_replace(source):
+        present = _existing_item(task, rank)
+        if present is not None and not present.may_be_replaced(source):
             return None
     if action in (Action.COPY, Action.REPLACE):
-        return Place(task.root, task.path, task.source_id, UNMADE, True, False, task.since)
-    path, targets = rank.below_target(task.root, task.path), rank.targets[task.root]
+        return Place(task.root, task.path, task.source_id, NOT_CREATED, True, False, task.since)
+    path, targets = rank.path_below_target(task.root, task.path), rank.targets[task.root]
     targets.open(path)
     return Place(task.root, task.path, task.source_id, targets.identity(path), False, False, task.since)
 
 
-def foresee_finish(result: Result, place: Place, action: int) -> None:
+def count_foreseen_finish(result: TaskResult, place: Place, action: int) -> None:
     """Count and report, in a dry run, that the job would finish the directory."""
     result.count(counts.DIRECTORIES, 1, place)
-    result.items.did(Action(action), place, b"", DIRECTORY)
+    result.item_recorder.record(Action(action), place, b"", DIRECTORY)

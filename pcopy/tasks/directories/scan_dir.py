@@ -15,47 +15,47 @@ import time
 from collections.abc import Callable, Iterator
 
 from pcopy.engine.task import Task
-from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.attributes import Attributes, Handle, drop_inherited_acls, may_inherit_acl, read_attributes
-from pcopy.fsio.identity import Identity, birth_of
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.attributes import Attributes, Handle, can_inherit_acl, read_attributes, remove_inherited_directory_acls
+from pcopy.fsio.identity import Identity, birth_time
 from pcopy.fsio.kernel.columns import unpack_names
-from pcopy.fsio.layout import inherited
-from pcopy.fsio.nodes import handle_of
-from pcopy.fsio.patience import INTERRUPTED, patiently
-from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, capable
-from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.layout import inherited_layout_message
+from pcopy.fsio.nodes import path_of_descriptor
+from pcopy.fsio.patience import NOTHING_DONE_ERRNOS, with_retries
+from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, has_capability
+from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.source import status_of
 from pcopy.named import NamedTuple
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.dividing import Paces
-from pcopy.tasks.base.kind import Divisible, Gone, Kind, Left, Steps
+from pcopy.tasks.base.dividing import ItemDurations
+from pcopy.tasks.base.kind import DivisibleTask, LeftoverLocation, MissingDirectories, Steps, TaskKind
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.rank import CALL_COST, Rank, is_since
-from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.values import NOWHERE, Place
-from pcopy.tasks.directories.access import let_us_in, open_up
-from pcopy.tasks.directories.finish_dir import FinishDir, SealDir, directory_failed, finish_again
-from pcopy.tasks.directories.sync_files import FileSystems, SyncFiles
-from pcopy.tasks.files.existing import Existing, look, looked_at_again, owners
-from pcopy.tasks.files.layouts import layout_at
-from pcopy.walk.listing import NAMES_AT_ONCE, Listing, NamesSpool, begin_list, spread
-from pcopy.walk.visitor import visit
+from pcopy.tasks.base.rank import CALL_COST, Rank, is_since_earlier_run
+from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.tasks.directories.access import grant_owner_access, grant_owner_access_to_open
+from pcopy.tasks.directories.finish_dir import FinishDir, SealDirNote, report_failed_directory, spawn_finish_once
+from pcopy.tasks.directories.sync_files import SyncFileSystems, TargetFileSystems
+from pcopy.tasks.files.existing import ExistingItem, owner_columns, status_or_none, with_current_acl
+from pcopy.tasks.files.layouts import target_layout
+from pcopy.walk.listing import NAMES_PER_BATCH, DirectoryListing, NameQueue, list_directory, spool_names
+from pcopy.walk.visitor import stat_and_visit
 
-IN_PLACE = 64
+MAX_NAMES_IN_SCAN = 64
 """Number of names up to which the task that lists a directory also stats them. More names become tasks that other ranks
 may take, unless they can be statted quickly.
 """
 
-OF_DIRECTORY = 3
+OPERATIONS_PER_DIRECTORY = 3
 """Metadata operations that one scanned directory counts for ``--oplimit``: open, list, and create on the other side."""
 
-FinishLater = Callable[[Result, FinishDir], None]
+FinishLater = Callable[[TaskResult, FinishDir], None]
 """A function that receives the task which sets a directory's metadata once its contents are complete."""
 
 
-class ScanDir(Kind, code=1, doing="scanning", is_note=False):
+class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
     """Creates the target of the directory ``path`` and finds the items in its source.
 
     Fields:
@@ -73,77 +73,79 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
     parent: Place | None
     since: tuple[int, int] = (0, 0)
 
-    effort = 0  # ``scan`` counts the operations itself
+    estimated_operations = 0  # ``scan`` counts the operations itself
 
-    def about(self) -> tuple[Place, bytes]:
-        return self.only_read, b""
+    def subject(self) -> tuple[Place, bytes]:
+        return self.source_place, b""
 
     @property
-    def only_read(self) -> Place:
+    def source_place(self) -> Place:
         """The directory as a ``Place`` without a target."""
-        return Place(self.root, self.path, self.source_id, NOWHERE, False, False)
+        return Place(self.root, self.path, self.source_id, NO_DIRECTORY, False, False)
 
-    def places(self) -> Iterator[Place]:
+    def contained_places(self) -> Iterator[Place]:
         """Yield the directory itself, but not ``parent``, which is only entered."""
-        yield self.only_read
+        yield self.source_place
 
-    def tell(self, task: Task, gone: Gone) -> None:
+    def register_for_resume(self, task: Task, gone: MissingDirectories) -> None:
         if task.phase == Phase.COPY:
             gone.scans()
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         yield from self.scan(rank, result, lambda result, finish: result.spawn(finish, phase=Phase.FINISH))
 
-    def scan(self, rank: Rank, result: Result, finish_later: FinishLater, *, made: bool = False) -> Steps:
-        """Scan the directory: create its target, find its items, and pass the finishing task to ``finish_later``.
+    def scan(self, rank: Rank, result: TaskResult, finish_later: FinishLater, *, is_target_new: bool = False) -> Steps:
+        """Scan the directory: create its target, find its items, and pass the finishing task to ``schedule_finish``.
 
         Args:
             finish_later: receives the ``FinishDir`` of this directory.
             made: True if the target directory has just been created by the caller.
         """
         result.count(counts.UNSCANNED, -1)
-        yield from rank.throttle.spend(operations=OF_DIRECTORY)
+        yield from rank.throttle.charge_and_wait(operations=OPERATIONS_PER_DIRECTORY)
         task = self
         try:
-            task = self.as_mounted(rank)
-            if self.source_id == NOWHERE and task.parent is not None:
-                finish_again(rank, result, task.parent, result.phase)
-            begun = yield from task.begin(rank, result, made=made)
+            task = self.with_mounted_identity(rank)
+            if self.source_id == NO_DIRECTORY and task.parent is not None:
+                spawn_finish_once(rank, result, task.parent, result.phase)
+            begun = yield from task.open_and_create(rank, result, is_target_new=is_target_new)
         except Problem as problem:
             # ESTALE: the source is not the directory that was found, and nothing of it has been copied. The retry
             # therefore accepts any directory with this name.
             is_another = problem.on_source and problem.errno == errno.ESTALE and task.parent is not None
-            retry = task._replace(source_id=NOWHERE) if is_another else task
-            result.fail(self.only_read, b"", problem, retry=retry)
+            retry = task._replace(source_id=NO_DIRECTORY) if is_another else task
+            result.fail(self.source_place, b"", problem, retry=retry)
             return
         if begun is None:
             result.count(counts.SKIPPED)
-            result.items.did(Action.SKIP, self.only_read, b"", DIRECTORY)
+            result.item_recorder.record(Action.SKIP, self.source_place, b"", DIRECTORY)
             return
-        place, is_copied = begun.place, begun.place.target_id != NOWHERE
-        result.found_directory(place)
+        place, is_copied = begun.place, begun.place.target_id != NO_DIRECTORY
+        result.collect_directory_entry(place)
         if is_copied:
-            note_device(rank, result, place)
+            ensure_device_synced(rank, result, place)
         complete, entries = True, begun.listing.number
         try:
-            entries = yield from _look_into(rank, result, begun)
+            entries = yield from _stat_or_spawn_names(rank, result, begun)
         except Problem as problem:  # the remaining names cannot be read
             if is_copied:
                 result.count(counts.DIRECTORIES)
-                directory_failed(result, place, problem)
+                report_failed_directory(result, place, problem)
             else:
-                result.fail(place, b"", problem, retry=Tried.NEVER)
+                result.fail(place, b"", problem, retry=RetryMode.NEVER)
             complete = False
         if is_copied:
-            entries = entries if rank.signs else -1
+            entries = entries if rank.collects_entries else -1
             finish = FinishDir(place, begun.attributes, complete, entries, action=begun.action)
-            to_be_finished(rank, result, finish, finish_later)
+            schedule_finish(rank, result, finish, finish_later)
         elif complete:
             result.count(counts.SKIPPED if rank.job.copies else counts.DIRECTORIES)
             if rank.job.copies:
-                result.items.did(Action.SKIP, place, b"", DIRECTORY)
+                result.item_recorder.record(Action.SKIP, place, b"", DIRECTORY)
 
-    def begin(self, rank: Rank, result: Result, *, made: bool, lists: bool = True) -> Stepwise[_Begun | None]:
+    def open_and_create(
+        self, rank: Rank, result: TaskResult, *, is_target_new: bool, should_list: bool = True
+    ) -> TicketGenerator[_OpenedDirectory | None]:
         """Open the source, start listing it, and create the target unless the directory is only read.
 
         Return None if an existing item is kept in its place and the source need not be read. Raise ``Problem`` if the
@@ -155,35 +157,35 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         """
         source = rank.sources[self.root].open(self.path, self.source_id)
         status = status_of(source, on_source=True)
-        reads = not rank.job.copies or (self.parent is not None and self.parent.target_id == NOWHERE)
-        if not (reads or self.is_left_out(rank)) and rank.is_target(self.root, status):
+        reads = not rank.job.copies or (self.parent is not None and self.parent.target_id == NO_DIRECTORY)
+        if not (reads or self.is_excluded_mount_point(rank)) and rank.is_root_target(self.root, status):
             raise Problem("scan", 0, on_source=True, text="this is the target itself, reached through the source")
         if rank.options.dereference and self.parent is not None:
-            self._check_followed(rank, self.parent, source, status)
+            self._refuse_endless_link(rank, self.parent, source, status)
         handle: Handle = source
-        listing = Listing()
-        if self.is_left_out(rank) or not lists:
-            handle = handle_of(source)  # the descriptor may be O_PATH (search permission only)
+        listing = DirectoryListing()
+        if self.is_excluded_mount_point(rank) or not should_list:
+            handle = path_of_descriptor(source)  # the descriptor may be O_PATH (search permission only)
         else:
             # Listed before the target is created: an unreadable directory leaves no empty copy.
-            listing = yield from begin_list(rank.kernel, source)
+            listing = yield from list_directory(rank.kernel, source)
             if not listing.number:
-                source = handle = self._still_there(rank, source)
+                source = handle = self._reopened_if_removed(rank, source)
         attributes = read_attributes(handle, status, rank.options.preserve)
         action = Action.COPY
-        if result.items.is_wanted and not reads:
-            from pcopy.tasks.directories.foreseen import action_of, target_of
+        if result.item_recorder.is_recording and not reads:
+            from pcopy.tasks.directories.foreseen import foreseen_action, foreseen_target
 
-            action = action_of(self, rank, attributes)
+            action = foreseen_action(self, rank, attributes)
         if rank.options.dry_run and not reads:
-            target = target_of(self, rank, status, action)
+            target = foreseen_target(self, rank, status, action)
         else:
-            target = None if reads else _make_target(self, rank, result, handle, status, made=made)
-        if target is None and not rank.signs and rank.job.copies:
+            target = None if reads else _create_target(self, rank, result, handle, status, is_target_new=is_target_new)
+        if target is None and not rank.collects_entries and rank.job.copies:
             return None
-        return _Begun(target or self.only_read, attributes, source, listing, int(action))
+        return _OpenedDirectory(target or self.source_place, attributes, source, listing, int(action))
 
-    def as_mounted(self, rank: Rank) -> ScanDir:
+    def with_mounted_identity(self, rank: Rank) -> ScanDir:
         """Return the task with the identity of the file system that is mounted there, if it was mounted after the
         directory was found; raise ``Problem``.
 
@@ -196,20 +198,24 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
             return self
         sources = rank.sources[self.root]
         found = sources.identity(self.path)
-        if self.source_id == NOWHERE:  # a resumed job copies whatever directory exists now
+        if self.source_id == NO_DIRECTORY:  # a resumed job copies whatever directory exists now
             above = sources.identity(self.parent.path)
             return self._replace(source_id=found, parent=self.parent._replace(source_id=above))
-        is_mounted = self.path in sources.mounted or found.mount != self.parent.source_id.mount
+        is_mounted = self.path in sources.expected_mounts or found.mount_code != self.parent.source_id.mount_code
         return self._replace(source_id=found) if is_mounted else self
 
-    def is_left_out(self, rank: Rank) -> bool:
+    def is_excluded_mount_point(self, rank: Rank) -> bool:
         """Return True if another file system begins here and ``--one-file-system`` excludes everything but the mount
         point.
         """
         parent = self.parent
-        return rank.options.one_file_system and parent is not None and self.source_id.mount != parent.source_id.mount
+        return (
+            rank.options.one_file_system
+            and parent is not None
+            and self.source_id.mount_code != parent.source_id.mount_code
+        )
 
-    def _still_there(self, rank: Rank, source: int) -> int:
+    def _reopened_if_removed(self, rank: Rank, source: int) -> int:
         """Return a descriptor of the source directory, which was listed as empty; raise ``Problem`` if it no longer
         exists.
 
@@ -218,61 +224,61 @@ class ScanDir(Kind, code=1, doing="scanning", is_note=False):
         """
         if status_of(source, on_source=True).st_nlink:
             return source
-        rank.sources[self.root].forget(self.path)
+        rank.sources[self.root].discard(self.path)
         return rank.sources[self.root].open(self.path, self.source_id)
 
-    def _check_followed(self, rank: Rank, parent: Place, source: int, status: os.stat_result) -> None:
+    def _refuse_endless_link(self, rank: Rank, parent: Place, source: int, status: os.stat_result) -> None:
         """Raise ``Problem`` if following a symbolic link to this directory would never end (``pcopy.walk.link_loops``).
 
         Args:
             source: descriptor of the directory; ``status`` is its status.
         """
-        from pcopy.walk.link_loops import check_outside, check_repetition
+        from pcopy.walk.link_loops import refuse_inside_target, refuse_repetition
 
-        sources, place = rank.sources[self.root], self.only_read
-        check_repetition(
-            sources, self.path, status, lambda path: rank.shown(place._replace(path=path), b"", on_source=True)
+        sources, place = rank.sources[self.root], self.source_place
+        refuse_repetition(
+            sources, self.path, status, lambda path: rank.display_path(place._replace(path=path), b"", on_source=True)
         )
         name = self.path.rpartition(b"/")[2]
-        with failing("open", on_source=True):
+        with as_problem("open", on_source=True):
             entry = os.stat(name, dir_fd=rank.open_source(parent), follow_symlinks=False)
         names = [root.name for root in rank.job.roots if not root.item]
         top = rank.targets[0].open(b"")
-        check_outside(source, status, top, names, all_the_way=stat.S_ISLNK(entry.st_mode))
+        refuse_inside_target(source, status, top, names, checks_all_parents=stat.S_ISLNK(entry.st_mode))
 
-    def leftovers(self, *, first: bool) -> Iterator[Left]:
-        yield Left(self.root, self.path, True)
+    def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
+        yield LeftoverLocation(self.root, self.path, True)
 
-    def begun_now(self, since: tuple[int, int]) -> ScanDir:
+    def with_first_run(self, since: tuple[int, int]) -> ScanDir:
         return self._replace(since=since)
 
-    def try_again(self, rank: Rank, result: Result, phase: int) -> None:
-        result.count(counts.UNSCANNED, 1, self.only_read)
-        super().try_again(rank, result, phase)
+    def spawn_retry(self, rank: Rank, result: TaskResult, phase: int) -> None:
+        result.count(counts.UNSCANNED, 1, self.source_place)
+        super().spawn_retry(rank, result, phase)
 
-    def puts_into(self) -> set[Place]:
+    def written_directories(self) -> set[Place]:
         return {self.parent} if self.parent else set()
 
 
-class ScanNames(Divisible, code=2, doing="scanning", is_note=False):
+class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
     """Stats ``names`` (joined by slashes) of a directory and passes the items to the visitor.
 
-    ``attempt`` counts from 0, or is ``COPIED_BEFORE``. The names are part of a large directory, or are tried again.
+    ``attempt`` counts from 0, or is ``REPAIR_ATTEMPT``. The names are part of a large directory, or are tried again.
     """
 
     attempt: int
 
-    operation_count = 1
-    least_items = 16  # since each portion spawns a task of its own for the files in it
+    operations_per_item = 1
+    min_items_per_portion = 16  # since each portion spawns a task of its own for the files in it
 
-    def tell(self, task: Task, gone: Gone) -> None:
+    def register_for_resume(self, task: Task, gone: MissingDirectories) -> None:
         if task.phase == Phase.COPY:
             gone.scans()
 
-    def gathered(self, task: Task, gone: Gone) -> Iterator[Task]:
+    def regrouped_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         yield task._replace(phase=int(Phase.COPY)) if task.phase == Phase.LINK else task
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Stat the names and pass them to the visitor. Names with an ``attempt`` above 0 have been counted as found
         before.
         """
@@ -280,8 +286,8 @@ class ScanNames(Divisible, code=2, doing="scanning", is_note=False):
         try:
             source = rank.open_source(place)
             # The target directory was not examined by a scan of this run: examine it before items are created in it.
-            if (self.attempt or rank.job.roots[place.root].item) and place.target_id != NOWHERE:
-                place = looked_at_again(rank, place)
+            if (self.attempt or rank.job.roots[place.root].item) and place.target_id != NO_DIRECTORY:
+                place = with_current_acl(rank, place)
         except Problem as problem:
             names = unpack_names(self.names)
             for name in names:
@@ -290,22 +296,24 @@ class ScanNames(Divisible, code=2, doing="scanning", is_note=False):
                 result.count(counts.FOUND, len(names))
             return
         visitor = rank.visitor(rank, result, place, self.attempt)
-        yield from visit(rank.kernel, source, self.names, visitor, follow=rank.options.dereference, also=owners(rank))
+        yield from stat_and_visit(
+            rank.kernel, source, self.names, visitor, follow=rank.options.dereference, extra_columns=owner_columns(rank)
+        )
 
-    def leftovers(self, *, first: bool) -> Iterator[Left]:
+    def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
         """Yield the directory, and each name, which may be that of a sub-directory."""
-        yield from super().leftovers(first=first)
+        yield from super().leftover_locations(after_first_run=after_first_run)
         for name in unpack_names(self.names):
-            yield Left(self.place.root, os.path.join(self.place.path, name), True)
+            yield LeftoverLocation(self.place.root, os.path.join(self.place.path, name), True)
 
-    def begun_now(self, since: tuple[int, int]) -> ScanNames:
-        return self._replace(place=self.place._replace(since=since))
+    def with_first_run(self, since: tuple[int, int]) -> ScanNames:
+        return self._replace(place=self.place._replace(first_run=since))
 
-    def puts_into(self) -> set[Place]:
+    def written_directories(self) -> set[Place]:
         return {self.place}
 
 
-class _Begun(NamedTuple):
+class _OpenedDirectory(NamedTuple):
     """A directory that ``begin`` has opened: ``source`` is its descriptor, and ``place`` has a
     target if it is copied.
     """
@@ -313,62 +321,67 @@ class _Begun(NamedTuple):
     place: Place
     attributes: Attributes
     source: int
-    listing: Listing
+    listing: DirectoryListing
     action: int
 
 
-def _look_into(rank: Rank, result: Result, begun: _Begun) -> Stepwise[int]:
+def _stat_or_spawn_names(rank: Rank, result: TaskResult, begun: _OpenedDirectory) -> TicketGenerator[int]:
     """Stat the names of the directory if they are few; otherwise spawn tasks for them. Return the number of names.
 
     Raise ``Problem`` if not all names can be read; those that could be read are processed in any case.
     """
     place, listing = begun.place, begun.listing
-    number, paces = listing.number, rank.own(Paces)
-    is_quick = paces.are_quick(ScanNames.code, number) and not rank.throttle.is_on
-    if not listing.is_large and (number <= IN_PLACE or is_quick):
-        yield from rank.throttle.spend(operations=number)
+    number, paces = listing.number, rank.instance(ItemDurations)
+    is_quick = paces.is_too_quick_to_divide(ScanNames.code, number) and not rank.throttle.is_on
+    if not listing.may_have_more and (number <= MAX_NAMES_IN_SCAN or is_quick):
+        yield from rank.throttle.charge_and_wait(operations=number)
         visitor, began = rank.visitor(rank, result, place, 0), time.monotonic()
-        yield from visit(
-            rank.kernel, begun.source, listing.names, visitor, follow=rank.options.dereference, also=owners(rank)
+        yield from stat_and_visit(
+            rank.kernel,
+            begun.source,
+            listing.names,
+            visitor,
+            follow=rank.options.dereference,
+            extra_columns=owner_columns(rank),
         )
         if number:
-            paces.took(ScanNames.code, number, time.monotonic() - began)
+            paces.record_duration(ScanNames.code, number, time.monotonic() - began)
         return number
-    if not listing.is_large:
+    if not listing.may_have_more:
         result.spawn(ScanNames(place, listing.names, 0), number * CALL_COST, expands=True)
         return number
-    spool = NamesSpool(rank.open_spool)
+    spool = NameQueue(rank.open_spool)
     try:
-        return (yield from spread(listing, spool))
+        return (yield from spool_names(listing, spool))
     finally:
-        result.spawn_each((ScanNames(place, packed, 0) for packed in spool), NAMES_AT_ONCE * CALL_COST, expands=True)
+        result.spawn_each((ScanNames(place, packed, 0) for packed in spool), NAMES_PER_BATCH * CALL_COST, expands=True)
 
 
-def to_be_finished(rank: Rank, result: Result, finish: FinishDir, finish_later: FinishLater) -> None:
+def schedule_finish(rank: Rank, result: TaskResult, finish: FinishDir, finish_later: FinishLater) -> None:
     """Arrange that the directory gets its metadata in a later phase, or count it immediately in a dry run.
 
-    Directories that their owner cannot enter afterwards go to ``SealDir``, all others to ``finish_later``. If
+    Directories that their owner cannot enter afterwards go to ``SealDirNote``, all others to ``schedule_finish``. If
     ``finish`` is not ``counted``, the directory has failed already.
     """
     assert finish.attributes is not None
     if rank.options.dry_run:
-        from pcopy.tasks.directories.foreseen import foresee_finish
+        from pcopy.tasks.directories.foreseen import count_foreseen_finish
 
-        if finish.counted:
-            foresee_finish(result, finish.place, finish.action)
-    elif may_be_entered(finish.attributes):
+        if finish.counts_as_copied:
+            count_foreseen_finish(result, finish.place, finish.action)
+    elif can_enter(finish.attributes):
         finish_later(result, finish)
     else:  # finished last: nothing below it can be finished once its owner cannot enter it
-        result.spawn(SealDir(finish), owner=0)
+        result.spawn(SealDirNote(finish), owner=0)
 
 
-def may_be_entered(attributes: Attributes) -> bool:
+def can_enter(attributes: Attributes) -> bool:
     """Return True if this process can still enter a directory that has these ``attributes``."""
-    return bool(attributes.mode & stat.S_IXUSR) or capable(CAP_DAC_OVERRIDE)
+    return bool(attributes.mode & stat.S_IXUSR) or has_capability(CAP_DAC_OVERRIDE)
 
 
-def _make_target(
-    task: ScanDir, rank: Rank, result: Result, handle: Handle, source: os.stat_result, *, made: bool
+def _create_target(
+    task: ScanDir, rank: Rank, result: TaskResult, handle: Handle, source: os.stat_result, *, is_target_new: bool
 ) -> Place | None:
     """Create or open the target directory; return its ``Place``, or None if an existing item is kept. Raise
     ``Problem``.
@@ -379,40 +392,40 @@ def _make_target(
         made: True if the target has just been created by the caller.
     """
     targets = rank.targets[task.root]
-    path = rank.below_target(task.root, task.path)
+    path = rank.path_below_target(task.root, task.path)
     fresh = False
     if path:
         name = path.rpartition(b"/")[2]
-        parent = rank.open_above(task.parent, task.root)
-        parent_place = task.parent or Place(task.root, b"", task.source_id, NOWHERE, False, False)
-        parent_place = parent_place._replace(since=task.since)
-        fresh = made or _make_directory(rank, parent_place, parent, name, source)
+        parent = rank.open_parent(task.parent, task.root)
+        parent_place = task.parent or Place(task.root, b"", task.source_id, NO_DIRECTORY, False, False)
+        parent_place = parent_place._replace(first_run=task.since)
+        fresh = is_target_new or _create_directory(rank, parent_place, parent, name, source)
         # Inherited ACLs may deny this process access to a new directory, too.
-        if not fresh or not capable(CAP_DAC_OVERRIDE):
-            present = look(parent, name)
+        if not fresh or not has_capability(CAP_DAC_OVERRIDE):
+            present = status_or_none(parent, name)
             if present is None or not stat.S_ISDIR(present.st_mode):
                 return None
-            let_us_in(parent, name, present)
-        targets.forget(path)
+            grant_owner_access(parent, name, present)
+        targets.discard(path)
     target = targets.open(path)
     status = status_of(target)
     if not path and status.st_mode & 0o700 != 0o700:
-        open_up(target, status)
-    inherits = may_inherit_acl(target, status.st_uid)
+        grant_owner_access_to_open(target, status)
+    inherits = can_inherit_acl(target, status.st_uid)
     if fresh and inherits:
-        drop_inherited_acls(target)
+        remove_inherited_directory_acls(target)
         if stat.S_IMODE(status.st_mode) & 0o777 != 0o700:  # an inherited ACL masks the mode that mkdir(2) was given
-            with failing("chmod"):
+            with as_problem("chmod"):
                 os.chmod(target, stat.S_IMODE(status.st_mode) & ~0o777 | 0o700)
         inherits = status.st_uid != os.geteuid()
-    identity = targets.identity(path, made=fresh)
+    identity = targets.identity(path, created_by_job=fresh)
     place = Place(task.root, task.path, task.source_id, identity, fresh, inherits, task.since)
-    if fresh and (reason := layout_at(rank, place).directory_made(handle, target)):
-        result.other_layout(place, b"", inherited(reason))
+    if fresh and (reason := target_layout(rank, place).set_directory_default(handle, target)):
+        result.warn_other_layout(place, b"", inherited_layout_message(reason))
     return place
 
 
-def _make_directory(rank: Rank, parent_place: Place, parent: int, name: bytes, source: os.stat_result) -> bool:
+def _create_directory(rank: Rank, parent_place: Place, parent: int, name: bytes, source: os.stat_result) -> bool:
     """Create the directory ``name`` in ``parent`` with mode 0700, replacing another item if that is allowed; raise
     ``Problem``.
 
@@ -424,39 +437,40 @@ def _make_directory(rank: Rank, parent_place: Place, parent: int, name: bytes, s
     """
     for _ in range(2):
         try:
-            patiently(lambda: os.mkdir(name, 0o700, dir_fd=parent), INTERRUPTED)
+            with_retries(lambda: os.mkdir(name, 0o700, dir_fd=parent), NOTHING_DONE_ERRNOS)
             return True
         except FileExistsError:
             pass
         except OSError as error:
-            raise Problem.of("mkdir", error) from error
-        present = look(parent, name)
-        existing = None if present is None else Existing(rank, parent_place, parent, name, present)
+            raise Problem.from_error("mkdir", error) from error
+        present = status_or_none(parent, name)
+        existing = None if present is None else ExistingItem(rank, parent_place, parent, name, present)
         if present is not None and existing is not None and stat.S_ISDIR(present.st_mode):
             # A directory that a job has created has mode 0700 and no other users until it is finished.
             is_unfinished = present.st_uid == os.geteuid() and stat.S_IMODE(present.st_mode) & ~stat.S_ISGID == 0o700
-            is_this_jobs = existing.is_own() and is_unfinished and not rank.keeps
+            is_this_jobs = existing.is_from_earlier_run() and is_unfinished and not rank.names_late
             # An older birth time means that this job has only changed the directory's metadata.
-            return is_this_jobs and is_since(rank.job, parent_place, birth_of(parent, name))
+            return is_this_jobs and is_since_earlier_run(rank.job, parent_place, birth_time(parent, name))
         if existing is not None:
-            if not existing.may_replace(source):
+            if not existing.may_be_replaced(source):
                 return False
-            existing.unlink()
+            existing.remove()
     raise Problem("mkdir", errno.EEXIST)
 
 
-def note_device(rank: Rank, result: Result, place: Place) -> None:
-    """Spawn a ``SyncFiles`` task if the target directory lies on a file system that would not be synced otherwise.
+def ensure_device_synced(rank: Rank, result: TaskResult, place: Place) -> None:
+    """Spawn a ``SyncFileSystems`` task if the target directory lies on a file system that would not be synced
+    otherwise.
 
     Such file systems are mounted below the root's target. A failure is counted and reported.
     """
     if not rank.options.sync:
         return
-    met = rank.own(FileSystems)
+    met = rank.instance(TargetFileSystems)
     try:
-        if not met.knows(place):
-            met.below(place)
-            result.spawn(SyncFiles(place), phase=Phase.SYNC, owner=rank.number)
+        if not met.will_sync(place):
+            met.open_for_place(place)
+            result.spawn(SyncFileSystems(place), phase=Phase.SYNC, owner=rank.number)
     except Problem as problem:
         result.count(counts.UNSYNCED)
-        result.report(rank.shown(place, b"", on_source=False), problem)
+        result.report_failure(rank.display_path(place, b"", on_source=False), problem)

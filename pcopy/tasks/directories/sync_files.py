@@ -13,34 +13,34 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import partial
 
-from pcopy.beside import done_beside
-from pcopy.errors import NOT_SYNCED, UNSYNCED
-from pcopy.fsio.close import let_go
-from pcopy.fsio.layout import Target
-from pcopy.fsio.problem import Problem, failing
+from pcopy.beside import run_in_background
+from pcopy.errors import SYNC_FAILED_CODE, SYNC_FAILED_TEXT
+from pcopy.fsio.close import close_ignoring_errors
+from pcopy.fsio.layout import TargetDirectory
+from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.syncer import open_for_sync
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.kind import Steps, TaskKind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import NOWHERE, Place
-from pcopy.tasks.files.layouts import Layouts, layout_at
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.tasks.files.layouts import RankLayouts, target_layout
 
-NAP = 0.005
+POLL_SECONDS = 0.005
 """Seconds that one slice of the task waits for a sync."""
 
-LONG = 1.0
+LONG_JOB_SECONDS = 1.0
 """Seconds after which a job is considered long enough to start a separate process for its syncs
 (``pcopy.fsio.syncer``).
 """
 
 
-Key = tuple[int, int]
+SyncKey = tuple[int, int]
 """Identifies a unit that is synced separately: st_dev and the number of a metadata server (``pcopy.fsio.layout``)."""
 
 
-class SyncFiles(Kind, code=7, doing="syncing the destination", is_note=False):
+class SyncFileSystems(TaskKind, code=7, doing="syncing the destination", is_note=False):
     """Brings file systems to stable storage: the one of the target directory ``place``, or (None) those of the roots.
 
     It names a directory, not an st_dev, because device numbers may differ in another run.
@@ -48,45 +48,49 @@ class SyncFiles(Kind, code=7, doing="syncing the destination", is_note=False):
 
     place: Place | None
 
-    def about(self) -> tuple[Place, bytes] | None:
+    def subject(self) -> tuple[Place, bytes] | None:
         return None if self.place is None else (self.place, b"")
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Sync the wanted file systems; report and count those that cannot be synced.
 
         In the phase STORE, before temporary files get their names, each rank syncs all file systems that it has written
         to. If that fails, the job stops: a file that is not durable must not get its name.
         """
-        file_systems = rank.own(FileSystems)
-        for keys_of in self._wanted(rank, result.phase):
+        file_systems = rank.instance(TargetFileSystems)
+        for keys_of in self._key_sources(rank, result.phase):
             try:
                 for key in keys_of():
-                    anchor, reason = file_systems.anchor(key)
+                    anchor, reason = file_systems.anchor_of(key)
                     if reason:
-                        whole = Place(0, b"", NOWHERE, NOWHERE, False, False) if self.place is None else self.place
+                        whole = (
+                            Place(0, b"", NO_DIRECTORY, NO_DIRECTORY, False, False)
+                            if self.place is None
+                            else self.place
+                        )
                         text = f"synced with syncfs only: cannot sync each metadata server: {reason}"
                         result.warn(whole, b"", text)
-                    yield from _synced(rank, file_systems.opened[key], anchor)
+                    yield from _wait_for_sync(rank, file_systems.descriptors[key], anchor)
             except Problem as problem:
                 if result.phase == Phase.STORE:
-                    rank.stop(f"{NOT_SYNCED}: {problem.strerror}", UNSYNCED)
-                result.hold()  # not recorded as done, so that a resumed job syncs again
+                    rank.stop(f"{SYNC_FAILED_TEXT}: {problem.strerror}", SYNC_FAILED_CODE)
+                result.defer_completion()  # not recorded as done, so that a resumed job syncs again
                 result.count(counts.UNSYNCED)
                 place = self.place
-                shown = rank.shown(place, b"", on_source=False) if place else rank.job.roots[0].target_shown
-                result.report(shown, problem)
+                shown = rank.display_path(place, b"", on_source=False) if place else rank.job.roots[0].target_shown
+                result.report_failure(shown, problem)
 
-    def _wanted(self, rank: Rank, phase: int) -> list[Callable[[], list[Key]]]:
+    def _key_sources(self, rank: Rank, phase: int) -> list[Callable[[], list[SyncKey]]]:
         """Return functions that each return keys of ``FileSystems.opened`` to sync, or raise ``Problem``."""
-        met = rank.own(FileSystems)
+        met = rank.instance(TargetFileSystems)
         if self.place is not None:
-            return [partial(met.below, self.place)]
-        root_keys = met.roots if rank.number in rank.leaders else ()
-        other_keys = met.opened.keys() - met.roots.keys() if phase == Phase.STORE else ()
-        return [partial(met.of_device, key) for key in (*root_keys, *other_keys)]
+            return [partial(met.open_for_place, self.place)]
+        root_keys = met.root_of_key if rank.number in rank.leaders else ()
+        other_keys = met.descriptors.keys() - met.root_of_key.keys() if phase == Phase.STORE else ()
+        return [partial(met.open_key, key) for key in (*root_keys, *other_keys)]
 
 
-class FileSystems:
+class TargetFileSystems:
     """The file systems of the target that this rank has written to, each with a descriptor kept open for the sync.
 
     Each must be opened before anything is written: the system reports a write-back error only to descriptors that were
@@ -95,53 +99,53 @@ class FileSystems:
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self.opened: dict[Key, int] = {}
+        self.descriptors: dict[SyncKey, int] = {}
         """A descriptor for the sync of each file system. If a root's target has no read permission, another directory
         of the same file system may be used.
         """
-        self.roots: dict[Key, int] = {}
+        self.root_of_key: dict[SyncKey, int] = {}
         """For each file system, the number of a root whose target lies on it."""
-        self._anchors: dict[Key, int] = {}
+        self._anchors: dict[SyncKey, int] = {}
         targets = {root.target: number for number, root in enumerate(rank.descriptors)}
         for target, number in targets.items():
             status = os.fstat(target)
             try:
-                keys = self._keys(status.st_dev, status.st_ino, target)
+                keys = self._keys_of_directory(status.st_dev, status.st_ino, target)
             except Problem as problem:  # it ends this rank: name the path in the message
                 problem.filename = os.readlink(b"/proc/self/fd/%d" % target)
                 raise
             for key in keys:
-                self.roots[key] = number
-                if key not in self.opened:
+                self.root_of_key[key] = number
+                if key not in self.descriptors:
                     with suppress(OSError):
-                        self.opened[key] = open_for_sync(target)
+                        self.descriptors[key] = open_for_sync(target)
 
-    def _keys(self, device: int, inode: int, directory: int) -> list[Key]:
+    def _keys_of_directory(self, device: int, inode: int, directory: int) -> list[SyncKey]:
         """Return the keys of the file system of an open directory; raise ``Problem``."""
-        layout = self._rank.own(Layouts).of(device, directory)
-        return [(device, server) for server in layout.servers_of(Target(directory, inode))]
+        layout = self._rank.instance(RankLayouts).layout_of_device(device, directory)
+        return [(device, server) for server in layout.metadata_servers(TargetDirectory(directory, inode))]
 
-    def below(self, place: Place) -> list[Key]:
+    def open_for_place(self, place: Place) -> list[SyncKey]:
         """Return the keys of the file system of a target directory, after opening it for the sync;
         raise ``Problem``.
         """
         directory = self._rank.open_target(place)
-        keys = self._keys(self._rank.target_device(place), place.target_id.inode, directory)
+        keys = self._keys_of_directory(self._rank.target_device(place), place.target_id.inode, directory)
         for key in keys:
-            if key not in self.opened:
-                with failing("open"):
-                    self.opened[key] = open_for_sync(directory)
+            if key not in self.descriptors:
+                with as_problem("open"):
+                    self.descriptors[key] = open_for_sync(directory)
         return keys
 
-    def knows(self, place: Place) -> bool:
+    def will_sync(self, place: Place) -> bool:
         """Return True if this rank will sync the file system of a target directory; raise ``Problem``."""
-        layout, device = layout_at(self._rank, place), self._rank.target_device(place)
-        if layout.is_plain:
-            return (device, 0) in self.opened
-        keys = self._keys(device, place.target_id.inode, self._rank.open_target(place))
-        return all(key in self.opened for key in keys)
+        layout, device = target_layout(self._rank, place), self._rank.target_device(place)
+        if layout.uses_only_default:
+            return (device, 0) in self.descriptors
+        keys = self._keys_of_directory(device, place.target_id.inode, self._rank.open_target(place))
+        return all(key in self.descriptors for key in keys)
 
-    def anchor(self, key: Key) -> tuple[int, str]:
+    def anchor_of(self, key: SyncKey) -> tuple[int, str]:
         """Return the descriptor of the anchor for syncing an open file system, and a reason.
 
         The descriptor is -1 if no anchor is needed (with an empty reason), or if none could be created (with the
@@ -151,24 +155,28 @@ class FileSystems:
         if key not in self._anchors and storage is not None and (anchor := storage.anchor_of(key)) >= 0:
             return anchor, ""
         if key not in self._anchors:
-            directory = self.opened[key]
+            directory = self.descriptors[key]
             try:
-                self._anchors[key] = self._rank.own(Layouts).of(key[0], directory).anchor(directory, key[1])
+                self._anchors[key] = (
+                    self._rank.instance(RankLayouts)
+                    .layout_of_device(key[0], directory)
+                    .create_anchor(directory, key[1])
+                )
             except OSError as error:
                 return -1, "" if error.errno == errno.EROFS else error.strerror or ""
         return self._anchors[key], ""
 
-    def of_device(self, key: Key) -> list[Key]:
+    def open_key(self, key: SyncKey) -> list[SyncKey]:
         """Return the key as a list, after opening its file system for the sync; raise ``Problem``.
 
         If a root's target can only be searched and not read, a directory below it that the job has opened may be used
         instead.
         """
-        if key not in self.opened:
-            number = self.roots[key]
-            directory = self._rank.targets[number].open(self._rank.below_target(number, b""))
+        if key not in self.descriptors:
+            number = self.root_of_key[key]
+            directory = self._rank.targets[number].open(self._rank.path_below_target(number, b""))
             try:
-                self.opened[key] = open_for_sync(directory)
+                self.descriptors[key] = open_for_sync(directory)
             except OSError as error:
                 text = f"cannot be opened to be synced: {error.strerror}"
                 raise Problem("syncfs", error.errno or errno.EIO, text=text) from error
@@ -176,20 +184,20 @@ class FileSystems:
 
     def close(self) -> None:
         """Close all descriptors."""
-        for opened in (self.opened, self._anchors):
+        for opened in (self.descriptors, self._anchors):
             while opened:
                 descriptor = opened.popitem()[1]
                 if descriptor >= 0:
-                    let_go(descriptor)
+                    close_ignoring_errors(descriptor)
 
 
-def _synced(rank: Rank, descriptor: int, anchor: int) -> Generator[None, None, None]:
+def _wait_for_sync(rank: Rank, descriptor: int, anchor: int) -> Generator[None, None, None]:
     """Yield until the sync of ``descriptor`` is complete; raise ``Problem`` if it fails.
 
     Closing the generator abandons the sync, which then continues in its thread.
     """
     errors: list[Exception] = [Problem("syncfs", errno.ENOMEM)]  # stands if the thread cannot be started
-    if time.monotonic() > rank.began + LONG:
+    if time.monotonic() > rank.began + LONG_JOB_SECONDS:
         rank.syncer.start()
 
     def sync() -> None:
@@ -199,6 +207,6 @@ def _synced(rank: Rank, descriptor: int, anchor: int) -> Generator[None, None, N
         except Exception as error:  # raised below, in the thread that runs tasks
             errors[:] = [error]
 
-    yield from done_beside(sync, NAP)
+    yield from run_in_background(sync, POLL_SECONDS)
     if errors:
         raise errors[0]

@@ -27,73 +27,73 @@ from contextlib import suppress
 
 from pcopy import libc
 from pcopy.fsio.attributes import apply_attributes, read_attributes
-from pcopy.fsio.close import held_open, let_go
-from pcopy.fsio.patience import open_patiently
-from pcopy.fsio.problem import LINK_REFUSALS, Problem, failing
+from pcopy.fsio.close import close_ignoring_errors, closed_at_end
+from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.problem import LINK_UNSUPPORTED_ERRNOS, Problem, as_problem
 from pcopy.fsio.source import status_of
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place
 
-_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
-_ON_THE_WAY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OPENED = 16
+_OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_PATH_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAX_OPEN = 16
 """Number of directories that are kept open. Items that are replaced one after the other usually have the same
 directory.
 """
-_MOST = 1 << 20
+_MAX_NUMBER = 1 << 20
 """Largest number that is tried as a suffix of a name; then the backup fails."""
-_LONGEST = 255
+_MAX_NAME_BYTES = 255
 """Largest length of a name in bytes, including the number (NAME_MAX, limits.h)."""
-_TRIES = 8
+_MAX_TRIES = 8
 """Number of attempts to use a name that was free and is taken by another rank at that moment, or that a repeated
 request of a network file system has taken.
 """
-_WRITERS = stat.S_IWGRP | stat.S_IWOTH
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 """Mode bits that permit other users to write."""
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
+_ACCESS_BY_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 """All mode bits of the group and of other users."""
 
 
-class Backup:
+class BackupDirectory:
     """Access of one rank to the backup directory."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._opened: OrderedDict[bytes, int] = OrderedDict()
-        self._has_modes = True
+        self._modes_are_reliable = True
         """False if a directory that was created with mode 0700 shows permissions for other users nevertheless, as on
         FAT.
         """
 
-    def keep(self, place: Place, directory: int, name: bytes, status: os.stat_result) -> bool:
+    def back_up(self, place: Place, directory: int, name: bytes, status: os.stat_result) -> bool:
         """Back up the item ``name`` of the open target ``directory`` of ``place``. Raise ``Problem`` if that fails.
 
         Return True if the item was moved, so that its name is free now; False if it got a further name or was copied.
         """
-        to, kept = self._directory(self._rank.below_target(place.root, place.path)), name
+        to, kept = self._open_directory(self._rank.path_below_target(place.root, place.path)), name
 
         def is_same(other: os.stat_result) -> bool:
             return (other.st_dev, other.st_ino) == (status.st_dev, status.st_ino)
 
-        for _ in range(_TRIES):
+        for _ in range(_MAX_TRIES):
             try:
                 os.link(name, kept, src_dir_fd=directory, dst_dir_fd=to, follow_symlinks=False)
                 return False
             except FileExistsError:
                 pass
             except OSError as error:
-                if error.errno not in LINK_REFUSALS:
-                    raise Problem.of("link", error) from error
-                is_moved = self._move(directory, name, to, kept, status)
+                if error.errno not in LINK_UNSUPPORTED_ERRNOS:
+                    raise Problem.from_error("link", error) from error
+                is_moved = self._move_or_copy(directory, name, to, kept, status)
                 if is_moved is not None:
                     return is_moved
-            existing = _look(to, kept)
+            existing = _status_or_none(to, kept)
             if existing is not None and is_same(existing):
                 return False
             kept = _with_number(name, _free_number(to, name, is_same))
         raise Problem("link", errno.EEXIST)
 
-    def _move(self, directory: int, name: bytes, to: int, kept: bytes, status: os.stat_result) -> bool | None:
+    def _move_or_copy(self, directory: int, name: bytes, to: int, kept: bytes, status: os.stat_result) -> bool | None:
         """Move the item, or copy it if that is refused with EXDEV because source and target are in different projects,
         subvolumes or mounts.
 
@@ -107,7 +107,7 @@ class Backup:
             return None
         except OSError as error:
             if error.errno != errno.EXDEV:
-                raise Problem.of("rename", error) from error
+                raise Problem.from_error("rename", error) from error
         from pcopy.tasks.files.second_copy import copy_item
 
         try:
@@ -118,48 +118,48 @@ class Backup:
             raise
         return False
 
-    def keep_directory(self, place: Place, directory: int) -> None:
+    def set_directory_metadata(self, place: Place, directory: int) -> None:
         """Set the metadata of the backup of a directory that is deleted and is empty now. Raise
         ``Problem`` on failure.
         """
         options, status = self._rank.options, status_of(directory)
         preserve = options.preserve._replace(chown=(-1, -1))  # --chown applies to copies, not to backups
-        path = self._rank.below_target(place.root, place.path)
-        if self._has_kept(path, status):
+        path = self._rank.path_below_target(place.root, place.path)
+        if self._has_directory_metadata(path, status):
             return
-        self._directory(path)
-        with held_open(self._opened.pop(path)) as kept:
+        self._open_directory(path)
+        with closed_at_end(self._opened.pop(path)) as kept:
             attributes = read_attributes(directory, status, preserve)
             # Its owner keeps all permissions, because more items may be put into it.
             attributes = attributes._replace(mode=attributes.mode | stat.S_IRWXU)
             apply_attributes(kept, attributes, preserve, options.umask)
 
-    def _has_kept(self, path: bytes, status: os.stat_result) -> bool:
+    def _has_directory_metadata(self, path: bytes, status: os.stat_result) -> bool:
         """Return True if a run that was killed before it removed the directory ``path`` has already set the metadata of
         its backup. Raise ``Problem`` on failure.
 
         The modification times of both are equal then, because nothing was added to the backup since.
         """
         parent_path, _, name = path.rpartition(b"/")
-        parent = self._directory(parent_path)
+        parent = self._open_directory(parent_path)
         number = _free_number(parent, name, self._is_private)
-        if not number or _look(parent, _with_number(name, number)) is not None:
+        if not number or _status_or_none(parent, _with_number(name, number)) is not None:
             return False
-        last = _look(parent, _with_number(name, number - 1))
+        last = _status_or_none(parent, _with_number(name, number - 1))
         return last is not None and stat.S_ISDIR(last.st_mode) and last.st_mtime_ns == status.st_mtime_ns
 
-    def _directory(self, path: bytes) -> int:
+    def _open_directory(self, path: bytes) -> int:
         """Return a descriptor of the backup directory for ``path``. It is created if it does not exist. Raise
         ``Problem`` on failure.
         """
         opened_path = path
         while opened_path and opened_path not in self._opened:
             opened_path = opened_path.rpartition(b"/")[0]
-        descriptor = self._opened[opened_path] if opened_path in self._opened else self._top()
+        descriptor = self._opened[opened_path] if opened_path in self._opened else self._open_top()
         self._keep_open(opened_path, descriptor)
         for name in filter(None, path[len(opened_path) :].split(b"/")):
             opened_path = opened_path + b"/" + name if opened_path else name
-            descriptor = self._inner(descriptor, name)
+            descriptor = self._open_subdirectory(descriptor, name)
             self._keep_open(opened_path, descriptor)
         return descriptor
 
@@ -167,66 +167,66 @@ class Backup:
         """Keep a directory open, and close the one that was not used for the longest time if there are too many."""
         self._opened[path] = descriptor
         self._opened.move_to_end(path)
-        while len(self._opened) > _OPENED:
-            let_go(self._opened.popitem(last=False)[1])
+        while len(self._opened) > _MAX_OPEN:
+            close_ignoring_errors(self._opened.popitem(last=False)[1])
 
-    def _inner(self, parent: int, name: bytes) -> int:
+    def _open_subdirectory(self, parent: int, name: bytes) -> int:
         """Return a descriptor of the directory ``name`` in the open directory ``parent``, with a number appended if the
         name is taken. Raise ``Problem`` on failure.
         """
-        for _ in range(_TRIES):
+        for _ in range(_MAX_TRIES):
             numbered = _with_number(name, _free_number(parent, name, self._is_private))
-            is_new = _make(parent, numbered)
-            with failing("open"):
-                descriptor = open_patiently(numbered, _FLAGS, dir_fd=parent)
+            is_new = _make_directory(parent, numbered)
+            with as_problem("open"):
+                descriptor = open_with_retries(numbered, _OPEN_FLAGS, dir_fd=parent)
             status = os.fstat(descriptor)
-            if is_new and status.st_mode & _OTHERS:
-                self._has_modes = False
+            if is_new and status.st_mode & _ACCESS_BY_OTHERS:
+                self._modes_are_reliable = False
             if self._is_private(status):
                 return descriptor
-            let_go(descriptor)
+            close_ignoring_errors(descriptor)
         raise Problem("mkdir", errno.EEXIST)
 
     def _is_private(self, status: os.stat_result) -> bool:
         """Return True if the status is that of a directory that belongs to this user and that no other
         user may enter.
         """
-        is_open = status.st_mode & _OTHERS and self._has_modes
+        is_open = status.st_mode & _ACCESS_BY_OTHERS and self._modes_are_reliable
         return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not is_open
 
-    def _top(self) -> int:
+    def _open_top(self) -> int:
         """Return a descriptor of the backup directory itself. Raise ``Problem`` on failure.
 
         It is opened from the root of the file system without following symbolic links; its path contained none when the
         job began.
         """
-        with failing("open"):
-            parent = open_patiently(b"/", _ON_THE_WAY)
+        with as_problem("open"):
+            parent = open_with_retries(b"/", _PATH_FLAGS)
         *parents, last = filter(None, self._rank.options.backup.split(b"/"))
         try:
             for name in parents:
-                inner = _made(parent, name, _ON_THE_WAY)
-                let_go(parent)
+                inner = _open_or_make_directory(parent, name, _PATH_FLAGS)
+                close_ignoring_errors(parent)
                 parent = inner
-            top = _made(parent, last)
+            top = _open_or_make_directory(parent, last)
         finally:
-            let_go(parent)
-        if strangers := strangers_of(status_of(top)):
-            let_go(top)
+            close_ignoring_errors(parent)
+        if strangers := reason_others_may_write(status_of(top)):
+            close_ignoring_errors(top)
             raise Problem("open", 0, text=f"the directory of --backup {strangers}")
         return top
 
     def close(self) -> None:
         """Close all directories."""
         while self._opened:
-            let_go(self._opened.popitem()[1])
+            close_ignoring_errors(self._opened.popitem()[1])
 
 
-def strangers_of(status: os.stat_result) -> str:
+def reason_others_may_write(status: os.stat_result) -> str:
     """Return, in words, why other users could change the directory with this ``status``; empty if they cannot."""
     if status.st_uid != os.geteuid():
         return f"belongs to user {status.st_uid}, not to the one who runs pcopy"
-    if status.st_mode & _WRITERS:
+    if status.st_mode & _WRITABLE_BY_OTHERS:
         return f"may be written by others (mode {stat.S_IMODE(status.st_mode):04o})"
     return ""
 
@@ -238,9 +238,9 @@ def _with_number(name: bytes, number: int) -> bytes:
     if not number:
         return name
     end = b".~%d~" % number
-    if len(name) + len(end) <= _LONGEST:
+    if len(name) + len(end) <= _MAX_NAME_BYTES:
         return name + end
-    stem = name[: _LONGEST - len(end)]
+    stem = name[: _MAX_NAME_BYTES - len(end)]
     with suppress(UnicodeDecodeError):
         name.decode()
         stem = stem.decode(errors="ignore").encode()
@@ -257,7 +257,7 @@ def _free_number(parent: int, name: bytes, fits: Callable[[os.stat_result], bool
     """
 
     def is_free(number: int) -> bool:
-        existing = _look(parent, _with_number(name, number))
+        existing = _status_or_none(parent, _with_number(name, number))
         return existing is None or fits(existing)
 
     if is_free(0):
@@ -265,7 +265,7 @@ def _free_number(parent: int, name: bytes, fits: Callable[[os.stat_result], bool
     taken, free = 0, 1
     while not is_free(free):
         taken, free = free, 2 * free
-        if free > _MOST:
+        if free > _MAX_NUMBER:
             raise Problem("link", errno.EEXIST)
     while free - taken > 1:
         middle = (taken + free) // 2
@@ -276,16 +276,16 @@ def _free_number(parent: int, name: bytes, fits: Callable[[os.stat_result], bool
     return free
 
 
-def _look(parent: int, name: bytes) -> os.stat_result | None:
+def _status_or_none(parent: int, name: bytes) -> os.stat_result | None:
     """Return the status of the name; None if it is free. Raise ``Problem`` on failure."""
-    with failing("stat"), suppress(FileNotFoundError):
+    with as_problem("stat"), suppress(FileNotFoundError):
         return os.stat(name, dir_fd=parent, follow_symlinks=False)
     return None
 
 
-def _make(parent: int, name: bytes) -> bool:
+def _make_directory(parent: int, name: bytes) -> bool:
     """Create a directory with mode 0700. Return False if the name is taken. Raise ``Problem`` on failure."""
-    with failing("mkdir"):
+    with as_problem("mkdir"):
         try:
             os.mkdir(name, 0o700, dir_fd=parent)
         except FileExistsError:
@@ -293,13 +293,13 @@ def _make(parent: int, name: bytes) -> bool:
     return True
 
 
-def _made(parent: int, name: bytes, flags: int = _FLAGS) -> int:
+def _open_or_make_directory(parent: int, name: bytes, flags: int = _OPEN_FLAGS) -> int:
     """Return a descriptor of a directory, which is created if it does not exist. Raise ``Problem`` on failure."""
-    with failing("open"):
+    with as_problem("open"):
         try:
-            return open_patiently(name, flags, dir_fd=parent)
+            return open_with_retries(name, flags, dir_fd=parent)
         except FileNotFoundError:
             pass
-    _make(parent, name)
-    with failing("open"):
-        return open_patiently(name, flags, dir_fd=parent)
+    _make_directory(parent, name)
+    with as_problem("open"):
+        return open_with_retries(name, flags, dir_fd=parent)

@@ -8,19 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pcopy.engine.task import Task
-from pcopy.fsio.in_place import incomplete
-from pcopy.fsio.problem import Plain, Problem
-from pcopy.fsio.temporary import made_by
+from pcopy.fsio.in_place import incomplete_file_problem
+from pcopy.fsio.problem import PackedProblem, Problem
+from pcopy.fsio.temporary import run_and_rank_of
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.gathered import split_digests
-from pcopy.tasks.base.kind import Gone, Note
-from pcopy.tasks.base.ledger import Awaited, Ledger
+from pcopy.tasks.base.kind import MissingDirectories, Note
+from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.files.finish_file import FinishFile, OfFile, discard, opened_failed
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.files.finish_file import ChunkedFileTask, FinishFile, fail_opened, remove_temporary
 
 
-class FileOpened(OfFile, code=13, doing="waiting for the chunks of", is_note=True):
+class FileOpened(ChunkedFileTask, code=13, doing="waiting for the chunks of", is_note=True):
     """Note that tells the owner of a large file how many ``chunks`` to expect.
 
     ``chunk`` is the size in bytes of the parts for which content roots and writers are recorded: a whole chunk, or one
@@ -30,13 +30,13 @@ class FileOpened(OfFile, code=13, doing="waiting for the chunks of", is_note=Tru
     chunks: int
     chunk: int
 
-    def home(self, ranks: int) -> int:
-        return made_by(self.file.temporary)[1] % ranks
+    def assigned_rank(self, ranks: int) -> int:
+        return run_and_rank_of(self.file.temporary)[1] % ranks
 
-    def run(self, rank: Rank, result: Result) -> None:
+    def run(self, rank: Rank, result: TaskResult) -> None:
         runs = -(-self.file.version.size // self.chunk)
-        file = FileInChunks(self, [b""] * runs, bytearray(runs))
-        rank.own(ChunkLedger).open(self.file.temporary, file, self.chunks, result)
+        file = FileProgress(self, [b""] * runs, bytearray(runs))
+        rank.instance(ChunkLedger).open(self.file.temporary, file, self.chunks, result)
 
 
 class ChunkDone(Note, code=15, doing="noting a part of a file"):
@@ -53,24 +53,24 @@ class ChunkDone(Note, code=15, doing="noting a part of a file"):
     """
 
     temporary: bytes
-    problem: Plain | None
+    problem: PackedProblem | None
     part: int
     step: int
     runs: int
     roots: bytes
     writer: int
 
-    def home(self, ranks: int) -> int:
-        return made_by(self.temporary)[1] % ranks
+    def assigned_rank(self, ranks: int) -> int:
+        return run_and_rank_of(self.temporary)[1] % ranks
 
-    def mended(self, task: Task, gone: Gone) -> Iterator[Task]:
+    def replacement_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         return iter(()) if gone.has_chunk(self.temporary) else iter((task,))
 
-    def run(self, rank: Rank, result: Result) -> None:
-        rank.own(ChunkLedger).take(self.temporary, self, result)
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        rank.instance(ChunkLedger).count_part(self.temporary, self, result)
 
 
-class FileInChunks(NamedTuple):
+class FileProgress(NamedTuple):
     """State of a large file on the rank that owns it.
 
     Fields:
@@ -84,41 +84,41 @@ class FileInChunks(NamedTuple):
     writers: bytearray
 
 
-class ChunkLedger(Ledger[bytes, FileInChunks, ChunkDone]):
+class ChunkLedger(CompletionLedger[bytes, FileProgress, ChunkDone]):
     """The large files that a rank owns, by the names of their temporary files."""
 
-    def noted(self, awaited: Awaited[FileInChunks], note: ChunkDone) -> None:
+    def record_part(self, awaited: AwaitedParts[FileProgress], note: ChunkDone) -> None:
         parts = awaited.opened
         file = parts.opened.file
         if note.problem is not None and awaited.problem is None:
-            awaited.problem = Problem.from_plain(note.problem)
-            if file.over:
-                awaited.problem = incomplete(awaited.problem)
-            discard(self._rank, file)  # the remaining chunks fail at once without the temporary file
+            awaited.problem = Problem.from_packed(note.problem)
+            if file.overwritten_owner:
+                awaited.problem = incomplete_file_problem(awaited.problem)
+            remove_temporary(self._rank, file)  # the remaining chunks fail at once without the temporary file
         roots = split_digests(note.roots, len(note.roots) // note.runs) if note.roots else []
         for run in range(note.runs):
             parts.writers[note.part + run * note.step] = note.writer
         for run, root in enumerate(roots):
             parts.roots[note.part + run * note.step] = root
 
-    def ended(self, awaited: Awaited[FileInChunks], result: Result) -> None:
+    def act_when_complete(self, awaited: AwaitedParts[FileProgress], result: TaskResult) -> None:
         rank, parts = self._rank, awaited.opened
         file = parts.opened.file
         if awaited.problem is None:
-            digest = rank.hashing.chunks(file.version.size, parts.roots) if rank.digests else b""
+            digest = rank.hashing.digest_of_chunks(file.version.size, parts.roots) if rank.has_digests else b""
             finish = FinishFile(file, digest, parts.opened.chunk, bytes(parts.writers))
             # Owned by this rank, so that a job that keeps nothing when it stops finds the note and removes the file.
             result.spawn(finish, owner=rank.number)
         else:
-            opened_failed(rank, result, file, awaited.problem)
+            fail_opened(rank, result, file, awaited.problem)
 
 
-def discard_all(rank: Rank, since: int = 1) -> None:
+def remove_all_temporaries(rank: Rank, since: int = 1) -> None:
     """Remove the temporary files of all unfinished large files of this rank that the run ``since`` or a later one
     created. The job stops early.
     """
-    awaited = rank.own(ChunkLedger).awaited
+    awaited = rank.instance(ChunkLedger).awaited
     for temporary, file in awaited.items():
-        if made_by(temporary)[0] >= since:
-            discard(rank, file.opened.opened.file)
+        if run_and_rank_of(temporary)[0] >= since:
+            remove_temporary(rank, file.opened.opened.file)
     awaited.clear()

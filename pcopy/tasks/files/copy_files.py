@@ -7,44 +7,44 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.half_written import beside
-from pcopy.fsio.kernel.batches import SYNC, Copied, Copy, Plan
-from pcopy.fsio.kernel.columns import DEVICE, VERSION, Code, Rows, Verdicts, pack_names, unpack_names
-from pcopy.fsio.layout import PLAIN, Recipe, Target
-from pcopy.fsio.patience import PASSING
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.half_written import sidecar_name
+from pcopy.fsio.kernel.batches import SYNC_FLAG, CopyPlan, CopyResult, CopySmallFiles
+from pcopy.fsio.kernel.columns import DEVICE, VERSION_COLUMNS, RowCode, Rows, Verdicts, pack_names, unpack_names
+from pcopy.fsio.layout import DEFAULT_RECIPE, Recipe, TargetDirectory
+from pcopy.fsio.patience import TRANSIENT_ERRNOS
 from pcopy.fsio.problem import MetadataProblem, Problem
-from pcopy.fsio.temporary import remove
+from pcopy.fsio.temporary import remove_if_present
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.attempts import failed_or_retried
-from pcopy.tasks.base.dividing import cut_names, cuts
-from pcopy.tasks.base.gathered import Gathered
-from pcopy.tasks.base.kind import Divisible, Steps
+from pcopy.tasks.base.attempts import fail_or_retry
+from pcopy.tasks.base.dividing import portion_slices, split_names
+from pcopy.tasks.base.gathered import ItemColumns
+from pcopy.tasks.base.kind import DivisibleTask, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Item, Known, Place, Unnamed
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import ContentInfo, Item, Place, UnnamedCopy
 from pcopy.tasks.files.deciding import plans_for
 from pcopy.tasks.files.existing import inherits_acl
-from pcopy.tasks.files.layouts import laid_out, layout_at
-from pcopy.tasks.files.name_items import Waiting
-from pcopy.tasks.files.whole_file import Settled, copy_whole
-from pcopy.tasks.verify.read_items import skipped
+from pcopy.tasks.files.layouts import count_layout_of_recipe, target_layout
+from pcopy.tasks.files.name_items import UnnamedCopies
+from pcopy.tasks.files.whole_file import ItemResult, copy_file
+from pcopy.tasks.verify.read_items import count_or_read_skipped
 
 if TYPE_CHECKING:
-    from pcopy.tasks.base.storing import StoredTogether
+    from pcopy.tasks.base.storing import StorageBatch
 
-_CREATING = frozenset(map(int, (Plan.NEW, Plan.REPLACE, Plan.TEMPORARY)))
+_CREATING_PLANS = frozenset(map(int, (CopyPlan.NEW, CopyPlan.REPLACE, CopyPlan.TEMPORARY)))
 """Plans that create a file."""
-_UNDER_ANOTHER_NAME = {int(plan) | sync for plan in (Plan.REPLACE, Plan.TEMPORARY) for sync in (0, SYNC)}
+_TEMPORARY_NAME_PLANS = {int(plan) | sync for plan in (CopyPlan.REPLACE, CopyPlan.TEMPORARY) for sync in (0, SYNC_FLAG)}
 """Plans that create a file under a temporary name."""
-_SOURCE = (Code.UNREAD, Code.CHANGED)
+_SOURCE_FAILURES = (RowCode.SOURCE_FAILED, RowCode.SOURCE_CHANGED)
 """Results of rows that failed on the source's side."""
-_DONE = int(Code.DONE)  # a constant of the module: no attribute look-up for each file
+_DONE = int(RowCode.DONE)  # a constant of the module: no attribute look-up for each file
 
 
-class CopyFiles(Divisible, code=10, doing="copying files of", is_note=False):
+class CopyFiles(DivisibleTask, code=10, doing="copying files of", is_note=False):
     """Task that copies small regular files of one directory. ``rows`` are the columns of ``VERSION``, packed, as a scan
     found them.
     """
@@ -53,54 +53,54 @@ class CopyFiles(Divisible, code=10, doing="copying files of", is_note=False):
     attempt: int
 
     def divide(self, portions: int) -> list[CopyFiles]:
-        found, at = self.found(), cuts(self.items, portions)
-        rows = [found.chosen(range(each.start, each.stop)).packed() for each in at]
-        parts = zip(cut_names(self.names, at), rows, strict=True)
+        found, at = self.source_rows(), portion_slices(self.item_count, portions)
+        rows = [found.selected(range(each.start, each.stop)).packed() for each in at]
+        parts = zip(split_names(self.names, at), rows, strict=True)
         return [self._replace(names=names, rows=rows) for names, rows in parts]
 
-    def found(self) -> Rows:
-        """Return the columns that a scan found: one for each field of a ``Version``."""
-        return Rows.unpacked(self.rows, self.items, VERSION)
+    def source_rows(self) -> Rows:
+        """Return the columns that a scan found: one for each field of a ``FileVersion``."""
+        return Rows.unpacked(self.rows, self.item_count, VERSION_COLUMNS)
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Copy simple files in batches by the backend, then the remaining files one by one on the slow path."""
         if rank.options.dry_run:
-            from pcopy.tasks.files.foreseen import foresee_files
+            from pcopy.tasks.files.foreseen import report_dry_run_files
 
-            yield from foresee_files(rank, result, self.place, unpack_names(self.names), self.found())
+            yield from report_dry_run_files(rank, result, self.place, unpack_names(self.names), self.source_rows())
             return
         place = self.place
-        rows = self.found()
+        rows = self.source_rows()
         try:
             source, target = rank.open_source(place), rank.open_target(place)
             inherits = inherits_acl(rank, place, target)
-            rank.learn_times(target, rank.target_device(place), result.notices)
+            rank.detect_late_times(target, rank.target_device(place), result.notices)
         except Problem as problem:
             for name, size in zip(unpack_names(self.names), rows.size, strict=True):
                 result.fail(place, name, problem, size)
             return
-        waiting = Waiting(rank, place, self.attempt)
-        with waiting.spawned(result):
-            planned = yield from _planned(self, rank, source, target, rows, inherits=inherits)
+        waiting = UnnamedCopies(rank, place, self.attempt)
+        with waiting.spawn_at_end(result):
+            planned = yield from _planned_batch(self, rank, source, target, rows, inherits=inherits)
             try:
-                batches = _by_layout(rank, place, planned)
+                batches = _split_by_layout(rank, place, planned)
             except Problem as problem:
                 for name, size in zip(unpack_names(self.names), rows.size, strict=True):
-                    failed_or_retried(result, place, name, problem, self.attempt, size)
+                    fail_or_retry(result, place, name, problem, self.attempt, size)
                 return
             for batch in batches:
-                slow_rows = yield from _copy(self, rank, result, batch, waiting)
+                slow_rows = yield from _copy_batch(self, rank, result, batch, waiting)
                 if slow_rows:
                     names = unpack_names(batch.names)
-                    items = [_item(self, names, batch.rows, row) for row in slow_rows]
-                    yield from _with_care(rank, result, items, waiting)
+                    items = [_make_item(self, names, batch.rows, row) for row in slow_rows]
+                    yield from _copy_slowly(rank, result, items, waiting)
 
 
-def _with_care(rank: Rank, result: Result, items: Sequence[Item], waiting: Waiting) -> Steps:
+def _copy_slowly(rank: Rank, result: TaskResult, items: Sequence[Item], waiting: UnnamedCopies) -> Steps:
     """Copy files one by one. Files that must be on stable storage before they get their names are stored together."""
-    from pcopy.tasks.base.storing import StoredTogether  # imported late: the backend copies most files
+    from pcopy.tasks.base.storing import StorageBatch  # imported late: the backend copies most files
 
-    together, waiting_steps = StoredTogether(), list[Steps]()
+    together, waiting_steps = StorageBatch(), list[Steps]()
     try:
         for item in items:
             steps, known = _copy_one(rank, result, item, waiting, together), len(together)
@@ -112,14 +112,14 @@ def _with_care(rank: Rank, result: Result, items: Sequence[Item], waiting: Waiti
             else:
                 waiting_steps.pop()
             if together.is_full:
-                yield from _named(rank, together, waiting_steps)
-        yield from _named(rank, together, waiting_steps)
+                yield from _store_and_name(rank, together, waiting_steps)
+        yield from _store_and_name(rank, together, waiting_steps)
     finally:
         for steps in waiting_steps:
             steps.close()  # removes the temporary file
 
 
-def _named(rank: Rank, together: StoredTogether, waiting_steps: list[Steps]) -> Steps:
+def _store_and_name(rank: Rank, together: StorageBatch, waiting_steps: list[Steps]) -> Steps:
     """Store the files that wait for stable storage, and run their generators until they have their names."""
     yield from together.store(rank)
     while waiting_steps:
@@ -128,116 +128,130 @@ def _named(rank: Rank, together: StoredTogether, waiting_steps: list[Steps]) -> 
         yield None
 
 
-def _copy_one(rank: Rank, result: Result, item: Item, waiting: Waiting, together: StoredTogether) -> Steps:
+def _copy_one(rank: Rank, result: TaskResult, item: Item, waiting: UnnamedCopies, together: StorageBatch) -> Steps:
     """Copy one file, and count it as failed or have it retried if that fails."""
     try:
-        settled = yield from copy_whole(rank, result, item, linked=False, together=together)
+        settled = yield from copy_file(rank, result, item, may_get_links=False, storage_batch=together)
         if settled.unnamed is not None:
             waiting.add(result, item, settled)
     except Problem as problem:
-        failed_or_retried(result, item.place, item.name, problem, item.attempt, item.size)
+        fail_or_retry(result, item.place, item.name, problem, item.attempt, item.size)
 
 
-def _planned(task: CopyFiles, rank: Rank, source: int, target: int, rows: Rows, *, inherits: bool) -> Stepwise[Copy]:
+def _planned_batch(
+    task: CopyFiles, rank: Rank, source: int, target: int, rows: Rows, *, inherits: bool
+) -> TicketGenerator[CopySmallFiles]:
     """Return the batch that copies the files, with a plan for each."""
     place = task.place
     renames = rank.job.roots[place.root].item
-    new_names = pack_names([rank.new_name(place, name) for name in unpack_names(task.names)]) if renames else task.names
+    new_names = (
+        pack_names([rank.target_name(place, name) for name in unpack_names(task.names)]) if renames else task.names
+    )
     rows.mask |= DEVICE
     rows.device = array("Q", [rank.source_device(place) or 0]) * len(rows)
     plans = yield from plans_for(rank, place, target, new_names, rows)
     if rank.throttle.is_on:
-        plans = yield from _paid_for(rank, plans, rows)
+        plans = yield from _plans_within_limit(rank, plans, rows)
     temporaries = []
-    if not _UNDER_ANOTHER_NAME.isdisjoint(plans):
-        temporaries = [rank.temporary_names.next() if plan in _UNDER_ANOTHER_NAME else b"" for plan in plans]
+    if not _TEMPORARY_NAME_PLANS.isdisjoint(plans):
+        temporaries = [rank.temporary_names.next_name() if plan in _TEMPORARY_NAME_PLANS else b"" for plan in plans]
     renamed = new_names if renames else b""
-    return Copy(source, task.names, target, plans, rows, renamed, pack_names(temporaries), inherits=inherits)
+    return CopySmallFiles(
+        source, task.names, target, plans, rows, renamed, pack_names(temporaries), inherits_acl=inherits
+    )
 
 
-def _paid_for(rank: Rank, plans: bytes | bytearray, rows: Rows) -> Stepwise[bytearray]:
+def _plans_within_limit(rank: Rank, plans: bytes | bytearray, rows: Rows) -> TicketGenerator[bytearray]:
     """Yield until the rate limit permits to copy these files; return their plans.
 
     A file that is too large to be moved at once under the limit is planned for the slow path, which moves it in pieces.
     """
-    most = rank.throttle.at_once()
-    is_copied = [plan & ~SYNC in _CREATING for plan in plans]
+    most = rank.throttle.max_step_size()
+    is_copied = [plan & ~SYNC_FLAG in _CREATING_PLANS for plan in plans]
     sizes = [size if copied and size <= most else 0 for copied, size in zip(is_copied, rows.size, strict=True)]
-    yield from rank.throttle.spend(sum(sizes))
+    yield from rank.throttle.charge_and_wait(sum(sizes))
     return bytearray(
-        Plan.CARE if copied and size > most else plan
+        CopyPlan.SLOW_PATH if copied and size > most else plan
         for copied, size, plan in zip(is_copied, rows.size, plans, strict=True)
     )
 
 
-def _by_layout(rank: Rank, place: Place, batch: Copy) -> list[Copy]:
+def _split_by_layout(rank: Rank, place: Place, batch: CopySmallFiles) -> list[CopySmallFiles]:
     """Split the batch into batches whose files are created with the same layout. Raise ``Problem`` on failure."""
-    layout = layout_at(rank, place)
-    if layout.is_plain:
+    layout = target_layout(rank, place)
+    if layout.uses_only_default:
         return [batch]
-    creating = [row for row, plan in enumerate(batch.plans) if plan & ~SYNC in _CREATING]
+    creating = [row for row, plan in enumerate(batch.plans) if plan & ~SYNC_FLAG in _CREATING_PLANS]
     if not creating:
         return [batch]
     names, sizes = unpack_names(batch.names), batch.rows.size
-    found = layout.of_small_files(
+    found = layout.recipes_for_small_files(
         batch.directory,
         [names[row] for row in creating],
         [sizes[row] for row in creating],
-        Target(batch.target, place.target_id.inode),
+        TargetDirectory(batch.target, place.target_id.inode),
         follow=rank.options.dereference,
     )
-    if len(found) == 1 and found[0][0] is PLAIN:
+    if len(found) == 1 and found[0][0] is DEFAULT_RECIPE:
         return [batch]
-    other_rows = [row for row, plan in enumerate(batch.plans) if plan & ~SYNC not in _CREATING]
+    other_rows = [row for row, plan in enumerate(batch.plans) if plan & ~SYNC_FLAG not in _CREATING_PLANS]
     parts = [(recipe, [creating[row] for row in rows]) for recipe, rows in found]
     if other_rows:
-        parts.append((PLAIN, other_rows))
-    return [_part(batch, rows, recipe) for recipe, rows in parts]
+        parts.append((DEFAULT_RECIPE, other_rows))
+    return [_batch_part(batch, rows, recipe) for recipe, rows in parts]
 
 
-def _part(batch: Copy, rows: list[int], recipe: Recipe) -> Copy:
+def _batch_part(batch: CopySmallFiles, rows: list[int], recipe: Recipe) -> CopySmallFiles:
     """Return the batch of these rows, created by ``recipe``."""
 
     def chosen(packed: bytes) -> bytes:
         names = unpack_names(packed) if packed else []
         return pack_names([names[row] for row in rows]) if names else b""
 
-    return Copy(
+    return CopySmallFiles(
         batch.directory,
         chosen(batch.names),
         batch.target,
         bytes(batch.plans[row] for row in rows),
-        batch.rows.chosen(rows),
+        batch.rows.selected(rows),
         chosen(batch.new_names),
-        chosen(batch.temporaries),
-        inherits=batch.inherits,
+        chosen(batch.temporary_names),
+        inherits_acl=batch.inherits_acl,
         recipe=recipe,
     )
 
 
-def _copy(task: CopyFiles, rank: Rank, result: Result, batch: Copy, waiting: Waiting) -> Stepwise[list[int]]:
+def _copy_batch(
+    task: CopyFiles, rank: Rank, result: TaskResult, batch: CopySmallFiles, waiting: UnnamedCopies
+) -> TicketGenerator[list[int]]:
     """Copy the simple files of a batch by the backend. Return the rows that remain for the slow path."""
     place = task.place
-    if rank.keeps:
-        waiting.expect(unpack_names(batch.temporaries))
-    done = yield from rank.moved(batch)
+    if rank.names_late:
+        waiting.add_temporary_names(unpack_names(batch.temporary_names))
+    done = yield from rank.execute_moving(batch)
     codes = done.verdicts.codes
     if _DONE in codes:
-        rank.succeeded()
-        _tell_copied(place, rank, result, batch, done, waiting)
-        with_other_layout = [each for row, each in done.applied.items() if each.layout and codes[row] == _DONE]
+        rank.record_success()
+        _handle_copied(place, rank, result, batch, done, waiting)
+        with_other_layout = [
+            each for row, each in done.metadata_outcomes.items() if each.layout_reason and codes[row] == _DONE
+        ]
         for applied in with_other_layout:
-            recipe = PLAIN
-            if batch.recipe.attribute is not None and applied.fewer:
-                recipe = Recipe(attribute=(batch.recipe.attribute[0], applied.fewer))
-            laid_out(rank, result, place, recipe, batch.target, 1)
-        laid_out(rank, result, place, batch.recipe, batch.target, codes.count(_DONE) - len(with_other_layout))
-    if codes.count(_DONE) == len(codes) and not done.applied:
+            recipe = DEFAULT_RECIPE
+            if batch.recipe.attribute is not None and applied.reduced_layout:
+                recipe = Recipe(attribute=(batch.recipe.attribute[0], applied.reduced_layout))
+            count_layout_of_recipe(rank, result, place, recipe, batch.target, 1)
+        count_layout_of_recipe(
+            rank, result, place, batch.recipe, batch.target, codes.count(_DONE) - len(with_other_layout)
+        )
+    if codes.count(_DONE) == len(codes) and not done.metadata_outcomes:
         return []
-    return _tell_others(task, rank, result, batch, done, waiting)
+    return _handle_uncopied(task, rank, result, batch, done, waiting)
 
 
-def _tell_others(task: CopyFiles, rank: Rank, result: Result, batch: Copy, done: Copied, waiting: Waiting) -> list[int]:
+def _handle_uncopied(
+    task: CopyFiles, rank: Rank, result: TaskResult, batch: CopySmallFiles, done: CopyResult, waiting: UnnamedCopies
+) -> list[int]:
     """Count skipped and failed files, and spawn a task for those that were not begun. Return the rows that remain for
     the slow path.
     """
@@ -247,35 +261,43 @@ def _tell_others(task: CopyFiles, rank: Rank, result: Result, batch: Copy, done:
     for row, code in enumerate(verdicts.codes):
         if code == _DONE:
             continue
-        if code == Code.SKIPPED:
-            skipped(rank, result, place, names[row], Known(FILE, batch.rows.size[row], b"", batch.rows.version(row)))
-        elif code in (Code.CARE, Code.ANEW) or (code in _SOURCE and verdicts.errnos[row] in PASSING):
+        if code == RowCode.SKIPPED:
+            count_or_read_skipped(
+                rank, result, place, names[row], ContentInfo(FILE, batch.rows.size[row], b"", batch.rows.version(row))
+            )
+        elif code in (RowCode.SLOW_PATH, RowCode.DECIDE_AGAIN) or (
+            code in _SOURCE_FAILURES and verdicts.errnos[row] in TRANSIENT_ERRNOS
+        ):
             slow_rows.append(row)
-        elif code == Code.CANCELLED:
+        elif code == RowCode.CANCELLED:
             not_begun.append(row)
-        elif code == Code.LACKS and rank.keeps:  # a file with wrong metadata, and a message, is better than none
-            made = Unnamed(unpack_names(batch.temporaries)[row], done.made[row], done.marks[row])
-            known = Known(FILE, verdicts.bytes[row], done.digests[row], batch.rows.version(row))
+        elif (
+            code == RowCode.LACKS_METADATA and rank.names_late
+        ):  # a file with wrong metadata, and a message, is better than none
+            made = UnnamedCopy(unpack_names(batch.temporary_names)[row], done.created_inodes[row], done.marks[row])
+            known = ContentInfo(FILE, verdicts.bytes[row], done.digests[row], batch.rows.version(row))
             problem = verdicts.problem(row)
             assert isinstance(problem, MetadataProblem)
-            waiting.add(result, _item(task, names, batch.rows, row), Settled(known, None, made, problem))
+            waiting.add(result, _make_item(task, names, batch.rows, row), ItemResult(known, None, made, problem))
         else:
-            failed_or_retried(result, place, names[row], verdicts.problem(row), task.attempt, batch.rows.size[row])
-    for row, applied in done.applied.items():
-        result.applied(place, names[row], applied)
+            fail_or_retry(result, place, names[row], verdicts.problem(row), task.attempt, batch.rows.size[row])
+    for row, applied in done.metadata_outcomes.items():
+        result.record_applied_metadata(place, names[row], applied)
     if not_begun:
         not_begun += slow_rows
-        rows = batch.rows.chosen(not_begun).packed(VERSION)
+        rows = batch.rows.selected(not_begun).packed(VERSION_COLUMNS)
         part = task._replace(names=pack_names(names[row] for row in not_begun), rows=rows)
         result.spawn(part, sum(batch.rows.size[row] for row in not_begun) + len(not_begun) * CALL_COST)
         return []
     return slow_rows
 
 
-def _tell_copied(place: Place, rank: Rank, result: Result, batch: Copy, done: Copied, waiting: Waiting) -> None:
+def _handle_copied(
+    place: Place, rank: Rank, result: TaskResult, batch: CopySmallFiles, done: CopyResult, waiting: UnnamedCopies
+) -> None:
     """Count the copied files, or collect them until they are named, and record their digests."""
     verdicts = done.verdicts
-    rows = verdicts.rows(Code.DONE)
+    rows = verdicts.rows_with_code(RowCode.DONE)
     names = unpack_names(batch.names) if _needs_names(rank) else []
     if rank.options.inplace and rank.job.run > 1:
         new_names = unpack_names(batch.new_names) if batch.new_names else names
@@ -283,45 +305,52 @@ def _tell_copied(place: Place, rank: Rank, result: Result, batch: Copy, done: Co
             # The file that an earlier run overwrote in place was replaced, so its mark is removed. If that fails,
             # FINISH removes it.
             with suppress(Problem):
-                remove(batch.target, beside(new_names[row]))
-    if rank.keeps:
-        temporaries = unpack_names(batch.temporaries)
+                remove_if_present(batch.target, sidecar_name(new_names[row]))
+    if rank.names_late:
+        temporaries = unpack_names(batch.temporary_names)
         for row in rows:
-            made = Unnamed(temporaries[row], done.made[row], done.marks[row])
+            made = UnnamedCopy(temporaries[row], done.created_inodes[row], done.marks[row])
             known = verdicts.bytes[row], done.digests[row]
             waiting.add_file(names[row], made, batch.rows.version(row), *known, verdicts.nanoseconds[row])
         return
-    if result.items.is_wanted:
-        _itemize(place, result, batch, verdicts)
+    if result.item_recorder.is_recording:
+        _record_outcomes(place, result, batch, verdicts)
     result.count(counts.FILES, len(rows))
     is_all = len(rows) == len(batch.rows)
     result.count(counts.BYTES, verdicts.moved if is_all else sum(map(verdicts.bytes.__getitem__, rows)))
-    if rank.signs or rank.options.verify:
-        digested = Gathered()
+    if rank.collects_entries or rank.options.verify:
+        digested = ItemColumns()
         columns = batch.rows, verdicts.bytes, done.digests.data, counts.FILES
         if len(rows) == len(names):
             digested.add_rows(batch.names, *columns)
         else:
-            digested.add_chosen(rows, names, *columns)
-        result.digested_files(place, digested)
+            digested.add_selected_rows(rows, names, *columns)
+        result.collect_file_digests(place, digested)
 
 
 def _needs_names(rank: Rank) -> bool:
     """Return True if names of the copied files are needed after the batch."""
     options = rank.options
-    return rank.keeps or options.inplace or rank.signs or options.verify or options.itemize or rank.gathers
+    return (
+        rank.names_late
+        or options.inplace
+        or rank.collects_entries
+        or options.verify
+        or options.itemize
+        or rank.collects_report_sums
+    )
 
 
-def _itemize(place: Place, result: Result, batch: Copy, verdicts: Verdicts) -> None:
+def _record_outcomes(place: Place, result: TaskResult, batch: CopySmallFiles, verdicts: Verdicts) -> None:
     """Record the outcome of each file that was created or replaced."""
     names, codes, plans = unpack_names(batch.names), verdicts.codes, batch.plans
-    for action, plan in ((Action.COPY, Plan.NEW), (Action.REPLACE, Plan.REPLACE)):
-        rows = [row for row, code in enumerate(codes) if code == _DONE and plans[row] & ~SYNC == plan]
+    for action, plan in ((Action.COPY, CopyPlan.NEW), (Action.REPLACE, CopyPlan.REPLACE)):
+        rows = [row for row, code in enumerate(codes) if code == _DONE and plans[row] & ~SYNC_FLAG == plan]
         columns = (array("Q", map(column.__getitem__, rows)) for column in (verdicts.bytes, verdicts.nanoseconds))
-        result.items.did_files(action, place, [names[row] for row in rows], *columns)
+        result.item_recorder.record_files(action, place, [names[row] for row in rows], *columns)
 
 
-def _item(task: CopyFiles, names: list[bytes], rows: Rows, row: int) -> Item:
+def _make_item(task: CopyFiles, names: list[bytes], rows: Rows, row: int) -> Item:
     """Return one of the files as an item."""
     place = task.place
-    return Item(place.source_id.mount, rows.inode[row], rows.size[row], ((place, names[row]),), task.attempt)
+    return Item(place.source_id.mount_code, rows.inode[row], rows.size[row], ((place, names[row]),), task.attempt)

@@ -6,35 +6,35 @@ import os
 import stat
 import time
 
-from pcopy.fsio.existing import alike, same_link
+from pcopy.fsio.existing import has_same_link_text, looks_like_copy
 from pcopy.fsio.identity import Identity, mark_of
 from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.new_file import NewNode
 from pcopy.fsio.nodes import read_node
-from pcopy.fsio.problem import Problem, TargetChanged, changed
-from pcopy.fsio.source import Version, source_status
-from pcopy.tasks.base.actions import Action, How
-from pcopy.tasks.base.attempts import failed_or_retried
-from pcopy.tasks.base.hashing import kind_of
-from pcopy.tasks.base.kind import Divisible, Steps
+from pcopy.fsio.problem import Problem, TargetChanged, source_changed
+from pcopy.fsio.source import FileVersion, source_status
+from pcopy.tasks.base.actions import Action, CopyAction
+from pcopy.tasks.base.attempts import fail_or_retry
+from pcopy.tasks.base.hashing import type_byte_of
+from pcopy.tasks.base.kind import DivisibleTask, Steps
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Item, Known, Unnamed, unpack_numbers
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import ContentInfo, Item, UnnamedCopy, unpack_numbers
 from pcopy.tasks.files.existing import (
-    EXAMINATIONS,
-    Existing,
-    existing,
+    MAX_EXAMINATIONS,
+    ExistingItem,
+    find_existing_item,
     inherits_acl,
-    may_be_marked,
-    mends,
-    name_to_make,
+    may_have_mark,
+    prepare_name,
+    updates_metadata,
 )
-from pcopy.tasks.files.name_items import Waiting
-from pcopy.tasks.files.whole_file import Settled, would_be
-from pcopy.tasks.verify.read_items import skipped
+from pcopy.tasks.files.name_items import UnnamedCopies
+from pcopy.tasks.files.whole_file import ItemResult, dry_run_result
+from pcopy.tasks.verify.read_items import count_or_read_skipped
 
 
-class CopyNodes(Divisible, code=11, doing="copying links and nodes of", is_note=False):
+class CopyNodes(DivisibleTask, code=11, doing="copying links and nodes of", is_note=False):
     """Task that copies symbolic links, FIFOs, sockets and devices of one directory."""
 
     inodes: bytes
@@ -42,26 +42,26 @@ class CopyNodes(Divisible, code=11, doing="copying links and nodes of", is_note=
 
     columns = ("inodes",)
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Copy the items one by one.
 
         Each is created by one system call, so a new one needs no temporary name, unless it is named in NAME.
         """
         place = self.place
-        waiting = Waiting(rank, place, self.attempt)
-        with waiting.spawned(result):
+        waiting = UnnamedCopies(rank, place, self.attempt)
+        with waiting.spawn_at_end(result):
             for name, inode in zip(unpack_names(self.names), unpack_numbers(self.inodes), strict=True):
-                item = Item(place.source_id.mount, inode, 0, ((place, name),), self.attempt)
+                item = Item(place.source_id.mount_code, inode, 0, ((place, name),), self.attempt)
                 try:
-                    settled = copy_one_node(rank, result, item, linked=False)
+                    settled = copy_node(rank, result, item, may_get_links=False)
                     if settled.unnamed is not None:
                         waiting.add(result, item, settled)
                 except Problem as problem:
-                    failed_or_retried(result, place, name, problem, self.attempt)
+                    fail_or_retry(result, place, name, problem, self.attempt)
                 yield None
 
 
-def copy_one_node(rank: Rank, result: Result, item: Item, *, linked: bool) -> Settled:
+def copy_node(rank: Rank, result: TaskResult, item: Item, *, may_get_links: bool) -> ItemResult:
     """Copy one item, and count it unless it is still ``unnamed``. Raise ``Problem``; the existing item is unchanged
     then.
 
@@ -71,109 +71,117 @@ def copy_one_node(rank: Rank, result: Result, item: Item, *, linked: bool) -> Se
     """
     began = time.monotonic_ns()
     place, name = item.names[0]
-    source, new_name, options = rank.open_source(place), rank.new_name(place, name), rank.options
+    source, new_name, options = rank.open_source(place), rank.target_name(place, name), rank.options
     status = source_status(source, name, follow=options.dereference)
     if status.st_ino != item.inode or stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
-        raise changed("stat", "another item has taken its name")
-    present = existing(rank, place, name)
-    present, stays = _settled_already(result, item, present, source, status, linked=linked)
+        raise source_changed("stat", "another item has taken its name")
+    present = find_existing_item(rank, place, name)
+    present, stays = _outcome_if_kept(result, item, present, source, status, may_get_links=may_get_links)
     if stays is not None:
         return stays
     present_status = None if present is None else present.status
     if options.dry_run:
-        known = Known(kind_of(status), 0, b"", Version.of(status))
-        result.copied(place, name, known, how=How.over(present))
-        return would_be(known)
+        known = ContentInfo(type_byte_of(status), 0, b"", FileVersion.from_status(status))
+        result.count_copied(place, name, known, how=CopyAction.replacing(present))
+        return dry_run_result(known)
     target = rank.open_target(place)
     is_alike = present_status is not None and stat.S_IFMT(present_status.st_mode) == stat.S_IFMT(status.st_mode)
-    kept = present.kept_from(status) if present is not None and is_alike else None
+    kept = present.status_to_keep(status) if present is not None and is_alike else None
     inherits = inherits_acl(rank, place, target)
     node = read_node(source, name, item.inode, options.preserve, follow=options.dereference)
-    is_new = present is None and not rank.keeps
-    made_as = new_name if is_new else name_to_make(rank, target, new_name, present_status, status)
-    with NewNode.made(target, made_as, node, is_temporary=made_as != new_name) as new:
-        mark = mark_of(new.descriptor, made=True) if linked or rank.keeps else b""
-        applied = new.dress(node.attributes, options.preserve, options.umask, kept=kept, inherits=inherits)
-        if present is None or rank.keeps or made_as == new_name:
-            new.keep()
+    is_new = present is None and not rank.names_late
+    made_as = new_name if is_new else prepare_name(rank, target, new_name, present_status, status)
+    with NewNode.create_node(target, made_as, node, is_temporary=made_as != new_name) as new:
+        mark = mark_of(new.descriptor, created_by_job=True) if may_get_links or rank.names_late else b""
+        applied = new.apply_metadata(
+            node.attributes, options.preserve, options.umask, existing=kept, inherits_acl=inherits
+        )
+        if present is None or rank.names_late or made_as == new_name:
+            new.close_and_keep()
         else:
-            _commit(new, new_name, present, status)
-    identity = Identity(place.target_id.mount, new.status.st_ino, mark)
-    unnamed = Unnamed(made_as, identity.inode, mark) if rank.keeps else None
-    if new.shortcoming is not None and unnamed is None:
-        new.shortcoming.made = identity
-        raise new.shortcoming
-    result.applied(place, name, applied)
-    rank.succeeded()
-    digest = rank.hashing.node(node.status, node.link) if rank.digests else b""
-    known = Known(kind_of(node.status), 0, digest, Version.of(node.status))
-    how = How.over(present, time.monotonic_ns() - began)
+            _replace_existing(new, new_name, present, status)
+    identity = Identity(place.target_id.mount_code, new.status.st_ino, mark)
+    unnamed = UnnamedCopy(made_as, identity.inode, mark) if rank.names_late else None
+    if new.metadata_problem is not None and unnamed is None:
+        new.metadata_problem.identity = identity
+        raise new.metadata_problem
+    result.record_applied_metadata(place, name, applied)
+    rank.record_success()
+    digest = rank.hashing.digest_of_node(node.status, node.link_target) if rank.has_digests else b""
+    known = ContentInfo(type_byte_of(node.status), 0, digest, FileVersion.from_status(node.status))
+    how = CopyAction.replacing(present, time.monotonic_ns() - began)
     if unnamed is None:
-        result.copied(place, name, known, alone=not item.links, how=how)
-    return Settled(known, identity, unnamed, new.shortcoming, how)
+        result.count_copied(place, name, known, is_only_name=not item.links, how=how)
+    return ItemResult(known, identity, unnamed, new.metadata_problem, how)
 
 
-def _commit(new: NewNode, name: bytes, present: Existing, source: os.stat_result) -> None:
+def _replace_existing(new: NewNode, name: bytes, present: ExistingItem, source: os.stat_result) -> None:
     """Rename the new item to ``name``, in place of the item ``present``. Raise ``Problem`` on failure."""
     present.back_up(source)
-    new.commit(name, present.status, marked=may_be_marked(present.rank, present))
+    new.commit(name, present.status, marked=may_have_mark(present.rank, present))
 
 
-def _settled_already(
-    result: Result, item: Item, present: Existing | None, source: int, status: os.stat_result, *, linked: bool
-) -> tuple[Existing | None, Settled | None]:
-    """Do the same as ``whole_file.settled_already`` for the first name of ``item`` in the open directory ``source``."""
-    for examination in range(1, EXAMINATIONS + 1):
+def _outcome_if_kept(
+    result: TaskResult,
+    item: Item,
+    present: ExistingItem | None,
+    source: int,
+    status: os.stat_result,
+    *,
+    may_get_links: bool,
+) -> tuple[ExistingItem | None, ItemResult | None]:
+    """Do the same as ``whole_file.result_if_kept`` for the first name of ``item`` in the open directory ``source``."""
+    for examination in range(1, MAX_EXAMINATIONS + 1):
         if present is None:
             break
         try:
-            return present, _stays(result, item, present, source, status, linked=linked)
+            return present, _keep_existing(result, item, present, source, status, may_get_links=may_get_links)
         except TargetChanged:
-            if examination == EXAMINATIONS:
+            if examination == MAX_EXAMINATIONS:
                 raise
-        present = present.examined_again()
+        present = present.examine_again()
     return None, None
 
 
-def _stays(
-    result: Result, item: Item, present: Existing, source: int, status: os.stat_result, *, linked: bool
-) -> Settled | None:
+def _keep_existing(
+    result: TaskResult, item: Item, present: ExistingItem, source: int, status: os.stat_result, *, may_get_links: bool
+) -> ItemResult | None:
     """Count the item as skipped if the existing item ``present`` is kept, and return the outcome; return None if it is
     replaced. Raise ``Problem`` on failure.
     """
     (place, name), rank, options = item.names[0], present.rank, present.rank.options
-    if _gives_way(present, source, name, status):
+    if _is_replaced(present, source, name, status):
         return None
     is_link = stat.S_ISLNK(status.st_mode)  # the texts of both were compared already, and are equal
-    same = options.compares and (is_link or alike(status, present.status, options.modify_window))
-    may_link = linked and same and present.is_linkable(status)  # decided before its metadata is updated
+    same = options.compares_existing and (is_link or looks_like_copy(status, present.status, options.modify_window))
+    may_link = may_get_links and same and present.is_linkable(status)  # decided before its metadata is updated
     action = Action.SKIP
-    if mends(rank):
-        from pcopy.tasks.files.mend import is_copied_for_links, is_dressed, mended
+    if updates_metadata(rank):
+        from pcopy.tasks.files.mend import has_source_metadata, is_copied_for_links, update_existing_metadata
 
-        if not is_dressed(rank, place, name, status, present):
-            if linked and same and not may_link and is_copied_for_links(present, status):
+        if not has_source_metadata(rank, place, name, status, present):
+            if may_get_links and same and not may_link and is_copied_for_links(present, status):
                 return None
             node = read_node(source, name, item.inode, options.preserve, follow=options.dereference)
-            updated = mended(result, name, present, node.attributes)
+            updated = update_existing_metadata(result, name, present, node.attributes)
             if updated is None:
                 return None
             present, action = updated
     made = present.identity() if may_link else None
-    known = Known(kind_of(status), 0, b"", Version.of(status))
-    skipped(rank, result, place, name, known, action)
-    return Settled(known, made)
+    known = ContentInfo(type_byte_of(status), 0, b"", FileVersion.from_status(status))
+    count_or_read_skipped(rank, result, place, name, known, action)
+    return ItemResult(known, made)
 
 
-def _gives_way(present: Existing, source: int, name: bytes, status: os.stat_result) -> bool:
+def _is_replaced(present: ExistingItem, source: int, name: bytes, status: os.stat_result) -> bool:
     """Return True if ``present`` is replaced by the item ``name`` of the open directory ``source``. Raise ``Problem``
     on failure.
 
     A symbolic link that would be kept is replaced if its target text differs, which its length and time do not show.
     """
-    if not present.may_replace(status):
-        return present.has_other_text(status, source, name)
+    if not present.may_be_replaced(status):
+        return present.has_other_link_text(status, source, name)
     is_link = stat.S_ISLNK(status.st_mode) and stat.S_ISLNK(present.status.st_mode)
-    if not is_link or not mends(present.rank) or present.is_own():
+    if not is_link or not updates_metadata(present.rank) or present.is_from_earlier_run():
         return True
-    return not same_link(source, name, present.directory, present.name)  # if equal, only its time differs
+    return not has_same_link_text(source, name, present.directory, present.name)  # if equal, only its time differs

@@ -10,35 +10,35 @@ import errno
 from array import array
 from collections.abc import Sequence
 
-from pcopy.fsio.kernel.batches import SYNC, Plan
+from pcopy.fsio.kernel.batches import SYNC_FLAG, CopyPlan
 from pcopy.fsio.kernel.columns import DEVICE, Rows, pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.attempts import failed_or_retried
+from pcopy.tasks.base.attempts import fail_or_retry
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import UNMADE, Item, Known, Place
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import NOT_CREATED, ContentInfo, Item, Place
 from pcopy.tasks.files.deciding import plans_for
-from pcopy.tasks.files.existing import existing
-from pcopy.tasks.files.whole_file import copy_whole
-from pcopy.tasks.verify.read_items import skipped
+from pcopy.tasks.files.existing import find_existing_item
+from pcopy.tasks.files.whole_file import copy_file
+from pcopy.tasks.verify.read_items import count_or_read_skipped
 
-_MADE = frozenset(map(int, (Plan.NEW, Plan.TEMPORARY, Plan.REPLACE)))
+_CREATING_PLANS = frozenset(map(int, (CopyPlan.NEW, CopyPlan.TEMPORARY, CopyPlan.REPLACE)))
 """Plans that create a file."""
 
 
-def foresee_files(rank: Rank, result: Result, place: Place, names: list[bytes], rows: Rows) -> Steps:
+def report_dry_run_files(rank: Rank, result: TaskResult, place: Place, names: list[bytes], rows: Rows) -> Steps:
     """Report the outcome that small files of one directory would have.
 
     Args:
         names: names as a scan found them.
         rows: their status.
     """
-    if place.target_id == UNMADE:
-        _foresee_made(result, place, names, rows.size, Action.COPY)
+    if place.target_id == NOT_CREATED:
+        _report_copied(result, place, names, rows.size, Action.COPY)
         return
     rows.mask |= DEVICE
     rows.device = array("Q", [rank.source_device(place) or 0]) * len(rows)
@@ -48,37 +48,37 @@ def foresee_files(rank: Rank, result: Result, place: Place, names: list[bytes], 
         for name, size in zip(names, rows.size, strict=True):
             result.fail(place, name, problem, size)
         return
-    new_names = pack_names(rank.new_name(place, name) for name in names)
+    new_names = pack_names(rank.target_name(place, name) for name in names)
     plans = yield from plans_for(rank, place, target, new_names, rows)
     made: dict[Action, list[int]] = {Action.COPY: [], Action.REPLACE: []}
     for row, plan in enumerate(plans):
         name, size = names[row], rows.size[row]
         try:
-            if plan & ~SYNC in _MADE:
-                made[_made(rank, place, name, plan & ~SYNC)].append(row)
-            elif plan == Plan.SKIP:
-                skipped(rank, result, place, name, Known(FILE, size, b"", rows.version(row)))
-            elif plan == Plan.REFUSE:
+            if plan & ~SYNC_FLAG in _CREATING_PLANS:
+                made[_planned_action(rank, place, name, plan & ~SYNC_FLAG)].append(row)
+            elif plan == CopyPlan.SKIP:
+                count_or_read_skipped(rank, result, place, name, ContentInfo(FILE, size, b"", rows.version(row)))
+            elif plan == CopyPlan.REFUSE:
                 raise Problem("create", errno.EEXIST)
             else:
-                item = Item(place.source_id.mount, rows.inode[row], size, ((place, name),), result.attempt)
-                yield from copy_whole(rank, result, item, linked=False)
+                item = Item(place.source_id.mount_code, rows.inode[row], size, ((place, name),), result.attempt)
+                yield from copy_file(rank, result, item, may_get_links=False)
         except Problem as problem:
-            failed_or_retried(result, place, name, problem, result.attempt, size)
+            fail_or_retry(result, place, name, problem, result.attempt, size)
     for action, chosen in made.items():
         sizes = array("Q", map(rows.size.__getitem__, chosen))
-        _foresee_made(result, place, [names[row] for row in chosen], sizes, action)
+        _report_copied(result, place, [names[row] for row in chosen], sizes, action)
 
 
-def _made(rank: Rank, place: Place, name: bytes, plan: int) -> Action:
+def _planned_action(rank: Rank, place: Place, name: bytes, plan: int) -> Action:
     """Return the action that a plan would lead to. Raise ``Problem`` on failure."""
-    if plan == Plan.TEMPORARY:
-        return Action.COPY if existing(rank, place, name) is None else Action.REPLACE
-    return Action.COPY if plan == Plan.NEW else Action.REPLACE
+    if plan == CopyPlan.TEMPORARY:
+        return Action.COPY if find_existing_item(rank, place, name) is None else Action.REPLACE
+    return Action.COPY if plan == CopyPlan.NEW else Action.REPLACE
 
 
-def _foresee_made(result: Result, place: Place, names: list[bytes], sizes: Sequence[int], action: Action) -> None:
+def _report_copied(result: TaskResult, place: Place, names: list[bytes], sizes: Sequence[int], action: Action) -> None:
     """Count and report files that would be copied."""
     result.count(counts.FILES, len(names))
     result.count(counts.BYTES, sum(sizes))
-    result.items.did_files(action, place, names, array("Q", sizes))
+    result.item_recorder.record_files(action, place, names, array("Q", sizes))

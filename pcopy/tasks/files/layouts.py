@@ -11,144 +11,152 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 
-from pcopy.fsio.layout import LUSTRE, Layout, Recipe, Target
-from pcopy.fsio.problem import failing
+from pcopy.fsio.layout import LUSTRE_TYPE, LayoutPolicy, Recipe, TargetDirectory
+from pcopy.fsio.problem import as_problem
 from pcopy.libc import type_of_file_system
-from pcopy.tasks.base.kind import Again
+from pcopy.tasks.base.kind import RecreatedNote
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
 
-Sums = Counter[str]
+FilesByLayout = Counter[str]
 """Number of files by layout."""
 
 
-TELLING = 1.0
+REPORT_SECONDS = 1.0
 """Seconds after which a rank reports the layouts that it has used."""
-MOST_TOLD = 4096
+MAX_REPORTED_LAYOUTS = 4096
 """Largest number of different layouts that a rank reports. The owner of a source could create any number of them."""
-OTHERS = "others"
+OTHER_LAYOUTS = "others"
 """Name for all further layouts in the report."""
 
 
-class Layouts:
+class RankLayouts:
     """Layouts on one rank: the file systems it writes to, and the counts of files."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self.met: dict[int, Layout] = {}
+        self.by_device: dict[int, LayoutPolicy] = {}
         """Layout of each file system, by st_dev."""
-        self.used = Sums()
+        self.unreported = FilesByLayout()
         """Number of files that this rank has created with each layout (in words), as far as they were
         not reported yet.
         """
-        self.of_job = Sums()
+        self.job_totals = FilesByLayout()
         """On rank 0: the reported numbers of all ranks."""
-        self._is_told = False
-        self._told_at = time.monotonic()
-        self._named: set[str] = set()
+        self._is_report_spawned = False
+        self._reported_at = time.monotonic()
+        self._reported_names: set[str] = set()
 
-    def add(self, result: Result, sums: Mapping[str, int]) -> None:
+    def add(self, result: TaskResult, sums: Mapping[str, int]) -> None:
         """Add to the number of files with each layout, and have it reported."""
         for layout, number in sums.items():
-            self.used[layout] += number
-        if time.monotonic() > self._told_at + TELLING:  # reported before the end too: a stopped job does not get there
-            self._told_at = time.monotonic()
-            result.spawn(LayoutsUsed(tuple(self.told().items())), owner=0)
-        elif not self._is_told:
-            self._is_told = True
-            result.spawn(TellLayouts(), phase=max(Phase.FINISH, result.phase), owner=self._rank.number)
+            self.unreported[layout] += number
+        if (
+            time.monotonic() > self._reported_at + REPORT_SECONDS
+        ):  # reported before the end too: a stopped job does not get there
+            self._reported_at = time.monotonic()
+            result.spawn(UsedLayouts(tuple(self.take_unreported().items())), owner=0)
+        elif not self._is_report_spawned:
+            self._is_report_spawned = True
+            result.spawn(ReportLayouts(), phase=max(Phase.FINISH, result.phase), owner=self._rank.number)
 
-    def named(self, layout: str) -> str:
+    def reported_name(self, layout: str) -> str:
         """Return the name of a layout in the report: ``OTHERS`` once there are too many different ones."""
-        if layout not in self._named:
-            if len(self._named) >= MOST_TOLD:
-                return OTHERS
-            self._named.add(layout)
+        if layout not in self._reported_names:
+            if len(self._reported_names) >= MAX_REPORTED_LAYOUTS:
+                return OTHER_LAYOUTS
+            self._reported_names.add(layout)
         return layout
 
-    def told(self) -> Sums:
+    def take_unreported(self) -> FilesByLayout:
         """Return the numbers that were not reported yet, and reset them."""
-        used, self.used = self.used, Sums()
+        used, self.unreported = self.unreported, FilesByLayout()
         return used
 
-    def told_at_last(self) -> Sums:
+    def take_last_unreported(self) -> FilesByLayout:
         """Return the same as ``told``, for the task that waits for the end of the phase. If more files are created
         later, another such task is spawned.
         """
-        self._is_told = False
-        return self.told()
+        self._is_report_spawned = False
+        return self.take_unreported()
 
-    def at(self, place: Place) -> Layout:
+    def layout_at(self, place: Place) -> LayoutPolicy:
         """Return the layout for new files in this target directory, which was opened before. Raise ``Problem`` on
         failure.
         """
         rank = self._rank
         device = rank.target_device(place)
-        layout = self.met.get(device)
+        layout = self.by_device.get(device)
         if layout is not None:
             return layout
-        return self.of(
-            device, rank.targets[place.root].open(rank.below_target(place.root, place.path), place.target_id)
+        return self.layout_of_device(
+            device, rank.targets[place.root].open(rank.path_below_target(place.root, place.path), place.target_id)
         )
 
-    def of(self, device: int, directory: int) -> Layout:
+    def layout_of_device(self, device: int, directory: int) -> LayoutPolicy:
         """Return the layout of the file system ``device``, on which ``directory`` is an open directory. Raise
         ``Problem`` on failure.
         """
-        layout = self.met.get(device)
+        layout = self.by_device.get(device)
         if layout is None:
-            with failing("statfs"):
-                layout = self.met[device] = make_layout(self._rank, directory)
+            with as_problem("statfs"):
+                layout = self.by_device[device] = make_layout(self._rank, directory)
         return layout
 
 
-def make_layout(rank: Rank, directory: int) -> Layout:
+def make_layout(rank: Rank, directory: int) -> LayoutPolicy:
     """Create the layout for the file system of an open directory. Raise ``OSError``."""
-    if type_of_file_system(directory) != LUSTRE:
-        return Layout()
+    if type_of_file_system(directory) != LUSTRE_TYPE:
+        return LayoutPolicy()
     from pcopy.lustre.layouts import LustreLayout, Writers  # imported late: few jobs need it
-    from pcopy.lustre.wish import MOST_STRIPES, wish_of
+    from pcopy.lustre.wish import MAX_STRIPES, parse_stripe_options
 
-    writers = Writers(rank.hosts.number, rank.size, rank.splits)
+    writers = Writers(rank.hosts.host_count, rank.size, rank.is_split)
     if not rank.job.copies:  # the number of ranks and hosts that wrote existing files is unknown
-        writers = Writers(1, MOST_STRIPES, lambda size: True)
-    return LustreLayout(wish_of(rank.options.stripe, rank.options.stripe_table), writers, rank.temporary_names.next)
+        writers = Writers(1, MAX_STRIPES, lambda size: True)
+    return LustreLayout(
+        parse_stripe_options(rank.options.stripe, rank.options.stripe_table), writers, rank.temporary_names.next_name
+    )
 
 
-def layout_at(rank: Rank, place: Place) -> Layout:
-    """Return the layout for new files in the target directory of ``place``, as ``Layouts.at`` does."""
-    return rank.own(Layouts).at(place)
+def target_layout(rank: Rank, place: Place) -> LayoutPolicy:
+    """Return the layout for new files in the target directory of ``place``, as ``RankLayouts.at`` does."""
+    return rank.instance(RankLayouts).layout_at(place)
 
 
-def laid_out(rank: Rank, result: Result, place: Place, recipe: Recipe, target: int, files: int) -> None:
+def count_layout_of_recipe(
+    rank: Rank, result: TaskResult, place: Place, recipe: Recipe, target: int, files: int
+) -> None:
     """Count ``files`` that were created by ``recipe`` in the open directory ``target``. Raise
     ``Problem`` on failure.
     """
-    layout = layout_at(rank, place)
-    if files and not layout.is_plain:
-        tell_layout(rank, result, layout.text_of(recipe, Target(target, place.target_id.inode)), files)
+    layout = target_layout(rank, place)
+    if files and not layout.uses_only_default:
+        count_layout(
+            rank, result, layout.recipe_description(recipe, TargetDirectory(target, place.target_id.inode)), files
+        )
 
 
-def tell_layout(rank: Rank, result: Result, layout: str, files: int = 1) -> None:
+def count_layout(rank: Rank, result: TaskResult, layout: str, files: int = 1) -> None:
     """Count ``files`` that have got this ``layout``, which is given in words."""
-    layouts = rank.own(Layouts)
-    layouts.add(result, {layouts.named(layout): files})
+    layouts = rank.instance(RankLayouts)
+    layouts.add(result, {layouts.reported_name(layout): files})
 
 
-class TellLayouts(Again, code=21, doing="reporting layouts of files"):
+class ReportLayouts(RecreatedNote, code=21, doing="reporting layouts of files"):
     """Note that sends the layouts that a rank has used to rank 0. It runs on that rank."""
 
-    def run(self, rank: Rank, result: Result) -> None:
-        if used := rank.own(Layouts).told_at_last():
-            result.spawn(LayoutsUsed(tuple(used.items())), owner=0)
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        if used := rank.instance(RankLayouts).take_last_unreported():
+            result.spawn(UsedLayouts(tuple(used.items())), owner=0)
 
 
-class LayoutsUsed(Again, code=22, doing="receiving layouts of files"):
+class UsedLayouts(RecreatedNote, code=22, doing="receiving layouts of files"):
     """Note that reports to rank 0 how many files of one rank have got each layout, in words."""
 
     used: tuple[tuple[str, int], ...]
 
-    def run(self, rank: Rank, result: Result) -> None:
-        rank.own(Layouts).of_job.update(dict(self.used))
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        rank.instance(RankLayouts).job_totals.update(dict(self.used))

@@ -12,21 +12,27 @@ import os
 import stat
 
 from pcopy.fsio.attributes import Attributes, Handle, unread_problem
-from pcopy.fsio.mending import Lacking, has_metadata, lacking, mend, same_xattrs
-from pcopy.fsio.nodes import handle_of
-from pcopy.fsio.preserve import CAP_FOWNER, capable
+from pcopy.fsio.mending import (
+    MetadataDifference,
+    has_metadata_of_source,
+    has_same_xattrs,
+    metadata_difference,
+    update_metadata,
+)
+from pcopy.fsio.nodes import path_of_descriptor
+from pcopy.fsio.preserve import CAP_FOWNER, has_capability
 from pcopy.fsio.problem import MetadataProblem
-from pcopy.fsio.server import shown_of_new_file
+from pcopy.fsio.server import new_file_status
 from pcopy.fsio.source import status_of
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.files.existing import Existing, look
+from pcopy.tasks.files.existing import ExistingItem, status_or_none
 
 
-def is_dressed(rank: Rank, place: Place, name: bytes, source: os.stat_result, present: Existing) -> bool:
+def has_source_metadata(rank: Rank, place: Place, name: bytes, source: os.stat_result, present: ExistingItem) -> bool:
     """Return True if the existing item has all metadata of the item ``name`` of the source. Raise ``Problem`` on
     failure.
 
@@ -36,19 +42,23 @@ def is_dressed(rank: Rank, place: Place, name: bytes, source: os.stat_result, pr
         source: status of the item of the source.
     """
     preserve, window = rank.options.preserve, rank.options.modify_window
-    if not has_metadata(source, present.status, preserve, window):
+    if not has_metadata_of_source(source, present.status, preserve, window):
         return False
     if not (preserve.xattr or preserve.acl):
         return True
-    around = handle_of(rank.open_source(place)), handle_of(present.directory)
+    around = path_of_descriptor(rank.open_source(place)), path_of_descriptor(present.directory)
     try:
         follow = rank.options.dereference
-        return same_xattrs(b"/".join((around[0], name)), b"/".join((around[1], present.name)), preserve, follow=follow)
+        return has_same_xattrs(
+            b"/".join((around[0], name)), b"/".join((around[1], present.name)), preserve, follow=follow
+        )
     except OSError:
         return False
 
 
-def mended(result: Result, name: bytes, present: Existing, attributes: Attributes) -> tuple[Existing, Action] | None:
+def update_existing_metadata(
+    result: TaskResult, name: bytes, present: ExistingItem, attributes: Attributes
+) -> tuple[ExistingItem, Action] | None:
     """Set the metadata of the existing item that differs from ``attributes``, and count it as updated if something
     changed.
 
@@ -56,12 +66,12 @@ def mended(result: Result, name: bytes, present: Existing, attributes: Attribute
     ``Problem`` on failure.
     """
     rank, place = present.rank, present.place
-    with present.held() as descriptor:
+    with present.open_unchanged() as descriptor:
         before = status_of(descriptor)
-        lacks = _lacking_in_place(present, handle_of(descriptor), before, attributes)
+        lacks = _lacking_in_place(present, path_of_descriptor(descriptor), before, attributes)
         if lacks is None:
             return None
-        if not lacks.is_needed:
+        if not lacks.is_update_needed:
             if (problem := unread_problem(attributes.unread)) is not None:
                 raise problem
             return present, Action.SKIP
@@ -69,26 +79,26 @@ def mended(result: Result, name: bytes, present: Existing, attributes: Attribute
             result.count(counts.MENDED, 1, place)
             return present, Action.META
         try:
-            applied = mend(handle_of(descriptor), before, attributes, rank.options.preserve, lacks)
+            applied = update_metadata(path_of_descriptor(descriptor), before, attributes, rank.options.preserve, lacks)
         except MetadataProblem as problem:
             is_refused = problem.errno in (errno.EPERM, errno.EACCES) and not problem.on_source
-            if is_refused and _gives_way(present, before, lacks):
+            if is_refused and _is_replaced_by_copy(present, before, lacks):
                 return None
             raise
         has_changed = status_of(descriptor).st_ctime_ns != before.st_ctime_ns
-    result.applied(place, name, applied)
+    result.record_applied_metadata(place, name, applied)
     if has_changed:
-        rank.succeeded()
+        rank.record_success()
         result.count(counts.MENDED, 1, place)
-    updated = look(present.directory, present.name)
+    updated = status_or_none(present.directory, present.name)
     if updated is None:
         return None
     return present._replace(status=updated), Action.META if has_changed else Action.SKIP
 
 
 def _lacking_in_place(
-    present: Existing, handle: Handle, status: os.stat_result, attributes: Attributes
-) -> Lacking | None:
+    present: ExistingItem, handle: Handle, status: os.stat_result, attributes: Attributes
+) -> MetadataDifference | None:
     """Return the metadata of the open item that differs from ``attributes`` and can be set without a copy.
 
     Return None if the item must be copied, as far as this is known before anything is set. Raise ``Problem`` on
@@ -96,16 +106,18 @@ def _lacking_in_place(
     """
     rank = present.rank
     is_on_target = status.st_dev == rank.target_device(present.place)
-    lacks = lacking(handle, status, attributes, rank.options.preserve, rank.options.modify_window)
-    if lacks.is_needed and not (is_on_target and lacks.is_harmless(attributes, status)):
-        lacks = _without_made_up(present, lacks, attributes)
-    if not lacks.is_needed:
+    lacks = metadata_difference(handle, status, attributes, rank.options.preserve, rank.options.modify_window)
+    if lacks.is_update_needed and not (is_on_target and lacks.can_update_in_place(attributes, status)):
+        lacks = _without_fictitious(present, lacks, attributes)
+    if not lacks.is_update_needed:
         return lacks
-    is_refused = rank.options.dry_run and not capable(CAP_FOWNER) and _gives_way(present, status, lacks)
-    return lacks if is_on_target and lacks.is_harmless(attributes, status) and not is_refused else None
+    is_refused = (
+        rank.options.dry_run and not has_capability(CAP_FOWNER) and _is_replaced_by_copy(present, status, lacks)
+    )
+    return lacks if is_on_target and lacks.can_update_in_place(attributes, status) and not is_refused else None
 
 
-def _gives_way(present: Existing, status: os.stat_result, lacks: Lacking) -> bool:
+def _is_replaced_by_copy(present: ExistingItem, status: os.stat_result, lacks: MetadataDifference) -> bool:
     """Return True if an item whose metadata this user may not set is replaced by a copy. Raise ``Problem`` on failure.
 
     All of these must hold:
@@ -119,12 +131,12 @@ def _gives_way(present: Existing, status: os.stat_result, lacks: Lacking) -> boo
     if present.rank.options.inplace or not (lacks.times and is_plain) or status.st_uid == user:
         return False
     directory = status_of(present.directory)
-    if directory.st_mode & stat.S_ISVTX and directory.st_uid != user and not capable(CAP_FOWNER):
+    if directory.st_mode & stat.S_ISVTX and directory.st_uid != user and not has_capability(CAP_FOWNER):
         return False
-    return os.access(handle_of(present.directory), os.W_OK | os.X_OK, effective_ids=True)
+    return os.access(path_of_descriptor(present.directory), os.W_OK | os.X_OK, effective_ids=True)
 
 
-def _without_made_up(present: Existing, lacks: Lacking, attributes: Attributes) -> Lacking:
+def _without_fictitious(present: ExistingItem, lacks: MetadataDifference, attributes: Attributes) -> MetadataDifference:
     """Return ``lacks`` without a mode and an owner that the file system reports whatever was set.
 
     CIFS and FUSE with fixed modes or owners do so, and NFS with root_squash. A new copy would have no better mode or
@@ -133,17 +145,17 @@ def _without_made_up(present: Existing, lacks: Lacking, attributes: Attributes) 
     """
     if present.rank.options.dry_run:
         return lacks
-    shown = shown_of_new_file(present.directory, present.rank.temporary_names.next())
+    shown = new_file_status(present.directory, present.rank.temporary_names.next_name())
     is_equal = stat.S_IMODE(present.status.st_mode) == stat.S_IMODE(attributes.mode)  # including the set-id bits
     has_mode = shown.has_other_mode or (shown.has_other_owner and is_equal)
     return lacks._replace(owner=lacks.owner and not shown.has_other_owner, mode=lacks.mode and not has_mode)
 
 
-def is_copied_for_links(present: Existing, source: os.stat_result) -> bool:
+def is_copied_for_links(present: ExistingItem, source: os.stat_result) -> bool:
     """Return True if ``present``, which looks like ``source`` and may not be linked, is copied again, so that the
     source's further names can become hard links to the copy. Raise ``Problem`` on failure.
     """
-    if not present.has_further_names(source) or present.rank.options.dry_run:
-        return present.has_further_names(source)
-    shown = shown_of_new_file(present.directory, present.rank.temporary_names.next())
+    if not present.has_links_to_copy(source) or present.rank.options.dry_run:
+        return present.has_links_to_copy(source)
+    shown = new_file_status(present.directory, present.rank.temporary_names.next_name())
     return not (shown.has_other_owner or shown.has_other_mode)

@@ -16,41 +16,41 @@ from contextlib import contextmanager, suppress
 from pcopy.engine.task import Task
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
-from pcopy.fsio.problem import MetadataProblem, Plain, Problem
-from pcopy.fsio.source import Version
-from pcopy.fsio.temporary import made_by, remove
-from pcopy.tasks.base.actions import AFRESH, How
-from pcopy.tasks.base.attempts import is_tried_again
-from pcopy.tasks.base.dividing import cut_names, cuts
-from pcopy.tasks.base.gathered import Gathered, cut_versions, split_digests, unpack_known
-from pcopy.tasks.base.kind import Divisible, Gone, OfItem, Steps
+from pcopy.fsio.problem import MetadataProblem, PackedProblem, Problem
+from pcopy.fsio.source import FileVersion
+from pcopy.fsio.temporary import remove_if_present, run_and_rank_of
+from pcopy.tasks.base.actions import NEW_COPY, CopyAction
+from pcopy.tasks.base.attempts import is_retried
+from pcopy.tasks.base.dividing import portion_slices, split_names
+from pcopy.tasks.base.gathered import ItemColumns, split_digests, split_versions, unpack_items
+from pcopy.tasks.base.kind import DivisibleTask, ItemTask, MissingDirectories, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, FILES_PER_SLICE, Rank
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import (
-    NOWHERE,
-    Copy,
+    NO_DIRECTORY,
+    ContentInfo,
     FailedName,
     Item,
-    Known,
+    ItemCopy,
     Place,
-    Unnamed,
+    UnnamedCopy,
     bucket_of,
     pack_numbers,
     unpack_numbers,
 )
-from pcopy.tasks.files.existing import existing
-from pcopy.tasks.files.naming import Naming, discard, is_it
-from pcopy.tasks.files.whole_file import Settled
-from pcopy.tasks.links.copy_anew import anew, looked_at
-from pcopy.tasks.links.group_links import Groups, put
-from pcopy.tasks.links.make_links import after_representative, all_failed, copy_here
-from pcopy.tasks.verify.read_items import skipped
+from pcopy.tasks.files.existing import find_existing_item
+from pcopy.tasks.files.naming import CopyNaming, is_same_copy, remove_unnamed
+from pcopy.tasks.files.whole_file import ItemResult
+from pcopy.tasks.links.copy_anew import regathering_tasks, retry_of_incomplete_copy
+from pcopy.tasks.links.group_links import BucketContents, defer_to_bucket
+from pcopy.tasks.links.make_links import copy_by_this_host, report_all_failed, spawn_links
+from pcopy.tasks.verify.read_items import count_or_read_skipped
 
 
-class NameItems(Divisible, code=18, doing="naming copies of", is_note=False):
-    """Task that gives items of one directory their final names. There is one column for each field of ``Unnamed``
-    and of ``Known``.
+class NameItems(DivisibleTask, code=18, doing="naming copies of", is_note=False):
+    """Task that gives items of one directory their final names. There is one column for each field of ``UnnamedCopy``
+    and of ``ContentInfo``.
 
     Fields:
         temporaries: temporary names, joined by slashes.
@@ -69,55 +69,57 @@ class NameItems(Divisible, code=18, doing="naming copies of", is_note=False):
     digests: bytes
     attempt: int
     writer: int
-    took: bytes = b""
+    durations: bytes = b""
 
     columns = ("inodes", "kinds", "sizes", "digests", "took")
 
     def divide(self, portions: int) -> list[NameItems]:
-        at = cuts(self.items, portions)
-        versions = cut_versions(self.versions, self.items, at)
-        parts = zip(super().divide(portions), at, cut_names(self.temporaries, at), versions, strict=True)
+        at = portion_slices(self.item_count, portions)
+        versions = split_versions(self.versions, self.item_count, at)
+        parts = zip(super().divide(portions), at, split_names(self.temporaries, at), versions, strict=True)
         return [
             part._replace(temporaries=temporaries, marks=self.marks[each], versions=version)
             for part, each, temporaries, version in parts
         ]
 
-    def unnamed(self) -> list[Unnamed]:
+    def unnamed_copies(self) -> list[UnnamedCopy]:
         """Return the copies that are to be named."""
-        return [*map(Unnamed, unpack_names(self.temporaries), unpack_numbers(self.inodes), self.marks)]
+        return [*map(UnnamedCopy, unpack_names(self.temporaries), unpack_numbers(self.inodes), self.marks)]
 
-    def discard(self, rank: Rank, since: int) -> None:
-        for made in self.unnamed():
-            if made_by(made.temporary)[0] >= since:
-                discard(rank, self.place, made)
+    def remove_temporaries(self, rank: Rank, since: int) -> None:
+        for made in self.unnamed_copies():
+            if run_and_rank_of(made.temporary)[0] >= since:
+                remove_unnamed(rank, self.place, made)
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Name the items one by one. A copy that gets no name is removed."""
         place, naming = self.place, None
         names, sizes = unpack_names(self.names), unpack_numbers(self.sizes)
-        digests = split_digests(self.digests, rank.hashing.algorithm.size) if rank.digests else [b""] * len(names)
-        items = zip(names, self.unnamed(), unpack_known(self.kinds, sizes, self.versions, digests), strict=True)
+        digests = (
+            split_digests(self.digests, rank.hashing.algorithm.digest_size) if rank.has_digests else [b""] * len(names)
+        )
+        items = zip(names, self.unnamed_copies(), unpack_items(self.kinds, sizes, self.versions, digests), strict=True)
         writers = bytes((self.writer,))
-        took = unpack_numbers(self.took) if self.took else array("Q", bytes(8 * len(names)))
+        took = unpack_numbers(self.durations) if self.durations else array("Q", bytes(8 * len(names)))
         for index, (name, item, known) in enumerate(items):
             try:
-                naming = naming or Naming(rank, place)
-                if naming.give(name, item, known):
-                    result.copied(place, name, known, writers=writers, how=naming.how(took[index]))
+                naming = naming or CopyNaming(rank, place)
+                if naming.give_name(name, item, known):
+                    result.count_copied(place, name, known, writers=writers, how=naming.copy_action(took[index]))
                 else:
-                    discard(rank, place, item, result)
-                    skipped(rank, result, place, name, known)
+                    remove_unnamed(rank, place, item, result)
+                    count_or_read_skipped(rank, result, place, name, known)
             except Problem as problem:
-                discard(rank, place, item, result)
-                if is_tried_again(problem, self.attempt):  # an earlier run named the copy, and it was removed since
-                    result.look_again(place, name, self.attempt + 1)
+                remove_unnamed(rank, place, item, result)
+                if is_retried(problem, self.attempt):  # an earlier run named the copy, and it was removed since
+                    result.examine_again(place, name, self.attempt + 1)
                 else:
-                    result.fail(place, name, problem, known.size, touched=True)
+                    result.fail(place, name, problem, known.size, may_exist=True)
             if not index % FILES_PER_SLICE:
                 yield None
 
 
-class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
+class NameGroup(ItemTask, code=19, doing="naming the copy of", is_note=False):
     """Task that gives a copy the first name of ``item`` that is free; the other names become hard links to it.
 
     Fields:
@@ -128,77 +130,77 @@ class NameGroup(OfItem, code=19, doing="naming the copy of", is_note=False):
         took: duration of the copy in nanoseconds.
     """
 
-    made: Unnamed
-    known: Known
+    unnamed_copy: UnnamedCopy
+    known: ContentInfo
     chunk: int
     writers: bytes
-    shortcoming: Plain | None = None
-    took: int = 0
+    shortcoming: PackedProblem | None = None
+    duration: int = 0
 
-    def discard(self, rank: Rank, since: int) -> None:
-        if made_by(self.made.temporary)[0] >= since:
-            discard(rank, self.item.place, self.made)
+    def remove_temporaries(self, rank: Rank, since: int) -> None:
+        if run_and_rank_of(self.unnamed_copy.temporary)[0] >= since:
+            remove_unnamed(rank, self.item.place, self.unnamed_copy)
 
-    def gather(self, groups: Groups) -> bool:
+    def add_to_group(self, groups: BucketContents) -> bool:
         """Add this task to the group of its inode, where it waits for further names. Return True."""
-        groups.unnamed.append(self)
+        groups.waiting_for_name.append(self)
         return True
 
-    def reduced(self, task: Task, gone: Gone) -> Iterator[Task]:
-        return looked_at(gone, self.item, self.made, self.known)
+    def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
+        return regathering_tasks(gone, self.item, self.unnamed_copy, self.known)
 
-    def gathered(self, task: Task, gone: Gone) -> Iterator[Task]:
+    def regrouped_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         """Yield this task for the phase COPY, in which it waits for the other names of the inode. The item was copied
         already.
         """
         yield task._replace(phase=int(Phase.COPY), owner=bucket_of(self.item.inode))
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Give the copy the first name that is possible. Existing items under earlier names may be kept, and these
         names are skipped; others may fail.
 
         If the next name is in another directory, the item is copied again, since a copy gets a name only in its own
-        directory (``Naming``). In a resumed job that looks for further names of any inode, the task waits for these
+        directory (``CopyNaming``). In a resumed job that looks for further names of any inode, the task waits for these
         first.
         """
         if result.phase < Phase.NAME:
-            put(self, bucket_of(self.item.inode), rank, result)
+            defer_to_bucket(self, bucket_of(self.item.inode), rank, result)
             return
         item, known = self.item, self.known
-        names, first, next_index, how = item.names, -1, len(item.names), AFRESH
+        names, first, next_index, how = item.names, -1, len(item.names), NEW_COPY
         failed: list[FailedName] = []
         for index, (place, name) in enumerate(names):
-            if place.directory != item.place.directory:
-                first = _linked_before(self, rank, index)
+            if place.key != item.place.key:
+                first = _first_linked_name(self, rank, index)
                 next_index = index
                 break
             try:
-                naming = Naming(rank, place)
-                if naming.give(name, self.made, known):
-                    first, next_index, how = index, index + 1, naming.how(self.took)
+                naming = CopyNaming(rank, place)
+                if naming.give_name(name, self.unnamed_copy, known):
+                    first, next_index, how = index, index + 1, naming.copy_action(self.duration)
                     break
-                skipped(rank, result, place, name, known)
+                count_or_read_skipped(rank, result, place, name, known)
             except Problem as problem:
-                failed.append((place, name, problem.plain))
+                failed.append((place, name, problem.packed))
             yield None
-        again = [each for each in failed if is_tried_again(Problem.from_plain(each[2]), item.attempt)]
-        lasting = (*item.failed, *(each for each in failed if each not in again))
+        again = [each for each in failed if is_retried(Problem.from_packed(each[2]), item.attempt)]
+        lasting = (*item.failed_names, *(each for each in failed if each not in again))
         tried = [(place, name) for place, name, _ in again]
         if first >= 0:
             links = (*(each for each in names[next_index:] if each != names[first]), *tried)
-            _after_named(self, item._replace(names=(names[first], *links), failed=lasting), how, rank, result)
+            _handle_named(self, item._replace(names=(names[first], *links), failed_names=lasting), how, rank, result)
             return
-        discard(rank, item.place, self.made, result)
-        remaining = item._replace(names=(*tried, *names[next_index:]), failed=lasting)
+        remove_unnamed(rank, item.place, self.unnamed_copy, result)
+        remaining = item._replace(names=(*tried, *names[next_index:]), failed_names=lasting)
         if again:
-            result.copy(remaining._replace(attempt=item.attempt + 1), phase=result.phase)
+            result.spawn_copy(remaining._replace(attempt=item.attempt + 1), phase=result.phase)
         elif remaining.names:
-            result.copy(remaining)
+            result.spawn_copy(remaining)
         else:
-            all_failed(result, item, lasting, touched=True)
+            report_all_failed(result, item, lasting, touched=True)
 
 
-def _linked_before(task: NameGroup, rank: Rank, since: int) -> int:
+def _first_linked_name(task: NameGroup, rank: Rank, since: int) -> int:
     """Return the index of the first name, from ``since`` on, that leads to the copy already; -1 if there is none.
 
     An earlier run has named the copy, linked this name to it, and stopped before that was recorded. If another program
@@ -208,28 +210,30 @@ def _linked_before(task: NameGroup, rank: Rank, since: int) -> int:
         return -1
     for index, (place, name) in enumerate(task.item.names[since:], since):
         with suppress(Problem):
-            present = existing(rank, place, name)
-            if present is not None and is_it(present, task.made, task.known):
+            present = find_existing_item(rank, place, name)
+            if present is not None and is_same_copy(present, task.unnamed_copy, task.known):
                 return index
     return -1
 
 
-def _after_named(task: NameGroup, item: Item, how: How, rank: Rank, result: Result) -> None:
+def _handle_named(task: NameGroup, item: Item, how: CopyAction, rank: Rank, result: TaskResult) -> None:
     """Count the item as copied, and have its further names linked. Its first name is the one that the copy has now."""
-    known, made = task.known, task.made
-    shortcoming = None if task.shortcoming is None else MetadataProblem.from_plain(task.shortcoming)
+    known, made = task.known, task.unnamed_copy
+    shortcoming = None if task.shortcoming is None else MetadataProblem.from_packed(task.shortcoming)
     if shortcoming is None:
         chunk, writers = task.chunk, task.writers
-        result.copied(item.place, item.name, known, alone=not item.links, chunk=chunk, writers=writers, how=how)
-    elif not (item.links or item.failed):
-        retry = anew(rank, item._replace(attempt=max(1, item.attempt)), made)
-        result.fail(item.place, item.name, shortcoming, item.size, retry=retry, touched=True)
+        result.count_copied(
+            item.place, item.name, known, is_only_name=not item.links, chunk=chunk, writers=writers, how=how
+        )
+    elif not (item.links or item.failed_names):
+        retry = retry_of_incomplete_copy(rank, item._replace(attempt=max(1, item.attempt)), made)
+        result.fail(item.place, item.name, shortcoming, item.size, retry=retry, may_exist=True)
         return
-    copy = Copy(Identity(item.place.target_id.mount, made.inode, made.mark), known, task.chunk, task.writers)
-    after_representative(rank, result, item, copy, shortcoming=shortcoming)
+    copy = ItemCopy(Identity(item.place.target_id.mount_code, made.inode, made.mark), known, task.chunk, task.writers)
+    spawn_links(rank, result, item, copy, shortcoming=shortcoming)
 
 
-class Waiting:
+class UnnamedCopies:
     """The copies of one task, all in one directory, that are still to be named."""
 
     def __init__(self, rank: Rank, place: Place, attempt: int) -> None:
@@ -237,36 +241,40 @@ class Waiting:
         self._place = place
         self._attempt = attempt
         self._temporaries: list[bytes] = []
-        self._items: list[Unnamed] = []
-        self._known = Gathered()
+        self._items: list[UnnamedCopy] = []
+        self._known = ItemColumns()
         self._took = array("Q")
 
-    def expect(self, temporaries: list[bytes]) -> None:
+    def add_temporary_names(self, temporaries: list[bytes]) -> None:
         """Record temporary names under which files may be created, so that they are removed if the task fails before
         the files are added.
         """
         self._temporaries += filter(None, temporaries)
 
-    def add(self, result: Result, item: Item, settled: Settled) -> None:
+    def add(self, result: TaskResult, item: Item, settled: ItemResult) -> None:
         """Add one copy. If not all of its metadata could be set, spawn a task of its own for it, which reports that."""
         made, known, shortcoming = settled.unnamed, settled.known, settled.shortcoming
         assert made is not None
         self._temporaries.append(made.temporary)
         if shortcoming is not None:
-            name_later(result, item, made, copy_here(self._rank, NOWHERE, known), shortcoming=shortcoming)
+            spawn_naming(
+                result, item, made, copy_by_this_host(self._rank, NO_DIRECTORY, known), shortcoming=shortcoming
+            )
             return
         self._items.append(made)
         self._took.append(settled.how.nanoseconds)
-        self._known.add(item.name, known)
+        self._known.add_item(item.name, known)
 
-    def add_file(self, name: bytes, item: Unnamed, version: Version, size: int, digest: bytes, took: int) -> None:
+    def add_file(
+        self, name: bytes, item: UnnamedCopy, version: FileVersion, size: int, digest: bytes, took: int
+    ) -> None:
         """Add one regular file whose values are given separately."""
         self._items.append(item)
         self._took.append(took)
         self._known.add_file(name, version, size, digest, 0)
 
     @contextmanager
-    def spawned(self, result: Result) -> Iterator[None]:
+    def spawn_at_end(self, result: TaskResult) -> Iterator[None]:
         """Spawn the task that names the copies added within the block, at its end; remove the copies if the block is
         left by an exception.
 
@@ -277,26 +285,34 @@ class Waiting:
             if self._items:
                 temporaries, inodes, marks = zip(*self._items, strict=True)
                 made = pack_names(temporaries), pack_numbers([*inodes]), marks
-                known, host = self._known, self._rank.hosts.here
-                took = self._took.tobytes() if result.items.is_wanted else b""
-                task = NameItems(self._place, known.packed_names, *made, *known.columns, self._attempt, host, took)
+                known, host = self._known, self._rank.hosts.this_host
+                took = self._took.tobytes() if result.item_recorder.is_recording else b""
+                task = NameItems(
+                    self._place, known.packed_names, *made, *known.packed_columns, self._attempt, host, took
+                )
                 result.spawn(task, len(marks) * CALL_COST // 4, phase=max(Phase.NAME, result.phase))
         except BaseException:
             with suppress(Problem):  # the directory was removed
                 target = self._rank.open_target(self._place)
                 for temporary in self._temporaries:
-                    remove(target, temporary)
+                    remove_if_present(target, temporary)
             raise
 
 
-def name_later(
-    result: Result, item: Item, made: Unnamed, copy: Copy, *, shortcoming: MetadataProblem | None = None, took: int = 0
+def spawn_naming(
+    result: TaskResult,
+    item: Item,
+    made: UnnamedCopy,
+    copy: ItemCopy,
+    *,
+    shortcoming: MetadataProblem | None = None,
+    duration_ns: int = 0,
 ) -> None:
     """Spawn the task that gives a copy, perhaps with further names, its final name in the phase NAME.
 
-    It corresponds to ``after_representative`` for a copy whose first name is not given yet. ``took`` is the duration of
+    It corresponds to ``spawn_links`` for a copy whose first name is not given yet. ``took`` is the duration of
     the copy in nanoseconds.
     """
-    lacks = None if shortcoming is None else shortcoming.plain
-    task = NameGroup(item, made, copy.known, copy.chunk, copy.writers, lacks, took)
+    lacks = None if shortcoming is None else shortcoming.packed
+    task = NameGroup(item, made, copy.known, copy.chunk, copy.writers, lacks, duration_ns)
     result.spawn(task, CALL_COST, phase=max(Phase.NAME, result.phase))

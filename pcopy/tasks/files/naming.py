@@ -12,32 +12,32 @@ import errno
 import os
 import stat
 
-from pcopy.fsio.close import held_open
+from pcopy.fsio.close import closed_at_end
 from pcopy.fsio.existing import are_times_equal
-from pcopy.fsio.identity import Identity, Likeness, identity_of
-from pcopy.fsio.kernel.columns import Status
-from pcopy.fsio.naming import Given, is_placeholder
-from pcopy.fsio.new_file import clear_way
-from pcopy.fsio.nodes import open_node
+from pcopy.fsio.identity import Identity, IdentityComparison, identity_of
+from pcopy.fsio.kernel.columns import RowStatus
+from pcopy.fsio.naming import RenameResult, is_placeholder
+from pcopy.fsio.new_file import make_way_for_rename
+from pcopy.fsio.nodes import open_without_access
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.fsio.temporary import exchange_name, had_a_name, remove, verify_name
+from pcopy.fsio.temporary import exchange_name, leftover_notice, remove_if_present, verify_name
 from pcopy.signature.items import BLOCK, CHARACTER, FILE
-from pcopy.tasks.base.actions import Action, How
+from pcopy.tasks.base.actions import Action, CopyAction
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Known, Place, Unnamed
-from pcopy.tasks.files.existing import Existing, existing, look
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import ContentInfo, Place, UnnamedCopy
+from pcopy.tasks.files.existing import ExistingItem, find_existing_item, status_or_none
 
-_TRIES = 5
+_MAX_TRIES = 5
 """Number of attempts to give a name, if other programs change it at the same time."""
 
-_TYPES = {FILE: stat.S_IFREG, b"l": stat.S_IFLNK, b"p": stat.S_IFIFO, b"s": stat.S_IFSOCK}
+_FILE_TYPES = {FILE: stat.S_IFREG, b"l": stat.S_IFLNK, b"p": stat.S_IFIFO, b"s": stat.S_IFSOCK}
 """File type bits of st_mode, by type byte."""
-_TYPES |= {CHARACTER: stat.S_IFCHR, BLOCK: stat.S_IFBLK}
+_FILE_TYPES |= {CHARACTER: stat.S_IFCHR, BLOCK: stat.S_IFBLK}
 
 
-class Naming:
+class CopyNaming:
     """Service that gives copies their names in the directory ``place``, in which they have temporary names.
 
     No copy is moved there from another directory: the owner of that directory could have replaced it under its
@@ -51,113 +51,117 @@ class Naming:
         self._target = rank.open_target(place)
         self._device = rank.target_device(place)
 
-    def give(self, name: bytes, item: Unnamed, known: Known) -> bool:
+    def give_name(self, name: bytes, item: UnnamedCopy, known: ContentInfo) -> bool:
         """Rename the copy ``item`` to ``name``. Return False if an existing item is kept. Raise ``Problem`` on failure.
 
         Args:
             known: contents of the copy.
         """
         rank, place, target = self._rank, self._place, self._target
-        new_name = rank.new_name(place, name)
+        new_name = rank.target_name(place, name)
         self._has_replaced = False
         self._item, self._known, self._name = item, known, new_name
         self._exchanged = exchange_name(rank.job.name, item.inode, new_name)
         if rank.job.run > 1:
-            self._come_back()
-        for _ in range(_TRIES):
-            given = rank.namer.give(target, item.temporary, self._device, new_name)
-            if given is Given.GIVEN:
+            self._restore_temporary_name()
+        for _ in range(_MAX_TRIES):
+            given = rank.namer.rename(target, item.temporary, self._device, new_name)
+            if given is RenameResult.RENAMED:
                 verify_name(target, new_name, item.inode)
                 return True
-            present = existing(rank, place, name)
-            if present is not None and is_it(present, item, known):
+            present = find_existing_item(rank, place, name)
+            if present is not None and is_same_copy(present, item, known):
                 _remove_item(target, item)  # an earlier attempt, or an earlier run, gave it the name
-                return self._settle(present)
-            if present is not None and self._is_left_over(present):
+                return self._finish_exchange(present)
+            if present is not None and self._is_old_placeholder(present):
                 if self._rename(item.temporary, new_name):
                     return True
                 continue
-            if present is not None and not self._gives_way(present, item.temporary):
+            if present is not None and not self._may_replace(present, item.temporary):
                 return False
-            if given is Given.GONE:
-                raise Problem("rename", errno.ENOENT, text="its temporary file no longer exists", again=True)
+            if given is RenameResult.SOURCE_MISSING:
+                raise Problem("rename", errno.ENOENT, text="its temporary file no longer exists", may_retry=True)
             if present is not None and self._replace(present):
                 self._has_replaced = True
                 verify_name(target, new_name, item.inode)
                 return True
         raise Problem("rename", errno.EAGAIN, text="other programs keep replacing the item that has its name")
 
-    def how(self, nanoseconds: int) -> How:
+    def copy_action(self, nanoseconds: int) -> CopyAction:
         """Return how the item that was named last was copied; ``nanoseconds`` is the duration of its copy."""
-        return How(Action.REPLACE if self._has_replaced else Action.COPY, nanoseconds)
+        return CopyAction(Action.REPLACE if self._has_replaced else Action.COPY, nanoseconds)
 
-    def _gives_way(self, present: Existing, name: bytes) -> bool:
+    def _may_replace(self, present: ExistingItem, name: bytes) -> bool:
         """Return True if the existing item may be replaced by the copy, which has the temporary name ``name``. Raise
         ``Problem`` on failure.
         """
-        source = self._source()
-        return present.may_replace(source) or present.has_other_text(source, self._target, name, on_source=False)
+        source = self._source_status()
+        return present.may_be_replaced(source) or present.has_other_link_text(
+            source, self._target, name, on_source=False
+        )
 
-    def _source(self) -> Status:
+    def _source_status(self) -> RowStatus:
         """Return the part of the source's status that decisions need. Raise ``Problem`` on failure.
 
         The length of a symbolic link and the number of a device are taken from the copy.
         """
         known = self._known
-        kind, size, device = _TYPES[known.kind], known.size, 0
+        kind, size, device = _FILE_TYPES[known.kind], known.size, 0
         if known.kind != FILE:
-            copies = (look(self._target, name) for name in (self._item.temporary, self._exchanged, self._name))
+            copies = (
+                status_or_none(self._target, name) for name in (self._item.temporary, self._exchanged, self._name)
+            )
             made = next((each for each in copies if each is not None and each.st_ino == self._item.inode), None)
             if made is not None:
                 size, device = made.st_size, made.st_rdev
-        return Status(kind, size, device, known.version.mtime, 0)
+        return RowStatus(kind, size, device, known.version.mtime, 0)
 
-    def _replace(self, present: Existing) -> bool:
+    def _replace(self, present: ExistingItem) -> bool:
         """Replace the existing item by the copy. Return False if the name must be examined again. Raise ``Problem`` on
         failure.
         """
         target, device, name = self._target, self._device, present.name
         if stat.S_ISDIR(present.status.st_mode):
-            clear_way(target, name, present.status)
+            make_way_for_rename(target, name, present.status)
             self._has_replaced = True
             return False
         present.back_up()
         namer, aside = self._rank.namer, self._exchanged
-        if not namer.exchanges(device):
+        if not namer.may_exchange(device):
             return self._rename(self._item.temporary, name)
-        if look(target, aside) is not None:
-            raise Problem("rename", errno.EEXIST, text=had_a_name([aside]))
+        if status_or_none(target, aside) is not None:
+            raise Problem("rename", errno.EEXIST, text=leftover_notice([aside]))
         if not self._rename(self._item.temporary, aside):
             return False
         try:
             if not namer.exchange(target, aside, device, name):
                 return self._rename(aside, name)
         except FileNotFoundError:
-            self._come_back()
+            self._restore_temporary_name()
             return False
         except Problem:
-            self._come_back()
+            self._restore_temporary_name()
             raise
-        return self._settle(present)
+        return self._finish_exchange(present)
 
-    def _come_back(self) -> None:
+    def _restore_temporary_name(self) -> None:
         """Give the copy its temporary name again, if it has the name under which it was to be exchanged. Raise
         ``Problem`` on failure.
         """
-        present = look(self._target, self._exchanged)
+        present = status_or_none(self._target, self._exchanged)
         if present is not None and present.st_ino == self._item.inode:
             self._rename(self._exchanged, self._item.temporary)
             # rename(2) does nothing if both names are links to one inode, so the name may still exist.
-            remove(self._target, self._exchanged)
+            remove_if_present(self._target, self._exchanged)
 
-    def _is_left_over(self, present: Existing) -> bool:
+    def _is_old_placeholder(self, present: ExistingItem) -> bool:
         """Return True if the existing item is a placeholder of an earlier run that was killed while it gave the name.
         Raise ``Problem`` on failure.
         """
         rank = self._rank
         if rank.job.run == 1 or not is_placeholder(present.status):
             return False
-        return rank.namer.needs_placeholders(self._target, self._device, rank.temporary_names.next())
+        return rank.namer.needs_placeholders(self._target, self._device, rank.temporary_names.next_name())
 
     def _rename(self, old: bytes, new: bytes) -> bool:
         """Rename ``old`` to ``new``, replacing an existing item. Return False if one of the two does not exist. Raise
@@ -168,32 +172,35 @@ class Naming:
         except FileNotFoundError:
             return False
         except OSError as error:
-            raise Problem.of("rename", error) from error
+            raise Problem.from_error("rename", error) from error
         return True
 
-    def _settle(self, present: Existing) -> bool:
+    def _finish_exchange(self, present: ExistingItem) -> bool:
         """Remove the item that was exchanged for the copy, or exchange both back and return False. Raise ``Problem`` on
         failure.
         """
         target, name, aside = self._target, present.name, self._exchanged
-        status = look(target, aside)
+        status = status_or_none(target, aside)
         if status is None:
             return True
-        replaced, source = present._replace(name=aside, status=status), self._source()
-        if not (replaced.gives_way(source) or replaced.has_other_text(source, target, name, on_source=False)):
-            self._take_back(name)
+        replaced, source = present._replace(name=aside, status=status), self._source_status()
+        if not (
+            replaced.may_be_replaced_if_keeping(source)
+            or replaced.has_other_link_text(source, target, name, on_source=False)
+        ):
+            self._undo_exchange(name)
             return False
         if stat.S_ISDIR(status.st_mode):
             try:
-                clear_way(target, aside, status)
+                make_way_for_rename(target, aside, status)
             except Problem:
-                self._take_back(name)
+                self._undo_exchange(name)
                 raise
         else:
-            remove(target, aside)
+            remove_if_present(target, aside)
         return True
 
-    def _take_back(self, name: bytes) -> None:
+    def _undo_exchange(self, name: bytes) -> None:
         """Exchange the copy and the replaced item once more.
 
         If another program saved an item over the copy meanwhile, that item gets its name back immediately, and
@@ -202,41 +209,41 @@ class Naming:
         exchange, aside = self._rank.namer.exchange, self._exchanged
         try:
             exchange(self._target, aside, self._device, name)
-            came = look(self._target, aside)
+            came = status_or_none(self._target, aside)
             if came is None or came.st_ino == self._item.inode:
-                self._come_back()
+                self._restore_temporary_name()
                 return
             exchange(self._target, aside, self._device, name)
         except FileNotFoundError:
             pass
-        raise Problem("rename", errno.ESTALE, text=f"it was replaced several times at once; {had_a_name([aside])}")
+        raise Problem("rename", errno.ESTALE, text=f"it was replaced several times at once; {leftover_notice([aside])}")
 
 
-def is_it(present: Existing, item: Unnamed, known: Known) -> bool:
+def is_same_copy(present: ExistingItem, item: UnnamedCopy, known: ContentInfo) -> bool:
     """Return True if the existing item is the copy ``item``. Raise ``Problem`` on failure.
 
     If only inode numbers can be compared, size and time must also equal those of the source.
     """
-    status, mount = present.status, present.place.target_id.mount
+    status, mount = present.status, present.place.target_id.mount_code
     if status.st_ino != item.inode:
         return False
-    with held_open(open_node(present.directory, present.name, on_source=False)) as descriptor:
-        found = identity_of(descriptor, status_of(descriptor), mount, made=True)
+    with closed_at_end(open_without_access(present.directory, present.name, on_source=False)) as descriptor:
+        found = identity_of(descriptor, status_of(descriptor), mount, created_by_job=True)
     likeness = Identity(mount, item.inode, item.mark).compare(found)
-    if likeness is Likeness.UNTOLD:
+    if likeness is IdentityComparison.UNKNOWN:
         same_size = known.kind != FILE or status.st_size == known.size
         return same_size and are_times_equal(known.version.mtime, status.st_mtime_ns, 0)
-    return likeness is Likeness.SAME
+    return likeness is IdentityComparison.SAME
 
 
-def _remove_item(directory: int, item: Unnamed) -> None:
+def _remove_item(directory: int, item: UnnamedCopy) -> None:
     """Remove the copy if it has its temporary name. Raise ``Problem`` on failure."""
-    present = look(directory, item.temporary)
+    present = status_or_none(directory, item.temporary)
     if present is not None and present.st_ino == item.inode:
-        remove(directory, item.temporary)
+        remove_if_present(directory, item.temporary)
 
 
-def discard(rank: Rank, home: Place, item: Unnamed, result: Result | None = None) -> None:
+def remove_unnamed(rank: Rank, home: Place, item: UnnamedCopy, result: TaskResult | None = None) -> None:
     """Remove a copy that gets no name. Any other item under its temporary name is kept.
 
     If ``result`` is given, a copy that cannot be removed is reported.

@@ -6,20 +6,20 @@ import os
 import stat
 
 from pcopy.fsio.attributes import read_attributes
-from pcopy.fsio.close import held_open
+from pcopy.fsio.close import closed_at_end
 from pcopy.fsio.new_file import NewFile, NewNode
 from pcopy.fsio.nodes import read_node
 from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.problem import Problem, failing
+from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.source import open_to_read, status_of
 from pcopy.tasks.base.rank import Rank
 
-_CHANGED = "it changed while it was copied (it was copied because the file system refuses a hard link)"
-_ALL = Preserve()
+_CHANGED_TEXT = "it changed while it was copied (it was copied because the file system refuses a hard link)"
+_PRESERVE_ALL = Preserve()
 
 
 def copy_item(rank: Rank, directory: int, name: bytes, present: os.stat_result, to: int, new_name: bytes) -> int:
-    """Copy the item ``name`` of the open ``directory`` to ``new_name`` in the open directory ``to``, with all of its
+    """Copy the item ``name`` of the open ``directory`` to ``target_name`` in the open directory ``to``, with all of its
     metadata.
 
     Return the inode number of the copy. Raise ``Problem``, with EEXIST if the new name is taken; no copy remains then.
@@ -30,34 +30,34 @@ def copy_item(rank: Rank, directory: int, name: bytes, present: os.stat_result, 
     if stat.S_ISREG(present.st_mode):
         return _copy_file(rank, directory, name, present, to, new_name)
     try:
-        node = read_node(directory, name, present.st_ino, _ALL)
+        node = read_node(directory, name, present.st_ino, _PRESERVE_ALL)
     except Problem as problem:  # raised anew, because read_node reports every problem as one of the source
         raise Problem(problem.operation, problem.errno or 0, text=problem.strerror or "") from problem
-    with NewNode.made(to, new_name, node, is_temporary=True) as new:
-        new.dress(node.attributes, _ALL, rank.options.umask)
-        if new.shortcoming is not None:
-            raise new.shortcoming
-        new.keep()
+    with NewNode.create_node(to, new_name, node, is_temporary=True) as new:
+        new.apply_metadata(node.attributes, _PRESERVE_ALL, rank.options.umask)
+        if new.metadata_problem is not None:
+            raise new.metadata_problem
+        new.close_and_keep()
         return new.status.st_ino
 
 
 def _copy_file(rank: Rank, directory: int, name: bytes, present: os.stat_result, to: int, new_name: bytes) -> int:
     """Copy a regular file, as ``copy_item`` does."""
-    with failing("open"):
+    with as_problem("open"):
         reading = open_to_read(directory, name)
-    with held_open(reading), NewFile.at(to, new_name) as new:
+    with closed_at_end(reading), NewFile.create(to, new_name) as new:
         status = status_of(reading)
         if not os.path.samestat(status, present):
-            raise Problem("open", 0, text=_CHANGED)
-        attributes = read_attributes(reading, status, _ALL)
+            raise Problem("open", 0, text=_CHANGED_TEXT)
+        attributes = read_attributes(reading, status, _PRESERVE_ALL)
         devices = status.st_dev, new.status.st_dev
-        for _ in rank.mover.fill(reading, new.descriptor, status, devices, extend=new.extend):
+        for _ in rank.mover.copy_all(reading, new.descriptor, status, devices, extend=new.extend):
             pass
         after = status_of(reading)
         if (after.st_size, after.st_mtime_ns) != (status.st_size, status.st_mtime_ns):
-            raise Problem("read", 0, text=_CHANGED)
-        new.dress(attributes, _ALL, rank.options.umask)
-        if new.shortcoming is not None:
-            raise new.shortcoming
-        new.keep(sync=new.awaits_storage and rank.options.sync)
+            raise Problem("read", 0, text=_CHANGED_TEXT)
+        new.apply_metadata(attributes, _PRESERVE_ALL, rank.options.umask)
+        if new.metadata_problem is not None:
+            raise new.metadata_problem
+        new.close_and_keep(sync=new.needs_sync and rank.options.sync)
         return new.status.st_ino

@@ -6,18 +6,18 @@ recognises incomplete files by their marks, however the earlier run has ended.
 
 from __future__ import annotations
 
-from pcopy.fsio.in_place import unmark
+from pcopy.fsio.in_place import mark_complete
 from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import OfPlace, Steps
+from pcopy.tasks.base.kind import DirectoryTask, Steps
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import unpack_numbers
-from pcopy.tasks.files.existing import status_there
+from pcopy.tasks.files.existing import target_status
 
 
-class Unmark(OfPlace, code=17, doing="syncing overwritten files of", is_note=False):
+class Unmark(DirectoryTask, code=17, doing="syncing overwritten files of", is_note=False):
     """Task that syncs files of one directory that were overwritten completely, and removes their marks.
 
     ``failed`` is True if they lack metadata, so that they were counted as failed already.
@@ -25,9 +25,9 @@ class Unmark(OfPlace, code=17, doing="syncing overwritten files of", is_note=Fal
 
     names: bytes
     inodes: bytes
-    failed: bool = False
+    lacks_metadata: bool = False
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Process the files one by one. A file that cannot be brought to stable storage counts as failed, although it
         was counted as copied.
         """
@@ -35,18 +35,18 @@ class Unmark(OfPlace, code=17, doing="syncing overwritten files of", is_note=Fal
         for name, inode in zip(unpack_names(self.names), unpack_numbers(self.inodes), strict=True):
             try:
                 target = rank.open_target(place)
-                unmark(target, rank.new_name(place, name), inode, rank.job.name, sync=rank.options.sync)
+                mark_complete(target, rank.target_name(place, name), inode, rank.job.name, sync=rank.options.sync)
             except Problem as problem:
-                if self.failed:
+                if self.lacks_metadata:
                     result.warn(
                         place,
                         name,
                         f"its mark as incomplete cannot be removed: {problem.operation}: {problem.strerror}",
                     )
                     continue
-                present = status_there(rank, place, name)
+                present = target_status(rank, place, name)
                 size = present.st_size if present is not None else 0
                 result.count(counts.FILES, -1)
                 result.count(counts.BYTES, -size)
-                result.fail(place, name, problem, size, touched=True)
+                result.fail(place, name, problem, size, may_exist=True)
             yield None

@@ -11,39 +11,39 @@ from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
 from pcopy.fsio.attributes import read_attributes
-from pcopy.fsio.close import close_read, let_go
-from pcopy.fsio.existing import alike, same_contents
+from pcopy.fsio.close import close_after_read, close_ignoring_errors
+from pcopy.fsio.existing import has_same_contents, looks_like_copy
 from pcopy.fsio.identity import Identity, mark_of
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import MetadataProblem, TargetChanged
-from pcopy.fsio.source import Version, check_found, check_unchanged, open_source, status_of
+from pcopy.fsio.source import FileVersion, check_is_found_file, check_unchanged, open_source, status_of
 from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import AFRESH, Action, How
+from pcopy.tasks.base.actions import NEW_COPY, Action, CopyAction
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import UNMADE, Item, Known, Unnamed
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import NOT_CREATED, ContentInfo, Item, UnnamedCopy
 from pcopy.tasks.files.existing import (
-    EXAMINATIONS,
-    Existing,
-    existing,
+    MAX_EXAMINATIONS,
+    ExistingItem,
+    find_existing_item,
     inherits_acl,
-    may_be_marked,
-    mends,
-    name_to_make,
-    over_or_new,
-    stating_removal,
+    may_have_mark,
+    overwritten_or_recipe,
+    prepare_name,
+    report_removal,
+    updates_metadata,
 )
-from pcopy.tasks.files.layouts import laid_out
-from pcopy.tasks.verify.read_items import skipped
+from pcopy.tasks.files.layouts import count_layout_of_recipe
+from pcopy.tasks.verify.read_items import count_or_read_skipped
 
 if TYPE_CHECKING:
-    from pcopy.tasks.base.storing import StoredTogether
+    from pcopy.tasks.base.storing import StorageBatch
 
 
-class Settled(NamedTuple):
+class ItemResult(NamedTuple):
     """Outcome of an item that was copied or skipped. The item was counted already, unless ``unnamed`` is set.
 
     Fields:
@@ -55,26 +55,26 @@ class Settled(NamedTuple):
         how: action and duration of the copy.
     """
 
-    known: Known
-    made: Identity | None
-    unnamed: Unnamed | None = None
+    known: ContentInfo
+    identity: Identity | None
+    unnamed: UnnamedCopy | None = None
     shortcoming: MetadataProblem | None = None
-    how: How = AFRESH
+    how: CopyAction = NEW_COPY
 
     @property
-    def is_kept(self) -> bool:
+    def is_existing_kept(self) -> bool:
         """True if the item existed and was kept, and gets no further names."""
-        return self.unnamed is None and self.made is None
+        return self.unnamed is None and self.identity is None
 
 
-def would_be(known: Known) -> Settled:
+def dry_run_result(known: ContentInfo) -> ItemResult:
     """Return the outcome, in a dry run, of an item that would be created."""
-    return Settled(known, UNMADE)
+    return ItemResult(known, NOT_CREATED)
 
 
-def copy_whole(
-    rank: Rank, result: Result, item: Item, *, linked: bool, together: StoredTogether | None = None
-) -> Generator[None, None, Settled]:
+def copy_file(
+    rank: Rank, result: TaskResult, item: Item, *, may_get_links: bool, storage_batch: StorageBatch | None = None
+) -> Generator[None, None, ItemResult]:
     """Copy the file, by its first name, unless the existing item is kept. Raise ``Problem``; the existing item is
     unchanged then.
 
@@ -85,29 +85,33 @@ def copy_whole(
             must come after these files were stored.
     """
     began = time.monotonic_ns()
-    with _checked(rank, item) as opened:
+    with _open_checked(rank, item) as opened:
         reading, status = opened.descriptor, opened.status
-        present = existing(rank, item.place, item.name)
-        present, stays = yield from settled_already(result, item.name, present, reading, status, linked=linked)
+        present = find_existing_item(rank, item.place, item.name)
+        present, stays = yield from result_if_kept(
+            result, item.name, present, reading, status, may_get_links=may_get_links
+        )
         if stays is not None:
-            opened.stays = True
+            opened.is_kept = True
             return stays
         if rank.options.dry_run:
-            settled = would_be(Known(FILE, status.st_size, b"", Version.of(status)))
+            settled = dry_run_result(ContentInfo(FILE, status.st_size, b"", FileVersion.from_status(status)))
         else:
             place, source = item.place, (reading, status)
-            rank.learn_times(rank.open_target(place), rank.target_device(place), result.notices)
+            rank.detect_late_times(rank.open_target(place), rank.target_device(place), result.notices)
             present_status = None if present is None else present.status
-            with stating_removal(rank, rank.open_target(place), rank.new_name(place, item.name), present_status):
-                settled = yield from _write(rank, result, item, source, present, linked=linked, together=together)
+            with report_removal(rank, rank.open_target(place), rank.target_name(place, item.name), present_status):
+                settled = yield from _write_copy(
+                    rank, result, item, source, present, may_get_links=may_get_links, storage_batch=storage_batch
+                )
     took = 0 if rank.options.dry_run else time.monotonic_ns() - began
-    settled = settled._replace(how=How.over(present, took))
+    settled = settled._replace(how=CopyAction.replacing(present, took))
     if settled.unnamed is None:
-        result.copied(item.place, item.name, settled.known, alone=not item.links, how=settled.how)
+        result.count_copied(item.place, item.name, settled.known, is_only_name=not item.links, how=settled.how)
     return settled
 
 
-class _Opened:
+class _OpenSource:
     """A file of the source, open for reading.
 
     ``stays`` is True if the existing item was kept and counted already, so that an error on closing must not fail the
@@ -117,38 +121,44 @@ class _Opened:
     def __init__(self, descriptor: int, status: os.stat_result) -> None:
         self.descriptor = descriptor
         self.status = status
-        self.stays = False
+        self.is_kept = False
 
 
 @contextmanager
-def _checked(rank: Rank, item: Item) -> Generator[_Opened, None, None]:
+def _open_checked(rank: Rank, item: Item) -> Generator[_OpenSource, None, None]:
     """Open the file for reading, and close it at the end. Raise ``Problem`` if it is not the file that was found."""
     reading = open_source(rank.open_source(item.place), item.name, follow=rank.options.dereference)
     stays = False
     try:
         status = status_of(reading, on_source=True)
-        check_found(status, rank.source_device(item.place, item.mount), item.inode)
-        opened = _Opened(reading, status)
+        check_is_found_file(status, rank.source_device(item.place, item.mount), item.inode)
+        opened = _OpenSource(reading, status)
         yield opened
-        stays = opened.stays
+        stays = opened.is_kept
     finally:
-        (let_go if stays else close_read)(reading)
+        (close_ignoring_errors if stays else close_after_read)(reading)
 
 
-def what_stays(rank: Rank, result: Result, item: Item) -> Generator[None, None, Settled | None]:
+def keep_if_equal(rank: Rank, result: TaskResult, item: Item) -> Generator[None, None, ItemResult | None]:
     """Count the item as skipped if the existing item is kept, and return the outcome; return None if the file must be
     copied. Raise ``Problem`` on failure.
     """
-    with _checked(rank, item) as opened:
-        opened.stays = True  # if it is not kept, the file is opened again to be copied
-        present = existing(rank, item.place, item.name)
+    with _open_checked(rank, item) as opened:
+        opened.is_kept = True  # if it is not kept, the file is opened again to be copied
+        present = find_existing_item(rank, item.place, item.name)
         reading, status = opened.descriptor, opened.status
-        return (yield from settled_already(result, item.name, present, reading, status, linked=True))[1]
+        return (yield from result_if_kept(result, item.name, present, reading, status, may_get_links=True))[1]
 
 
-def settled_already(
-    result: Result, name: bytes, present: Existing | None, reading: int, status: os.stat_result, *, linked: bool
-) -> Generator[None, None, tuple[Existing | None, Settled | None]]:
+def result_if_kept(
+    result: TaskResult,
+    name: bytes,
+    present: ExistingItem | None,
+    reading: int,
+    status: os.stat_result,
+    *,
+    may_get_links: bool,
+) -> Generator[None, None, tuple[ExistingItem | None, ItemResult | None]]:
     """Return the existing item of the target (or None), and the outcome of the file ``name`` if the existing item is
     kept.
 
@@ -156,105 +166,113 @@ def settled_already(
 
     An item that has changed since it was examined is examined again. Raise ``Problem`` on failure.
     """
-    for examination in range(1, EXAMINATIONS + 1):
-        if present is None or present.may_replace(status):
+    for examination in range(1, MAX_EXAMINATIONS + 1):
+        if present is None or present.may_be_replaced(status):
             break
         try:
-            return present, (yield from _settled(result, name, present, reading, status, linked=linked))
+            return present, (
+                yield from _keep_existing(result, name, present, reading, status, may_get_links=may_get_links)
+            )
         except TargetChanged:
-            if examination == EXAMINATIONS:
+            if examination == MAX_EXAMINATIONS:
                 raise
-        present = present.examined_again()
+        present = present.examine_again()
     return present, None
 
 
-def _settled(
-    result: Result, name: bytes, present: Existing, reading: int, status: os.stat_result, *, linked: bool
-) -> Generator[None, None, Settled | None]:
-    """Do the same as ``settled_already`` for an existing item that is kept if its contents equal the source. Raise
+def _keep_existing(
+    result: TaskResult, name: bytes, present: ExistingItem, reading: int, status: os.stat_result, *, may_get_links: bool
+) -> Generator[None, None, ItemResult | None]:
+    """Do the same as ``result_if_kept`` for an existing item that is kept if its contents equal the source. Raise
     ``TargetChanged`` if it must be examined again.
     """
     rank, options = present.rank, present.rank.options
-    known = Known(FILE, status.st_size, b"", Version.of(status))
-    if present.is_compared(status):
-        same = yield from same_contents(reading, status, present.directory, present.name, present.status, rank.throttle)
+    known = ContentInfo(FILE, status.st_size, b"", FileVersion.from_status(status))
+    if present.needs_comparison(status):
+        same = yield from has_same_contents(
+            reading, status, present.directory, present.name, present.status, rank.throttle
+        )
         if not same:
             return None
     else:
-        same = options.compares and alike(status, present.status, options.modify_window)
+        same = options.compares_existing and looks_like_copy(status, present.status, options.modify_window)
     # Decided before its metadata is updated: another user may have opened the file for writing before that.
-    may_link = linked and same and present.is_linkable(status)
+    may_link = may_get_links and same and present.is_linkable(status)
     action = Action.SKIP
-    if mends(rank):
-        from pcopy.tasks.files.mend import is_copied_for_links, is_dressed, mended
+    if updates_metadata(rank):
+        from pcopy.tasks.files.mend import has_source_metadata, is_copied_for_links, update_existing_metadata
 
-        if not is_dressed(rank, present.place, name, status, present):
-            if linked and same and not may_link and is_copied_for_links(present, status):
+        if not has_source_metadata(rank, present.place, name, status, present):
+            if may_get_links and same and not may_link and is_copied_for_links(present, status):
                 return None
-            updated = mended(result, name, present, read_attributes(reading, status, options.preserve))
+            updated = update_existing_metadata(
+                result, name, present, read_attributes(reading, status, options.preserve)
+            )
             if updated is None:
                 return None
             present, action = updated
     made = present.identity() if may_link else None
-    skipped(rank, result, present.place, name, known, action)
-    return Settled(known, made)
+    count_or_read_skipped(rank, result, present.place, name, known, action)
+    return ItemResult(known, made)
 
 
-def _write(
+def _write_copy(
     rank: Rank,
-    result: Result,
+    result: TaskResult,
     item: Item,
     source: tuple[int, os.stat_result],
-    present: Existing | None,
+    present: ExistingItem | None,
     *,
-    linked: bool,
-    together: StoredTogether | None,
-) -> Generator[None, None, Settled]:
+    may_get_links: bool,
+    storage_batch: StorageBatch | None,
+) -> Generator[None, None, ItemResult]:
     """Copy the file, and return the outcome. ``source`` is an open descriptor and its status. Raise ``Problem`` on
     failure.
     """
     reading, status = source
-    (place, name), version = item.names[0], Version.of(status)
+    (place, name), version = item.names[0], FileVersion.from_status(status)
     options = rank.options
-    target, new_name = rank.open_target(place), rank.new_name(place, name)
+    target, new_name = rank.open_target(place), rank.target_name(place, name)
     present_status = None if present is None else present.status
-    kept = None if present is None else present.kept_from(status)
-    temporary = name_to_make(rank, target, new_name, present_status, status)
-    over, recipe = over_or_new(rank, place, None if kept is None else present, reading, status, temporary)
-    with NewFile.beside(target, temporary, layout=recipe, over=over) as new:
-        made = new.identity(place.target_id.mount) if linked else None
-        hasher, size = yield from _filled(rank, reading, status, new)
+    kept = None if present is None else present.status_to_keep(status)
+    temporary = prepare_name(rank, target, new_name, present_status, status)
+    over, recipe = overwritten_or_recipe(rank, place, None if kept is None else present, reading, status, temporary)
+    with NewFile.create_temporary(target, temporary, layout=recipe, over=over) as new:
+        made = new.identity(place.target_id.mount_code) if may_get_links else None
+        hasher, size = yield from _fill(rank, reading, status, new)
         attributes = read_attributes(reading, status, options.preserve)
         check_unchanged(reading, version)
         inherits = over is None and inherits_acl(rank, place, target)
-        applied = new.dress(attributes, options.preserve, options.umask, kept=kept, inherits=inherits)
+        applied = new.apply_metadata(attributes, options.preserve, options.umask, existing=kept, inherits_acl=inherits)
         inode, sync = new.status.st_ino, rank.syncs_items(place)
-        named_later = rank.keeps and over is None
-        unnamed = Unnamed(temporary, inode, mark_of(new.descriptor, made=True)) if named_later else None
+        named_later = rank.names_late and over is None
+        unnamed = UnnamedCopy(temporary, inode, mark_of(new.descriptor, created_by_job=True)) if named_later else None
         if over is None and unnamed is None:
-            if not sync and new.awaits_storage:
-                from pcopy.tasks.base.storing import stored  # imported late: few files have holes
+            if not sync and new.needs_sync:
+                from pcopy.tasks.base.storing import wait_until_stored  # imported late: few files have holes
 
-                yield from stored(rank, new, together)
+                yield from wait_until_stored(rank, new, storage_batch)
             if present is not None:
                 present.back_up(status)
-            new.commit(new_name, present_status, sync=sync, store=options.sync, marked=may_be_marked(rank, present))
+            new.commit(new_name, present_status, sync=sync, store=options.sync, marked=may_have_mark(rank, present))
         else:
-            new.keep(sync=sync)
+            new.close_and_keep(sync=sync)
     if over is not None:
-        result.written_over(place, name, inode, failed=new.shortcoming is not None)
-    shortcoming = new.shortcoming
+        result.record_overwritten(place, name, inode, lacks_metadata=new.metadata_problem is not None)
+    shortcoming = new.metadata_problem
     if shortcoming is not None and unnamed is None:
-        shortcoming.made = made
+        shortcoming.identity = made
         raise shortcoming  # the contents are complete and under their final name
     if over is None:
-        laid_out(rank, result, place, new.recipe if new.other_layout else recipe, target, 1)
-    result.applied(place, name, applied)  # only after the copy has succeeded: an item that fails is tried again
-    known = Known(FILE, size, rank.hashing.file(hasher) if hasher is not None else b"", version)
-    return Settled(known, made, unnamed, shortcoming)
+        count_layout_of_recipe(rank, result, place, new.recipe if new.layout_reason else recipe, target, 1)
+    result.record_applied_metadata(
+        place, name, applied
+    )  # only after the copy has succeeded: an item that fails is tried again
+    known = ContentInfo(FILE, size, rank.hashing.digest_of_file(hasher) if hasher is not None else b"", version)
+    return ItemResult(known, made, unnamed, shortcoming)
 
 
-def _filled(
+def _fill(
     rank: Rank, reading: int, status: os.stat_result, new: NewFile
 ) -> Generator[None, None, tuple[ContentHasher | None, int]]:
     """Write the contents of the new file. Return the hasher of the contents, if digests are computed, and the size in
@@ -262,8 +280,8 @@ def _filled(
 
     The size of files that are generated when they are read (/proc) is known only then. Raise ``Problem`` on failure.
     """
-    devices, hasher, size = (status.st_dev, new.status.st_dev), rank.hasher(), 0
-    with closing(rank.mover.fill(reading, new.descriptor, status, devices, hasher, extend=new.extend)) as steps:
+    devices, hasher, size = (status.st_dev, new.status.st_dev), rank.new_hasher(), 0
+    with closing(rank.mover.copy_all(reading, new.descriptor, status, devices, hasher, extend=new.extend)) as steps:
         for moved in steps:  # a thread that copies ends before the files are closed
             rank.counters[counts.MOVED] += moved
             size += moved

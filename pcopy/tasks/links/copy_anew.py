@@ -14,20 +14,20 @@ from collections.abc import Iterator
 from pcopy.engine.task import Task
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.source import Version
-from pcopy.fsio.temporary import remove
+from pcopy.fsio.source import FileVersion
+from pcopy.fsio.temporary import remove_if_present
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.kind import Gone, OfItem, Steps
+from pcopy.tasks.base.kind import ItemTask, MissingDirectories, Steps
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Item, Known, Unnamed
-from pcopy.tasks.files.existing import existing, status_there
-from pcopy.tasks.files.naming import is_it
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import ContentInfo, Item, UnnamedCopy
+from pcopy.tasks.files.existing import find_existing_item, target_status
+from pcopy.tasks.files.naming import is_same_copy
 
 
-class CopyAnew(OfItem, code=35, doing="looking at", is_note=False):
+class ReplaceIncompleteCopy(ItemTask, code=35, doing="looking at", is_note=False):
     """Removes those names of ``item`` that are an incomplete copy made by an earlier run, and has the item copied
     again.
 
@@ -44,61 +44,65 @@ class CopyAnew(OfItem, code=35, doing="looking at", is_note=False):
 
     inode: int
     mark: bytes
-    known: tuple[int, int]
-    is_whole: bool = False
+    size_and_mtime: tuple[int, int]
+    has_metadata: bool = False
 
-    def reduced(self, task: Task, gone: Gone) -> Iterator[Task]:
+    def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         if kept := gone.kept(self.item.names):
             item = self.item._replace(names=kept, attempt=gone.attempt(self.item, self.item.names))
             yield task._replace(payload=encode(self._replace(item=item)))
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Remove the names that are the incomplete copy, and have all names statted again.
 
         They are statted now because all names of an inode are gathered in the phase LINK, together with those in
         directories that are created again.
         """
-        size, mtime = self.known
-        made = Unnamed(b"", self.inode, self.mark)
-        known = Known(FILE, size, b"", Version(0, size, mtime, 0))
+        size, mtime = self.size_and_mtime
+        made = UnnamedCopy(b"", self.inode, self.mark)
+        known = ContentInfo(FILE, size, b"", FileVersion(0, size, mtime, 0))
         if not self.item.attempt:  # names that are statted again (attempt > 0) do not count the size
             result.count(counts.FOUND_BYTES, self.item.size, self.item.names[0][0])
         item = self.item._replace(attempt=max(1, self.item.attempt))
         for place, name in self.item.names:
             try:
-                existing_item = existing(rank, place, name)
-                if existing_item is not None and is_it(existing_item, made, known):
+                existing_item = find_existing_item(rank, place, name)
+                if existing_item is not None and is_same_copy(existing_item, made, known):
                     present = existing_item.status
                     if present.st_mtime_ns == mtime and (present.st_size == size or not stat.S_ISREG(present.st_mode)):
-                        remove(existing_item.directory, existing_item.name)
-                    elif not self.is_whole:
+                        remove_if_present(existing_item.directory, existing_item.name)
+                    elif not self.has_metadata:
                         text = "it lacks metadata and was changed since it was copied: remove it, and resume the job"
                         raise Problem("create", errno.EEXIST, text=text)
-                result.look_again(place, name, item.attempt)
+                result.examine_again(place, name, item.attempt)
             except Problem as problem:
                 again = self._replace(item=item._replace(names=((place, name),)))
-                result.fail(place, name, problem, item.size, retry=again, touched=True)
+                result.fail(place, name, problem, item.size, retry=again, may_exist=True)
             yield None
 
 
-def anew(rank: Rank, item: Item, made: Unnamed | Identity) -> CopyAnew | Item:
-    """Return the retry for the names of ``item`` in a resumed job: a ``CopyAnew``, or the item if its first name does
-    not exist.
+def retry_of_incomplete_copy(rank: Rank, item: Item, made: UnnamedCopy | Identity) -> ReplaceIncompleteCopy | Item:
+    """Return the retry for the names of ``item`` in a resumed job: a ``ReplaceIncompleteCopy``, or the item if its
+    first name does not exist.
 
     Args:
         made: the inode that the job created under the first name.
     """
-    present = status_there(rank, *item.names[0])
+    present = target_status(rank, *item.names[0])
     if present is None:
         return item
-    return CopyAnew(item, made.inode, made.mark, (present.st_size, present.st_mtime_ns))
+    return ReplaceIncompleteCopy(item, made.inode, made.mark, (present.st_size, present.st_mtime_ns))
 
 
-def looked_at(gone: Gone, item: Item, made: Unnamed | Identity, known: Known) -> Iterator[Task]:
+def regathering_tasks(
+    gone: MissingDirectories, item: Item, made: UnnamedCopy | Identity, known: ContentInfo
+) -> Iterator[Task]:
     """Yield a task that removes the copy ``made`` under the names of ``item`` and gathers them with names that will be
     found.
     """
-    all_names = (*((place, name) for place, name, _ in item.failed), *item.names)
+    all_names = (*((place, name) for place, name, _ in item.failed_names), *item.names)
     if kept := tuple(dict.fromkeys(gone.kept(all_names))):
-        again = item._replace(names=kept, failed=(), attempt=gone.attempt(item, all_names))
-        yield gone.new(CopyAnew(again, made.inode, made.mark, (known.size, known.version.mtime), is_whole=True))
+        again = item._replace(names=kept, failed_names=(), attempt=gone.attempt(item, all_names))
+        yield gone.new(
+            ReplaceIncompleteCopy(again, made.inode, made.mark, (known.size, known.version.mtime), has_metadata=True)
+        )

@@ -1,4 +1,4 @@
-"""Foresees, in a dry run, what ``MakeLinks`` would do with the further names of an inode."""
+"""Foresees, in a dry run, what ``CreateHardLinks`` would do with the further names of an inode."""
 
 from __future__ import annotations
 
@@ -6,57 +6,57 @@ import os
 
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import HARD_LINK, How
+from pcopy.tasks.base.actions import HARD_LINK, CopyAction
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import UNMADE, Item
-from pcopy.tasks.files.existing import Existing, existing
-from pcopy.tasks.files.whole_file import Settled
-from pcopy.tasks.links.make_links import may_relink
-from pcopy.tasks.verify.read_items import skipped
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import NOT_CREATED, Item
+from pcopy.tasks.files.existing import ExistingItem, find_existing_item
+from pcopy.tasks.files.whole_file import ItemResult
+from pcopy.tasks.links.make_links import may_replace_by_link
+from pcopy.tasks.verify.read_items import count_or_read_skipped
 
 
-def foresee_links(rank: Rank, result: Result, item: Item, first: Settled) -> Steps:
+def foresee_links(rank: Rank, result: TaskResult, item: Item, first: ItemResult) -> Steps:
     """Count and report the further names of ``item`` as links or as skipped; report the names that failed before.
 
     Args:
         first: outcome of the first name, which would be created, or is an existing item that gets the links.
     """
-    for place, name, problem in item.failed:
-        result.fail(place, name, Problem.from_plain(problem), item.size)
+    for place, name, problem in item.failed_names:
+        result.fail(place, name, Problem.from_packed(problem), item.size)
     try:
-        like = _like(rank, item, first)
+        like = _link_target_status(rank, item, first)
     except Problem as why:
         for place, name in item.links:
             result.fail(place, name, why)
         return
     for place, name in item.links:
         try:
-            present = existing(rank, place, name)
-            if present is not None and _stays(rank, present, first, like, name):
-                skipped(rank, result, place, name, first.known)
+            present = find_existing_item(rank, place, name)
+            if present is not None and _is_kept(rank, present, first, like, name):
+                count_or_read_skipped(rank, result, place, name, first.known)
             else:
                 if present is not None:
-                    present.refuse_full()
+                    present.refuse_nonempty_directory()
                 result.count(counts.HARDLINKS, 1, place)
-                result.items.did(How.over(present).action, place, name, HARD_LINK)
+                result.item_recorder.record(CopyAction.replacing(present).action, place, name, HARD_LINK)
         except Problem as why:
             result.fail(place, name, why)
         yield None
 
 
-def _like(rank: Rank, item: Item, first: Settled) -> os.stat_result:
+def _link_target_status(rank: Rank, item: Item, first: ItemResult) -> os.stat_result:
     """Return the status of the file to which the links would lead; raise ``Problem``.
 
     If it does not exist yet, return the status of its source, which has the same values as far as they matter here.
     """
     place, name = item.names[0]
-    existing_item = existing(rank, place, name) if first.made != UNMADE else None
+    existing_item = find_existing_item(rank, place, name) if first.identity != NOT_CREATED else None
     return rank.source_status(place, name) if existing_item is None else existing_item.status
 
 
-def _stays(rank: Rank, present: Existing, first: Settled, like: os.stat_result, name: bytes) -> bool:
+def _is_kept(rank: Rank, present: ExistingItem, first: ItemResult, like: os.stat_result, name: bytes) -> bool:
     """Return True if the existing item would be kept instead of the link ``name``; raise ``Problem`` if the item would
     fail.
 
@@ -64,8 +64,8 @@ def _stays(rank: Rank, present: Existing, first: Settled, like: os.stat_result, 
         present: the existing item.
         like: status of the file to which the link would lead.
     """
-    if rank.keeps:
+    if rank.names_late:
         source = rank.open_source(present.place)
-        return not (present.may_replace(like) or present.has_other_text(like, source, name))
-    is_linked = first.made != UNMADE and os.path.samestat(present.status, like)
-    return is_linked or not may_relink(present, like)
+        return not (present.may_be_replaced(like) or present.has_other_link_text(like, source, name))
+    is_linked = first.identity != NOT_CREATED and os.path.samestat(present.status, like)
+    return is_linked or not may_replace_by_link(present, like)

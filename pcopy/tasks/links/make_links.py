@@ -12,30 +12,37 @@ from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 
 from pcopy.engine.task import Task
-from pcopy.fsio.close import held_open
+from pcopy.fsio.close import closed_at_end
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.new_file import give_name
-from pcopy.fsio.nodes import handle_of
-from pcopy.fsio.patience import INTERRUPTED, patiently
-from pcopy.fsio.problem import LINK_REFUSALS, MetadataProblem, Problem, failing
-from pcopy.fsio.source import Version, status_of
-from pcopy.fsio.temporary import remove
+from pcopy.fsio.new_file import move_into_place
+from pcopy.fsio.nodes import path_of_descriptor
+from pcopy.fsio.patience import NOTHING_DONE_ERRNOS, with_retries
+from pcopy.fsio.problem import LINK_UNSUPPORTED_ERRNOS, MetadataProblem, Problem, as_problem
+from pcopy.fsio.source import FileVersion, status_of
+from pcopy.fsio.temporary import remove_if_present
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import HARD_LINK, How
-from pcopy.tasks.base.attempts import failed_or_retried, is_tried_again
+from pcopy.tasks.base.actions import HARD_LINK, CopyAction
+from pcopy.tasks.base.attempts import fail_or_retry, is_retried
 from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.hashing import SOCKET, kind_of
-from pcopy.tasks.base.kind import Gone, OfItem, Steps
+from pcopy.tasks.base.hashing import SOCKET, type_byte_of
+from pcopy.tasks.base.kind import ItemTask, MissingDirectories, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
-from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.values import Contents, Copy, FailedName, Item, Known, Place, Unnamed
-from pcopy.tasks.files.existing import Existing, hold_copy, look, may_be_marked, name_to_make, status_there
-from pcopy.tasks.files.naming import Naming, discard
-from pcopy.tasks.links.copy_anew import anew, looked_at
-from pcopy.tasks.verify.read_items import read_too, skipped
+from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.base.values import ContentInfo, FailedName, FileToRead, Item, ItemCopy, Place, UnnamedCopy
+from pcopy.tasks.files.existing import (
+    ExistingItem,
+    may_have_mark,
+    open_copy,
+    prepare_name,
+    status_or_none,
+    target_status,
+)
+from pcopy.tasks.files.naming import CopyNaming, remove_unnamed
+from pcopy.tasks.links.copy_anew import regathering_tasks, retry_of_incomplete_copy
+from pcopy.tasks.verify.read_items import count_or_read_skipped, spawn_read
 
-_FULL_INODE = "its inode can take no more links: further names of it are linked to a second copy"
+_TOO_MANY_LINKS = "its inode can take no more links: further names of it are linked to a second copy"
 NOT_LINKED = (
     "the file system refuses this hard link: the name is a copy of its own"
     " (--no-preserve links makes such copies without a warning)"
@@ -46,7 +53,7 @@ UNIDENTIFIED = (
 )
 
 
-class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
+class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
     """Links the names of ``item`` to the ``copy`` of the first one.
 
     Fields:
@@ -58,14 +65,18 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
       the names to be created.
     """
 
-    copy: Copy
-    more: bool
-    copied: tuple[Place, bytes] | None = None
+    copy: ItemCopy
+    are_further_names: bool
+    counted_name: tuple[Place, bytes] | None = None
 
-    def mended(self, task: Task, gone: Gone) -> Iterator[Task]:
-        return self.reduced(task, gone) if any(map(gone.has, self.places())) else self._told(task, gone)
+    def replacement_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
+        return (
+            self.tasks_without_missing(task, gone)
+            if any(map(gone.has, self.contained_places()))
+            else self._with_copy_note(task, gone)
+        )
 
-    def reduced(self, task: Task, gone: Gone) -> Iterator[Task]:
+    def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         """Yield what a resumed job does instead of this task if directories of its names were removed.
 
         If the copy's own directory was removed, or a half-finished link could be taken for a file of the user, the
@@ -75,32 +86,36 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
         first, *further_names = item.names
         is_first_lost = gone.has(first[0])
         # Links that were created but not recorded would be taken for files of the user.
-        if gone.keeps and (item.failed or is_first_lost):
-            return looked_at(gone, item, self.copy.made, self.copy.known)
+        if gone.keeps and (item.failed_names or is_first_lost):
+            return regathering_tasks(gone, item, self.copy.identity, self.copy.known)
         if is_first_lost:  # the copy itself was removed; a note records its other names, if it has any
             return iter(gone.released(item, further_names))
-        failed = tuple(each for each in item.failed if not gone.has(each[0]))
-        remaining = self._replace(item=item._replace(names=(first, *gone.kept(further_names)), failed=failed))
-        return remaining._told(task, gone) if len(remaining.item.names) > 1 or failed or not self.more else iter(())
+        failed = tuple(each for each in item.failed_names if not gone.has(each[0]))
+        remaining = self._replace(item=item._replace(names=(first, *gone.kept(further_names)), failed_names=failed))
+        return (
+            remaining._with_copy_note(task, gone)
+            if len(remaining.item.names) > 1 or failed or not self.are_further_names
+            else iter(())
+        )
 
-    def _told(self, task: Task, gone: Gone) -> Iterator[Task]:
+    def _with_copy_note(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         """Yield the task, and a note about the copy for names of the inode that a resumed job will find."""
         yield task._replace(payload=encode(self))
-        if not (self.more or self.item.failed):
+        if not (self.are_further_names or self.item.failed_names):
             yield from gone.copied(self.item._replace(names=self.item.names[:1]), self.copy)
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Link each further name to the first one, which is kept open so that it cannot be replaced meanwhile."""
         first, *further_names = self.item.names
-        linked, failed = [first], list(self.item.failed)
+        linked, failed = [first], list(self.item.failed_names)
         copy_fd, problem_met, reason = -1, None, ""
         try:
-            copy_fd, is_known = self._hold_any(rank)
+            copy_fd, is_known = self._open_any_name(rank)
             before = status_of(copy_fd)
             if not is_known:
                 reason = UNIDENTIFIED
         except Problem as problem:
-            if rank.keeps:  # replaced by the user since: that file is kept, and the other names get a second copy
+            if rank.names_late:  # replaced by the user since: that file is kept, and the other names get a second copy
                 reason = "has been replaced since it was copied: further names are copied again"
             else:
                 problem_met = problem
@@ -109,69 +124,73 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
             self._copy_again(result, further_names)
             further_names = []
         refused: list[tuple[Place, bytes]] = []
-        with nullcontext() if copy_fd < 0 else held_open(copy_fd):
+        with nullcontext() if copy_fd < 0 else closed_at_end(copy_fd):
             for index, (place, name) in enumerate(further_names):
                 try:
                     if problem_met is not None:
                         raise problem_met
-                    if self._link(rank, result, copy_fd, before, place, name):
+                    if self._create_and_count_link(rank, result, copy_fd, before, place, name):
                         linked.append((place, name))
                 except Problem as problem:
-                    if problem.operation == "link" and problem.errno in LINK_REFUSALS:
+                    if problem.operation == "link" and problem.errno in LINK_UNSUPPORTED_ERRNOS:
                         refused.append((place, name))
                         if problem.errno == errno.EMLINK:
                             refused += further_names[index + 1 :]
-                            reason = _FULL_INODE
+                            reason = _TOO_MANY_LINKS
                             break
                     elif failed:
-                        failed.append((place, name, problem.plain))
+                        failed.append((place, name, problem.packed))
                     else:
-                        alone = self._replace(item=self.item._replace(names=(first, (place, name))), more=True)
+                        alone = self._replace(
+                            item=self.item._replace(names=(first, (place, name))), are_further_names=True
+                        )
                         result.fail(place, name, problem, retry=alone)
                 yield None
             if refused and reason:  # the names are linked to a second copy
                 result.warn(*first, reason)
                 self._copy_again(result, refused)
             elif refused:
-                self._copy_refused(rank, result, copy_fd, refused)
+                self._copy_names_refused_links(rank, result, copy_fd, refused)
         if failed:
-            self._fail_together(rank, result, linked, failed)
+            self._report_failed_together(rank, result, linked, failed)
             return
-        if len(linked) > 1 or not self.more:
-            names = tuple(dict.fromkeys((self.copied or first, *linked)))
-            result.inode_copied(self.item._replace(names=names), self.copy)
-        if rank.options.verify and self.copy.known.digest and len(linked) > self.more:
-            self._verify(rank, result, tuple(linked[self.more :]))
+        if len(linked) > 1 or not self.are_further_names:
+            names = tuple(dict.fromkeys((self.counted_name or first, *linked)))
+            result.record_copied_inode(self.item._replace(names=names), self.copy)
+        if rank.options.verify and self.copy.known.digest and len(linked) > self.are_further_names:
+            self._spawn_verification(rank, result, tuple(linked[self.are_further_names :]))
 
-    def _verify(self, rank: Rank, result: Result, names: tuple[tuple[Place, bytes], ...]) -> None:
+    def _spawn_verification(self, rank: Rank, result: TaskResult, names: tuple[tuple[Place, bytes], ...]) -> None:
         """Spawn the task that reads the copy back for all of these names."""
         group, (made, known, chunk, writers) = self.item._replace(names=names), self.copy
-        is_link = self.more and not self._is_copied(*names[0])
-        counter = counts.HARDLINKS if is_link else counts.of_kind(known.kind)
-        contents = Contents(*names[0], known, False, 0, counter, chunk, writers, group)
+        is_link = self.are_further_names and not self._counts_as_copy(*names[0])
+        counter = counts.HARDLINKS if is_link else counts.copied_counter(known.kind)
+        contents = FileToRead(*names[0], known, False, 0, counter, chunk, writers, group)
         from pcopy.tasks.verify.verify_items import VerifyLinks
 
         verify = VerifyLinks(contents, made.inode)
         for number, (place, _) in enumerate(names):
-            result.to_verify(1, 0 if number else known.size, place)
-        result.spawn_elsewhere(verify, known.size, writers[0], phase=result.verify_phase)
+            result.count_to_verify(1, 0 if number else known.size, place)
+        result.spawn_on_other_host(verify, known.size, writers[0], phase=result.verify_phase)
 
-    def _hold_any(self, rank: Rank) -> tuple[int, bool]:
-        """Open the first name as ``hold_copy`` does, or any name of the copy in a resumed job that keeps existing
+    def _open_any_name(self, rank: Rank) -> tuple[int, bool]:
+        """Open the first name as ``open_copy`` does, or any name of the copy in a resumed job that keeps existing
         files.
 
         In such a job a name that an earlier run created would otherwise be taken for the user's. Raise ``Problem``.
         """
-        for place, name in self.item.names if rank.keeps and rank.job.run > 1 and self.copy.made.mark else ():
+        for place, name in self.item.names if rank.names_late and rank.job.run > 1 and self.copy.identity.mark else ():
             with suppress(Problem):
-                return hold_copy(rank, place, name, self.copy.made)
-        return hold_copy(rank, *self.item.names[0], self.copy.made)
+                return open_copy(rank, place, name, self.copy.identity)
+        return open_copy(rank, *self.item.names[0], self.copy.identity)
 
-    def _copy_again(self, result: Result, names: list[tuple[Place, bytes]]) -> None:
+    def _copy_again(self, result: TaskResult, names: list[tuple[Place, bytes]]) -> None:
         """Copy the first of ``names``, and link the others to that copy."""
-        result.copy(self.item._replace(names=tuple(names), failed=()))
+        result.spawn_copy(self.item._replace(names=tuple(names), failed_names=()))
 
-    def _copy_refused(self, rank: Rank, result: Result, copy_fd: int, refused: list[tuple[Place, bytes]]) -> None:
+    def _copy_names_refused_links(
+        self, rank: Rank, result: TaskResult, copy_fd: int, refused: list[tuple[Place, bytes]]
+    ) -> None:
         """Copy the names for which link(2) was refused, and warn.
 
         If further links to the copy can be created in its own directory, the refused names lie in another project,
@@ -188,12 +207,12 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
             for each in refused:
                 self._copy_again(result, [each])
 
-    def _is_copied(self, place: Place, name: bytes) -> bool:
+    def _counts_as_copy(self, place: Place, name: bytes) -> bool:
         """Return True if this name counts as the copy, not as a link."""
-        return self.copied is not None and (place.directory, name) == (self.copied[0].directory, self.copied[1])
+        return self.counted_name is not None and (place.key, name) == (self.counted_name[0].key, self.counted_name[1])
 
-    def _fail_together(
-        self, rank: Rank, result: Result, linked: list[tuple[Place, bytes]], failed: list[FailedName]
+    def _report_failed_together(
+        self, rank: Rank, result: TaskResult, linked: list[tuple[Place, bytes]], failed: list[FailedName]
     ) -> None:
         """Report the names that failed together with the first one, whose inode lacks some metadata.
 
@@ -201,14 +220,14 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
         """
         item = self.item
         names = (*linked, *((place, name) for place, name, _ in failed[1:]))
-        again = item._replace(names=names, attempt=1, failed=())
-        retry = anew(rank, again, self.copy.made) if rank.keeps else again
-        result.fail_together(failed, item.size, retry, touched=True)
+        again = item._replace(names=names, attempt=1, failed_names=())
+        retry = retry_of_incomplete_copy(rank, again, self.copy.identity) if rank.names_late else again
+        result.fail_all_names(failed, item.size, retry, may_exist=True)
         for place, _ in linked[1:]:
-            result.link_again(place)
+            result.record_link_to_repeat(place)
 
-    def _link(
-        self, rank: Rank, result: Result, copy_fd: int, before: os.stat_result, place: Place, source_name: bytes
+    def _create_and_count_link(
+        self, rank: Rank, result: TaskResult, copy_fd: int, before: os.stat_result, place: Place, source_name: bytes
     ) -> bool:
         """Create and count one link to the copy, or count an existing item as skipped; return True if the link was
         created. Raise ``Problem``.
@@ -218,74 +237,90 @@ class MakeLinks(OfItem, code=33, doing="linking", is_note=False):
             before: status of the copy when the task began. In a resumed job an existing link belongs to the job only if
                 the copy had been changed by then; creating a link changes its ctime.
         """
-        target, name = rank.open_target(place), rank.new_name(place, source_name)
-        present = look(target, name)
-        if rank.keeps:
-            if not self._link_unasked(rank, result, copy_fd, place, source_name, present):
-                skipped(rank, result, place, source_name, self.copy.known)
+        target, name = rank.open_target(place), rank.target_name(place, source_name)
+        present = status_or_none(target, name)
+        if rank.names_late:
+            if not self._link_without_replacing(rank, result, copy_fd, place, source_name, present):
+                count_or_read_skipped(rank, result, place, source_name, self.copy.known)
                 return False
         elif present is None:
-            _make(copy_fd, target, name)
+            _create_link(copy_fd, target, name)
         else:
             like = status_of(copy_fd)
             linked = (present.st_dev, present.st_ino) == (like.st_dev, like.st_ino)
-            existing = Existing(rank, place, target, name, present)
-            existing.refuse_anothers()
-            if not (linked and rank.job.run > 1 and rank.is_ours(place, before)):
-                if linked or not may_relink(existing, like):
-                    skipped(rank, result, place, source_name, self.copy.known)
+            existing = ExistingItem(rank, place, target, name, present)
+            existing.refuse_name_collision()
+            if not (linked and rank.job.run > 1 and rank.may_be_from_earlier_run(place, before)):
+                if linked or not may_replace_by_link(existing, like):
+                    count_or_read_skipped(rank, result, place, source_name, self.copy.known)
                     return False
                 if rank.options.sequential and not _can_be_linked(rank, copy_fd, place):
                     raise Problem("link", errno.EOPNOTSUPP)  # raised before the existing item is removed
-                temporary = name_to_make(rank, target, name, present, like)
-                _make(copy_fd, target, temporary)
+                temporary = prepare_name(rank, target, name, present, like)
+                _create_link(copy_fd, target, temporary)
                 try:
                     existing.back_up(like)
                     if temporary != name:
-                        give_name(target, temporary, name, like.st_ino, present, marked=may_be_marked(rank, present))
+                        move_into_place(
+                            target, temporary, name, like.st_ino, present, marked=may_have_mark(rank, present)
+                        )
                 except Problem:
-                    remove(target, temporary)
+                    remove_if_present(target, temporary)
                     raise
-        rank.succeeded()
-        counter = counts.of_kind(self.copy.known.kind) if self._is_copied(place, source_name) else counts.HARDLINKS
+        rank.record_success()
+        counter = (
+            counts.copied_counter(self.copy.known.kind)
+            if self._counts_as_copy(place, source_name)
+            else counts.HARDLINKS
+        )
         result.count(counter, 1, place)
         size = self.copy.known.size if counter == counts.FILES else 0
         if counter == counts.FILES:
             result.count(counts.BYTES, size, place)
         kind = HARD_LINK if counter == counts.HARDLINKS else self.copy.known.kind
-        result.items.did(How.over(present).action, place, source_name, kind, size)
+        result.item_recorder.record(CopyAction.replacing(present).action, place, source_name, kind, size)
         if self.copy.known.digest:
-            result.digested(place, source_name, self.copy.known, counter, verify=False)
-        elif (rank.signs or rank.verifies_skipped) and self.copy.known.kind != SOCKET and not self.item.failed:
-            read_too(result, place, source_name, self.copy.known, counter)
+            result.collect_digest(place, source_name, self.copy.known, counter, verify=False)
+        elif (
+            (rank.collects_entries or rank.verifies_skipped)
+            and self.copy.known.kind != SOCKET
+            and not self.item.failed_names
+        ):
+            spawn_read(result, place, source_name, self.copy.known, counter)
         return True
 
-    def _link_unasked(
-        self, rank: Rank, result: Result, copy_fd: int, place: Place, source_name: bytes, present: os.stat_result | None
+    def _link_without_replacing(
+        self,
+        rank: Rank,
+        result: TaskResult,
+        copy_fd: int,
+        place: Place,
+        source_name: bytes,
+        present: os.stat_result | None,
     ) -> bool:
         """Create a link without replacing any item that must be kept; return False if such an item exists or appears.
         Raise ``Problem``.
         """
-        target, name = rank.open_target(place), rank.new_name(place, source_name)
+        target, name = rank.open_target(place), rank.target_name(place, source_name)
         if present is None:
             try:
-                _make(copy_fd, target, name)
+                _create_link(copy_fd, target, name)
                 return True
             except Problem as problem:
                 if problem.errno != errno.EEXIST:
                     raise
-        item = Unnamed(rank.temporary_names.next(), self.copy.made.inode, self.copy.made.mark)
-        _make(copy_fd, target, item.temporary)
+        item = UnnamedCopy(rank.temporary_names.next_name(), self.copy.identity.inode, self.copy.identity.mark)
+        _create_link(copy_fd, target, item.temporary)
         named = False
         try:
-            named = Naming(rank, place).give(source_name, item, self.copy.known)
+            named = CopyNaming(rank, place).give_name(source_name, item, self.copy.known)
         finally:
             if not named:
-                discard(rank, place, item, result)
+                remove_unnamed(rank, place, item, result)
         return named
 
 
-def may_relink(existing: Existing, like: os.stat_result) -> bool:
+def may_replace_by_link(existing: ExistingItem, like: os.stat_result) -> bool:
     """Return True if an existing file, which is a separate copy and no hard link, may be replaced by a link.
 
     That is the case unless the options keep existing files.
@@ -294,85 +329,90 @@ def may_relink(existing: Existing, like: os.stat_result) -> bool:
         existing: the existing file.
         like: status of the file to which the link would lead.
     """
-    if existing.rank.options.existing == "changed" and not existing.place.fresh:
+    if existing.rank.options.existing == "changed" and not existing.place.is_new:
         return True
-    return existing.may_replace(like)
+    return existing.may_be_replaced(like)
 
 
-def _make(copy_fd: int, target: int, name: bytes) -> None:
+def _create_link(copy_fd: int, target: int, name: bytes) -> None:
     """Link the open item ``copy_fd`` to ``name``; raise ``Problem``.
 
     The link is made through /proc/self/fd, because AT_EMPTY_PATH requires CAP_DAC_READ_SEARCH.
     """
-    with failing("link"):
-        patiently(lambda: os.link(handle_of(copy_fd), name, dst_dir_fd=target, follow_symlinks=True), INTERRUPTED)
+    with as_problem("link"):
+        with_retries(
+            lambda: os.link(path_of_descriptor(copy_fd), name, dst_dir_fd=target, follow_symlinks=True),
+            NOTHING_DONE_ERRNOS,
+        )
 
 
 def _can_be_linked(rank: Rank, copy_fd: int, place: Place) -> bool:
     """Return True if a link to the open item ``copy_fd`` can be created in the target directory of ``place``."""
-    temporary = rank.temporary_names.next()
+    temporary = rank.temporary_names.next_name()
     try:
         target = rank.open_target(place)
-        _make(copy_fd, target, temporary)
-        remove(target, temporary)
+        _create_link(copy_fd, target, temporary)
+        remove_if_present(target, temporary)
     except Problem:
         return False
     return True
 
 
-def copy_here(rank: Rank, made: Identity, known: Known) -> Copy:
+def copy_by_this_host(rank: Rank, made: Identity, known: ContentInfo) -> ItemCopy:
     """Return the ``Copy`` of a file that this host has just written or found."""
-    return Copy(made, known, 0, bytes((rank.hosts.here,)))
+    return ItemCopy(made, known, 0, bytes((rank.hosts.this_host,)))
 
 
-def representative_failed(rank: Rank, result: Result, item: Item, problem: Problem) -> None:
+def report_representative_failure(rank: Rank, result: TaskResult, item: Item, problem: Problem) -> None:
     """Report that the first name of ``item`` has failed; spawn the tasks for the next name, which takes its place."""
-    failed = left_behind(rank, result, item, problem)
+    failed = failed_names_so_far(rank, result, item, problem)
     if failed is not None:
-        pass_on(result, item, failed)
+        copy_next_name(result, item, failed)
 
 
-def left_behind(rank: Rank, result: Result, item: Item, problem: Problem) -> tuple[FailedName, ...] | None:
+def failed_names_so_far(rank: Rank, result: TaskResult, item: Item, problem: Problem) -> tuple[FailedName, ...] | None:
     """Return the names that have failed if the next name is to take the place of the first one; None if it is not.
 
     An inode that changes while it is copied is tried again with all of its names: a name that was copied separately
     would not be a link.
     """
     # With ``rank.keeps`` a copy with incomplete metadata has not been named.
-    made = problem.made if isinstance(problem, MetadataProblem) and not rank.keeps else None
-    present = status_there(rank, *item.names[0]) if made is not None else None
+    made = problem.identity if isinstance(problem, MetadataProblem) and not rank.names_late else None
+    present = target_status(rank, *item.names[0]) if made is not None else None
     if made is not None and present is not None:  # the copy exists, without some of its metadata
-        known = Known(kind_of(present), item.size, b"", Version(item.inode, item.size, 0, 0))  # without a digest
-        after_representative(rank, result, item, copy_here(rank, made, known), shortcoming=problem)
+        known = ContentInfo(
+            type_byte_of(present), item.size, b"", FileVersion(item.inode, item.size, 0, 0)
+        )  # without a digest
+        spawn_links(rank, result, item, copy_by_this_host(rank, made, known), shortcoming=problem)
         return None
-    is_again = is_tried_again(problem, item.attempt)
-    if is_again and item.links and _still_named(rank, item):
-        result.copy(item._replace(attempt=item.attempt + 1), phase=max(Phase.LINK, result.phase))
+    is_again = is_retried(problem, item.attempt)
+    if is_again and item.links and _has_same_inode(rank, item):
+        result.spawn_copy(item._replace(attempt=item.attempt + 1), phase=max(Phase.LINK, result.phase))
         return None
-    if is_again or not (item.failed or item.links):
-        failed_or_retried(result, item.place, item.name, problem, item.attempt, item.size)
-        return item.failed
-    return (*item.failed, (item.place, item.name, problem.plain))
+    if is_again or not (item.failed_names or item.links):
+        fail_or_retry(result, item.place, item.name, problem, item.attempt, item.size)
+        return item.failed_names
+    return (*item.failed_names, (item.place, item.name, problem.packed))
 
 
-def pass_on(result: Result, item: Item, failed: tuple[FailedName, ...]) -> None:
+def copy_next_name(result: TaskResult, item: Item, failed: tuple[FailedName, ...]) -> None:
     """Have the next name of ``item`` copied. If there is none, report all names that have ``failed``."""
     if item.links:
-        result.copy(item._replace(names=item.links, failed=failed))
+        result.spawn_copy(item._replace(names=item.links, failed_names=failed))
     elif failed:
-        touched = not all(result.is_untouched(place, Problem.from_plain(problem)) for place, _, problem in failed)
-        all_failed(result, item, failed, touched=touched)
+        touched = not all(result.is_untouched(place, Problem.from_packed(problem)) for place, _, problem in failed)
+        report_all_failed(result, item, failed, touched=touched)
 
 
-def all_failed(result: Result, item: Item, failed: tuple[FailedName, ...], *, touched: bool) -> None:
+def report_all_failed(result: TaskResult, item: Item, failed: tuple[FailedName, ...], *, touched: bool) -> None:
     """Report that all names have failed. A resumed job tries them together, so that they become links to each other."""
     names = tuple((place, name) for place, name, _ in failed)
-    together = item._replace(names=names, attempt=max(1, item.attempt), failed=())
-    retry = Tried.BY_NAME if len(names) == 1 else together
-    result.fail_together(failed, item.size, retry, touched=touched)
+    together = item._replace(names=names, attempt=max(1, item.attempt), failed_names=())
+    retry = RetryMode.EXAMINE_AGAIN if len(names) == 1 else together
+    result.fail_all_names(failed, item.size, retry, may_exist=touched)
 
 
-def _still_named(rank: Rank, item: Item) -> bool:
+def _has_same_inode(rank: Rank, item: Item) -> bool:
     """Return True if the first name of ``item`` is still its inode in the source."""
     try:
         return rank.source_status(item.place, item.name).st_ino == item.inode
@@ -380,30 +420,30 @@ def _still_named(rank: Rank, item: Item) -> bool:
         return False
 
 
-def after_representative(
-    rank: Rank, result: Result, item: Item, copy: Copy, *, shortcoming: Problem | None = None
+def spawn_links(
+    rank: Rank, result: TaskResult, item: Item, copy: ItemCopy, *, shortcoming: Problem | None = None
 ) -> None:
     """Spawn the links for the other names after the first name was copied.
 
     Args:
         shortcoming: the problem with the metadata of the first name, if not all of it could be set.
     """
-    if shortcoming is not None and not (item.links or item.failed):
+    if shortcoming is not None and not (item.links or item.failed_names):
         result.fail(item.place, item.name, shortcoming, item.size)
         return
     first = item.names[0]
-    failed = () if shortcoming is None else ((*first, shortcoming.plain), *item.failed)
+    failed = () if shortcoming is None else ((*first, shortcoming.packed), *item.failed_names)
     if item.links or failed:
-        links = MakeLinks(item._replace(failed=failed), copy, False)
+        links = CreateHardLinks(item._replace(failed_names=failed), copy, False)
         result.spawn(links, len(item.names) * CALL_COST)
     if failed:
         return
-    alone = item._replace(names=(first,), failed=())
-    if not item.links and (item.failed or _has_more_names(rank, item)):
-        result.inode_copied(alone, copy)
-    for place, name, problem in item.failed:
-        retry = MakeLinks(alone._replace(names=(first, (place, name))), copy, True)
-        result.fail(place, name, Problem.from_plain(problem), item.size, retry=retry)
+    alone = item._replace(names=(first,), failed_names=())
+    if not item.links and (item.failed_names or _has_more_names(rank, item)):
+        result.record_copied_inode(alone, copy)
+    for place, name, problem in item.failed_names:
+        retry = CreateHardLinks(alone._replace(names=(first, (place, name))), copy, True)
+        result.fail(place, name, Problem.from_packed(problem), item.size, retry=retry)
 
 
 def _has_more_names(rank: Rank, item: Item) -> bool:

@@ -1,9 +1,9 @@
 """Tasks on directories that must wait until everything in them is done, the deepest first: for removal, or for taking
 access away from their owner.
 
-Ranks report such directories to rank 0 (``TellLater``). At the end of a phase, rank 0 distributes those of the deepest
-remaining level (``HandOutLevel``), and any rank processes them (``VisitLater``). There is one phase for each level. The
-visitor determines what is done.
+Ranks report such directories to rank 0 (``DeferredDirectoriesNote``). At the end of a phase, rank 0 distributes those
+of the deepest remaining level (``DistributeLevel``), and any rank processes them (``VisitDeferred``). There is one
+phase for each level. The visitor determines what is done.
 """
 
 from __future__ import annotations
@@ -13,57 +13,57 @@ from typing import Protocol
 
 from pcopy.fsio.kernel.columns import GROUP, INODE, MODE, OWNER, Rows, pack_names
 from pcopy.fsio.problem import Problem
-from pcopy.signature.sorting import ExternalSorter, KeyValue
+from pcopy.signature.sorting import ExternalSorter, SortRecord
 from pcopy.tasks.base.codec import decode, encode
-from pcopy.tasks.base.kind import Kind, Note, OfPlace, Steps
+from pcopy.tasks.base.kind import DirectoryTask, Note, Steps, TaskKind
 from pcopy.tasks.base.rank import CALL_COST, Rank
-from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.values import NOWHERE, Place
+from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.base.values import NO_DIRECTORY, Place
 from pcopy.walk.visitor import Visitor
 
-COLUMNS = MODE | INODE | OWNER | GROUP
+KEPT_COLUMNS = MODE | INODE | OWNER | GROUP
 """Columns of the status of each directory that are kept."""
 
-_DEPTH = 1 << 31
+_DEPTH_ORIGIN = 1 << 31
 """Number that is greater than the depth of any path. It is the origin of sort keys, so that deeper directories sort
 first.
 """
 
 
-class LaterVisitor(Visitor, Protocol):
+class DeferredVisitor(Visitor, Protocol):
     """Visitor that can also process directories after their contents."""
 
-    def later(self, directory: int, names: bytes, rows: Rows) -> Steps:
+    def visit_deferred(self, directory: int, names: bytes, rows: Rows) -> Steps:
         """Process these ``names`` of an open directory; ``rows`` are their statuses when they were found."""
 
 
-def tell_later(result: Result, place: Place, names: Sequence[bytes], rows: Rows) -> None:
+def defer_directories(result: TaskResult, place: Place, names: Sequence[bytes], rows: Rows) -> None:
     """Register directories of ``place`` to be processed after everything in them."""
-    result.spawn(TellLater(place, pack_names(names), rows.packed(COLUMNS)), owner=0)
+    result.spawn(DeferredDirectoriesNote(place, pack_names(names), rows.packed(KEPT_COLUMNS)), owner=0)
 
 
-class TellLater(Note, code=112, doing="recording directories"):
+class DeferredDirectoriesNote(Note, code=112, doing="recording directories"):
     """Reports to rank 0 the directories ``names`` of ``place``, with the columns ``rows``."""
 
     place: Place
     names: bytes
     rows: bytes
-    is_found_anew = True
+    is_respawned_on_resume = True
 
-    def run(self, rank: Rank, result: Result) -> None:
-        rank.own(DeepestFirst).add(VisitLater(self.place, self.names, self.rows))
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        rank.instance(DeferredDirectories).add(VisitDeferred(self.place, self.names, self.rows))
 
 
-class HandOutLevel(Note, code=113, doing="distributing directories"):
+class DistributeLevel(Note, code=113, doing="distributing directories"):
     """Distributes, on rank 0, the directories of the deepest remaining level."""
 
-    is_found_anew = True
+    is_respawned_on_resume = True
 
-    def run(self, rank: Rank, result: Result) -> None:
-        result.spawn_each(rank.own(DeepestFirst).level(), CALL_COST, expands=False)
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        result.spawn_each(rank.instance(DeferredDirectories).deepest_level_tasks(), CALL_COST, expands=False)
 
 
-class VisitLater(OfPlace, code=114, doing="finishing directories of", is_note=False):
+class VisitDeferred(DirectoryTask, code=114, doing="finishing directories of", is_note=False):
     """Processes the directories ``names`` of ``place`` after their contents; ``rows`` are the columns ``COLUMNS``.
 
     In a dry run of ``pchmod``, this task also processes other items, on the rank that owns their inodes.
@@ -71,61 +71,61 @@ class VisitLater(OfPlace, code=114, doing="finishing directories of", is_note=Fa
 
     names: bytes
     rows: bytes
-    is_found_anew = True
+    is_respawned_on_resume = True
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         number = self.names.count(b"/") + 1
         try:
-            directory = open_listed(rank, self.place)
+            directory = open_place(rank, self.place)
         except Problem as problem:
             for name in self.names.split(b"/"):
-                result.fail(self.place, name, problem, retry=Tried.NEVER)
+                result.fail(self.place, name, problem, retry=RetryMode.NEVER)
             return
-        visitor: LaterVisitor = rank.visitor(rank, result, self.place, 0)  # type: ignore[assignment]
-        yield from visitor.later(directory, self.names, Rows.unpacked(self.rows, number, COLUMNS))
+        visitor: DeferredVisitor = rank.visitor(rank, result, self.place, 0)  # type: ignore[assignment]
+        yield from visitor.visit_deferred(directory, self.names, Rows.unpacked(self.rows, number, KEPT_COLUMNS))
 
 
-def open_listed(rank: Rank, place: Place) -> int:
+def open_place(rank: Rank, place: Place) -> int:
     """Return a descriptor of the directory ``place``. Raise ``Problem``.
 
     If the identity of ``place`` is unknown (``NOWHERE``), any directory at this path is accepted.
     """
-    identity = None if place.source_id == NOWHERE else place.source_id
+    identity = None if place.source_id == NO_DIRECTORY else place.source_id
     return rank.sources[place.root].open(place.path, identity)
 
 
-class DeepestFirst:
+class DeferredDirectories:
     """On rank 0: all directories that ranks have reported, sorted by depth."""
 
     def __init__(self, rank: Rank) -> None:
         self._sorter = ExternalSorter(rank.open_spool)
-        self._number = 0
-        self._rest: Iterator[KeyValue] | None = None
-        self._next: KeyValue | None = None
+        self._count = 0
+        self._sorted_records: Iterator[SortRecord] | None = None
+        self._next_record: SortRecord | None = None
 
-    def add(self, task: Kind) -> None:
+    def add(self, task: TaskKind) -> None:
         """Add a task for some directories, before the first level is requested. May raise ``OSError``."""
         (place, *_) = task
         depth = place.path.count(b"/") + 1 if place.path else 0
-        self._sorter.add((_DEPTH - depth).to_bytes(4, "big"), encode(task))
-        self._number += 1
+        self._sorter.add((_DEPTH_ORIGIN - depth).to_bytes(4, "big"), encode(task))
+        self._count += 1
 
     @property
     def is_empty(self) -> bool:
         """True if no level remains."""
-        return self._next is None if self._rest is not None else not self._number
+        return self._next_record is None if self._sorted_records is not None else not self._count
 
-    def level(self) -> Iterator[Kind]:
+    def deepest_level_tasks(self) -> Iterator[TaskKind]:
         """Return the tasks of the deepest remaining level."""
-        if self._rest is None:
-            self._rest = self._sorter.sorted()
-            self._next = next(self._rest, None)
-        return self._level(self._rest)
+        if self._sorted_records is None:
+            self._sorted_records = self._sorter.sorted()
+            self._next_record = next(self._sorted_records, None)
+        return self._tasks_of_level(self._sorted_records)
 
-    def _level(self, rest: Iterator[KeyValue]) -> Iterator[Kind]:
-        depth = self._next[0] if self._next else b""
-        while self._next is not None and self._next[0] == depth:
-            task, self._next = self._next[1], next(rest, None)
+    def _tasks_of_level(self, rest: Iterator[SortRecord]) -> Iterator[TaskKind]:
+        depth = self._next_record[0] if self._next_record else b""
+        while self._next_record is not None and self._next_record[0] == depth:
+            task, self._next_record = self._next_record[1], next(rest, None)
             yield decode(task)
 
     def close(self) -> None:

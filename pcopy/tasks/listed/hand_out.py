@@ -16,76 +16,76 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import BinaryIO
 
-from pcopy.fsio.kernel.batches import Stat
-from pcopy.fsio.kernel.columns import GROUP, OWNER, Code, Rows, pack_names
+from pcopy.fsio.kernel.batches import StatNames
+from pcopy.fsio.kernel.columns import GROUP, OWNER, RowCode, Rows, pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import source_status
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.kind import Steps, TaskKind
 from pcopy.tasks.base.rank import CALL_COST, Rank
-from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.values import NOWHERE, Place
-from pcopy.text import shown
-from pcopy.walk.listing import NAMES_AT_ONCE
-from pcopy.walk.visitor import LOOKED_AT, Found, hand_over
+from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.text import printable_path
+from pcopy.walk.listing import NAMES_PER_BATCH
+from pcopy.walk.visitor import VISITOR_COLUMNS, FoundItems, pass_to_visitor
 
-LISTED = struct.Struct("=BIQQQqI")
+LISTED_RECORD = struct.Struct("=BIQQQqI")
 """Record of the properties that a saved listing contains of an item: flags (below), type (0: unknown), inode, device,
 size, and mtime in seconds and nanoseconds.
 """
-INODE, DEVICE, SIZE, MTIME = 1, 2, 4, 8
+HAS_INODE, HAS_DEVICE, HAS_SIZE, HAS_MTIME = 1, 2, 4, 8
 """Flags of the properties that the record contains. Size and mtime of directories are never contained."""
-SLASH, DISAGREES = 16, 32
+HAS_SLASH, IS_CONTRADICTORY = 16, 32
 """Further flags: the path ends with a slash; the list has the item twice with different properties."""
 
-OTHER = "it is not the item that was listed, or has changed since: not processed"
+NOT_LISTED_ITEM_TEXT = "it is not the item that was listed, or has changed since: not processed"
 """Error text for an item that is not the listed one any longer."""
-_TWO = "the list has it twice, with different properties: not processed"
+_CONTRADICTORY_TEXT = "the list has it twice, with different properties: not processed"
 """Error text for an item that the list has twice with different properties."""
-_LINK = "is a symbolic link; leave out the slash, or list what it leads to"
+_LINK_WITH_SLASH_TEXT = "is a symbolic link; leave out the slash, or list what it leads to"
 """Error text for a path that ends with a slash and is a symbolic link."""
-_NO_DIRECTORY = "is no directory; leave out the slash"
+_NO_DIRECTORY_TEXT = "is no directory; leave out the slash"
 """Error text for a path that ends with a slash and is not a directory."""
 
-_LONG = 0.05
+_SLICE_SECONDS = 0.05
 """Seconds after which the rest of the list is left to a new task, so that the rank can run its other tasks."""
-_BLOCK = 1 << 16
+_READ_BYTES = 1 << 16
 """Bytes of the list that are read in one call."""
 
 
-class HandOut(Kind, code=110, doing="reading the list of", is_note=False):
+class DistributeList(TaskKind, code=110, doing="reading the list of", is_note=False):
     """Reads the list from the offset ``start`` (in bytes) and creates tasks for its paths. ``told``: length in bytes of
     the record after each path.
     """
 
-    told: int
+    record_size: int
     start: int = 0
-    is_found_anew = True
+    is_respawned_on_resume = True
 
-    def about(self) -> tuple[Place, bytes]:
-        return Place(0, b"", NOWHERE, NOWHERE, False, False), b""
+    def subject(self) -> tuple[Place, bytes]:
+        return Place(0, b"", NO_DIRECTORY, NO_DIRECTORY, False, False), b""
 
-    def home(self, ranks: int) -> int:
+    def assigned_rank(self, ranks: int) -> int:
         return 0
 
-    def run(self, rank: Rank, result: Result) -> None:
-        until, at = time.monotonic() + _LONG, self.start
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        until, at = time.monotonic() + _SLICE_SECONDS, self.start
         paths: list[bytes] = []
         records: list[bytes] = []
         try:
             with open(rank.job.listed, "rb") as file:
-                for path, item in _records(file, self.start, self.told):
+                for path, item in _records(file, self.start, self.record_size):
                     paths.append(path)
                     records.append(item)
-                    at += len(path) + 1 + self.told
-                    if len(paths) == NAMES_AT_ONCE:
-                        _spawn(result, paths, records)
+                    at += len(path) + 1 + self.record_size
+                    if len(paths) == NAMES_PER_BATCH:
+                        _spawn_visit(result, paths, records)
                         if time.monotonic() > until or rank.stop_reason is not None:
                             result.spawn(self._replace(start=at))
                             return
         except OSError as error:
             rank.stop(f"the list of paths cannot be read: {error.strerror}")
-        _spawn(result, paths, records)
+        _spawn_visit(result, paths, records)
         result.count(counts.UNSCANNED, -1)
 
 
@@ -93,7 +93,7 @@ def _records(file: BinaryIO, start: int, record_size: int) -> Iterator[tuple[byt
     """Yield (path, record) for the rest of the list from the offset ``start``."""
     file.seek(start)
     rest = b""
-    while block := file.read(_BLOCK):
+    while block := file.read(_READ_BYTES):
         rest += block
         at = 0
         while (end := rest.find(b"\0", at)) >= 0 and end + 1 + record_size <= len(rest):
@@ -102,7 +102,7 @@ def _records(file: BinaryIO, start: int, record_size: int) -> Iterator[tuple[byt
         rest = rest[at:]
 
 
-def _spawn(result: Result, paths: list[bytes], records: list[bytes]) -> None:
+def _spawn_visit(result: TaskResult, paths: list[bytes], records: list[bytes]) -> None:
     """Create a task for these paths and their records, and clear both lists."""
     if paths:
         result.spawn(VisitListed(b"\0".join(paths), b"".join(records)), len(paths) * CALL_COST)
@@ -110,7 +110,7 @@ def _spawn(result: Result, paths: list[bytes], records: list[bytes]) -> None:
         records.clear()
 
 
-class VisitListed(Kind, code=111, doing="processing listed items of", is_note=False):
+class VisitListed(TaskKind, code=111, doing="processing listed items of", is_note=False):
     """Passes listed items to the visitor.
 
     Fields:
@@ -119,55 +119,55 @@ class VisitListed(Kind, code=111, doing="processing listed items of", is_note=Fa
     """
 
     paths: bytes
-    told: bytes
-    is_found_anew = True
+    records: bytes
+    is_respawned_on_resume = True
 
-    def about(self) -> tuple[Place, bytes]:
-        return Place(0, os.path.dirname(self.paths.partition(b"\0")[0]), NOWHERE, NOWHERE, False, False), b""
+    def subject(self) -> tuple[Place, bytes]:
+        return Place(0, os.path.dirname(self.paths.partition(b"\0")[0]), NO_DIRECTORY, NO_DIRECTORY, False, False), b""
 
     @property
-    def effort(self) -> int:
+    def estimated_operations(self) -> int:
         return 2 * (self.paths.count(b"\0") + 1)
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         paths = self.paths.split(b"\0")
         row = 0
         for directory, group in groupby(paths, os.path.dirname):
             names = [*map(os.path.basename, group)]
-            records = self.told[row * LISTED.size : (row + len(names)) * LISTED.size]
+            records = self.records[row * LISTED_RECORD.size : (row + len(names)) * LISTED_RECORD.size]
             row += len(names)
-            yield from _visit(rank, result, directory, names, records)
+            yield from _visit_names(rank, result, directory, names, records)
 
 
-def _visit(rank: Rank, result: Result, path: bytes, names: list[bytes], records: bytes) -> Steps:
+def _visit_names(rank: Rank, result: TaskResult, path: bytes, names: list[bytes], records: bytes) -> Steps:
     """Pass the items ``names`` of the directory ``path`` to the visitor."""
-    place = Place(0, path, NOWHERE, NOWHERE, False, False)
+    place = Place(0, path, NO_DIRECTORY, NO_DIRECTORY, False, False)
     try:
         place = place._replace(source_id=rank.sources[0].identity(path))
         directory = rank.open_source(place)
         visitor = rank.visitor(rank, result, place, 0)
     except Problem as problem:
-        if problem.errno in (errno.ENOTDIR, errno.ELOOP) and (link := _link_in(rank, path)):
+        if problem.errno in (errno.ENOTDIR, errno.ELOOP) and (link := _first_link_in(rank, path)):
             problem = Problem(
-                "open", 0, on_source=True, text=f"{shown(link)} is a symbolic link; list what it leads to"
+                "open", 0, on_source=True, text=f"{printable_path(link)} is a symbolic link; list what it leads to"
             )
         for name in () if problem.changed and rank.options.missing_is_fine else names:
             result.count(counts.FOUND)
-            result.fail(place, name, problem, retry=Tried.NEVER)
+            result.fail(place, name, problem, retry=RetryMode.NEVER)
         return
     packed = pack_names(names)
-    stated = yield from rank.done(Stat(directory, packed, LOOKED_AT | OWNER | GROUP))
+    stated = yield from rank.execute(StatNames(directory, packed, VISITOR_COLUMNS | OWNER | GROUP))
     verdicts, rows = stated.verdicts, stated.rows
-    problems = {row: verdicts.problem(row) for row, code in enumerate(verdicts.codes) if code != Code.DONE}
-    for row, item in enumerate(LISTED.iter_unpack(records)):
-        if row not in problems and (why := _why_not(rows, row, item)):
+    problems = {row: verdicts.problem(row) for row, code in enumerate(verdicts.codes) if code != RowCode.DONE}
+    for row, item in enumerate(LISTED_RECORD.iter_unpack(records)):
+        if row not in problems and (why := _mismatch_reason(rows, row, item)):
             problems[row] = Problem("stat", 0, on_source=True, text=why)
-    hand_over(Found(directory, packed, rows, problems), visitor)
-    yield from visitor.settle()
-    visitor.finish()
+    pass_to_visitor(FoundItems(directory, packed, rows, problems), visitor)
+    yield from visitor.process_visited()
+    visitor.end_visit()
 
 
-def _link_in(rank: Rank, path: bytes) -> bytes:
+def _first_link_in(rank: Rank, path: bytes) -> bytes:
     """Return the first symbolic link that ``path`` leads through, or empty if there is none."""
     parts = path.split(b"/")
     for depth in range(len(parts)):
@@ -181,19 +181,19 @@ def _link_in(rank: Rank, path: bytes) -> bytes:
     return b""
 
 
-def _why_not(rows: Rows, row: int, item: tuple[int, ...]) -> str:
+def _mismatch_reason(rows: Rows, row: int, item: tuple[int, ...]) -> str:
     """Return the reason why an item is not the listed one, or "" if it still is."""
     flags, kind, inode, device, size, seconds, nanoseconds = item
     type_ = stat.S_IFMT(rows.mode[row])
-    if flags & SLASH and type_ != stat.S_IFDIR:
-        return _LINK if type_ == stat.S_IFLNK else _NO_DIRECTORY
-    if flags & DISAGREES:
-        return _TWO
+    if flags & HAS_SLASH and type_ != stat.S_IFDIR:
+        return _LINK_WITH_SLASH_TEXT if type_ == stat.S_IFLNK else _NO_DIRECTORY_TEXT
+    if flags & IS_CONTRADICTORY:
+        return _CONTRADICTORY_TEXT
     is_listed = (
         kind in (0, type_)
-        and not (flags & INODE and rows.inode[row] != inode)
-        and not (flags & DEVICE and rows.device[row] != device)
-        and not (flags & SIZE and rows.size[row] != size)
-        and not (flags & MTIME and rows.time("mtime", row) != seconds * 10**9 + nanoseconds)
+        and not (flags & HAS_INODE and rows.inode[row] != inode)
+        and not (flags & HAS_DEVICE and rows.device[row] != device)
+        and not (flags & HAS_SIZE and rows.size[row] != size)
+        and not (flags & HAS_MTIME and rows.exact_time("mtime", row) != seconds * 10**9 + nanoseconds)
     )
-    return "" if is_listed else OTHER
+    return "" if is_listed else NOT_LISTED_ITEM_TEXT

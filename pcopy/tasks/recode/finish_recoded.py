@@ -14,32 +14,32 @@ from pcopy.fsio.data import set_size
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.passage import write_all
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.seekable_zstd import Frame, seek_table
+from pcopy.fsio.seekable_zstd import Frame, packed_seek_table
 from pcopy.fsio.source import check_unchanged
-from pcopy.fsio.temporary import made_by
+from pcopy.fsio.temporary import run_and_rank_of
 from pcopy.signature.items import FILE
-from pcopy.tasks.base.actions import How
-from pcopy.tasks.base.attempts import failed_or_retried
-from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.actions import CopyAction
+from pcopy.tasks.base.attempts import fail_or_retry
+from pcopy.tasks.base.kind import Steps, TaskKind
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.storing import stored
-from pcopy.tasks.base.values import Known, OpenFile, Place
-from pcopy.tasks.files.finish_file import Opened, discard
-from pcopy.tasks.files.layouts import layout_at, tell_layout
-from pcopy.tasks.recode.goal import checked, commit, goal_of
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.storing import wait_until_stored
+from pcopy.tasks.base.values import ChunkedFile, ContentInfo, Place
+from pcopy.tasks.files.finish_file import OpeningTimes, remove_temporary
+from pcopy.tasks.files.layouts import count_layout, target_layout
+from pcopy.tasks.recode.goal import commit_recoded, open_checked, recode_target
 
 
-class OfRecoded(Kind):
+class RecodedFileTask(TaskKind):
     """Base of the tasks about a large ``file`` that is recoded in parts.
 
     Until the file is finished, its temporary file has ``room`` bytes.
     """
 
-    file: OpenFile
-    room: int
+    file: ChunkedFile
+    temporary_size: int
 
-    def about(self) -> tuple[Place, bytes]:
+    def subject(self) -> tuple[Place, bytes]:
         """Return the directory and the name of the file."""
         return self.file.item.names[0]
 
@@ -48,12 +48,12 @@ class OfRecoded(Kind):
         """The number of the attempt to copy the file, counted from 0."""
         return self.file.item.attempt
 
-    def is_of(self, rank: Rank) -> bool:
+    def is_of_this_run(self, rank: Rank) -> bool:
         """Return True if this run has created the temporary file, and not an earlier one."""
-        return made_by(self.file.temporary)[0] == rank.job.run
+        return run_and_rank_of(self.file.temporary)[0] == rank.job.run
 
 
-class FinishRecoded(OfRecoded, code=176, doing="finishing", is_note=True):
+class FinishRecoded(RecodedFileTask, code=176, doing="finishing", is_note=True):
     """Task that finishes a large file whose parts are all written.
 
     Fields:
@@ -64,67 +64,67 @@ class FinishRecoded(OfRecoded, code=176, doing="finishing", is_note=True):
     frames: bytes
     digest: bytes
 
-    may_be_dropped = True
+    is_dropped_on_stop = True
 
-    def discard(self, rank: Rank, since: int) -> None:
+    def remove_temporaries(self, rank: Rank, since: int) -> None:
         """Remove the temporary file, if the run ``since`` or a later one has created it."""
-        if made_by(self.file.temporary)[0] >= since:
-            discard(rank, self.file)
+        if run_and_rank_of(self.file.temporary)[0] >= since:
+            remove_temporary(rank, self.file)
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Finish the file, in one slice except for the wait for stable storage, and count it.
 
         It fails if the source has changed since its parts were read.
         """
         file, (place, name) = self.file, self.file.item.names[0]
         now = time.monotonic_ns()
-        took = now - rank.own(Opened).pop(file.temporary, now)
+        took = now - rank.instance(OpeningTimes).pop(file.temporary, now)
         try:
-            replaced = yield from _finish(self, rank, result)
+            replaced = yield from _finish_file(self, rank, result)
         except Problem as problem:
-            recoding_failed(rank, result, file, problem)
+            report_recoding_failure(rank, result, file, problem)
             return
-        known = Known(FILE, file.version.size, self.digest, file.version)
-        result.copied(place, name, known, how=How.over(replaced, took))
+        known = ContentInfo(FILE, file.version.size, self.digest, file.version)
+        result.count_copied(place, name, known, how=CopyAction.replacing(replaced, took))
 
 
-def recoding_failed(rank: Rank, result: Result, file: OpenFile, problem: Problem) -> None:
+def report_recoding_failure(rank: Rank, result: TaskResult, file: ChunkedFile, problem: Problem) -> None:
     """Report that a file could not be recoded, or try again.
 
     If an earlier run has created its temporary file, this failure does not count as an attempt of this run: the state
     of that file may differ from the records.
     """
     item = file.item
-    attempt = 0 if made_by(file.temporary)[0] < rank.job.run else item.attempt
-    failed_or_retried(result, item.place, item.name, problem, attempt, item.size)
+    attempt = 0 if run_and_rank_of(file.temporary)[0] < rank.job.run else item.attempt
+    fail_or_retry(result, item.place, item.name, problem, attempt, item.size)
 
 
-def _finish(task: FinishRecoded, rank: Rank, result: Result) -> Generator[None, None, object]:
+def _finish_file(task: FinishRecoded, rank: Rank, result: TaskResult) -> Generator[None, None, object]:
     """Write the seek table, apply the metadata and rename the file; return the item that it has replaced, or None.
 
     Raise ``Problem`` if that fails.
     """
     file, item = task.file, task.file.item
     with (
-        checked(rank, item) as (reading, status),
-        NewFile.again(rank.open_target(item.place), file.temporary, file.made) as new,
+        open_checked(rank, item) as (reading, status),
+        NewFile.continue_kept(rank.open_target(item.place), file.temporary, file.identity) as new,
     ):
         check_unchanged(reading, file.version)
-        goal = goal_of(rank, item)
+        goal = recode_target(rank, item)
         if goal.present is not None:
-            goal.present.refuse_anothers()
-        new.reopen(task.room, file.shown)
+            goal.present.refuse_name_collision()
+        new.reopen(task.temporary_size, file.server_status)
         if rank.options.compress:
             numbers = array("Q", task.frames)
-            end, table = sum(numbers[::2]), seek_table([*map(Frame, numbers[::2], numbers[1::2])])
+            end, table = sum(numbers[::2]), packed_seek_table([*map(Frame, numbers[::2], numbers[1::2])])
             write_all(new.descriptor, table, end)
             set_size(new.descriptor, end + len(table))
         recipe = goal.recipe(reading, status)
-        layout = layout_at(rank, item.place).text_of_file(new.descriptor, recipe, goal.target)
+        layout = target_layout(rank, item.place).file_description(new.descriptor, recipe, goal.target_directory)
         attributes = read_attributes(reading, status, rank.options.preserve)
         if not rank.syncs_items(item.place):
-            yield from stored(rank, new)
-        commit(result, goal, item, new, status, attributes)
+            yield from wait_until_stored(rank, new)
+        commit_recoded(result, goal, item, new, status, attributes)
     if layout:
-        tell_layout(rank, result, layout)
+        count_layout(rank, result, layout)
     return goal.present

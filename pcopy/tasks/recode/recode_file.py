@@ -15,90 +15,97 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 
-from pcopy.fsio.close import abandon, close_written
+from pcopy.fsio.close import close_after_failure, close_after_write
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.passage import write_all
-from pcopy.fsio.problem import Plain, Problem
-from pcopy.fsio.recode import read_span, room_for, write_contents
+from pcopy.fsio.problem import PackedProblem, Problem
+from pcopy.fsio.recode import compressed_bound, read_source_range, write_around_holes
 from pcopy.fsio.seekable_zstd import SeekTable, compress_frame, read_frame
-from pcopy.fsio.source import Version, check_unchanged
-from pcopy.fsio.temporary import made_by, reopen
+from pcopy.fsio.source import FileVersion, check_unchanged
+from pcopy.fsio.temporary import reopen_temporary, run_and_rank_of
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.attempts import failed_or_retried
-from pcopy.tasks.base.kind import Note, OfItem, Steps
+from pcopy.tasks.base.attempts import fail_or_retry
+from pcopy.tasks.base.kind import ItemTask, Note, Steps
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.spreading import chunk_size
-from pcopy.tasks.base.storing import data_stored
-from pcopy.tasks.base.values import Item, OpenFile, Place, pack_numbers
+from pcopy.tasks.base.storing import wait_for_data_stored
+from pcopy.tasks.base.values import ChunkedFile, Item, Place, pack_numbers
 from pcopy.tasks.files.existing import inherits_acl
-from pcopy.tasks.files.finish_file import Opened, discard
-from pcopy.tasks.recode.finish_recoded import FinishRecoded, OfRecoded, recoding_failed
-from pcopy.tasks.recode.goal import checked, goal_of, is_for_the_list, level_of, span_for, stays
-from pcopy.tasks.recode.parts import Division, Packed, Parts, packed_table, unpacked_table
+from pcopy.tasks.files.finish_file import OpeningTimes, remove_temporary
+from pcopy.tasks.recode.finish_recoded import FinishRecoded, RecodedFileTask, report_recoding_failure
+from pcopy.tasks.recode.goal import (
+    compression_level,
+    frame_span,
+    needs_rank_0,
+    open_checked,
+    recode_target,
+    skip_if_current,
+)
+from pcopy.tasks.recode.parts import Division, PackedTable, PartProgress, packed_table, unpacked_table
 from pcopy.tasks.recode.recode_files import recode_whole
 
 PARTS_PER_RANK = 2
 """Number of parts of one file that are under way for each rank: one that it works on, and one that waits."""
 
 
-class RecodeFile(OfItem, code=171, doing="compressing or decompressing", is_note=False):
+class RecodeFile(ItemTask, code=171, doing="compressing or decompressing", is_note=False):
     """Task that recodes a large file, or one that lies on another file system than its directory."""
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Split the file if there are several ranks and it can be split; otherwise recode it on this rank."""
         item = self.item
         try:
-            if is_for_the_list(rank, item):
+            if needs_rank_0(rank, item):
                 result.spawn(self, item.size, owner=0)
-            elif rank.size == 1 or rank.options.dry_run or not (yield from _split(item, rank, result)):
+            elif rank.size == 1 or rank.options.dry_run or not (yield from _split_file(item, rank, result)):
                 yield from recode_whole(rank, result, item)
         except Problem as problem:
-            failed_or_retried(result, item.place, item.name, problem, item.attempt, item.size)
+            fail_or_retry(result, item.place, item.name, problem, item.attempt, item.size)
 
 
-class RecodeOpened(OfRecoded, code=172, doing="waiting for the parts of", is_note=True):
+class RecodeOpened(RecodedFileTask, code=172, doing="waiting for the parts of", is_note=True):
     """Note to the rank that has split a file: how the file is divided.
 
     In a resumed job it starts the file again.
     """
 
     bounds: bytes
-    table: Packed
+    table: PackedTable
     span: int
 
-    def home(self, ranks: int) -> int:
+    def assigned_rank(self, ranks: int) -> int:
         """Return the number of the rank that has split the file."""
-        return made_by(self.file.temporary)[1] % ranks
+        return run_and_rank_of(self.file.temporary)[1] % ranks
 
-    def run(self, rank: Rank, result: Result) -> None:
-        if not self.is_of(rank):
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        if not self.is_of_this_run(rank):
             result.spawn(RecodeFile(self.file.item), self.file.version.size)
             return
-        result.hold()
-        parts = Parts(self.division.parts, PARTS_PER_RANK * rank.size, result.id)
-        rank.own(Recoded)[self.file.temporary] = self, parts
+        result.defer_completion()
+        parts = PartProgress(self.division.part_count, PARTS_PER_RANK * rank.size, result.id)
+        rank.instance(FilesBeingRecoded)[self.file.temporary] = self, parts
 
     @property
     def division(self) -> Division:
         """The division of the file."""
-        return Division(self.bounds, self.table, self.span, self.room)
+        return Division(self.bounds, self.table, self.span, self.temporary_size)
 
-    def part(self, number: int) -> RecodePart:
+    def part_task(self, number: int) -> RecodePart:
         """Return the task for the part ``number``."""
-        start, end = self.division.of(number)
-        table = self.division.frames(start, end) if any(self.table) else self.table
-        return RecodePart(self.file, self.room, number, start, end, table, self.span)
+        start, end = self.division.part_range(number)
+        table = self.division.frame_table(start, end) if any(self.table) else self.table
+        return RecodePart(self.file, self.temporary_size, number, start, end, table, self.span)
 
 
-class Recoded(dict[bytes, tuple[RecodeOpened, Parts]]):
+class FilesBeingRecoded(dict[bytes, tuple[RecodeOpened, PartProgress]]):
     """The unfinished files that this rank has split, by the names of their temporary files."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
 
 
-class Kept(dict[tuple[bytes, int], list[bytes]]):
+class HeldFrames(dict[tuple[bytes, int], list[bytes]]):
     """Compressed frames of parts that wait to be written, by the name of the temporary file and the number
     of the part."""
 
@@ -106,7 +113,7 @@ class Kept(dict[tuple[bytes, int], list[bytes]]):
         super().__init__()
 
 
-class RecodePart(OfRecoded, code=173, doing="compressing or decompressing a part of", is_note=False):
+class RecodePart(RecodedFileTask, code=173, doing="compressing or decompressing a part of", is_note=False):
     """Task that recodes the part ``number`` of a file.
 
     For compression, it is the bytes from ``start`` to ``end`` of the source, in frames of ``span`` bytes. For
@@ -116,7 +123,7 @@ class RecodePart(OfRecoded, code=173, doing="compressing or decompressing a part
     number: int
     start: int
     end: int
-    table: Packed
+    table: PackedTable
     span: int
 
     @property
@@ -124,30 +131,30 @@ class RecodePart(OfRecoded, code=173, doing="compressing or decompressing a part
         """The cost of the task: bytes of the source, or frames."""
         return self.end - self.start
 
-    def discard(self, rank: Rank, since: int) -> None:
+    def remove_temporaries(self, rank: Rank, since: int) -> None:
         """Remove the temporary file, if the run ``since`` or a later one has created it."""
-        if made_by(self.file.temporary)[0] >= since:
-            discard(rank, self.file)
+        if run_and_rank_of(self.file.temporary)[0] >= since:
+            remove_temporary(rank, self.file)
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        if not self.is_of(rank):
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        if not self.is_of_this_run(rank):
             return
         failure, frames, root = None, b"", b""
         is_held = bool(rank.options.compress)
         try:
             if is_held:
-                frames, root = yield from _compress(self, rank)
+                frames, root = yield from _compress_part(self, rank)
             else:
-                yield from _decompress(self, rank)
-                rank.succeeded()
+                yield from _decompress_part(self, rank)
+                rank.record_success()
         except Problem as problem:
-            rank.failed(problem, *self.about())
-            failure, is_held = problem.plain, False
+            rank.handle_failure(problem, *self.subject())
+            failure, is_held = problem.packed, False
         holder = rank.number if is_held else -1
-        result.spawn(PartDone(self.file.temporary, self.number, failure, frames, root, holder))
+        result.spawn(PartRecoded(self.file.temporary, self.number, failure, frames, root, holder))
 
 
-class PartDone(Note, code=174, doing="recording a part of a file"):
+class PartRecoded(Note, code=174, doing="recording a part of a file"):
     """Note to the rank that has split a file: a part is written, compressed, or has failed.
 
     Fields:
@@ -161,95 +168,95 @@ class PartDone(Note, code=174, doing="recording a part of a file"):
 
     temporary: bytes
     number: int
-    problem: Plain | None
+    problem: PackedProblem | None
     frames: bytes
     root: bytes
     holder: int
 
-    def home(self, ranks: int) -> int:
+    def assigned_rank(self, ranks: int) -> int:
         """Return the number of the rank that has split the file."""
-        return made_by(self.temporary)[1] % ranks
+        return run_and_rank_of(self.temporary)[1] % ranks
 
-    def run(self, rank: Rank, result: Result) -> None:
-        if made_by(self.temporary)[0] != rank.job.run:
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        if run_and_rank_of(self.temporary)[0] != rank.job.run:
             return
-        opened, parts = rank.own(Recoded)[self.temporary]
+        opened, parts = rank.instance(FilesBeingRecoded)[self.temporary]
         if self.problem is not None and parts.problem is None:
-            parts.problem = Problem.from_plain(self.problem)
-            discard(rank, opened.file)  # so that the parts under way fail at once
+            parts.problem = Problem.from_packed(self.problem)
+            remove_temporary(rank, opened.file)  # so that the parts under way fail at once
         if self.holder < 0:
-            parts.ended()
+            parts.part_ended()
         else:
-            parts.compressed(self.number, self.frames, self.root, self.holder)
-        for number, holder, offset in parts.to_write():
-            result.spawn(WritePart(opened.file, opened.room, number, offset), owner=holder)
-        for number in parts.to_hand_out():
-            part = opened.part(number)
+            parts.part_compressed(self.number, self.frames, self.root, self.holder)
+        for number, holder, offset in parts.parts_to_write():
+            result.spawn(WritePart(opened.file, opened.temporary_size, number, offset), owner=holder)
+        for number in parts.parts_to_hand_out():
+            part = opened.part_task(number)
             result.spawn(part, part.cost)
-        if parts.is_over:
-            del rank.own(Recoded)[self.temporary]
-            result.settle([parts.held])
-            _ended(opened, parts, rank, result)
+        if parts.is_finished:
+            del rank.instance(FilesBeingRecoded)[self.temporary]
+            result.complete_deferred([parts.deferred_note])
+            _finish_parts(opened, parts, rank, result)
 
 
-class WritePart(OfRecoded, code=175, doing="writing a part of", is_note=True):
+class WritePart(RecodedFileTask, code=175, doing="writing a part of", is_note=True):
     """Task of the rank that holds a compressed part: write it at the byte ``offset``; discard it if the
     offset is -1."""
 
     number: int
     offset: int
 
-    may_be_dropped = True
+    is_dropped_on_stop = True
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        if not self.is_of(rank):
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        if not self.is_of_this_run(rank):
             return
         file, failure = self.file, None
-        frames = rank.own(Kept).pop((file.temporary, self.number))
+        frames = rank.instance(HeldFrames).pop((file.temporary, self.number))
         if self.offset >= 0:
             try:
-                yield from _write(self, frames, rank)
-                rank.succeeded()
+                yield from _write_frames(self, frames, rank)
+                rank.record_success()
             except Problem as problem:
-                rank.failed(problem, *self.about())
-                failure = problem.plain
-        result.spawn(PartDone(file.temporary, self.number, failure, b"", b"", -1))
+                rank.handle_failure(problem, *self.subject())
+                failure = problem.packed
+        result.spawn(PartRecoded(file.temporary, self.number, failure, b"", b"", -1))
 
 
-def _split(item: Item, rank: Rank, result: Result) -> Generator[None, None, bool]:
+def _split_file(item: Item, rank: Rank, result: TaskResult) -> Generator[None, None, bool]:
     """Create the temporary file and spawn the first parts; return True if that was done or the existing item is
     unchanged.
 
     Return False if one rank must recode the whole file. Raise ``Problem`` if the file cannot be opened or created.
     """
     began, place = time.monotonic_ns(), item.place
-    with checked(rank, item) as (reading, status):
-        division = _divided(rank, place, reading, status.st_size)
+    with open_checked(rank, item) as (reading, status):
+        division = _division_of(rank, place, reading, status.st_size)
         if division is None:
             return False
-        goal = goal_of(rank, item)
-        if (yield from stays(result, goal, item, reading, status)):
+        goal = recode_target(rank, item)
+        if (yield from skip_if_current(result, goal, item, reading, status)):
             return True
-        temporary = rank.temporary_names.next()
-        with NewFile.beside(goal.directory, temporary, layout=goal.recipe(reading, status)) as new:
-            shown = new.open_to_others(inherits=inherits_acl(rank, place, goal.directory))
-            made = new.identity(place.target_id.mount)
-            new.extend(division.room)
-            new.keep(sync=rank.syncs_items(place))
-        if new.other_layout:
-            result.other_layout(place, item.name, new.other_layout)
-    if result.items.is_wanted:
-        rank.own(Opened)[temporary] = began
-    file = OpenFile(item, Version.of(status), temporary, made, shown=shown)
-    opened = RecodeOpened(file, division.room, division.bounds, division.table, division.span)
+        temporary = rank.temporary_names.next_name()
+        with NewFile.create_temporary(goal.directory_descriptor, temporary, layout=goal.recipe(reading, status)) as new:
+            shown = new.allow_reopening(inherits_acl=inherits_acl(rank, place, goal.directory_descriptor))
+            made = new.identity(place.target_id.mount_code)
+            new.extend(division.temporary_size)
+            new.close_and_keep(sync=rank.syncs_items(place))
+        if new.layout_reason:
+            result.warn_other_layout(place, item.name, new.layout_reason)
+    if result.item_recorder.is_recording:
+        rank.instance(OpeningTimes)[temporary] = began
+    file = ChunkedFile(item, FileVersion.from_status(status), temporary, made, server_status=shown)
+    opened = RecodeOpened(file, division.temporary_size, division.bounds, division.table, division.span)
     result.spawn(opened)
-    first = range(min(PARTS_PER_RANK * rank.size, division.parts))
-    for part in map(opened.part, reversed(first)):  # a rank runs the newest task first
+    first = range(min(PARTS_PER_RANK * rank.size, division.part_count))
+    for part in map(opened.part_task, reversed(first)):  # a rank runs the newest task first
         result.spawn(part, part.cost)
     return True
 
 
-def _divided(rank: Rank, place: Place, reading: int, size: int) -> Division | None:
+def _division_of(rank: Rank, place: Place, reading: int, size: int) -> Division | None:
     """Return how the file is divided; None if it is not divided. Raise ``Problem`` if its seek table cannot be read."""
     options = rank.options
     if options.sequential:
@@ -258,34 +265,36 @@ def _divided(rank: Rank, place: Place, reading: int, size: int) -> Division | No
     if options.compress:
         if 2 * size < 3 * chunk:
             return None
-        span = min(span_for(rank, place, reading, size), chunk)
+        span = min(frame_span(rank, place, reading, size), chunk)
         frames = -(-size // chunk) * -(-chunk // span)
-        return Division(pack_numbers([*range(0, size, chunk), size]), (b"", b"", b""), span, room_for(size, frames))
+        return Division(
+            pack_numbers([*range(0, size, chunk), size]), (b"", b"", b""), span, compressed_bound(size, frames)
+        )
     table = SeekTable.read(reading, size)
-    if table is None or table.frames < 2 or 2 * table.size < 3 * chunk:
+    if table is None or table.frame_count < 2 or 2 * table.content_size < 3 * chunk:
         return None
     bounds = [0]
-    for number in range(1, table.frames):
-        if table.contents_at[number] - table.contents_at[bounds[-1]] >= chunk:
+    for number in range(1, table.frame_count):
+        if table.content_offsets[number] - table.content_offsets[bounds[-1]] >= chunk:
             bounds.append(number)
-    return Division(pack_numbers([*bounds, table.frames]), packed_table(table), 0, table.size)
+    return Division(pack_numbers([*bounds, table.frame_count]), packed_table(table), 0, table.content_size)
 
 
-def _compress(task: RecodePart, rank: Rank) -> Generator[None, None, tuple[bytes, bytes]]:
+def _compress_part(task: RecodePart, rank: Rank) -> Generator[None, None, tuple[bytes, bytes]]:
     """Compress a part, and hold its frames in memory.
 
     Return for each frame its bytes and those of its contents, packed, and the content root. Raise ``Problem`` on an
     error.
     """
-    file, level, hasher = task.file, level_of(rank), rank.hasher()
+    file, level, hasher = task.file, compression_level(rank), rank.new_hasher()
     compressed: list[bytes] = []
     numbers: list[int] = []
-    with rank.reading(file.item.place, file.item.name) as reading:
+    with rank.open_for_reading(file.item.place, file.item.name) as reading:
         check_unchanged(reading, file.version)
         for at in range(task.start, task.end, task.span):
             length = min(task.span, task.end - at)
-            yield from rank.throttle.spend(length)
-            data = read_span(reading, at, length)
+            yield from rank.throttle.charge_and_wait(length)
+            data = read_source_range(reading, at, length)
             if hasher is not None:
                 hasher.update(data)
             compressed.append(compress_frame(data, level))
@@ -293,76 +302,80 @@ def _compress(task: RecodePart, rank: Rank) -> Generator[None, None, tuple[bytes
             rank.counters[counts.MOVED] += length
             yield
         check_unchanged(reading, file.version)
-    rank.own(Kept)[file.temporary, task.number] = compressed
+    rank.instance(HeldFrames)[file.temporary, task.number] = compressed
     return pack_numbers(numbers), b"" if hasher is None else hasher.root()
 
 
-def _decompress(task: RecodePart, rank: Rank) -> Steps:
+def _decompress_part(task: RecodePart, rank: Rank) -> Steps:
     """Decompress a part, and write it into the temporary file. Raise ``Problem`` if that fails."""
     file, table, sparse = task.file, unpacked_table(task.table), rank.options.preserve.sparse
-    with rank.reading(file.item.place, file.item.name) as reading:
+    with rank.open_for_reading(file.item.place, file.item.name) as reading:
         check_unchanged(reading, file.version)
-        writing = reopen(rank.open_target(file.item.place), file.temporary, file.made, task.room, file.shown)
+        writing = reopen_temporary(
+            rank.open_target(file.item.place), file.temporary, file.identity, task.temporary_size, file.server_status
+        )
         try:
-            for number in range(table.frames):
+            for number in range(table.frame_count):
                 contents = read_frame(reading, table, number)
-                yield from rank.throttle.spend(len(contents))
-                write_contents(writing, contents, table.contents_at[number], sparse=sparse)
-                rank.counters[counts.MOVED] += table.at[number + 1] - table.at[number]
+                yield from rank.throttle.charge_and_wait(len(contents))
+                write_around_holes(writing, contents, table.content_offsets[number], sparse=sparse)
+                rank.counters[counts.MOVED] += table.offsets[number + 1] - table.offsets[number]
                 yield None
             check_unchanged(reading, file.version)
             sync = rank.syncs_items(file.item.place)
-            if not sync and _must_store(rank):
-                yield from data_stored(rank, writing)
+            if not sync and _must_sync_part(rank):
+                yield from wait_for_data_stored(rank, writing)
         except BaseException:
-            abandon(writing)
+            close_after_failure(writing)
             raise
-        close_written(writing, sync=sync)
+        close_after_write(writing, sync=sync)
 
 
-def _must_store(rank: Rank) -> bool:
+def _must_sync_part(rank: Rank) -> bool:
     """Return True if a part counts as written only after it is on stable storage.
 
     That is so with several hosts: the size of the file was set before, so missing data would not be noticed, and the
     rank that finishes the file may run on another host, which cannot sync what this one has cached.
     """
-    return rank.options.sync and rank.hosts.number > 1
+    return rank.options.sync and rank.hosts.host_count > 1
 
 
-def _write(task: WritePart, frames: list[bytes], rank: Rank) -> Steps:
+def _write_frames(task: WritePart, frames: list[bytes], rank: Rank) -> Steps:
     """Write the ``frames`` of a compressed part into the temporary file. Raise ``Problem`` if that fails."""
     file, at = task.file, task.offset
-    writing = reopen(rank.open_target(file.item.place), file.temporary, file.made, task.room, file.shown)
+    writing = reopen_temporary(
+        rank.open_target(file.item.place), file.temporary, file.identity, task.temporary_size, file.server_status
+    )
     try:
         for frame in frames:
             write_all(writing, frame, at)
             at += len(frame)
         sync = rank.syncs_items(file.item.place)
-        if not sync and _must_store(rank):
-            yield from data_stored(rank, writing)
+        if not sync and _must_sync_part(rank):
+            yield from wait_for_data_stored(rank, writing)
     except BaseException:
-        abandon(writing)
+        close_after_failure(writing)
         raise
-    close_written(writing, sync=sync)
+    close_after_write(writing, sync=sync)
 
 
-def _ended(opened: RecodeOpened, parts: Parts, rank: Rank, result: Result) -> None:
+def _finish_parts(opened: RecodeOpened, parts: PartProgress, rank: Rank, result: TaskResult) -> None:
     """Spawn the task that finishes the file, or report its failure, after the last part has ended."""
     file = opened.file
     if parts.problem is not None:
-        discard(rank, file)
-        recoding_failed(rank, result, file, parts.problem)
+        remove_temporary(rank, file)
+        report_recoding_failure(rank, result, file, parts.problem)
         return
-    digest = rank.hashing.chunks(file.version.size, parts.roots) if rank.digests else b""
+    digest = rank.hashing.digest_of_chunks(file.version.size, parts.roots) if rank.has_digests else b""
     frames = b"".join(filter(None, parts.frames))
-    result.spawn(FinishRecoded(file, opened.room, frames, digest), owner=rank.number)
+    result.spawn(FinishRecoded(file, opened.temporary_size, frames, digest), owner=rank.number)
 
 
-def discard_all(rank: Rank, since: int = 1) -> None:
+def discard_unfinished(rank: Rank, since: int = 1) -> None:
     """Remove the temporary files of this rank, because the job stops; only those that the run ``since`` or a later one
     created."""
-    recoded = rank.own(Recoded)
+    recoded = rank.instance(FilesBeingRecoded)
     for temporary, (opened, _) in recoded.items():
-        if made_by(temporary)[0] >= since:
-            discard(rank, opened.file)
+        if run_and_rank_of(temporary)[0] >= since:
+            remove_temporary(rank, opened.file)
     recoded.clear()

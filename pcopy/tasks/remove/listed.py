@@ -19,19 +19,19 @@ from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.rank import SCAN_COST, Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import NOWHERE, Place
-from pcopy.tasks.listed.deepest_first import tell_later
-from pcopy.tasks.remove.removal_counts import only_looks
-from pcopy.tasks.remove.remove_tree import NOBODY, RemoveDir, is_within
-from pcopy.tasks.remove.visitor import OTHER_DEVICE, RemoveVisitor, problem_of, remove_batch
-from pcopy.walk.visitor import Found
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.tasks.listed.deepest_first import defer_directories
+from pcopy.tasks.remove.removal_counts import is_only_counting
+from pcopy.tasks.remove.remove_tree import NO_WAITER, RemoveDir, is_on_root_mount
+from pcopy.tasks.remove.visitor import OTHER_DEVICE_TEXT, RemoveVisitor, removal_problem, remove_batch
+from pcopy.walk.visitor import FoundItems
 
-_NEVER = "is the working directory, or one above it, which is never removed"
-_ELSEWHERE = "is on another file system than most of the list: list such directories by themselves"
+_NEVER_REMOVED_TEXT = "is the working directory, or one above it, which is never removed"
+_OTHER_MOUNT_TEXT = "is on another file system than most of the list: list such directories by themselves"
 
 
-class _Kept:
+class _ProtectedDirectories:
     """The directories that are never removed, one object per rank, as (device, inode) on this host."""
 
     def __init__(self, rank: Rank) -> None:
@@ -43,66 +43,68 @@ class _Kept:
 
 
 class ListedRemoval(RemoveVisitor):
-    """Removes listed items of one directory; implements ``LaterVisitor``."""
+    """Removes listed items of one directory; implements ``DeferredVisitor``."""
 
-    def __init__(self, rank: Rank, result: Result, place: Place, attempt: int) -> None:
+    def __init__(self, rank: Rank, result: TaskResult, place: Place, attempt: int) -> None:
         """Open the directory; raise ``Problem`` if it cannot be opened."""
         directory = rank.open_source(place)
         super().__init__(rank, result, place, directory, status_of(directory).st_dev)
-        self._kept = rank.own(_Kept).directories
+        self._protected = rank.instance(_ProtectedDirectories).directories
 
-    def failed(self, name: bytes, problem: Problem) -> None:
+    def visit_failed(self, name: bytes, problem: Problem) -> None:
         if problem.errno != errno.ENOENT or not self._rank.options.missing_is_fine:
-            self._tally.found()
-            self._fail(name, problem)
+            self._counts.count_found()
+            self._report_failure(name, problem)
 
-    def chosen(self, found: Found) -> Sequence[int]:
+    def rows_to_visit(self, found: FoundItems) -> Sequence[int]:
         return range(len(found))
 
-    def directories(self, found: Found, rows: Sequence[int]) -> None:
+    def visit_directories(self, found: FoundItems, rows: Sequence[int]) -> None:
         """Have directories removed later, when their contents are complete; report those that are never removed."""
-        self._tally.found(len(rows))
+        self._counts.count_found(len(rows))
         accepted = []
         for row in rows:
             identity = device, _ = found.rows.device[row], found.rows.inode[row]
-            if device == self.device and identity not in self._kept:
+            if device == self.device and identity not in self._protected:
                 accepted.append(row)
             else:
-                text = OTHER_DEVICE if device != self.device else _NEVER
-                self._fail(found.names[row], Problem("stat", 0, text=text))
+                text = OTHER_DEVICE_TEXT if device != self.device else _NEVER_REMOVED_TEXT
+                self._report_failure(found.names[row], Problem("stat", 0, text=text))
         if self._rank.options.whole_directories:
-            self._whole(found, accepted)
+            self._remove_whole(found, accepted)
         elif accepted:
-            tell_later(self._result, self._place, [found.names[row] for row in accepted], found.rows.chosen(accepted))
+            defer_directories(
+                self._result, self._place, [found.names[row] for row in accepted], found.rows.selected(accepted)
+            )
 
-    def _whole(self, found: Found, rows: Sequence[int]) -> None:
+    def _remove_whole(self, found: FoundItems, rows: Sequence[int]) -> None:
         """Spawn tasks that remove these directories with their contents, as far as they lie on the
         mount of the root.
         """
-        if rows and not is_within(self._rank, self._place, found.directory):
+        if rows and not is_on_root_mount(self._rank, self._place, found.directory):
             for row in rows:
-                self._fail(found.names[row], Problem("stat", 0, text=_ELSEWHERE))
+                self._report_failure(found.names[row], Problem("stat", 0, text=_OTHER_MOUNT_TEXT))
             return
-        mount = self._place.source_id.mount
+        mount = self._place.source_id.mount_code
         for row in rows:
             path = os.path.join(self._place.path, found.names[row])
-            below = Place(self._place.root, path, Identity(mount, found.rows.inode[row]), NOWHERE, False, False)
-            self._result.spawn(RemoveDir(below, NOBODY, self._place), SCAN_COST, expands=True)
-        self._tally.unread(len(rows))
+            below = Place(self._place.root, path, Identity(mount, found.rows.inode[row]), NO_DIRECTORY, False, False)
+            self._result.spawn(RemoveDir(below, NO_WAITER, self._place), SCAN_COST, expands=True)
+        self._counts.count_unread(len(rows))
 
-    def later(self, directory: int, names: bytes, rows: Rows) -> Steps:
+    def visit_deferred(self, directory: int, names: bytes, rows: Rows) -> Steps:
         """Remove those directories that are empty by now. A dry run assumes that all of them are."""
         removed = [*range(len(rows))]
         all_names = unpack_names(names)
-        if not only_looks(self._rank):
+        if not is_only_counting(self._rank):
             verdicts = (yield from remove_batch(self._rank, directory, names, rows)).verdicts
-            problems = {row: problem for row in removed if (problem := problem_of(verdicts, row)) is not None}
+            problems = {row: problem for row in removed if (problem := removal_problem(verdicts, row)) is not None}
             removed = [row for row in removed if row not in problems]
             for row, problem in problems.items():
                 if problem.errno == errno.ENOENT:
-                    self._tally.found(-1)
+                    self._counts.count_found(-1)
                 else:
-                    self._fail(all_names[row], problem)
-        self._tally.gone([counts.DIRECTORIES] * len(removed))
+                    self._report_failure(all_names[row], problem)
+        self._counts.count_removed([counts.DIRECTORIES] * len(removed))
         kinds, sizes = [DIRECTORY] * len(removed), [0] * len(removed)
-        self._tally.tell(self._place, [all_names[row] for row in removed], kinds, sizes)
+        self._counts.report(self._place, [all_names[row] for row in removed], kinds, sizes)

@@ -10,46 +10,46 @@ import os
 import re
 from array import array
 
-from pcopy.fsio.half_written import SIDECAR
-from pcopy.fsio.kernel.batches import Listed
+from pcopy.fsio.half_written import SIDECAR_PREFIX
+from pcopy.fsio.kernel.batches import ListResult
 from pcopy.fsio.kernel.columns import pack_names, unpack_names
-from pcopy.fsio.temporary import PREFIX
+from pcopy.fsio.temporary import TEMPORARY_PREFIX
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
 
-_OF_JOBS = re.compile(
+_JOB_FILE_NAME = re.compile(
     rb"%b(?:[0-9a-f]+-\d+-\d+\.\d+|[0-9a-f]+-exchanged-\d+-[0-9a-f]{8}|%b[0-9a-f]+)"
-    % (re.escape(PREFIX), re.escape(SIDECAR[len(PREFIX) :]))
+    % (re.escape(TEMPORARY_PREFIX), re.escape(SIDECAR_PREFIX[len(TEMPORARY_PREFIX) :]))
 )
 """Matches the names of temporary files (``pcopy.fsio.temporary``), and of mark files next to files
 (``pcopy.fsio.half_written``).
 """
 
-_IS_OF_A_JOB = "a temporary file of a pcopy job, which may be running: it was not deleted"
+_JOB_FILE_WARNING = "a temporary file of a pcopy job, which may be running: it was not deleted"
 
 
 def may_be_deleted(rank: Rank, place: Place, name: bytes) -> bool:
     """Return True if the name is neither a temporary file of any job nor spared by the options."""
-    if name.startswith(PREFIX) and _OF_JOBS.fullmatch(name):
+    if name.startswith(TEMPORARY_PREFIX) and _JOB_FILE_NAME.fullmatch(name):
         return False
     return not rank.job.spared or (place.root, os.path.join(place.path, name)) not in rank.job.spared
 
 
-def without_protected(rank: Rank, result: Result, place: Place, listed: Listed) -> Listed:
+def without_protected(rank: Rank, result: TaskResult, place: Place, listed: ListResult) -> ListResult:
     """Return the part of ``listed`` that may be deleted from the target directory ``place``; ``listed`` itself if that
     is all of it.
     """
     packed = listed.names
-    if b"/" + PREFIX not in b"/" + packed and not rank.job.spared:
+    if b"/" + TEMPORARY_PREFIX not in b"/" + packed and not rank.job.spared:
         return listed
     names = unpack_names(packed, len(packed))
     rows = [row for row, name in enumerate(names) if may_be_deleted(rank, place, name)]
     if len(rows) == len(names):
         return listed
     for name in {*names}.difference(names[row] for row in rows):
-        if name.startswith(PREFIX):
-            result.warn_once(place, name, _IS_OF_A_JOB)
+        if name.startswith(TEMPORARY_PREFIX):
+            result.warn_once(place, name, _JOB_FILE_WARNING)
     kinds = bytes(listed.kinds[row] for row in rows) if listed.kinds else b""
     inodes = array("Q", [listed.inodes[row] for row in rows]) if listed.inodes else listed.inodes
-    return Listed(listed.verdicts, pack_names(names[row] for row in rows), len(rows), kinds, inodes)
+    return ListResult(listed.verdicts, pack_names(names[row] for row in rows), len(rows), kinds, inodes)

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Mapping
 
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.actions import NOBODY, Action
+from pcopy.tasks.base.actions import NULL_RECORDER, Action
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import Place
 
 
-def only_looks(rank: Rank) -> bool:
+def is_only_counting(rank: Rank) -> bool:
     """Return True if items are only counted and not removed (dry run, or the phase COUNT)."""
     return rank.options.dry_run or (rank.options.delete and rank.phase == Phase.COUNT)
 
@@ -26,14 +26,14 @@ def only_looks(rank: Rank) -> bool:
 class RemovalCounts:
     """The counts of the removals of one task, recorded in its ``result``."""
 
-    def __init__(self, rank: Rank, result: Result) -> None:
+    def __init__(self, rank: Rank, result: TaskResult) -> None:
         self._result = result
         self._deletes = rank.options.delete
         counts_first = self._deletes and rank.phase == Phase.COUNT
         self._counter = counts.TO_DELETE if counts_first else counts.DELETED
-        self._items = NOBODY if counts_first else result.items
+        self._items = NULL_RECORDER if counts_first else result.item_recorder
 
-    def found(self, items: int = 1, size: int = 0) -> None:
+    def count_found(self, items: int = 1, size: int = 0) -> None:
         """Count items that are to be removed, with ``size`` bytes together; negative numbers for items that vanished by
         themselves.
         """
@@ -41,7 +41,7 @@ class RemovalCounts:
             self._result.count(counts.FOUND, items)
             self._result.count(counts.FOUND_BYTES, size)
 
-    def gone(self, counters: Iterable[int] | Mapping[int, int], size: int = 0) -> None:
+    def count_removed(self, counters: Iterable[int] | Mapping[int, int], size: int = 0) -> None:
         """Count removed items.
 
         Args:
@@ -56,35 +56,35 @@ class RemovalCounts:
         for counter, number in by_counter.items():
             self._result.count(counter, number)
 
-    def tell(self, place: Place, names: list[bytes], kinds: list[bytes], sizes: list[int]) -> None:
+    def report(self, place: Place, names: list[bytes], kinds: list[bytes], sizes: list[int]) -> None:
         """Report each removed item, or each that would be removed, if the user asked for a report of every item.
 
         The name ``b""`` means the directory itself.
         """
         for name, kind, size in zip(names, kinds, sizes, strict=True):
-            self._items.did(Action.DELETE, place, name, kind, size)
+            self._items.record(Action.DELETE, place, name, kind, size)
 
-    def failed(self, place: Place, name: bytes, problem: Problem, size: int = 0) -> None:
+    def report_failed(self, place: Place, name: bytes, problem: Problem, size: int = 0) -> None:
         """Count and report an item that could not be removed."""
         if self._deletes:
-            self._result.fail(place, name, problem, retry=Tried.WHEN_FOUND)
+            self._result.fail(place, name, problem, retry=RetryMode.BY_REPEATED_PHASE)
         else:
-            self._result.fail(place, name, problem, size, retry=Tried.NEVER)
+            self._result.fail(place, name, problem, size, retry=RetryMode.NEVER)
 
-    def stays(self, items: int = 1) -> None:
+    def count_kept(self, items: int = 1) -> None:
         """Count items that are not to be removed, or directories that are kept because of their
         contents, as skipped.
         """
         if not self._deletes:
             self._result.count(counts.SKIPPED, items)
 
-    def excluded(self, items: int = 1) -> None:
+    def count_excluded(self, items: int = 1) -> None:
         """Count items that filters exclude from the removal."""
-        self.stays(items)
+        self.count_kept(items)
         if not self._deletes:
             self._result.count(counts.EXCLUDED, items)
 
-    def unread(self, directories: int) -> None:
+    def count_unread(self, directories: int) -> None:
         """Add to the number of directories that are found and not yet read (may be negative)."""
         if not self._deletes:
             self._result.count(counts.UNSCANNED, directories)

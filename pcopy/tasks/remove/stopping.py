@@ -9,17 +9,17 @@ from __future__ import annotations
 from pcopy.tasks.base.kind import Note
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
+from pcopy.tasks.base.result import TaskResult
 
 
-class Deletion:
+class DeletionState:
     """Records on each rank whether it may continue to delete (``Rank.own``)."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self.is_stopped = False
 
-    def stop(self, result: Result) -> None:
+    def stop(self, result: TaskResult) -> None:
         """Stop the deletion on this rank, and notify the others. In the phase COUNT this does nothing: nothing is
         deleted after a failure anyway.
         """
@@ -35,8 +35,8 @@ class StopDeletion(Note, code=166, doing="stopping the deletion"):
     """A note that stops the deletion on one rank in the run ``of_run``; a later run compares the trees again."""
 
     of_run: int
-    is_found_anew = True
+    is_respawned_on_resume = True
 
-    def run(self, rank: Rank, result: Result) -> None:
+    def run(self, rank: Rank, result: TaskResult) -> None:
         if self.of_run == rank.job.run:
-            rank.own(Deletion).is_stopped = True
+            rank.instance(DeletionState).is_stopped = True

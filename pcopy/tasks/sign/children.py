@@ -15,11 +15,11 @@ from operator import add
 from pcopy.named import NamedTuple
 from pcopy.signature.items import DIRECTORY, FILE, SYMLINK
 
-_COUNTED = (FILE, DIRECTORY, SYMLINK)
+_COUNTED_TYPES = (FILE, DIRECTORY, SYMLINK)
 """The types that have counters of their own in a ``Tally``, in the order of its fields."""
 
 
-class Tally(NamedTuple):
+class DatasetCounts(NamedTuple):
     """Contents of a dataset: the numbers of items by type (the root is one of the directories), and the bytes of its
     files.
     """
@@ -31,7 +31,7 @@ class Tally(NamedTuple):
     bytes: int = 0
 
 
-class Bundle(NamedTuple):
+class ChildBundle(NamedTuple):
     """Some children of a directory on one side, as columns.
 
     Either all children are digested directories, or none is; in the second case ``tallies`` is empty.
@@ -59,27 +59,27 @@ class Bundle(NamedTuple):
         return marshal.dumps(tuple(self))
 
     @classmethod
-    def unpacked(cls, packed: bytes) -> Bundle:
+    def unpacked(cls, packed: bytes) -> ChildBundle:
         """Return the bundle from its packed form."""
         return cls(*marshal.loads(packed))
 
     @property
-    def number(self) -> int:
+    def child_count(self) -> int:
         """Number of children."""
         return len(self.kinds)
 
-    def rows(self) -> Iterator[tuple[bytes, bytes]]:
+    def sortable_records(self) -> Iterator[tuple[bytes, bytes]]:
         """Yield a record (key, value) for each child. The keys of all children of one name sort together."""
-        end, size = bytes((0, self.side)), len(self.digests) // self.number
+        end, size = bytes((0, self.side)), len(self.digests) // self.child_count
         for row, name in enumerate(self.names.split(b"/")):
             digest = self.digests[row * size : (row + 1) * size]
             tally = self.tallies[40 * row : 40 * (row + 1)]
             sizes = self.sizes[8 * row : 8 * (row + 1)]
             yield name + end, marshal.dumps((self.round, self.kinds[row : row + 1], sizes, digest, tally))
 
-    def chosen(self, rows: Sequence[int]) -> Bundle:
+    def selected(self, rows: Sequence[int]) -> ChildBundle:
         """Return a bundle of the children at these indices."""
-        names, size = self.names.split(b"/"), len(self.digests) // self.number
+        names, size = self.names.split(b"/"), len(self.digests) // self.child_count
         return self._replace(
             names=b"/".join([names[row] for row in rows]),
             kinds=bytes(map(self.kinds.__getitem__, rows)),
@@ -89,8 +89,9 @@ class Bundle(NamedTuple):
         )
 
 
-def in_batches(records: Iterator[tuple[bytes, bytes]], names: int) -> Iterator[list[Bundle]]:
-    """Yield lists of bundles made from sorted records of ``Bundle.rows``, with at most ``names`` names in each list.
+def bundles_from_records(records: Iterator[tuple[bytes, bytes]], names: int) -> Iterator[list[ChildBundle]]:
+    """Yield lists of bundles made from sorted records of ``ChildBundle.rows``, with at most ``names`` names in each
+    list.
 
     All records of one name are in the same list.
     """
@@ -104,12 +105,12 @@ def in_batches(records: Iterator[tuple[bytes, bytes]], names: int) -> Iterator[l
                 for column, value in zip(lists, (name, *values), strict=True):
                     column.append(value)
         yield [
-            Bundle(side, round_, b"/".join(found), *map(b"".join, rest))
+            ChildBundle(side, round_, b"/".join(found), *map(b"".join, rest))
             for (side, round_, _), (found, *rest) in columns.items()
         ]
 
 
-class Siblings(NamedTuple):
+class MergedChildren(NamedTuple):
     """The children of a directory on one side, sorted by name, each name once.
 
     Fields:
@@ -118,25 +119,28 @@ class Siblings(NamedTuple):
     - ``tally``: sums over all children and everything below them.
     """
 
-    is_there: bool
+    has_directory: bool
     names: list[bytes]
     kinds: bytes
     sizes: Sequence[int]
     digests: list[bytes]
-    tally: Tally
+    tally: DatasetCounts
 
     @classmethod
-    def of(cls, bundles: Sequence[Bundle]) -> Siblings:
+    def from_bundles(cls, bundles: Sequence[ChildBundle]) -> MergedChildren:
         """Merge all ``bundles`` of one side. Of several children with one name, the last one of the highest round
         counts.
         """
         names = b"/".join([bundle.names for bundle in bundles]).split(b"/")
         if len({*names}) < len(names):
-            bundles = _latest(bundles)
+            bundles = _without_outdated(bundles)
             names = b"/".join([bundle.names for bundle in bundles]).split(b"/")
         kinds = b"".join([bundle.kinds for bundle in bundles])
         sizes = array("Q", b"".join([bundle.sizes for bundle in bundles]))
-        digests, size = b"".join([bundle.digests for bundle in bundles]), len(bundles[0].digests) // bundles[0].number
+        digests, size = (
+            b"".join([bundle.digests for bundle in bundles]),
+            len(bundles[0].digests) // bundles[0].child_count,
+        )
         order = sorted(range(len(names)), key=names.__getitem__)
         is_there = not names[order[0]]
         if is_there:
@@ -147,11 +151,11 @@ class Siblings(NamedTuple):
             bytes([kinds[row] for row in order]),
             [sizes[row] for row in order],
             [digests[size * row : size * (row + 1)] for row in order],
-            total(map(_tally_of, bundles)),
+            sum_of_counts(map(_bundle_counts, bundles)),
         )
 
 
-def _latest(bundles: Sequence[Bundle]) -> list[Bundle]:
+def _without_outdated(bundles: Sequence[ChildBundle]) -> list[ChildBundle]:
     """Return the bundles without children that another one of the same name and a higher, or the same and later, round
     replaces.
     """
@@ -163,25 +167,25 @@ def _latest(bundles: Sequence[Bundle]) -> list[Bundle]:
     rows: list[list[int]] = [[] for _ in bundles]
     for _, number, row in latest.values():
         rows[number].append(row)
-    return [bundle.chosen(chosen) for bundle, chosen in zip(bundles, rows, strict=True) if chosen]
+    return [bundle.selected(chosen) for bundle, chosen in zip(bundles, rows, strict=True) if chosen]
 
 
-def _tally_of(bundle: Bundle) -> Tally:
+def _bundle_counts(bundle: ChildBundle) -> DatasetCounts:
     """Return the sums of a bundle, without the directory itself (the empty name)."""
     if bundle.tallies:
         numbers = array("Q", bundle.tallies)
-        return Tally(*(sum(numbers[column::5]) for column in range(5)))
-    counted = [bundle.kinds.count(kind) for kind in _COUNTED]
+        return DatasetCounts(*(sum(numbers[column::5]) for column in range(5)))
+    counted = [bundle.kinds.count(kind) for kind in _COUNTED_TYPES]
     sizes: Iterable[int] = array("Q", bundle.sizes)
-    if counted[0] < bundle.number:
+    if counted[0] < bundle.child_count:
         sizes = compress(sizes, map(FILE[0].__eq__, bundle.kinds))
     files, directories, symlinks = counted
-    return Tally(files, directories, symlinks, bundle.number - sum(counted), sum(sizes))
+    return DatasetCounts(files, directories, symlinks, bundle.child_count - sum(counted), sum(sizes))
 
 
-def total(tallies: Iterable[Tally]) -> Tally:
+def sum_of_counts(tallies: Iterable[DatasetCounts]) -> DatasetCounts:
     """Return the sum of tallies."""
-    sums = list(Tally())
+    sums = list(DatasetCounts())
     for tally in tallies:
         sums = list(map(add, sums, tally))
-    return Tally(*sums)
+    return DatasetCounts(*sums)

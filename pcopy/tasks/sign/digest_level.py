@@ -20,20 +20,20 @@ from pcopy.engine.backlog import SpoolBacklog
 from pcopy.engine.task import Task
 from pcopy.fsio.kernel.columns import pack_names
 from pcopy.signature.items import DIRECTORY
-from pcopy.signature.manifest import order_key
+from pcopy.signature.manifest import tree_order_key
 from pcopy.tasks.base.codec import decode, encode
-from pcopy.tasks.base.kind import Again, Gone, Note, Steps
+from pcopy.tasks.base.kind import MissingDirectories, Note, RecreatedNote, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.spreading import depth_of, owner_of
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.spreading import directory_depth, directory_owner
 from pcopy.tasks.base.values import Entries
-from pcopy.tasks.sign.children import Bundle, Tally
-from pcopy.tasks.sign.signing import SignState
+from pcopy.tasks.sign.children import ChildBundle, DatasetCounts
+from pcopy.tasks.sign.signing import SignatureState
 
-DIRECTORIES_AT_ONCE = 1024
+DIRECTORIES_PER_TASK = 1024
 """Maximum number of directories that one task digests."""
-DIFFERENCES_AT_ONCE = 4096
+DIFFERENCES_PER_MESSAGE = 4096
 """Number of differences in one message; one part of a large directory may add some more."""
 ROWS_PER_SLICE = 512
 """Number of entries of directories after which a task yields, so that the rank can handle messages."""
@@ -44,73 +44,75 @@ class StoredEntries(Note, code=50, doing="storing entries of the signature"):
 
     entries: Entries
 
-    def mended(self, task: Task, gone: Gone) -> Iterator[Task]:
+    def replacement_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         """Yield the task again when a job is resumed, unless its directory vanished and is copied again, with new
         entries.
         """
         return iter(()) if gone.has_entries(self.entries.path) else iter((task,))
 
-    def run(self, rank: Rank, result: Result) -> None:
-        found = rank.own(FoundEntries)
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        found = rank.instance(UnsentEntries)
         if not found.waiting.count:
             result.spawn(SendEntries(), owner=rank.number)
-        found.keep(self.entries)
+        found.store(self.entries)
 
 
-class SendEntries(Again, code=51, doing="sorting the entries of the signature"):
+class SendEntries(RecreatedNote, code=51, doing="sorting the entries of the signature"):
     """Sends the next part of this rank's entries to the owners of their directories."""
 
-    def run(self, rank: Rank, result: Result) -> None:
-        found = rank.own(FoundEntries)
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        found = rank.instance(UnsentEntries)
         shares: dict[int, list[Entries]] = {}
-        for packed in found.waiting.take_frame():
+        for packed in found.waiting.pop_frame():
             note: EntriesNote = decode(packed.payload)
             for entries in note.parts:
-                shares.setdefault(owner_of(entries.path, rank.size), []).append(entries)
+                shares.setdefault(directory_owner(entries.path, rank.size), []).append(entries)
         for owner, parts in shares.items():
             result.spawn(EntriesNote(tuple(parts)), owner=owner)
         if found.waiting.count:
             result.spawn(SendEntries(), owner=rank.number)
         else:
-            result.spawn(DeepestNote(found.deepest), owner=0)
+            result.spawn(DeepestLevelNote(found.deepest_level), owner=0)
 
 
-class EntriesNote(Again, code=52, doing="recording entries of the signature"):
+class EntriesNote(RecreatedNote, code=52, doing="recording entries of the signature"):
     """Delivers entries to the rank that owns their directories."""
 
     parts: tuple[Entries, ...]
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        signing = rank.own(SignState).signing
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        signing = rank.instance(SignatureState).digester
         for entries in self.parts:
-            bundle = Bundle(entries.side, entries.round, entries.names, entries.kinds, entries.sizes, entries.digests)
+            bundle = ChildBundle(
+                entries.side, entries.round, entries.names, entries.kinds, entries.sizes, entries.digests
+            )
             signing.add(entries.path, bundle)
             yield None
 
 
-class DeepestNote(Again, code=53, doing="recording the depth of directories"):
+class DeepestLevelNote(RecreatedNote, code=53, doing="recording the depth of directories"):
     """Reports to rank 0 the depth of the deepest directory that a rank has found; the root has depth 0."""
 
     depth: int
 
-    def run(self, rank: Rank, result: Result) -> None:
+    def run(self, rank: Rank, result: TaskResult) -> None:
         """Keep the maximum over all ranks: digesting starts at that level."""
-        found = rank.own(FoundEntries)
-        found.deepest = max(found.deepest, self.depth)
+        found = rank.instance(UnsentEntries)
+        found.deepest_level = max(found.deepest_level, self.depth)
 
 
-class FoundEntries:
+class UnsentEntries:
     """The entries that one rank has found for the signature and has not yet sent to the owners of their directories."""
 
     def __init__(self, rank: Rank) -> None:
         self.waiting = SpoolBacklog(rank.open_spool)
         """The entries, spilled to disk if there are many."""
-        self.deepest = 0
+        self.deepest_level = 0
         """Depth of the deepest directory; on rank 0, after all ranks have reported, the maximum over all ranks."""
 
-    def keep(self, entries: Entries) -> None:
+    def store(self, entries: Entries) -> None:
         """Store entries until they are sent."""
-        self.deepest = max(self.deepest, depth_of(entries.path))
+        self.deepest_level = max(self.deepest_level, directory_depth(entries.path))
         self.waiting.append(Task((0, 0, 0), int(Phase.SIGN), encode(EntriesNote((entries,))), 0))
 
     def close(self) -> None:
@@ -118,19 +120,19 @@ class FoundEntries:
         self.waiting.close()
 
 
-class DigestLevel(Again, code=54, doing="digesting directories"):
+class DigestLevel(RecreatedNote, code=54, doing="digesting directories"):
     """Digests the next part of the directories of one level, and spawns itself for the part after it."""
 
     depth: int
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        sign = rank.own(SignState)
-        if sign.level is None:
-            sign.level = sign.signing.level(self.depth)
-        rising: defaultdict[tuple[int, bytes], list[tuple[bytes, bytes, Tally]]] = defaultdict(list)
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        sign = rank.instance(SignatureState)
+        if sign.current_level is None:
+            sign.current_level = sign.digester.digest_level(self.depth)
+        rising: defaultdict[tuple[int, bytes], list[tuple[bytes, bytes, DatasetCounts]]] = defaultdict(list)
         differences: list[tuple[str, bytes]] = []
         rows, more = 0, False
-        for number, digested in enumerate(sign.level, 1):
+        for number, digested in enumerate(sign.current_level, 1):
             differences += digested.differences
             for side, path, digest, tally in digested.directories:
                 if self.depth:
@@ -139,33 +141,35 @@ class DigestLevel(Again, code=54, doing="digesting directories"):
                 else:
                     result.spawn(SignatureNote(side, digest, tally), owner=0)
             rows += digested.rows
-            more = number == DIRECTORIES_AT_ONCE or len(differences) >= DIFFERENCES_AT_ONCE
+            more = number == DIRECTORIES_PER_TASK or len(differences) >= DIFFERENCES_PER_MESSAGE
             if more or rows >= ROWS_PER_SLICE:
                 rows = 0
                 yield None
             if more:
                 break
-        _rise(rising, rank, result)
+        _send_to_parents(rising, rank, result)
         if differences:
             result.spawn(DifferencesNote(tuple(differences)), owner=0)
         if more:
             result.spawn(self, owner=rank.number)
         else:
-            sign.level = None
+            sign.current_level = None
 
 
-def _rise(rising: dict[tuple[int, bytes], list[tuple[bytes, bytes, Tally]]], rank: Rank, result: Result) -> None:
+def _send_to_parents(
+    rising: dict[tuple[int, bytes], list[tuple[bytes, bytes, DatasetCounts]]], rank: Rank, result: TaskResult
+) -> None:
     """Send digested directories to the owners of their parent directories. ``rising`` has them by side and parent."""
     shares: defaultdict[int, list[tuple[int, bytes, bytes, bytes, bytes]]] = defaultdict(list)
     for (side, parent), directories in rising.items():
         names, digests, tallies = zip(*directories, strict=True)
         numbers = array("Q", chain.from_iterable(tallies)).tobytes()
-        shares[owner_of(parent, rank.size)].append((side, parent, pack_names(names), b"".join(digests), numbers))
+        shares[directory_owner(parent, rank.size)].append((side, parent, pack_names(names), b"".join(digests), numbers))
     for owner, parts in shares.items():
-        result.spawn(DirectoriesNote(tuple(parts)), owner=owner)
+        result.spawn(DigestedDirectoriesNote(tuple(parts)), owner=owner)
 
 
-class DirectoriesNote(Again, code=55, doing="recording digested directories"):
+class DigestedDirectoriesNote(RecreatedNote, code=55, doing="recording digested directories"):
     """Delivers digested directories to the owner of their parent directories.
 
     ``parts``: for each parent directory its side and path, and the columns of the directories in it: names, digests and
@@ -174,31 +178,31 @@ class DirectoriesNote(Again, code=55, doing="recording digested directories"):
 
     parts: tuple[tuple[int, bytes, bytes, bytes, bytes], ...]
 
-    def run(self, rank: Rank, result: Result) -> None:
-        signing = rank.own(SignState).signing
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        signing = rank.instance(SignatureState).digester
         for side, path, names, digests, tallies in self.parts:
             number = names.count(b"/") + 1
             signing.add_directories(
-                path, Bundle(side, 0, names, DIRECTORY * number, bytes(8 * number), digests, tallies)
+                path, ChildBundle(side, 0, names, DIRECTORY * number, bytes(8 * number), digests, tallies)
             )
 
 
-class SignatureNote(Again, code=56, doing="recording the signature"):
-    """Reports the digest of a whole dataset and its counters (``pcopy.tasks.sign.children.Tally``) to rank 0."""
+class SignatureNote(RecreatedNote, code=56, doing="recording the signature"):
+    """Reports the digest of a whole dataset and its counters (``pcopy.tasks.sign.children.DatasetCounts``) to rank 0."""
 
     side: int
     digest: bytes
     tally: tuple[int, ...]
 
-    def run(self, rank: Rank, result: Result) -> None:
-        rank.own(SignState).signatures[self.side] = (self.digest, Tally(*self.tally))
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        rank.instance(SignatureState).signatures[self.side] = (self.digest, DatasetCounts(*self.tally))
 
 
-class DifferencesNote(Again, code=57, doing="recording differences"):
+class DifferencesNote(RecreatedNote, code=57, doing="recording differences"):
     """Reports differences between the two sides to rank 0: (kind of difference, path) each."""
 
     rows: tuple[tuple[str, bytes], ...]
 
-    def run(self, rank: Rank, result: Result) -> None:
+    def run(self, rank: Rank, result: TaskResult) -> None:
         for kind, path in self.rows:
-            rank.own(SignState).differences.add(order_key(path), kind.encode())
+            rank.instance(SignatureState).differences.add(tree_order_key(path), kind.encode())

@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections import defaultdict
 from itertools import islice
 
-from pcopy.errors import Refused
-from pcopy.signature.items import DIRECTORY, ROOT
-from pcopy.signature.manifest import Entry, ManifestReader, ManifestWriter
-from pcopy.tasks.base.gathered import Gathered
+from pcopy.errors import RequestRefused
+from pcopy.signature.items import DIRECTORY, ROOT_PATH
+from pcopy.signature.manifest import ManifestEntry, ManifestReader, ManifestWriter
+from pcopy.tasks.base.gathered import ItemColumns
 from pcopy.tasks.base.hashing import NO_VERSION
-from pcopy.tasks.base.kind import Again, Note, Steps
+from pcopy.tasks.base.kind import Note, RecreatedNote, Steps
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.selected import Selected
-from pcopy.tasks.sign.digest_level import FoundEntries
-from pcopy.tasks.sign.signing import Line, Merging, SignState
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.selected import JobFilter
+from pcopy.tasks.sign.digest_level import UnsentEntries
+from pcopy.tasks.sign.signing import ManifestLine, ManifestMerge, SignatureState
 
-LINES_AT_ONCE = 4096
+LINES_PER_MESSAGE = 4096
 """Number of lines in one message."""
-BYTES_AT_ONCE = 1 << 22
+PATH_BYTES_PER_BATCH = 1 << 22
 """Total length of the paths of lines that are read from a manifest before they are stored. A single line may have 1
 MiB.
 """
@@ -32,72 +32,74 @@ LINES_PER_SLICE = 64
 """Number of lines after which the task yields, so that rank 0 can handle messages."""
 
 
-class WriteManifest(Again, code=60, doing="writing the manifest"):
+class WriteManifest(RecreatedNote, code=60, doing="writing the manifest"):
     """Creates the manifest on rank 0, and requests the first lines from all ranks."""
 
-    def run(self, rank: Rank, result: Result) -> None:
-        hashing, sign, options = rank.hashing, rank.own(SignState), rank.options
-        writer = ManifestWriter(options.manifest, hashing.algorithm, hashing.block_size, options.umask, rank.job.writer)
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        hashing, sign, options = rank.hashing, rank.instance(SignatureState), rank.options
+        writer = ManifestWriter(
+            options.manifest, hashing.algorithm, hashing.block_size, options.umask, rank.job.temporary_name_id
+        )
         digest, tally = sign.signatures[0]
         try:
             writer.__enter__()
-            merging = sign.merging = Merging(writer, rank.size)
+            merging = sign.merge = ManifestMerge(writer, rank.size)
             if tally.directories:
-                writer.write(Entry(DIRECTORY, digest, 0, ROOT))
-        except (OSError, Refused) as error:
-            _give_up(rank, error)
+                writer.write(ManifestEntry(DIRECTORY, digest, 0, ROOT_PATH))
+        except (OSError, RequestRefused) as error:
+            _abandon_manifest(rank, error)
             return
-        for number in merging.to_ask():
-            result.spawn(SendLines(), owner=number)
+        for number in merging.take_ranks_to_ask():
+            result.spawn(SendManifestLines(), owner=number)
 
 
-class SendLines(Again, code=58, doing="sorting the lines of the manifest"):
+class SendManifestLines(RecreatedNote, code=58, doing="sorting the lines of the manifest"):
     """Sends the next part of this rank's sorted lines to rank 0, which has requested it."""
 
-    def run(self, rank: Rank, result: Result) -> None:
-        sign = rank.own(SignState)
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        sign = rank.instance(SignatureState)
         if sign.sorted_lines is None:
-            assert sign.signing.lines is not None
-            sign.sorted_lines = sign.signing.lines.sorted()
-        rows = tuple(islice(sign.sorted_lines, LINES_AT_ONCE))
-        result.spawn(LinesNote(rank.number, rows, len(rows) < LINES_AT_ONCE), owner=0)
+            assert sign.digester.manifest_lines is not None
+            sign.sorted_lines = sign.digester.manifest_lines.sorted()
+        rows = tuple(islice(sign.sorted_lines, LINES_PER_MESSAGE))
+        result.spawn(ManifestLinesNote(rank.number, rows, len(rows) < LINES_PER_MESSAGE), owner=0)
 
 
-class LinesNote(Again, code=59, doing="writing lines of the manifest"):
+class ManifestLinesNote(RecreatedNote, code=59, doing="writing lines of the manifest"):
     """Delivers a part of the lines of ``rank`` to rank 0: (key, packed entry) each. ``last`` is True if no
     more follow.
     """
 
     rank: int
-    rows: tuple[Line, ...]
-    last: bool
+    rows: tuple[ManifestLine, ...]
+    is_last: bool
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Write the lines that can be written now, and request more."""
-        sign = rank.own(SignState)
-        merging = sign.merging
+        sign = rank.instance(SignatureState)
+        merging = sign.merge
         if merging is None:  # Writing has failed; the lines are discarded.
             return
-        merging.take(self.rank, self.rows, self.last)
+        merging.add_lines(self.rank, self.rows, self.is_last)
         try:
-            for number, _ in enumerate(merging.write()):
+            for number, _ in enumerate(merging.write_available()):
                 if not number % LINES_PER_SLICE:
                     yield None
             if merging.is_done:
                 merging.finish()
-                sign.merging = None
-        except (OSError, Refused) as error:
-            _give_up(rank, error)
+                sign.merge = None
+        except (OSError, RequestRefused) as error:
+            _abandon_manifest(rank, error)
             return
-        for number in merging.to_ask():
-            result.spawn(SendLines(), owner=number)
+        for number in merging.take_ranks_to_ask():
+            result.spawn(SendManifestLines(), owner=number)
 
 
-def _give_up(rank: Rank, error: Exception) -> None:
+def _abandon_manifest(rank: Rank, error: Exception) -> None:
     """Stop writing the manifest after an error. An existing manifest remains unchanged."""
-    sign = rank.own(SignState)
-    merging, sign.merging = sign.merging, None
-    sign.unwritten = error
+    sign = rank.instance(SignatureState)
+    merging, sign.merge = sign.merge, None
+    sign.manifest_error = error
     if merging is not None:
         merging.abandon()
 
@@ -105,29 +107,29 @@ def _give_up(rank: Rank, error: Exception) -> None:
 class ReadManifest(Note, code=61, doing="reading the manifest", is_note=False):
     """Reads, on rank 0, the manifest with which a dataset is compared."""
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Store all entries of the file, in batches per directory. A damaged file stops the job."""
-        found: defaultdict[bytes, Gathered] = defaultdict(Gathered)
+        found: defaultdict[bytes, ItemColumns] = defaultdict(ItemColumns)
         size = 0
         try:
             for number, entry in enumerate(ManifestReader(rank.job.against), 1):
-                if rank.own(Selected).takes_listed(entry.path, entry.kind, entry.size):
+                if rank.instance(JobFilter).selects_manifest_entry(entry.path, entry.kind, entry.size):
                     directory, _, name = entry.path.rpartition(b"/")
                     if entry.kind == DIRECTORY:
-                        directory, name = b"" if entry.path == ROOT else entry.path, b""
+                        directory, name = b"" if entry.path == ROOT_PATH else entry.path, b""
                     found[directory].add_file(name, NO_VERSION, entry.size, entry.digest, 0, entry.kind)
                     size += len(entry.path)
-                if size >= BYTES_AT_ONCE or not number % LINES_AT_ONCE:
-                    _keep(rank, found)
+                if size >= PATH_BYTES_PER_BATCH or not number % LINES_PER_MESSAGE:
+                    _store_entries(rank, found)
                     size = 0
                     yield None
-        except Refused as refusal:
+        except RequestRefused as refusal:
             rank.stop(str(refusal))
-        _keep(rank, found)
+        _store_entries(rank, found)
 
 
-def _keep(rank: Rank, found: dict[bytes, Gathered]) -> None:
+def _store_entries(rank: Rank, found: dict[bytes, ItemColumns]) -> None:
     """Store the entries as those of side 1, and clear ``found``."""
     for path, gathered in found.items():
-        rank.own(FoundEntries).keep(gathered.entries(1, path, 0))
+        rank.instance(UnsentEntries).store(gathered.signature_entries(1, path, 0))
     found.clear()

@@ -9,27 +9,27 @@ import errno
 from collections import Counter
 from contextlib import closing
 
-from pcopy.fsio.layout import Recipe, Target, fewer_stripes
+from pcopy.fsio.layout import Recipe, TargetDirectory, fewer_stripes_message
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.lustre.blob import Striping, describe, write
+from pcopy.lustre.blob import Striping, describe_layout, pack_layout
 from pcopy.lustre.layouts import LustreLayout
-from pcopy.lustre.restripe import Means, restripe
+from pcopy.lustre.restripe import CopyTools, restripe
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.hashing import Hashing
-from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.hashing import JobHashing
+from pcopy.tasks.base.kind import Steps, TaskKind
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result, Tried
+from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.files.layouts import Layouts
+from pcopy.tasks.files.layouts import RankLayouts
 
 FILES, BYTES, OST, FEWER, MORE = "files ", "bytes ", "ost ", "fewer", "more"
 """Keys of the sums, or their prefixes: files by layout, bytes by layout, stripes by OST, and the numbers of files with
 fewer or with more stripes than suit their size."""
 
 
-class ChangeLayout(Kind, code=91, doing="changing the layout of a file of", is_note=False):
+class ChangeLayout(TaskKind, code=91, doing="changing the layout of a file of", is_note=False):
     """Task that changes the layout of the regular file ``name``, whose inode number is ``inode``.
 
     If the job stops, the task has either changed the file and counts it, or done neither.
@@ -39,22 +39,22 @@ class ChangeLayout(Kind, code=91, doing="changing the layout of a file of", is_n
     name: bytes
     inode: int
 
-    def about(self) -> tuple[Place, bytes]:
+    def subject(self) -> tuple[Place, bytes]:
         return self.place, self.name
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         try:
             yield from self._change(rank, result)
         except OSError as error:
-            result.fail(self.place, self.name, Problem.of("stripe", error), retry=Tried.NEVER)
+            result.fail(self.place, self.name, Problem.from_error("stripe", error), retry=RetryMode.NEVER)
 
-    def _change(self, rank: Rank, result: Result) -> Steps:
+    def _change(self, rank: Rank, result: TaskResult) -> Steps:
         """Change the layout of the file, and report the result, yielding while data are copied. Raise ``Problem`` on an
         error."""
         place, name = self.place, self.name
         directory = rank.open_source(place)
-        layout = layout_of(rank, place, directory)
-        target = Target(directory, place.source_id.inode)
+        layout = lustre_layout(rank, place, directory)
+        target = TargetDirectory(directory, place.source_id.inode)
         recipe: Recipe | None = None
         before: Striping | None = None
         striping: Striping | None = None
@@ -63,65 +63,72 @@ class ChangeLayout(Kind, code=91, doing="changing the layout of a file of", is_n
         def choose_recipe(file: int, size: int) -> Recipe | None:
             nonlocal before, recipe
             before = layout.striping_of(file)
-            recipe = layout.change_of(before, size, target)
+            recipe = layout.required_change(before, size, target)
             return recipe
 
         def read_result(file: int) -> None:
             nonlocal striping, size
             striping, size = layout.striping_of(file), status_of(file, on_source=True).st_size
 
-        instruments = Means(rank.mover, rank.own(Digesting).hasher)
+        instruments = CopyTools(rank.mover, rank.instance(RestripeHashing).new_hasher)
         with closing(restripe(directory, name, self.inode, choose_recipe, read_result, instruments)) as steps:
             for moved in steps:
                 rank.counters[counts.MOVED] += moved or 0
                 yield None
-        if recipe is not None and striping is not None and recipe.attribute and (why := recipe.amiss(write(striping))):
-            result.other_layout(place, name, fewer_stripes(why))
-        is_as_before = before is not None and striping is not None and before.normal == striping.normal
+        if (
+            recipe is not None
+            and striping is not None
+            and recipe.attribute
+            and (why := recipe.deviation(pack_layout(striping)))
+        ):
+            result.warn_other_layout(place, name, fewer_stripes_message(why))
+        is_as_before = before is not None and striping is not None and before.normalised == striping.normalised
         if recipe is None or is_as_before:
             # Another process has changed the layout meanwhile, or there are not enough OSTs.
-            left_alone(result, place, size)
+            count_unchanged(result, place, size)
         else:
-            rank.succeeded()
+            rank.record_success()
             result.count(counts.FILES, 1, place)
             result.count(counts.BYTES, size, place)
-        rank.own(Layouts).add(result, sums_of(rank, layout, striping, size, directory))
+        rank.instance(RankLayouts).add(result, layout_sums(rank, layout, striping, size, directory))
 
 
-class Digesting(Hashing):
+class RestripeHashing(JobHashing):
     """Hash algorithm and block size for the comparison of a file before and after it is copied to another layout."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(DEFAULT_ALGORITHM, rank.options.block_size)
 
 
-def layout_of(rank: Rank, place: Place, directory: int) -> LustreLayout:
+def lustre_layout(rank: Rank, place: Place, directory: int) -> LustreLayout:
     """Return the layouts of Lustre for the files of an open source ``directory``.
 
     Raise ``Problem`` if it is not on Lustre.
     """
-    layout = rank.own(Layouts).of(rank.source_device(place) or 0, directory)
+    layout = rank.instance(RankLayouts).layout_of_device(rank.source_device(place) or 0, directory)
     if not isinstance(layout, LustreLayout):
         raise Problem("stripe", errno.ENOTSUP, on_source=True, text="it is not on Lustre")
     return layout
 
 
-def left_alone(result: Result, place: Place, size: int) -> None:
+def count_unchanged(result: TaskResult, place: Place, size: int) -> None:
     """Count a file of ``size`` bytes, whose layout is not changed, as skipped."""
     result.count(counts.SKIPPED, 1, place)
     result.count(counts.SKIPPED_BYTES, size, place)
 
 
-def sums_of(rank: Rank, layout: LustreLayout, striping: Striping | None, size: int, directory: int) -> Counter[str]:
+def layout_sums(rank: Rank, layout: LustreLayout, striping: Striping | None, size: int, directory: int) -> Counter[str]:
     """Return the sums to be reported for one file of ``size`` bytes."""
-    text = rank.own(Layouts).named("none yet" if striping is None else describe(striping.normal))
+    text = rank.instance(RankLayouts).reported_name(
+        "none yet" if striping is None else describe_layout(striping.normalised)
+    )
     sums = Counter({FILES + text: 1, BYTES + text: size})
     if striping is None:
         return sums
     sums.update(f"{OST}{ost}" for component in striping.components for ost in component.osts)
-    one = striping.plain
+    one = striping.single_component
     if one is not None:
-        suits = layout.stripes_that_suit(size, directory)
+        suits = layout.suitable_stripe_count(size, directory)
         if one.stripes != suits:
             sums[FEWER if one.stripes < suits else MORE] += 1
     return sums

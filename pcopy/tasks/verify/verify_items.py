@@ -10,31 +10,38 @@ import os
 from array import array
 from collections.abc import Callable, Sequence
 
-from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.kernel.batches import Read, ReadBack, Stat, Stated
-from pcopy.fsio.kernel.columns import VERSION, Code, pack_names, unpack_names
-from pcopy.fsio.kernel.interface import SMALL_FILE
-from pcopy.fsio.problem import Problem, failing
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.kernel.batches import ReadResult, ReadSmallFiles, StatNames, StatResult
+from pcopy.fsio.kernel.columns import VERSION_COLUMNS, RowCode, pack_names, unpack_names
+from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
+from pcopy.fsio.problem import Problem, as_problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.dividing import cuts
-from pcopy.tasks.base.gathered import cut_versions, split_digests, unpack_known
-from pcopy.tasks.base.kind import Divisible, Steps
+from pcopy.tasks.base.dividing import portion_slices
+from pcopy.tasks.base.gathered import split_digests, split_versions, unpack_items
+from pcopy.tasks.base.kind import DivisibleTask, Steps
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.values import Contents, unpack_numbers
-from pcopy.tasks.verify.reading import compare, not_verified, read_rows, unlike, unlike_contents, verified
-from pcopy.tasks.verify.split_read import OfContents, SplitRead
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import FileToRead, unpack_numbers
+from pcopy.tasks.verify.reading import (
+    content_mismatch,
+    count_verified,
+    mismatch,
+    read_batch,
+    report_or_repair,
+    verify_copy,
+)
+from pcopy.tasks.verify.split_read import OfFileContents, SplitRead
 
-_DONE = bytes((Code.DONE,))
+_DONE = bytes((RowCode.DONE,))
 
 
-class VerifyItems(Divisible, code=41, doing="reading back the copies of", is_note=False):
+class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is_note=False):
     """Reads back items of a target directory (the name ``b""`` means the directory itself).
 
     For each of ``names`` there is one byte of ``kinds``, one byte of ``counters`` (the counter in which it is counted),
-    8 bytes of ``sizes`` and one digest of ``digests``; ``versions`` are packed ``Versions``. ``writer`` is the host
-    that wrote the items.
+    8 bytes of ``sizes`` and one digest of ``digests``; ``versions`` are packed ``VersionColumns``. ``writer`` is the
+    host that wrote the items.
     """
 
     kinds: bytes
@@ -47,47 +54,47 @@ class VerifyItems(Divisible, code=41, doing="reading back the copies of", is_not
     columns = ("kinds", "counters", "sizes", "digests")
 
     def divide(self, portions: int) -> list[VerifyItems]:
-        versions = cut_versions(self.versions, self.items, cuts(self.items, portions))
+        versions = split_versions(self.versions, self.item_count, portion_slices(self.item_count, portions))
         return [part._replace(versions=each) for part, each in zip(super().divide(portions), versions, strict=True)]
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Verify small files in batches, then the remaining items one by one. Large files become tasks of their own."""
         slow_rows = yield from self._verify_small_files(rank, result)
         if not slow_rows:
             return
-        copies = self._copies(rank)
+        copies = self._contents_by_index(rank)
         for index in slow_rows:
             copy = copies(index)
-            if copy.known.kind == FILE and rank.splits(copy.known.size):
-                result.spawn_elsewhere(SplitRead(copy), copy.known.size, self.writer)
+            if copy.known.kind == FILE and rank.is_split(copy.known.size):
+                result.spawn_on_other_host(SplitRead(copy), copy.known.size, self.writer)
                 continue
             try:
-                yield from compare(rank, copy)
+                yield from verify_copy(rank, copy)
             except Problem as problem:
-                not_verified(rank, result, copy, problem)
+                report_or_repair(rank, result, copy, problem)
             else:
-                verified(result, copy)
+                count_verified(result, copy)
             yield None
 
-    def _copies(self, rank: Rank) -> Callable[[int], Contents]:
+    def _contents_by_index(self, rank: Rank) -> Callable[[int], FileToRead]:
         """Return a function that makes the ``Contents`` of an item from its index."""
-        digests = split_digests(self.digests, rank.hashing.algorithm.size)
-        known = unpack_known(self.kinds, unpack_numbers(self.sizes), self.versions, digests)
+        digests = split_digests(self.digests, rank.hashing.algorithm.digest_size)
+        known = unpack_items(self.kinds, unpack_numbers(self.sizes), self.versions, digests)
         names, writers = unpack_names(self.names), bytes((self.writer,))
 
-        def copy(index: int) -> Contents:
-            return Contents(self.place, names[index], known[index], False, 0, self.counters[index], writers=writers)
+        def copy(index: int) -> FileToRead:
+            return FileToRead(self.place, names[index], known[index], False, 0, self.counters[index], writers=writers)
 
         return copy
 
-    def _verify_small_files(self, rank: Rank, result: Result) -> Stepwise[list[int]]:
+    def _verify_small_files(self, rank: Rank, result: TaskResult) -> TicketGenerator[list[int]]:
         """Verify the small files in a batch; return the indices of the items that must be verified one by one.
 
         Those are all other items, files that could not be read in the batch, and copies whose source has changed.
         """
         place, number = self.place, len(self.kinds)
         everything, sizes = list(range(number)), unpack_numbers(self.sizes)
-        small_files = self._plain(sizes) if not rank.options.direct else []
+        small_files = self._small_file_indices(sizes) if not rank.options.direct else []
         if not small_files:
             return everything
         try:
@@ -96,47 +103,47 @@ class VerifyItems(Divisible, code=41, doing="reading back the copies of", is_not
             return everything
         names, digests, versions = self.names, self.digests, self.versions
         if len(small_files) < number:
-            all_names, digest_size = unpack_names(names), rank.hashing.algorithm.size
+            all_names, digest_size = unpack_names(names), rank.hashing.algorithm.digest_size
             names = pack_names(map(all_names.__getitem__, small_files))
             sizes = array("Q", map(sizes.__getitem__, small_files))
             digests = b"".join([digests[index * digest_size : (index + 1) * digest_size] for index in small_files])
-            versions = b""  # does not match, so that each row is compared in ``_row_by_row``
+            versions = b""  # does not match, so that each row is compared in ``_check_rows``
         copies = names
         if rank.job.roots[place.root].item:
-            copies = pack_names(rank.new_name(place, name) for name in names.split(b"/"))
-        read = yield from read_rows(rank, Read(target, copies, copies=True), counts.VERIFIED_BYTES)
-        stat = Stat(source, names, VERSION, follow=rank.options.dereference)
-        sources = yield from rank.done(stat)
+            copies = pack_names(rank.target_name(place, name) for name in names.split(b"/"))
+        read = yield from read_batch(rank, ReadSmallFiles(target, copies, are_copies=True), counts.VERIFIED_BYTES)
+        stat = StatNames(source, names, VERSION_COLUMNS, follows_links=rank.options.dereference)
+        sources = yield from rank.execute(stat)
         is_read = not read.verdicts.codes.strip(_DONE) and not sources.verdicts.codes.strip(_DONE)
         are_equal = read.digests.data == digests and read.verdicts.bytes == sizes
         if is_read and are_equal and sources.rows.packed() == versions:
             result.count(counts.VERIFIED, number)
             result.count(counts.CONFIRMED_BYTES, sum(sizes))
             return []
-        return self._row_by_row(rank, result, small_files, read, sources)
+        return self._check_rows(rank, result, small_files, read, sources)
 
-    def _plain(self, sizes: array[int]) -> Sequence[int]:
+    def _small_file_indices(self, sizes: array[int]) -> Sequence[int]:
         """Return the indices of the small files."""
-        if not self.kinds.strip(FILE) and max(sizes) <= SMALL_FILE:
+        if not self.kinds.strip(FILE) and max(sizes) <= MAX_SMALL_FILE_BYTES:
             return range(len(sizes))
         of_kind = zip(self.kinds, sizes, strict=True)
-        return [index for index, (kind, size) in enumerate(of_kind) if kind == FILE[0] and size <= SMALL_FILE]
+        return [index for index, (kind, size) in enumerate(of_kind) if kind == FILE[0] and size <= MAX_SMALL_FILE_BYTES]
 
-    def _row_by_row(
-        self, rank: Rank, result: Result, small_files: Sequence[int], read: ReadBack, sources: Stated
+    def _check_rows(
+        self, rank: Rank, result: TaskResult, small_files: Sequence[int], read: ReadResult, sources: StatResult
     ) -> list[int]:
         """Record the result of each small file; return the indices of the items that must be verified one by one."""
-        copies = self._copies(rank)
+        copies = self._contents_by_index(rank)
         slow_rows = sorted({*range(len(self.kinds))}.difference(small_files))
         for row, index in enumerate(small_files):
-            if read.verdicts.codes[row] != Code.DONE:
+            if read.verdicts.codes[row] != RowCode.DONE:
                 slow_rows.append(index)
                 continue
             copy, size = copies(index), read.verdicts.bytes[row]
             expected = copy.known
             if (size, read.digests[row]) != (expected.size, expected.digest):
-                not_verified(rank, result, copy, unlike_contents(size, expected.size))
-            elif sources.verdicts.codes[row] == Code.DONE and sources.rows.version(row) == expected.version:
+                report_or_repair(rank, result, copy, content_mismatch(size, expected.size))
+            elif sources.verdicts.codes[row] == RowCode.DONE and sources.rows.version(row) == expected.version:
                 result.count(counts.VERIFIED)
                 result.count(counts.CONFIRMED_BYTES, size)
             else:  # it is read again, and counted then
@@ -145,32 +152,32 @@ class VerifyItems(Divisible, code=41, doing="reading back the copies of", is_not
         return slow_rows
 
 
-class VerifyLinks(OfContents, code=42, doing="reading back the copies of", is_note=False):
+class VerifyLinks(OfFileContents, code=42, doing="reading back the copies of", is_note=False):
     """Verifies that all names of ``contents`` are the inode ``made``, and that this inode has the contents that were
     copied.
     """
 
-    made: int
+    inode: int
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Check the inode number of each name, then compare the contents; a large file is read by further tasks."""
         contents, known = self.contents, self.contents.known
         try:
             devices = set()
             for place, name in contents.names:
                 directory = rank.open_target(place)
-                with failing("stat"):
-                    status = os.stat(rank.new_name(place, name), dir_fd=directory, follow_symlinks=False)
+                with as_problem("stat"):
+                    status = os.stat(rank.target_name(place, name), dir_fd=directory, follow_symlinks=False)
                 devices.add(status.st_dev)
-                if len(devices) > 1 or status.st_ino != self.made:
-                    raise unlike("it is no longer a hard link to the other names of its group")
+                if len(devices) > 1 or status.st_ino != self.inode:
+                    raise mismatch("it is no longer a hard link to the other names of its group")
 
                 yield None
-            if known.kind == FILE and (contents.chunk or rank.splits(known.size)):
-                result.spawn_elsewhere(SplitRead(contents), known.size, contents.writers[0])
+            if known.kind == FILE and (contents.chunk or rank.is_split(known.size)):
+                result.spawn_on_other_host(SplitRead(contents), known.size, contents.writers[0])
                 return
-            yield from compare(rank, contents)
+            yield from verify_copy(rank, contents)
         except Problem as problem:
-            not_verified(rank, result, contents, problem)
+            report_or_repair(rank, result, contents, problem)
         else:
-            verified(result, contents)
+            count_verified(result, contents)

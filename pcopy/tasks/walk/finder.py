@@ -7,24 +7,34 @@ import os
 from collections.abc import Sequence
 from itertools import compress
 
-from pcopy.engine.ticket import Stepwise
-from pcopy.fsio.kernel.batches import Stat
-from pcopy.fsio.kernel.columns import KINDS, MODE, MTIME, SIZE, Code, Rows, Verdicts, pack_names
-from pcopy.fsio.kernel.directory_batches import Summed, SumsWithin
-from pcopy.fsio.kernel.interface import Tally, waited
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.kernel.batches import StatNames
+from pcopy.fsio.kernel.columns import MODE, MTIME, SIZE, TYPE_LETTERS, RowCode, Rows, Verdicts, pack_names
+from pcopy.fsio.kernel.directory_batches import ContentsTotals, ItemCounts
+from pcopy.fsio.kernel.interface import ColumnSums, await_ticket
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.selected import Selected
+from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.base.selected import JobFilter
 from pcopy.tasks.base.values import Place
-from pcopy.tasks.walk.sum_up import Summing
-from pcopy.tasks.walk.tell_found import Handover
-from pcopy.walk.forms import ENDS, form_of, mask_of
-from pcopy.walk.matching import DIRECTORY, UNKNOWN, Items, compiled, is_cheap, opens, parted, types_of, wanted
-from pcopy.walk.walk_wish import WalkWish
+from pcopy.tasks.walk.sum_up import RankSums
+from pcopy.tasks.walk.tell_found import OutputBuffer
+from pcopy.walk.forms import PATH_TERMINATORS, columns_mask, formatter_named
+from pcopy.walk.matching import (
+    DIRECTORY,
+    UNKNOWN,
+    Items,
+    compile_test,
+    contains_test,
+    is_cheap,
+    needed_columns,
+    split_by_cost,
+    tested_types,
+)
+from pcopy.walk.walk_wish import WalkRequest
 
-HERE = -100
+WORKING_DIRECTORY = -100
 """Value in place of a directory descriptor: paths start from the working directory (``AT_FDCWD``), as PATHs of the
 command line do.
 """
@@ -33,14 +43,14 @@ _FILE = ord("f")
 _COUNTERS = {_FILE: counts.FILES, DIRECTORY: counts.DIRECTORIES, ord("l"): counts.SYMLINKS}
 
 
-def columns_of(wish: WalkWish) -> int:
+def columns_to_stat(wish: WalkRequest) -> int:
     """Return the mask of the columns that ranks must stat for items that pass the cheap tests. It includes ``SIZE``,
     since sizes are counted.
     """
     whole = wish.prints and not is_cheap(wish.tree)
-    mask = wanted(wish.tree if whole else parted(wish.tree)[1]) | wish.sort_mask
+    mask = needed_columns(wish.tree if whole else split_by_cost(wish.tree)[1]) | wish.sort_mask
     if wish.forms or wish.columns:
-        mask |= mask_of(wish.fields)
+        mask |= columns_mask(wish.fields)
     if wish.sums:
         from pcopy.walk.sums import WalkSums
 
@@ -53,52 +63,52 @@ class Finder:
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
-        self.wish = wish = WalkWish(*rank.options.walk)
+        self.request = wish = WalkRequest(*rank.options.walk)
         whole = wish.prints and not is_cheap(wish.tree)
-        cheap, dear = (("true",), wish.tree) if whole else parted(wish.tree)
-        self._cheap, self._dear = compiled(cheap), compiled(dear)
+        cheap, dear = (("true",), wish.tree) if whole else split_by_cost(wish.tree)
+        self._cheap, self._expensive = compile_test(cheap), compile_test(dear)
         self._prints_early = wish.prints and not whole
         self._prints_late = whole
-        self._forms = [form_of(name, wish.fields) for name in wish.forms]
-        self.mask = columns_of(wish)
+        self._forms = [formatter_named(name, wish.fields) for name in wish.forms]
+        self.mask = columns_to_stat(wish)
         """The columns that are needed of the reported items."""
-        self.summing = rank.own(Summing) if wish.sums else None
-        self.opens_all = opens(wish.tree, "xattr")
+        self.summing = rank.instance(RankSums) if wish.sums else None
+        self.needs_more_than_status = contains_test(wish.tree, "xattr")
         """True if a test needs more than the status of an item (extended attributes)."""
-        self.opens_items = self.opens_all or opens(wish.tree, "empty")
+        self.opens_directories = self.needs_more_than_status or contains_test(wish.tree, "empty")
         """True if that holds for directories at least (``-empty``)."""
-        self._looks = bool(self.mask) or not is_cheap(dear)
-        self._selected = rank.own(Selected)
-        kinds = types_of(cheap)
-        is_whole = self._looks and kinds is not None and not self._selected.anything
-        self._seen_at_once = (self.mask, kinds or b"") if is_whole else (0, b"")
+        self._needs_status = bool(self.mask) or not is_cheap(dear)
+        self._selected = rank.instance(JobFilter)
+        kinds = tested_types(cheap)
+        is_whole = self._needs_status and kinds is not None and not self._selected.has_filters
+        self._batch_columns = (self.mask, kinds or b"") if is_whole else (0, b"")
         select = rank.options.select
-        self._leaves_out_directories = select.by_age or select.by_size
+        self._excludes_directories = select.by_age or select.by_size
         """True if filters by age or size apply: they select files, and a reported directory would stand for all its
         contents.
         """
-        takes_all = cheap == dear == ("true",) and not (wish.prints or wish.columns or self._selected.anything)
-        ends = [ENDS[name] for name in wish.forms if name in ENDS]
-        are_paths = takes_all and not self._looks and self.summing is None and len(ends) == len(wish.forms)
-        self._ends = ends if are_paths else []
-        self._sums_all = takes_all and not wish.forms
+        takes_all = cheap == dear == ("true",) and not (wish.prints or wish.columns or self._selected.has_filters)
+        ends = [PATH_TERMINATORS[name] for name in wish.forms if name in PATH_TERMINATORS]
+        are_paths = takes_all and not self._needs_status and self.summing is None and len(ends) == len(wish.forms)
+        self._path_terminators = ends if are_paths else []
+        self._sums_everything = takes_all and not wish.forms
 
     @property
-    def telling(self) -> Handover:
-        """A new, empty ``Handover``."""
-        return Handover(len(self._forms))
+    def new_output(self) -> OutputBuffer:
+        """A new, empty ``OutputBuffer``."""
+        return OutputBuffer(len(self._forms))
 
-    def above(self, place: Place) -> bytes:
+    def path_prefix(self, place: Place) -> bytes:
         """Return the beginning of the paths of items in this directory, ending with a slash."""
         top = self._rank.job.roots[place.root].source_shown
         top = top if top.endswith(b"/") else top + b"/"
         return top + place.path + b"/" if place.path else top
 
-    def enters(self, depth: int) -> bool:
+    def enters_depth(self, depth: int) -> bool:
         """Return True if directories at this depth are entered."""
-        return self.wish.most_depth < 0 or depth < self.wish.most_depth
+        return self.request.most_depth < 0 or depth < self.request.most_depth
 
-    def seen_at_once(self, parent: Place, names: Sequence[bytes]) -> tuple[int, bytes, Tally | None, int]:
+    def batch_request(self, parent: Place, names: Sequence[bytes]) -> tuple[int, bytes, ColumnSums | None, int]:
         """Return what the backend must determine for items in some sub-directories of ``parent``, whatever their names
         are.
 
@@ -110,56 +120,58 @@ class Finder:
         - the size from which on a file may be one of the largest there.
         """
         summing = self.summing
-        if summing is None or not self._sums_all or depth_in(parent) + 1 < self.wish.least_depth:
-            return *self._seen_at_once, None, 0
-        if summing.wants_layouts(parent, self.path_of(parent)):
-            return *self._seen_at_once, None, 0
-        first = self.above(parent) + min(name + b"/" for name in names)
-        return *self._seen_at_once, summing.sums.tally, summing.sums.least_named(first)
+        if summing is None or not self._sums_everything or depth_of_contents(parent) + 1 < self.request.least_depth:
+            return *self._batch_columns, None, 0
+        if summing.needs_layouts(parent, self.reported_path(parent)):
+            return *self._batch_columns, None, 0
+        first = self.path_prefix(parent) + min(name + b"/" for name in names)
+        return *self._batch_columns, summing.sums.tally, summing.sums.smallest_listed_size(first)
 
-    def sum_all(self, result: Result, place: Place, kinds: bytes, summed: Summed) -> None:
+    def add_summed_directory(self, result: TaskResult, place: Place, kinds: bytes, summed: ContentsTotals) -> None:
         """Count and report all items of a directory, whose sums the backend has computed; ``kinds`` are their types."""
         assert self.summing is not None
-        self.summing.sums.add_summed(self.above(place), kinds, depth_in(place), summed)
-        self._tell_counts(result, kinds)
+        self.summing.sums.add_summed(self.path_prefix(place), kinds, depth_of_contents(place), summed)
+        self._count_reported(result, kinds)
         result.count(counts.BYTES, summed.size)
         result.count(counts.FOUND_BYTES, summed.size)
 
-    def tells_all(self, depth: int) -> bool:
-        """Return True if only paths are reported, of all items at this depth; ``tell_all_in`` then reports them."""
-        return bool(self._ends) and depth >= self.wish.least_depth
+    def reports_all_paths(self, depth: int) -> bool:
+        """Return True if only paths are reported, of all items at this depth; ``report_all_paths`` then reports them."""
+        return bool(self._path_terminators) and depth >= self.request.least_depth
 
-    def tell_all_in(self, result: Result, place: Place, names: bytes, kinds: bytes, output: Handover) -> None:
+    def report_all_paths(
+        self, result: TaskResult, place: Place, names: bytes, kinds: bytes, output: OutputBuffer
+    ) -> None:
         """Report all names (joined by slashes) of a directory; ``kinds`` are their types."""
-        above = self.above(place)
-        for number, end in enumerate(self._ends):
+        above = self.path_prefix(place)
+        for number, end in enumerate(self._path_terminators):
             output.write(number, above + names.replace(b"/", end + above) + end)
-        self._tell_counts(result, kinds)
+        self._count_reported(result, kinds)
 
-    def _tell_counts(self, result: Result, kinds: bytes) -> None:
+    def _count_reported(self, result: TaskResult, kinds: bytes) -> None:
         """Count items of these types as found and reported."""
         result.count(counts.FOUND, len(kinds))
         count_kinds(result, kinds)
 
-    def tell_paths(self, result: Result, text: bytes, sums: SumsWithin, output: Handover) -> None:
-        """As ``tell_all_in``, for several directories whose paths the backend has written, each ending with a NUL."""
-        for number, end in enumerate(self._ends):
+    def report_written_paths(self, result: TaskResult, text: bytes, sums: ItemCounts, output: OutputBuffer) -> None:
+        """As ``report_all_paths``, for several directories whose paths the backend has written, each ending with a NUL."""
+        for number, end in enumerate(self._path_terminators):
             output.write(number, text.replace(b"\0", end))
-        numbers = sums.files, sums.directories, sums.links, sums.others
+        numbers = sums.files, sums.directories, sums.links, sums.other_items
         result.count(counts.FOUND, sum(numbers))
         for counter, number_of_kind in zip((*_COUNTERS.values(), counts.SPECIAL), numbers, strict=True):
             result.count(counter, number_of_kind)
 
-    def look(
+    def test_names(
         self,
-        result: Result,
+        result: TaskResult,
         place: Place,
         directory: int,
         packed: bytes,
         kinds: bytes,
-        output: Handover,
+        output: OutputBuffer,
         seen: Rows | None = None,
-    ) -> Stepwise[Sequence[int]]:
+    ) -> TicketGenerator[Sequence[int]]:
         """Test names of a directory and report those that are wanted; return the rows of the directories to be entered.
 
         Args:
@@ -169,66 +181,68 @@ class Finder:
             seen: their statuses, if they were statted already.
         """
         names = packed.split(b"/")
-        depth = depth_in(place)
-        items = Items(directory, self.above(place), names, kinds, seen)
+        depth = depth_of_contents(place)
+        items = Items(directory, self.path_prefix(place), names, kinds, seen)
         rows: Sequence[int] = range(len(names))
         if UNKNOWN in kinds:
-            rows = yield from self._learn(result, place, items)
-        if self._selected.anything:
-            selected_before, unseen = len(rows), len(items.unseen)
-            rows = yield from self._chosen(result, place, items, rows)
-            result.count(counts.EXCLUDED, selected_before - len(rows) - (len(items.unseen) - unseen))
+            rows = yield from self._stat_unknown_types(result, place, items)
+        if self._selected.has_filters:
+            selected_before, unseen = len(rows), len(items.unstatted)
+            rows = yield from self._filtered_rows(result, place, items, rows)
+            result.count(counts.EXCLUDED, selected_before - len(rows) - (len(items.unstatted) - unseen))
         inside = [row for row in rows if items.kinds[row] == DIRECTORY] if DIRECTORY in items.kinds else []
-        reported = yield from self.tell(result, place, items, rows, depth, output)
-        found = len(names) - len(items.unseen)
+        reported = yield from self.report_matches(result, place, items, rows, depth, output)
+        found = len(names) - len(items.unstatted)
         result.count(counts.FOUND, found)
         result.count(counts.SKIPPED, found - reported)
-        if not inside or not self.enters(depth):
+        if not inside or not self.enters_depth(depth):
             return ()
-        closed = items.pruned | items.unseen
+        closed = items.pruned | items.unstatted
         return [row for row in inside if row not in closed] if closed else inside
 
-    def _learn(self, result: Result, place: Place, items: Items) -> Stepwise[Sequence[int]]:
+    def _stat_unknown_types(self, result: TaskResult, place: Place, items: Items) -> TicketGenerator[Sequence[int]]:
         """Stat the names whose type the listing does not give; return the rows of the items that exist."""
         rows = [row for row, kind in enumerate(items.kinds) if kind == UNKNOWN]
         kinds = bytearray(items.kinds)
         seen, rows_left = yield from self._stat(result, place, items, rows, MODE)
         for row, mode in zip(rows_left, seen.mode, strict=True):
-            kinds[row] = kind_of(mode)
+            kinds[row] = type_letter(mode)
         items.kinds = bytes(kinds)
-        return [row for row in range(len(kinds)) if row not in items.unseen]
+        return [row for row in range(len(kinds)) if row not in items.unstatted]
 
     def _stat(
-        self, result: Result, place: Place, items: Items, rows: Sequence[int], mask: int
-    ) -> Stepwise[tuple[Rows, Sequence[int]]]:
+        self, result: TaskResult, place: Place, items: Items, rows: Sequence[int], mask: int
+    ) -> TicketGenerator[tuple[Rows, Sequence[int]]]:
         """Stat some items; return their columns, and the rows that these belong to.
 
-        The other rows become ``unseen``: vanished items are ignored, all others have failed.
+        The other rows become ``unstatted``: vanished items are ignored, all others have failed.
         """
         names = items.names
         if items.directory < 0:
             items.directory = self._rank.open_source(place)
         packed = pack_names(names) if len(rows) == len(names) else pack_names([names[row] for row in rows])
         kernel = self._rank.kernel
-        stated = yield from waited(kernel, kernel.submit(Stat(items.directory, packed, mask)))
+        stated = yield from await_ticket(kernel, kernel.submit(StatNames(items.directory, packed, mask)))
         codes = stated.verdicts.codes
-        if codes.count(Code.DONE) == len(codes):
+        if codes.count(RowCode.DONE) == len(codes):
             return stated.rows, rows
-        done = stated.verdicts.rows(Code.DONE)
+        done = stated.verdicts.rows_with_code(RowCode.DONE)
         remaining = [rows[row] for row in done]
-        items.unseen.update({*rows}.difference(remaining))
-        self._tell_unseen(result, place, [names[row] for row in rows], stated.verdicts)
-        return stated.rows.chosen(done), remaining
+        items.unstatted.update({*rows}.difference(remaining))
+        self._report_unseen(result, place, [names[row] for row in rows], stated.verdicts)
+        return stated.rows.selected(done), remaining
 
-    def _tell_unseen(self, result: Result, place: Place, names: Sequence[bytes], verdicts: Verdicts) -> None:
+    def _report_unseen(self, result: TaskResult, place: Place, names: Sequence[bytes], verdicts: Verdicts) -> None:
         """Report names that could not be statted; this alone counts them as found. Vanished items are ignored."""
         for row, code in enumerate(verdicts.codes):
-            problem = None if code == Code.DONE else verdicts.problem(row)
+            problem = None if code == RowCode.DONE else verdicts.problem(row)
             if problem is not None and problem.errno != errno.ENOENT:
                 result.count(counts.FOUND)
-                result.fail(place, names[row], problem, retry=Tried.NEVER)
+                result.fail(place, names[row], problem, retry=RetryMode.NEVER)
 
-    def _chosen(self, result: Result, place: Place, items: Items, rows: Sequence[int]) -> Stepwise[Sequence[int]]:
+    def _filtered_rows(
+        self, result: TaskResult, place: Place, items: Items, rows: Sequence[int]
+    ) -> TicketGenerator[Sequence[int]]:
         """Return the rows that the filters (``--exclude`` and others) select."""
         selected, path = self._selected, place.path
         above = path + b"/" if path else b""
@@ -239,17 +253,17 @@ class Finder:
                 if not selected.excludes(above + items.names[row] + (b"/" if items.kinds[row] == DIRECTORY else b""))
             ]
         seen, rows = yield from self._stat(result, place, items, rows, MODE | SIZE | MTIME)
-        columns = zip(rows, seen.mode, seen.size, seen.times("mtime"), strict=True)
-        return [row for row, *status in columns if selected.takes(above + items.names[row], *status)]
+        columns = zip(rows, seen.mode, seen.size, seen.exact_times("mtime"), strict=True)
+        return [row for row, *status in columns if selected.selects(above + items.names[row], *status)]
 
-    def tell(
-        self, result: Result, place: Place, items: Items, rows: Sequence[int], depth: int, output: Handover
-    ) -> Stepwise[int]:
+    def report_matches(
+        self, result: TaskResult, place: Place, items: Items, rows: Sequence[int], depth: int, output: OutputBuffer
+    ) -> TicketGenerator[int]:
         """Evaluate the expression and report the items that fulfil it; return how many these are.
 
         Raise ``Problem`` if the directory cannot be opened.
         """
-        if depth < self.wish.least_depth or not rows:
+        if depth < self.request.least_depth or not rows:
             return 0
         rows = self._cheap(items, rows)
         if self._prints_early:
@@ -257,106 +271,109 @@ class Finder:
         if not rows:
             return 0
         statted = items
-        if self._looks and items.rows is None:
-            seen, rows = yield from self._looked(result, place, items, rows)
+        if self._needs_status and items.rows is None:
+            seen, rows = yield from self._stat_if_needed(result, place, items, rows)
             statted = items.chosen(rows, seen)
-            chosen = self._dear(statted, range(len(rows)))
+            chosen = self._expensive(statted, range(len(rows)))
             items.pruned.update(rows[row] for row in statted.pruned)
         else:
-            chosen = self._dear(items, rows)
+            chosen = self._expensive(items, rows)
         if self._prints_late:
             chosen = sorted(statted.printed)
-        chosen = self._told(statted, chosen)
+        chosen = self._reported_rows(statted, chosen)
         if not chosen:
             return 0
-        reported = statted if len(chosen) == len(statted) and not self.wish.prints else statted.chosen(chosen)
-        self.emit(reported, depth, output)
+        reported = statted if len(chosen) == len(statted) and not self.request.prints else statted.chosen(chosen)
+        self.write_items(reported, depth, output)
         if self.summing is not None:
-            yield from self.summing.look_at_layouts(result, place, self.path_of(place), reported)
-        return self._count(result, reported)
+            yield from self.summing.add_layouts(result, place, self.reported_path(place), reported)
+        return self._count_items(result, reported)
 
-    def listed(self, place: Place, entries: int) -> None:
+    def record_listing(self, place: Place, entries: int) -> None:
         """Record that a directory with this many entries was listed."""
         if self.summing is not None:
-            self.summing.listed(place, self.path_of(place), entries)
+            self.summing.record_listing(place, self.reported_path(place), entries)
 
-    def _told(self, items: Items, rows: Sequence[int]) -> Sequence[int]:
+    def _reported_rows(self, items: Items, rows: Sequence[int]) -> Sequence[int]:
         """Return the rows that are reported: without directories if filters by age or size apply."""
-        if not self._leaves_out_directories:
+        if not self._excludes_directories:
             return rows
         return [row for row in rows if items.kinds[row] != DIRECTORY]
 
-    def _looked(
-        self, result: Result, place: Place, items: Items, rows: Sequence[int]
-    ) -> Stepwise[tuple[Rows, Sequence[int]]]:
+    def _stat_if_needed(
+        self, result: TaskResult, place: Place, items: Items, rows: Sequence[int]
+    ) -> TicketGenerator[tuple[Rows, Sequence[int]]]:
         """Stat the rows if any column is needed; return the columns, and the rows that these belong to."""
         if self.mask:
             return (yield from self._stat(result, place, items, rows, self.mask))
         return Rows(len(rows), 0), rows
 
-    def tell_root(self, result: Result, items: Items, output: Handover) -> int:
+    def report_root(self, result: TaskResult, items: Items, output: OutputBuffer) -> int:
         """Report a PATH of the command line, which has been statted; return 1 if it is reported, else 0.
 
         Filters do not exclude it, unless it is a directory and they select files only.
         """
-        return 0 if self.wish.least_depth > 0 else self._tell_seen(result, items, output)
+        return 0 if self.request.least_depth > 0 else self._report_statted(result, items, output)
 
-    def tell_all(self, result: Result, items: Items, output: Handover) -> None:
+    def report_listed_items(self, result: TaskResult, items: Items, output: OutputBuffer) -> None:
         """Report items of a list about which everything that is needed is known."""
-        number = self._tell_seen(result, items, output)
+        number = self._report_statted(result, items, output)
         result.count(counts.FOUND, len(items))
         result.count(counts.SKIPPED, len(items) - number)
 
-    def is_told(self, place: Place) -> bool:
+    def is_directory_reported(self, place: Place) -> bool:
         """Return True if this directory itself is reported. It is tested again, by its current status; if it cannot be
         statted any more, True.
         """
         parent, _, name = place.path.rpartition(b"/")
         root, names = self._rank.job.roots[place.root], [name]
-        directory, above = HERE, b""
+        directory, above = WORKING_DIRECTORY, b""
         try:
             if place.path:
-                directory, above = self._rank.sources[place.root].open(parent), self.above(place._replace(path=parent))
+                directory, above = (
+                    self._rank.sources[place.root].open(parent),
+                    self.path_prefix(place._replace(path=parent)),
+                )
                 status = os.stat(name, dir_fd=directory, follow_symlinks=False)
             else:
                 names, status = [root.source_shown], os.lstat(root.source_shown)
         except (OSError, Problem):
             return True
-        items = Items(directory, above, names, bytes((DIRECTORY,)), Rows.of([status], self.mask))
-        return depth_in(place) > self.wish.least_depth and bool(self._chosen_seen(items))
+        items = Items(directory, above, names, bytes((DIRECTORY,)), Rows.from_statuses([status], self.mask))
+        return depth_of_contents(place) > self.request.least_depth and bool(self._matching_rows(items))
 
-    def _chosen_seen(self, items: Items) -> Sequence[int]:
+    def _matching_rows(self, items: Items) -> Sequence[int]:
         """Return the rows of statted items that are reported."""
-        chosen = self._dear(items, self._cheap(items, range(len(items))))
-        return self._told(items, sorted(items.printed) if self.wish.prints else chosen)
+        chosen = self._expensive(items, self._cheap(items, range(len(items))))
+        return self._reported_rows(items, sorted(items.printed) if self.request.prints else chosen)
 
-    def _tell_seen(self, result: Result, items: Items, output: Handover) -> int:
+    def _report_statted(self, result: TaskResult, items: Items, output: OutputBuffer) -> int:
         """Report statted items that fulfil the expression; return how many these are."""
-        chosen = self._chosen_seen(items)
+        chosen = self._matching_rows(items)
         if not chosen:
             return 0
         reported = items if len(chosen) == len(items) else items.chosen(chosen)
-        self.emit(reported, 0, output)
-        return self._count(result, reported)
+        self.write_items(reported, 0, output)
+        return self._count_items(result, reported)
 
-    def path_of(self, place: Place) -> bytes:
+    def reported_path(self, place: Place) -> bytes:
         """Return the path of a directory as it is reported."""
         top = self._rank.job.roots[place.root].source_shown
-        return self.above(place)[:-1] if place.path else top
+        return self.path_prefix(place)[:-1] if place.path else top
 
-    def emit(self, reported: Items, depth: int, output: Handover) -> None:
+    def write_items(self, reported: Items, depth: int, output: OutputBuffer) -> None:
         """Write these items in all forms that were requested, and add them to the sums."""
         if self.summing is not None:
             self.summing.sums.add(reported, depth)
-        if self.wish.columns:
+        if self.request.columns:
             output.add(reported)
         else:
             for number, form in enumerate(self._forms):
                 output.write(number, form(reported))
 
-    def _count(self, result: Result, reported: Items) -> int:
+    def _count_items(self, result: TaskResult, reported: Items) -> int:
         """Count the reported items and return their number; an item reported twice (``-print -print``) counts once."""
-        number = len(reported) if not self.wish.prints else len(set(reported.names))
+        number = len(reported) if not self.request.prints else len(set(reported.names))
         kinds = (
             reported.kinds
             if number == len(reported)
@@ -375,7 +392,7 @@ class Finder:
         return number
 
 
-def count_kinds(result: Result, kinds: bytes) -> None:
+def count_kinds(result: TaskResult, kinds: bytes) -> None:
     """Count reported items of these types."""
     remaining = len(kinds)
     for kind, counter in _COUNTERS.items():
@@ -387,10 +404,10 @@ def count_kinds(result: Result, kinds: bytes) -> None:
         result.count(counts.SPECIAL, remaining)
 
 
-def depth_in(place: Place) -> int:
+def depth_of_contents(place: Place) -> int:
     """Return the depth of the items in this directory; a PATH of the command line has depth 0."""
     return place.path.count(b"/") + 2 if place.path else 1
 
 
-def kind_of(mode: int) -> int:
-    return KINDS.get(mode & 0o170000, UNKNOWN)
+def type_letter(mode: int) -> int:
+    return TYPE_LETTERS.get(mode & 0o170000, UNKNOWN)

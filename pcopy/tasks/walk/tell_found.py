@@ -8,93 +8,93 @@ from collections.abc import Sequence
 from typing import Protocol, cast
 
 from pcopy.fsio.kernel.columns import Rows
-from pcopy.tasks.base.kind import Again
+from pcopy.tasks.base.kind import RecreatedNote
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.result import Result
-from pcopy.tasks.base.unheard import Unheard, acknowledge
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.unheard import SendWindow, acknowledge
 from pcopy.walk.matching import Items
 
-MOST_UNHEARD = 64 << 20
+MAX_UNACKNOWLEDGED_BYTES = 64 << 20
 """Bytes of all ranks together that may be on their way to rank 0, not yet acknowledged."""
 
-LEAST_SHARE = 1 << 20
+MIN_RANK_SHARE = 1 << 20
 """The least share of these bytes for one rank, if there are very many ranks."""
 
-MOST_TOLD = 1 << 20
+MAX_TASK_OUTPUT = 1 << 20
 """Bytes of output from which on a task ends and leaves the remaining work to other tasks."""
 
-Packed = tuple[bytes, bytes, bytes, int, bytes]
+PackedItems = tuple[bytes, bytes, bytes, int, bytes]
 """Packed items: the common beginning of their paths, names (separated by NUL), types, mask of the
 columns, and columns.
 """
 
 
-class Hearer(Protocol):
+class ResultSink(Protocol):
     """The methods of rank 0's sink that receive what is found."""
 
-    def written(self, parts: Sequence[bytes]) -> str:
+    def write(self, parts: Sequence[bytes]) -> str:
         """Write some bytes for each requested form. Return why the job has to stop, or an empty string."""
 
-    def listed(self, items: Items) -> str:
+    def write_items(self, items: Items) -> str:
         """As ``written``, for items with their columns."""
 
-    def spoiled(self, why: str) -> None:
+    def mark_incomplete(self, why: str) -> None:
         """Record that the output is incomplete for the reason ``why``, so that no list is created."""
 
-    def summed(self, words: bytes, layouts: bytes) -> None:
+    def add_sums(self, words: bytes, layouts: bytes) -> None:
         """Add the packed sums of one rank, and its sums of layouts."""
 
 
-def pack(items: Items) -> Packed:
+def pack(items: Items) -> PackedItems:
     """Return the items in a packed form, for a message."""
     rows = items.rows
     columns = (0, b"") if rows is None else (rows.mask, rows.packed())
     return items.above, b"\0".join(items.names), items.kinds, *columns
 
 
-def unpacked(packed: Packed) -> Items:
+def unpack(packed: PackedItems) -> Items:
     """Return the items of a packed form."""
     above, names, kinds, mask, columns = packed
     rows = Rows.unpacked(columns, len(kinds), mask) if mask else None
     return Items(-1, above, names.split(b"\0"), kinds, rows)
 
 
-class TellFound(Again, code=103, doing="reporting found items"):
+class FoundItemsNote(RecreatedNote, code=103, doing="reporting found items"):
     """A note for rank 0 with the items that the rank ``teller`` has found: ``parts`` of bytes, one for each form, or
     ``packed`` items.
     """
 
-    teller: int
+    sender: int
     parts: tuple[bytes, ...]
-    packed: tuple[Packed, ...] = ()
+    packed: tuple[PackedItems, ...] = ()
 
-    def run(self, rank: Rank, result: Result) -> None:
+    def run(self, rank: Rank, result: TaskResult) -> None:
         size = sum(map(len, self.parts)) + sum(map(_size, self.packed))
-        _hear(rank, self.parts, self.packed)
-        acknowledge(rank, result, self.teller, size, UnheardBytes, FoundHeard)
+        _write_to_sink(rank, self.parts, self.packed)
+        acknowledge(rank, result, self.sender, size, UnacknowledgedBytes, FoundItemsAcknowledged)
 
 
-class FoundHeard(Again, code=104, doing="continuing the walk"):
+class FoundItemsAcknowledged(RecreatedNote, code=104, doing="continuing the walk"):
     """A note that acknowledges ``number`` bytes: rank 0 has processed them."""
 
     number: int
 
-    def run(self, rank: Rank, result: Result) -> None:
-        rank.own(UnheardBytes).amount -= self.number
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        rank.instance(UnacknowledgedBytes).unacknowledged -= self.number
 
 
-class UnheardBytes(Unheard):
+class UnacknowledgedBytes(SendWindow):
     """The bytes of this rank that rank 0 has not acknowledged yet."""
 
-    most, least = MOST_UNHEARD, LEAST_SHARE
+    total_limit, min_share = MAX_UNACKNOWLEDGED_BYTES, MIN_RANK_SHARE
 
 
-class Handover:
+class OutputBuffer:
     """Collects the output of one task and passes it to rank 0."""
 
     def __init__(self, forms: int) -> None:
         self._parts: list[list[bytes]] = [[] for _ in range(forms)]
-        self._items: list[Packed] = []
+        self._items: list[PackedItems] = []
         self.size = 0
 
     def write(self, form: int, part: bytes) -> None:
@@ -108,27 +108,27 @@ class Handover:
         self._items.append(packed)
         self.size += _size(packed)
 
-    def tell(self, rank: Rank, result: Result) -> None:
+    def flush(self, rank: Rank, result: TaskResult) -> None:
         """Write the output on rank 0, or send it there."""
         if not self.size:
             return
         parts = tuple(b"".join(each) for each in self._parts)
         if rank.number == 0:
-            _hear(rank, parts, self._items)
+            _write_to_sink(rank, parts, self._items)
             return
-        rank.own(UnheardBytes).amount += self.size
-        result.spawn(TellFound(rank.number, parts, tuple(self._items)), owner=0)
+        rank.instance(UnacknowledgedBytes).unacknowledged += self.size
+        result.spawn(FoundItemsNote(rank.number, parts, tuple(self._items)), owner=0)
 
 
-def _size(packed: Packed) -> int:
+def _size(packed: PackedItems) -> int:
     return len(packed[1]) + len(packed[2]) + len(packed[4])
 
 
-def _hear(rank: Rank, parts: Sequence[bytes], items: Sequence[Packed]) -> None:
+def _write_to_sink(rank: Rank, parts: Sequence[bytes], items: Sequence[PackedItems]) -> None:
     """Pass output to rank 0's sink; stop the job if it cannot be written."""
-    hearer = cast(Hearer, rank.sink)
-    trouble = hearer.written(parts) if any(parts) else ""
+    hearer = cast(ResultSink, rank.sink)
+    trouble = hearer.write(parts) if any(parts) else ""
     for each in items:
-        trouble = hearer.listed(unpacked(each))
+        trouble = hearer.write_items(unpack(each))
     if trouble:
         rank.stop(trouble)

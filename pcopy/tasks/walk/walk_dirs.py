@@ -17,66 +17,72 @@ from array import array
 from collections.abc import Sequence
 from functools import partial
 
-from pcopy.engine.ticket import Stepwise
+from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.batches import Listed
-from pcopy.fsio.kernel.columns import Code, Rows, pack_names, unpack_names
-from pcopy.fsio.kernel.directory_batches import Look, Paths, Within
+from pcopy.fsio.kernel.batches import ListResult
+from pcopy.fsio.kernel.columns import RowCode, Rows, pack_names, unpack_names
+from pcopy.fsio.kernel.directory_batches import DirectoryContents, ListDirectories, ListPaths
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import mount_codes
-from pcopy.tasks.base.kind import Divisible, Kind, Steps
+from pcopy.tasks.base.kind import DivisibleTask, Steps, TaskKind
 from pcopy.tasks.base.rank import CALL_COST, Rank
-from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.siblings import ToEnter
-from pcopy.tasks.base.values import NOWHERE, Place, unpack_numbers
-from pcopy.tasks.walk.finder import HERE, Finder, depth_in, kind_of
-from pcopy.tasks.walk.tell_found import MOST_TOLD, Handover
-from pcopy.walk.listing import NAMES_AT_ONCE, NamesSpool, begin_list, spread, unpack_listed
+from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.base.siblings import DirectoriesToEnter
+from pcopy.tasks.base.values import NO_DIRECTORY, Place, unpack_numbers
+from pcopy.tasks.walk.finder import WORKING_DIRECTORY, Finder, depth_of_contents, type_letter
+from pcopy.tasks.walk.tell_found import MAX_TASK_OUTPUT, OutputBuffer
+from pcopy.walk.listing import NAMES_PER_BATCH, NameQueue, list_directory, spool_names, unpack_listed
 from pcopy.walk.matching import DIRECTORY, UNKNOWN, Items
 
-MOST_PATHS = 1000
+MAX_BATCH_PATHS = 1000
 """Maximum number of names of a directory that is processed in a batch with others, where only paths are reported."""
 
 
-class WalkRoot(Kind, code=100, doing="walking", is_note=False):
+class WalkRoot(TaskKind, code=100, doing="walking", is_note=False):
     """Stats the PATH that is the root ``number``, and walks it. Rank 0 runs it, since it has the user's working
     directory.
     """
 
     number: int
 
-    def about(self) -> tuple[Place, bytes]:
-        return Place(self.number, b"", NOWHERE, NOWHERE, False, False), b""
+    def subject(self) -> tuple[Place, bytes]:
+        return Place(self.number, b"", NO_DIRECTORY, NO_DIRECTORY, False, False), b""
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Stat the PATH, report it if the expression matches, and walk it if it is a directory."""
-        root, finder = rank.job.roots[self.number], rank.own(Finder)
+        root, finder = rank.job.roots[self.number], rank.instance(Finder)
         place = Place(
-            self.number, b"", Identity(mount_codes(rank.job.roots)[self.number][0], root.source_id[1]), NOWHERE, False,
+            self.number, b"", Identity(mount_codes(rank.job.roots)[self.number][0], root.source_id[1]), NO_DIRECTORY, False,
             False,
         )  # fmt: skip
-        output = finder.telling
+        output = finder.new_output
         result.count(counts.FOUND)
         try:
             status = os.lstat(root.source_shown)
         except OSError as error:
-            result.fail(place, root.item, Problem.of("stat", error), retry=Tried.NEVER)
+            result.fail(place, root.item, Problem.from_error("stat", error), retry=RetryMode.NEVER)
             return
         is_directory = stat.S_ISDIR(status.st_mode) and not root.item
-        items = Items(HERE, b"", [root.source_shown], bytes((kind_of(status.st_mode),)), Rows.of([status], finder.mask))
-        number = finder.tell_root(result, items, output)
+        items = Items(
+            WORKING_DIRECTORY,
+            b"",
+            [root.source_shown],
+            bytes((type_letter(status.st_mode),)),
+            Rows.from_statuses([status], finder.mask),
+        )
+        number = finder.report_root(result, items, output)
         result.count(counts.SKIPPED, 1 - number)
         if number and root.item and finder.summing is not None:
-            yield from finder.summing.look_at_layout(result, place, root.item, items)
-        walk = _Walk(rank, result, output)
-        if is_directory and finder.enters(0) and not items.pruned:
+            yield from finder.summing.add_layout_of_root(result, place, root.item, items)
+        walk = _DirectoryWalk(rank, result, output)
+        if is_directory and finder.enters_depth(0) and not items.pruned:
             result.count(counts.UNSCANNED)
-            yield from walk.scan(place)
-        yield from walk.go_on()
+            yield from walk.list_directory(place)
+        yield from walk.enter_while_others_work()
 
 
-class WalkDirs(Divisible, code=101, doing="walking", is_note=False):
+class WalkDirs(DivisibleTask, code=101, doing="walking", is_note=False):
     """Walks the directories ``names`` of ``place`` with everything below them; ``inodes`` are their inode numbers (8
     bytes each).
     """
@@ -84,82 +90,87 @@ class WalkDirs(Divisible, code=101, doing="walking", is_note=False):
     inodes: bytes
 
     columns = ("inodes",)
-    least_items = 2
+    min_items_per_portion = 2
 
-    def run(self, rank: Rank, result: Result) -> Steps:
-        walk = _Walk(rank, result, rank.own(Finder).telling)
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        walk = _DirectoryWalk(rank, result, rank.instance(Finder).new_output)
         walk.add(self.place, unpack_names(self.names), unpack_numbers(self.inodes))
-        yield from walk.go_on()
+        yield from walk.enter_while_others_work()
 
 
-class WalkNames(Divisible, code=102, doing="walking", is_note=False):
+class WalkNames(DivisibleTask, code=102, doing="walking", is_note=False):
     """Tests some names of a large directory, with types and inode numbers from its listing."""
 
     kinds: bytes
     inodes: bytes
 
     columns = ("kinds", "inodes")
-    operation_count = 1
-    least_items = 64
+    operations_per_item = 1
+    min_items_per_portion = 64
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Test the names, and enter the directories among them."""
-        walk = _Walk(rank, result, rank.own(Finder).telling)
+        walk = _DirectoryWalk(rank, result, rank.instance(Finder).new_output)
         try:
             directory = rank.open_source(self.place)
         except Problem as problem:
             names = unpack_names(self.names)
             result.count(counts.FOUND, len(names))
             for name in names:
-                result.fail(self.place, name, problem, retry=Tried.NEVER)
+                result.fail(self.place, name, problem, retry=RetryMode.NEVER)
             return
-        yield from walk.look(self.place, directory, self.names, self.kinds, unpack_numbers(self.inodes))
-        yield from walk.go_on()
+        yield from walk.test_names(self.place, directory, self.names, self.kinds, unpack_numbers(self.inodes))
+        yield from walk.enter_while_others_work()
 
 
-class _Walk(ToEnter):
+class _DirectoryWalk(DirectoriesToEnter):
     """The walk of one task through directories, until it leaves the remaining ones to new tasks."""
 
-    def __init__(self, rank: Rank, result: Result, telling: Handover) -> None:
+    def __init__(self, rank: Rank, result: TaskResult, telling: OutputBuffer) -> None:
         super().__init__(rank, result)
-        self._telling = telling
-        self._finder = rank.own(Finder)
+        self._output = telling
+        self._finder = rank.instance(Finder)
 
-    def go_on(self) -> Steps:
+    def enter_while_others_work(self) -> Steps:
         """Process the remaining directories, then pass the output to rank 0."""
-        yield from super().go_on()
-        self._telling.tell(self._rank, self._result)
+        yield from super().enter_while_others_work()
+        self._output.flush(self._rank, self._result)
 
-    def _is_ours(self) -> bool:
+    def _should_enter_more(self) -> bool:
         """Return True if this task should enter another directory itself."""
-        return self._telling.size < MOST_TOLD and super()._is_ours()
+        return self._output.size < MAX_TASK_OUTPUT and super()._should_enter_more()
 
-    def _are_plain(self, parent: Place) -> bool:
+    def _can_enter_several(self, parent: Place) -> bool:
         """Return True if the backend may list several sub-directories of ``parent`` in one call.
 
         Not if the backend has threads and items must be statted: then each item may be processed by another thread.
         """
         rank, finder = self._rank, self._finder
         kernel = rank.kernel
-        if not kernel.enters or rank.throttle.is_on or finder.opens_items or rank.options.dereference:
+        if (
+            not kernel.has_directory_batches
+            or rank.throttle.is_on
+            or finder.opens_directories
+            or rank.options.dereference
+        ):
             return False
-        return (kernel.works_here or not finder.mask) and not rank.sources[parent.root].mounted.any
+        return (kernel.runs_in_poll or not finder.mask) and not rank.sources[parent.root].expected_mounts.has_any
 
-    def _enter_all(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
+    def _enter_several(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
         """List some sibling directories in one batch; those that the backend cannot process are done one by one."""
-        if self._finder.tells_all(depth_in(parent) + 1):
-            yield from self._tell_paths(parent, names, inodes)
+        if self._finder.reports_all_paths(depth_of_contents(parent) + 1):
+            yield from self._report_paths(parent, names, inodes)
             return
-        found = yield from self._look_into(parent, names, inodes)
+        found = yield from self._list_in_batch(parent, names, inodes)
         for name, inode, within in zip(names, inodes, found, strict=True):
             if within is None:
                 yield from self._enter(parent, name, inode)
             else:
                 self._result.count(counts.UNSCANNED, -1)
-                yield from self._tell(_below(parent, name, inode), within)
+                yield from self._process_listed(_subdirectory(parent, name, inode), within)
 
-    def _tell_paths(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
-        """As ``_enter_all``, where only paths are reported, of all items."""
+    def _report_paths(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
+        """As ``_enter_several``, where only paths are reported, of all items."""
         rank, result, finder = self._rank, self._result, self._finder
         try:
             directory, device = rank.open_source(parent), rank.source_device(parent) or 0
@@ -167,24 +178,26 @@ class _Walk(ToEnter):
             for name, inode in zip(names, inodes, strict=True):
                 yield from self._enter(parent, name, inode)
             return
-        batch = Paths(directory, pack_names(names), array("Q", inodes), device, MOST_PATHS, finder.above(parent))
-        written = yield from rank.done(batch)
-        finder.tell_paths(result, written.text, written.sums, self._telling)
-        enters = finder.enters(depth_in(parent) + 1)
+        batch = ListPaths(
+            directory, pack_names(names), array("Q", inodes), device, MAX_BATCH_PATHS, finder.path_prefix(parent)
+        )
+        written = yield from rank.execute(batch)
+        finder.report_written_paths(result, written.packed_paths, written.counts, self._output)
+        enters = finder.enters_depth(depth_of_contents(parent) + 1)
         for row, code in enumerate(written.verdicts.codes):
-            if code != Code.DONE:
+            if code != RowCode.DONE:
                 yield from self._enter(parent, names[row], inodes[row])
                 continue
             result.count(counts.UNSCANNED, -1)
-            remaining = written.left.get(row)
+            remaining = written.remaining.get(row)
             if remaining is not None and enters:
                 inside = unpack_names(remaining.names)
                 result.count(counts.UNSCANNED, len(inside))
-                self.add(_below(parent, names[row], inodes[row]), inside, remaining.inodes)
+                self.add(_subdirectory(parent, names[row], inodes[row]), inside, remaining.inodes)
 
-    def _look_into(
+    def _list_in_batch(
         self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]
-    ) -> Stepwise[Sequence[Within | None]]:
+    ) -> TicketGenerator[Sequence[DirectoryContents | None]]:
         """Let the backend list these directories; return what each contains, or None for one that must be done by
         itself.
         """
@@ -193,33 +206,33 @@ class _Walk(ToEnter):
             directory, device = rank.open_source(parent), rank.source_device(parent) or 0
         except Problem:  # ``_enter`` reports it for each directory
             return [None] * len(names)
-        seen = self._finder.seen_at_once(parent, names)
-        batch = Look(directory, pack_names(names), array("Q", inodes), device, NAMES_AT_ONCE - 1, *seen)
-        looked = yield from rank.done(batch)
-        return [looked.found.get(row) for row in range(len(names))]
+        seen = self._finder.batch_request(parent, names)
+        batch = ListDirectories(directory, pack_names(names), array("Q", inodes), device, NAMES_PER_BATCH - 1, *seen)
+        looked = yield from rank.execute(batch)
+        return [looked.contents.get(row) for row in range(len(names))]
 
-    def _tell_all(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
+    def _report_all(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
         """Report the paths of all items of a directory."""
-        self._finder.tell_all_in(self._result, place, packed, kinds, self._telling)
-        self._go_into_all(place, packed, kinds, inodes)
+        self._finder.report_all_paths(self._result, place, packed, kinds, self._output)
+        self._add_all_directories(place, packed, kinds, inodes)
 
-    def _go_into_all(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
+    def _add_all_directories(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
         """Add all directories among these names to those to be entered, unless they are too deep."""
-        if DIRECTORY in kinds and self._finder.enters(depth_in(place)):
-            self._go_into(place, packed, inodes, [row for row, kind in enumerate(kinds) if kind == DIRECTORY])
+        if DIRECTORY in kinds and self._finder.enters_depth(depth_of_contents(place)):
+            self._add_directories(place, packed, inodes, [row for row, kind in enumerate(kinds) if kind == DIRECTORY])
 
-    def _tell(self, place: Place, within: Within) -> Steps:
+    def _process_listed(self, place: Place, within: DirectoryContents) -> Steps:
         """Process what the backend has returned for a directory."""
-        if within.summed:
-            self._finder.sum_all(self._result, place, within.kinds, within.summed)
-            self._go_into_all(place, within.names, within.kinds, within.inodes)
+        if within.totals:
+            self._finder.add_summed_directory(self._result, place, within.kinds, within.totals)
+            self._add_all_directories(place, within.names, within.kinds, within.inodes)
         elif within.names:
             try:
-                yield from self.look(place, -1, within.names, within.kinds, within.inodes, within.rows)
+                yield from self.test_names(place, -1, within.names, within.kinds, within.inodes, within.rows)
             except Problem as problem:
-                self._unread(place, problem)
+                self._report_unlisted(place, problem)
                 return
-        self._finder.listed(place, len(within.kinds))
+        self._finder.record_listing(place, len(within.kinds))
 
     def _enter(self, parent: Place, name: bytes, inode: int) -> Steps:
         """Enter one directory that was found as ``name`` with this inode number."""
@@ -227,57 +240,61 @@ class _Walk(ToEnter):
         path = parent.path + b"/" + name if parent.path else name
         sources, below = rank.sources[parent.root], parent
         try:
-            identity = sources.listed_identity(path, inode, parent.source_id.mount)
-            below = Place(parent.root, path, identity, NOWHERE, False, False)
+            identity = sources.listed_identity(path, inode, parent.source_id.mount_code)
+            below = Place(parent.root, path, identity, NO_DIRECTORY, False, False)
         except Problem as problem:
             self._result.count(counts.UNSCANNED, -1)
             if problem.errno != errno.ENOENT:
-                self._unread(parent._replace(path=path), problem)
-            elif (replaced := self._replaced(parent)) is not None:
-                self._unread(parent, replaced)
+                self._report_unlisted(parent._replace(path=path), problem)
+            elif (replaced := self._problem_of_replaced(parent)) is not None:
+                self._report_unlisted(parent, replaced)
             return
-        if self._finder.wish.same_device and identity.mount != parent.source_id.mount:
+        if self._finder.request.same_device and identity.mount_code != parent.source_id.mount_code:
             self._result.count(counts.UNSCANNED, -1)
             return
-        yield from self.scan(below)
+        yield from self.list_directory(below)
 
-    def scan(self, place: Place) -> Steps:
+    def list_directory(self, place: Place) -> Steps:
         """List a directory and process its items; one that cannot be read has failed."""
         rank, result = self._rank, self._result
         self._has_begun = True
         result.count(counts.UNSCANNED, -1)
         try:
-            yield from rank.throttle.spend(operations=2)
+            yield from rank.throttle.charge_and_wait(operations=2)
             directory = rank.open_source(place)
-            listing = yield from begin_list(rank.kernel, directory, detailed=True)
-            if listing.is_large:
-                spool = NamesSpool(rank.open_spool)
+            listing = yield from list_directory(rank.kernel, directory, detailed=True)
+            if listing.may_have_more:
+                spool = NameQueue(rank.open_spool)
                 try:
-                    number = yield from spread(listing, spool, partial(self._is_told, place))
+                    number = yield from spool_names(listing, spool, partial(self._report_if_paths_only, place))
                 finally:
                     tasks = (WalkNames(place, *unpack_listed(each)) for each in spool)
-                    result.spawn_each(tasks, NAMES_AT_ONCE * CALL_COST, expands=True)
+                    result.spawn_each(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
             else:
                 number, listed = listing.number, listing.listed
                 if number:
-                    yield from self.look(place, directory, listed.names, listed.kinds, listed.inodes)
+                    yield from self.test_names(place, directory, listed.names, listed.kinds, listed.inodes)
         except Problem as problem:
-            self._unread(place, problem)
+            self._report_unlisted(place, problem)
             return
-        self._finder.listed(place, number)
+        self._finder.record_listing(place, number)
 
-    def _is_told(self, place: Place, listed: Listed) -> bool:
+    def _report_if_paths_only(self, place: Place, listed: ListResult) -> bool:
         """Report some names of a large directory here, if only paths are reported and this task has not reported too
         much yet.
 
         Return True if they were reported.
         """
-        if self._telling.size >= MOST_TOLD or not self._finder.tells_all(depth_in(place)) or UNKNOWN in listed.kinds:
+        if (
+            self._output.size >= MAX_TASK_OUTPUT
+            or not self._finder.reports_all_paths(depth_of_contents(place))
+            or UNKNOWN in listed.kinds
+        ):
             return False
-        self._tell_all(place, listed.names, listed.kinds, listed.inodes)
+        self._report_all(place, listed.names, listed.kinds, listed.inodes)
         return True
 
-    def look(
+    def test_names(
         self,
         place: Place,
         directory: int,
@@ -289,32 +306,32 @@ class _Walk(ToEnter):
         """Test and report names of a directory; arguments as for ``Finder.look``."""
         self._has_begun = True
         if self._rank.throttle.is_on:
-            yield from self._rank.throttle.spend(operations=len(kinds))
-        if self._finder.tells_all(depth_in(place)) and UNKNOWN not in kinds:
-            self._tell_all(place, packed, kinds, inodes)
+            yield from self._rank.throttle.charge_and_wait(operations=len(kinds))
+        if self._finder.reports_all_paths(depth_of_contents(place)) and UNKNOWN not in kinds:
+            self._report_all(place, packed, kinds, inodes)
             return
-        rows = yield from self._finder.look(self._result, place, directory, packed, kinds, self._telling, seen)
+        rows = yield from self._finder.test_names(self._result, place, directory, packed, kinds, self._output, seen)
         if rows:
-            self._go_into(place, packed, inodes, rows)
+            self._add_directories(place, packed, inodes, rows)
 
-    def _go_into(self, place: Place, packed: bytes, inodes: Sequence[int], rows: Sequence[int]) -> None:
+    def _add_directories(self, place: Place, packed: bytes, inodes: Sequence[int], rows: Sequence[int]) -> None:
         """Add the directories in these rows to those to be entered."""
         names = packed.split(b"/")
         self._result.count(counts.UNSCANNED, len(rows))
         self.add(place, [names[row] for row in rows], [inodes[row] for row in rows])
 
-    def _unread(self, place: Place, problem: Problem) -> None:
+    def _report_unlisted(self, place: Place, problem: Problem) -> None:
         """Report a directory whose contents cannot be listed. It counted as reported or skipped when it was found, and
         no longer does.
         """
-        self._result.count(counts.DIRECTORIES if self._finder.is_told(place) else counts.SKIPPED, -1)
-        self._result.fail(place, b"", problem, retry=Tried.NEVER)
+        self._result.count(counts.DIRECTORIES if self._finder.is_directory_reported(place) else counts.SKIPPED, -1)
+        self._result.fail(place, b"", problem, retry=RetryMode.NEVER)
 
-    def _task(self, parent: Place, names: bytes, inodes: bytes) -> WalkDirs:
+    def _make_task(self, parent: Place, names: bytes, inodes: bytes) -> WalkDirs:
         return WalkDirs(parent, names, inodes)
 
 
-def _below(parent: Place, name: bytes, inode: int) -> Place:
+def _subdirectory(parent: Place, name: bytes, inode: int) -> Place:
     """Return the ``Place`` of a sub-directory on the same mount."""
     path = parent.path + b"/" + name if parent.path else name
-    return Place(parent.root, path, Identity(parent.source_id.mount, inode), NOWHERE, False, False)
+    return Place(parent.root, path, Identity(parent.source_id.mount_code, inode), NO_DIRECTORY, False, False)

@@ -13,74 +13,83 @@ from itertools import islice
 from stat import S_IFDIR
 from typing import cast
 
-from pcopy.errors import Refused
-from pcopy.fsio.close import let_go
-from pcopy.fsio.kernel.columns import COLUMNS, FIRST, KINDS, LAST, Rows
-from pcopy.fsio.patience import open_patiently
+from pcopy.errors import RequestRefused
+from pcopy.fsio.close import close_ignoring_errors
+from pcopy.fsio.kernel.columns import COLUMNS, EARLIEST_TIME, LATEST_TIME, TYPE_LETTERS, Rows
+from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
-from pcopy.tasks.base.kind import Kind, Steps
+from pcopy.tasks.base.kind import Steps, TaskKind
 from pcopy.tasks.base.rank import CALL_COST, Rank
-from pcopy.tasks.base.result import Result, Tried
-from pcopy.tasks.base.values import NOWHERE, Place
-from pcopy.tasks.walk.finder import Finder, kind_of
-from pcopy.tasks.walk.tell_found import MOST_TOLD, Handover, Hearer
-from pcopy.text import shown
-from pcopy.walk.forms import BLOCK, FIELDS
+from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.tasks.walk.finder import Finder, type_letter
+from pcopy.tasks.walk.tell_found import MAX_TASK_OUTPUT, OutputBuffer, ResultSink
+from pcopy.text import printable_path
+from pcopy.walk.forms import BLOCK_BYTES, FIELD_COLUMNS
 from pcopy.walk.matching import UNKNOWN, Items
-from pcopy.walk.saved_listing import TIMES, Line, Recorded, SavedListing, from_root, without_return
+from pcopy.walk.saved_listing import (
+    TIME_FIELDS,
+    ListedItem,
+    PathListReader,
+    RecordedStatus,
+    absolute_path,
+    strip_carriage_return,
+)
 
-AT_ONCE = 256
+LINES_PER_STEP = 256
 """Number of lines that are processed together."""
 
-LONG = 0.05
+SLICE_SECONDS = 0.05
 """Seconds after which the rest of the list waits for the rank's other tasks."""
 
-_PLACE = Place(0, b"", NOWHERE, NOWHERE, False, False)
+_NO_DIRECTORY = Place(0, b"", NO_DIRECTORY, NO_DIRECTORY, False, False)
 
 
-class WalkPaths(Kind, code=107, doing="examining listed paths", is_note=False):
+class StatListedPaths(TaskKind, code=107, doing="examining listed paths", is_note=False):
     """Stats and reports ``paths`` (separated by NUL), which are relative to ``directory``."""
 
     directory: bytes
     paths: bytes
 
     @property
-    def effort(self) -> int:
+    def estimated_operations(self) -> int:
         return self.paths.count(b"\0") + 1
 
-    def about(self) -> tuple[Place, bytes]:
-        return _PLACE, self.paths.partition(b"\0")[0]
+    def subject(self) -> tuple[Place, bytes]:
+        return _NO_DIRECTORY, self.paths.partition(b"\0")[0]
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Stat the paths and report those that the expression matches."""
-        finder = rank.own(Finder)
+        finder = rank.instance(Finder)
         names: list[bytes] = []
         statuses: list[os.stat_result] = []
         for path in self.paths.split(b"\0"):
             try:
-                statuses.append(os.lstat(from_root(self.directory, path)))
+                statuses.append(os.lstat(absolute_path(self.directory, path)))
                 names.append(path)
             except OSError as error:
                 result.count(counts.FOUND)
-                result.fail(_PLACE, path, Problem.of("stat", error), retry=Tried.NEVER)
+                result.fail(_NO_DIRECTORY, path, Problem.from_error("stat", error), retry=RetryMode.NEVER)
             yield None
         if not names:
             return
-        kinds = bytes(kind_of(status.st_mode) for status in statuses)
-        output = finder.telling
+        kinds = bytes(type_letter(status.st_mode) for status in statuses)
+        output = finder.new_output
         base = -1
-        if finder.opens_items:
-            base = open_patiently(self.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        if finder.opens_directories:
+            base = open_with_retries(self.directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            finder.tell_all(result, Items(base, b"", names, kinds, Rows.of(statuses, finder.mask)), output)
+            finder.report_listed_items(
+                result, Items(base, b"", names, kinds, Rows.from_statuses(statuses, finder.mask)), output
+            )
         finally:
             if base >= 0:
-                let_go(base)
-        output.tell(rank, result)
+                close_ignoring_errors(base)
+        output.flush(rank, result)
 
 
-class WalkListed(Kind, code=108, doing="reading the list", is_note=False):
+class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
     """Reads the list ``file``, whose paths end with a NUL if ``nul``. ``directory`` is the user's working directory.
 
     All paths must lie in the directory ``base``, unless that is empty; relative paths of a plain list start there. A
@@ -89,67 +98,86 @@ class WalkListed(Kind, code=108, doing="reading the list", is_note=False):
     """
 
     file: bytes
-    nul: bool
+    ends_with_nul: bool
     directory: bytes
     base: bytes
 
-    def about(self) -> None:
+    def subject(self) -> None:
         return None
 
-    def run(self, rank: Rank, result: Result) -> Steps:
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Read lines until ``LONG`` seconds have passed, then spawn a task for the rest."""
-        finder, output, deadline = rank.own(Finder), rank.own(Finder).telling, time.monotonic() + LONG
+        finder, output, deadline = (
+            rank.instance(Finder),
+            rank.instance(Finder).new_output,
+            time.monotonic() + SLICE_SECONDS,
+        )
         try:
-            listing, reading = rank.own(_OpenList).of(self)
-            while lines := list(islice(reading, AT_ONCE)):
-                self._take(finder, result, output, listing, lines)
-                if output.size > MOST_TOLD:
-                    output.tell(rank, result)
-                    output = finder.telling
+            listing, reading = rank.instance(_OpenList).opened(self)
+            while lines := list(islice(reading, LINES_PER_STEP)):
+                self._process_lines(finder, result, output, listing, lines)
+                if output.size > MAX_TASK_OUTPUT:
+                    output.flush(rank, result)
+                    output = finder.new_output
                 if rank.stop_reason is not None:
                     break
                 if time.monotonic() > deadline:
                     result.spawn(self, owner=0)
                     break
                 yield None
-        except Refused as refused:
+        except RequestRefused as refused:
             rank.stop(str(refused))
-            cast(Hearer, rank.sink).spoiled(str(refused))
-        output.tell(rank, result)
+            cast(ResultSink, rank.sink).mark_incomplete(str(refused))
+        output.flush(rank, result)
 
-    def _path(self, listing: SavedListing, line: Line, top: bytes) -> bytes:
-        """Return the path as it is reported; raise ``Refused`` if it does not lie in ``base``, whose absolute path is
-        ``top``.
+    def _reported_path(self, listing: PathListReader, line: ListedItem, top: bytes) -> bytes:
+        """Return the path as it is reported; raise ``RequestRefused`` if it does not lie in ``base``, whose absolute
+        path is ``top``.
         """
         path = line.path
-        if listing.directory is None and not self.nul:
-            path = without_return(path, os.path.join(self.directory, self.base))
+        if listing.directory is None and not self.ends_with_nul:
+            path = strip_carriage_return(path, os.path.join(self.directory, self.base))
         if not path:
             return b""
         if listing.directory is None:
             path = os.path.join(self.base, path)
         elif listing.directory != self.directory:
-            path = from_root(listing.directory, path)
+            path = absolute_path(listing.directory, path)
         if self.base:
-            real = from_root(top, line.path) if listing.directory is None else from_root(listing.directory, line.path)
+            real = (
+                absolute_path(top, line.path)
+                if listing.directory is None
+                else absolute_path(listing.directory, line.path)
+            )
             if not (real + b"/").startswith(top + b"/"):
-                raise listing.refused(line.number, f"{shown(line.path)} does not lie in {shown(self.base)}")
+                raise listing.error_at_line(
+                    line.number, f"{printable_path(line.path)} does not lie in {printable_path(self.base)}"
+                )
         return path
 
-    def _take(
-        self, finder: Finder, result: Result, output: Handover, listing: SavedListing, lines: Sequence[Line]
+    def _process_lines(
+        self,
+        finder: Finder,
+        result: TaskResult,
+        output: OutputBuffer,
+        listing: PathListReader,
+        lines: Sequence[ListedItem],
     ) -> None:
         """Report the items of these lines, and spawn a task for those that must be statted."""
         top = os.path.realpath(os.path.join(self.directory, self.base)).rstrip(b"/") if self.base else b""
-        paths = [path for line in lines if (path := self._path(listing, line, top))]
-        known = [line.known for line in lines if line.known is not None]
-        rows = _rows(known, finder.mask) if len(known) == len(paths) and not finder.opens_all else None
-        to_stat = [row for row, each in enumerate(known) if each.type == S_IFDIR] if finder.opens_items else []
+        paths = [path for line in lines if (path := self._reported_path(listing, line, top))]
+        known = [line.recorded for line in lines if line.recorded is not None]
+        rows = (
+            _recorded_rows(known, finder.mask)
+            if len(known) == len(paths) and not finder.needs_more_than_status
+            else None
+        )
+        to_stat = [row for row, each in enumerate(known) if each.type == S_IFDIR] if finder.opens_directories else []
         if rows is None:
             to_stat = [*range(len(paths))]
         if to_stat:
             packed_paths = b"\0".join([paths[row] for row in to_stat])
-            result.spawn(WalkPaths(self.directory, packed_paths), len(to_stat) * CALL_COST)
+            result.spawn(StatListedPaths(self.directory, packed_paths), len(to_stat) * CALL_COST)
         if rows is None or len(to_stat) == len(paths):
             return
         if to_stat:
@@ -157,22 +185,22 @@ class WalkListed(Kind, code=108, doing="reading the list", is_note=False):
             paths, known, rows = (
                 [paths[row] for row in remaining],
                 [known[row] for row in remaining],
-                rows.chosen(remaining),
+                rows.selected(remaining),
             )
-        kinds = bytes(KINDS.get(each.type, UNKNOWN) for each in known)
-        finder.tell_all(result, Items(-1, b"", paths, kinds, rows), output)
+        kinds = bytes(TYPE_LETTERS.get(each.type, UNKNOWN) for each in known)
+        finder.report_listed_items(result, Items(-1, b"", paths, kinds, rows), output)
 
 
 class _OpenList:
     """The list that rank 0 reads, and the position up to which it has been read."""
 
     def __init__(self, rank: Rank) -> None:
-        self._open: tuple[SavedListing, Iterator[Line]] | None = None
+        self._open: tuple[PathListReader, Iterator[ListedItem]] | None = None
 
-    def of(self, task: WalkListed) -> tuple[SavedListing, Iterator[Line]]:
-        """Return the open list of the task and the iterator over its lines; raise ``Refused``."""
+    def opened(self, task: ReadPathList) -> tuple[PathListReader, Iterator[ListedItem]]:
+        """Return the open list of the task and the iterator over its lines; raise ``RequestRefused``."""
         if self._open is None:
-            listing = SavedListing(task.file, "--from", nul=task.nul)
+            listing = PathListReader(task.file, "--from", nul=task.ends_with_nul)
             self._open = listing, iter(listing)
         return self._open
 
@@ -181,29 +209,29 @@ class _OpenList:
             self._open[0].close()
 
 
-def _rows(known: Sequence[Recorded], mask: int) -> Rows | None:
+def _recorded_rows(known: Sequence[RecordedStatus], mask: int) -> Rows | None:
     """Return recorded items as columns; None if a needed value is missing."""
     rows = Rows(0, mask)
-    rows.number = len(known)
-    fields = {column: field for field, (_, column) in FIELDS.items()}
+    rows.row_count = len(known)
+    fields = {column: field for field, (_, column) in FIELD_COLUMNS.items()}
     for name, typecode, bit, _ in COLUMNS:
         if mask & bit:
-            values = list(_values(known, fields[name]))
+            values = list(_recorded_values(known, fields[name]))
             if None in values:
                 return None
-            if fields[name] in TIMES:
-                rows.keep_far(name, cast("list[int]", values))
-                values = [min(max(cast("int", value), FIRST), LAST) for value in values]
+            if fields[name] in TIME_FIELDS:
+                rows.record_out_of_range_times(name, cast("list[int]", values))
+                values = [min(max(cast("int", value), EARLIEST_TIME), LATEST_TIME) for value in values]
             setattr(rows, name, array(typecode, values))
     return rows
 
 
-def _values(known: Sequence[Recorded], field: str) -> Iterator[int | None]:
+def _recorded_values(known: Sequence[RecordedStatus], field: str) -> Iterator[int | None]:
     """Yield one field of all recorded items, in the unit of the columns."""
     for each in known:
         value: int | None = getattr(each, field)
         if value is not None and field == "allocated":
-            value = -(-value // BLOCK)
+            value = -(-value // BLOCK_BYTES)
         elif value is not None and field == "mode":
             value |= each.type
         yield value

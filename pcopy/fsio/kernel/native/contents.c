@@ -93,7 +93,7 @@ static int are_we_in(uint32_t group)
 }
 
 /* Return true if a file whose time is equal to its source's also has the owner and mode that it would get, as far as
- * this process may set them: ``pcopy.fsio.mending.has_metadata``. */
+ * this process may set them: ``pcopy.fsio.mending.has_metadata_of_source``. */
 static int has_metadata(const pk_batch *batch, const pk_columns *rows, uint32_t row, const struct statx *there)
 {
     const pk_tree *tree = batch->tree;

@@ -32,7 +32,7 @@ int pk_open_quietly(int directory, const char *name, int flags, int *keeps_atime
     return opened;
 }
 
-/* Return true for a file whose contents are consumed by reading them, as ``pcopy.fsio.source.CONSUMED``. */
+/* Return true for a file whose contents are consumed by reading them, as ``pcopy.fsio.source.CONSUMED_BY_READING``. */
 static int is_consumed(int directory, const char *name)
 {
     static const char *const names[] = {"kmsg", "trace_pipe", "trace_pipe_raw", "snapshot_raw", "free_buffer"};

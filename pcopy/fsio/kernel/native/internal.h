@@ -19,7 +19,7 @@
 
 #include "kernel.h"
 
-/* ``pcopy.fsio.kernel.columns.Code`` */
+/* ``pcopy.fsio.kernel.columns.RowCode`` */
 enum code { PENDING, DONE, SKIPPED, CARE, ANEW, LACKS, FAILED, UNREAD, CHANGED, CANCELLED };
 
 /* ``pcopy.fsio.kernel.columns.OPERATIONS`` */
@@ -29,13 +29,13 @@ enum operation {
     OP_LINK
 };
 
-/* ``pcopy.fsio.kernel.batches.Plan`` */
+/* ``pcopy.fsio.kernel.batches.CopyPlan`` */
 enum plan { NEW = 1, REPLACE, TEMPORARY, SKIP, REFUSE, CARE_PLAN };
 #define SYNC 0x80
 
 #define SMALL_FILE (4u << 20)
 #define PIECE (256u << 10) /* bytes of one read */
-#define PK_SIDECAR ".pcopy-incomplete-" /* ``pcopy.fsio.half_written.SIDECAR`` */
+#define PK_SIDECAR ".pcopy-incomplete-" /* ``pcopy.fsio.half_written.SIDECAR_PREFIX`` */
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
 #define MOST_LISTED 1024   /* largest number of names of a directory that is processed as a whole */
 #define MOST_NAMES 4096    /* largest size in bytes of the list of extended attribute names that C handles */
@@ -240,7 +240,7 @@ static inline int is_passing(int number)
     return number == EINTR || number == EAGAIN || number == EMFILE || number == ENFILE;
 }
 
-/* Return true if all file systems can store this time (seconds since 1970, ``pcopy.fsio.attributes.has_common_times``).
+/* Return true if all file systems can store this time (seconds since 1970, ``pcopy.fsio.attributes.are_times_portable``).
  * For other times, the stored time has to be compared with the wanted one, which the slow path does. */
 static inline int is_common(time_t seconds)
 {
@@ -297,12 +297,12 @@ static inline int is_cut_to(int64_t source, int64_t present, int64_t step)
     return (__int128)source - (rest < 0 ? rest + step : rest) == present;
 }
 
-/* Resolutions of time stamps, as ``pcopy.fsio.mending._STEPS``: first those of ``pcopy.fsio.existing.TIME_STEPS``, then
+/* Resolutions of time stamps, as ``pcopy.fsio.mending._TIME_RESOLUTIONS``: first those of ``pcopy.fsio.existing.TIME_RESOLUTIONS``, then
  * one that counts only if the ctime is rounded alike. */
 static const int64_t time_steps[] = {100, 1000, 10000000, 1000000000, 2000000000, 1000000};
 enum { MOMENT_STEPS = sizeof time_steps / sizeof *time_steps, EQUAL_STEPS = MOMENT_STEPS - 1 };
 
-/* As ``pcopy.fsio.mending.is_same_moment``. */
+/* As ``pcopy.fsio.mending.is_same_stored_time``. */
 static inline int is_same_moment(int64_t source, int64_t present, int64_t changed, int64_t window)
 {
     if (is_within(source, present, window))

@@ -39,7 +39,7 @@
 #define PK_XATTRS 1024  /* extended attributes or ACLs are compared */
 #define PK_ACLS 2048    /* ACLs are compared */
 #define PK_EXCUSED 4096 /* this process may not change owners, which is not an error */
-#define PK_LATE 8192    /* set the times of copies after closing them: ``pcopy.fsio.close.late_times`` */
+#define PK_LATE 8192    /* set the times of copies after closing them: ``pcopy.fsio.close.is_mtime_set_on_close`` */
 
 /* Properties that PK_COMPARE_WITHIN compares, in the field "flags": the bits of ``pcopy.tasks.compare.properties``. */
 #define PK_OF_SIZE 2
@@ -48,7 +48,7 @@
 #define PK_OF_OWNER 16
 #define PK_OF_CONTENT 128
 
-/* Operation of the rows of PK_TRY, in the field "flags": ``pcopy.fsio.kernel.batches.Call``. */
+/* Operation of the rows of PK_TRY, in the field "flags": ``pcopy.fsio.kernel.batches.TrialOperation``. */
 #define PK_TRY_CREATE 1
 #define PK_TRY_STAT 2
 #define PK_TRY_OPEN 3
