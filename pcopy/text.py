@@ -47,7 +47,10 @@ def one_line_message(text: str) -> str:
     line = printable_text(text)
     if len(line) <= MAX_MESSAGE_LENGTH:
         return line
-    return f"{line[:_KEPT_AT_EACH_END]}... [{len(line) - 2 * _KEPT_AT_EACH_END:,} characters not shown] ...{line[-_KEPT_AT_EACH_END:]}"
+    return (
+        f"{line[:_KEPT_AT_EACH_END]}... [{len(line) - 2 * _KEPT_AT_EACH_END:,} characters not shown] "
+        f"...{line[-_KEPT_AT_EACH_END:]}"
+    )
 
 
 def shell_quoted(word: bytes) -> str:

@@ -158,6 +158,7 @@ def read_first_frame(path: bytes, frame: Frame, name: str) -> tuple[Any, ...]:
         raise damage_error(path, 0, f"no file of the format {name}")
     if value[1] != JOB_FORMAT_VERSION:
         raise RequestRefused(
-            f"{printable_path(path)}: version {value[1]} of {name}; this pcopy reads version {JOB_FORMAT_VERSION}; {OTHER_VERSION_ADVICE}"
+            f"{printable_path(path)}: version {value[1]} of {name}; this pcopy reads version {JOB_FORMAT_VERSION}; "
+            f"{OTHER_VERSION_ADVICE}"
         )
     return value[2:]

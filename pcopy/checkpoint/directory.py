@@ -155,11 +155,13 @@ def check_can_make(path: bytes) -> None:
         ) from None
     if not os.path.isdir(nearest):
         raise RequestRefused(
-            f"{printable_path(nearest)}: not a directory, so {printable_path(path)} cannot be created in it; {CHECKPOINT_ADVICE}"
+            f"{printable_path(nearest)}: not a directory, so {printable_path(path)} cannot be created in it; "
+            f"{CHECKPOINT_ADVICE}"
         )
     if not os.access(nearest, os.W_OK | os.X_OK, effective_ids=True):
         raise RequestRefused(
-            f"{printable_path(path)}: cannot be created: no write permission in {printable_path(nearest)}; {CHECKPOINT_ADVICE}"
+            f"{printable_path(path)}: cannot be created: no write permission in {printable_path(nearest)}; "
+            f"{CHECKPOINT_ADVICE}"
         )
 
 

@@ -128,7 +128,8 @@ def check_only_job_files(path: bytes, descriptor: int) -> None:
     for name in directory_names(descriptor):
         if not is_job_file_name(name):
             raise RequestRefused(
-                f"{printable_path(path)}: holds {printable_path(name)}, which is not a job's; name a new or an empty directory"
+                f"{printable_path(path)}: holds {printable_path(name)}, which is not a job's; name a new or an empty "
+                "directory"
             )
 
 

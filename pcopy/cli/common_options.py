@@ -118,8 +118,13 @@ def add_output_options(
     """
     add = parser.add_argument_group("output").add_argument
     add("-q", "--quiet", action="store_true", help=quiet)
-    add("-v", "--verbose", action="count", default=0,
-        help=f"print more: which backend runs, when each phase begins{verbose_items if has_item_log else ''}")  # fmt: skip
+    add(
+        "-v",
+        "--verbose",
+        action="count",
+        default=0,
+        help=f"print more: which backend runs, when each phase begins{verbose_items if has_item_log else ''}",
+    )
     if has_errors_file:
         add("--errors", metavar="FILE", help="write all failures to FILE, one JSON object a line")
     if has_item_log:
@@ -131,7 +136,8 @@ def add_output_options(
     add("--report", metavar="FILE", action="append", default=[],
         help="write a report to FILE when the job has ended: what was done and how fast; its name ends in .html (a "
         "page) or .json; may be given for both")  # fmt: skip
-    add("--progress", choices=PROGRESS_CHOICES, metavar="HOW", nargs="?", const=PROGRESS_CHOICES[0], default=PROGRESS_CHOICES[0],
+    add("--progress", choices=PROGRESS_CHOICES, metavar="HOW", nargs="?", const=PROGRESS_CHOICES[0],
+    default=PROGRESS_CHOICES[0],
         help="auto (default: a bar on a terminal, lines elsewhere), bar, plain, json, none")  # fmt: skip
     add(
         "--progress-interval",
@@ -214,6 +220,6 @@ def _refuse_invalid_file_name(option: str, file: str | None, directories: bool =
 
 
 def refuse_unused_stripe_table(values: Namespace) -> None:
-    """Raise ``RequestRefused`` if ``--stripe-table`` is given without ``--stripe auto``, which alone reads the table."""
+    """Raise ``RequestRefused`` if ``--stripe-table`` is given without ``--stripe auto``, which would read it."""
     if values.stripe_table and values.stripe != "auto":
         raise RequestRefused("--stripe-table goes with --stripe auto: write that, too")

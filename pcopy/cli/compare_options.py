@@ -35,8 +35,8 @@ def add_compare_options(parser: ArgumentParser) -> None:
     add("--modify-window", metavar="SECONDS", type=argparse_type(parse_non_negative), default=0,
         help="times that differ by at most SECONDS are equal (default 0: equal to the nanosecond)")  # fmt: skip
     add("--output", metavar="CLASS:FILE", action="append", type=argparse_type(_parse_output_list), default=[],
-        help=f"list in FILE the paths of a class: {', '.join(_PATH_CLASSES)}, or {_DIFFER_PREFIX}size and so on; may be given several "
-        "times; classes with the same FILE come into one list")  # fmt: skip
+        help=f"list in FILE the paths of a class: {', '.join(_PATH_CLASSES)}, or {_DIFFER_PREFIX}size and so on; "
+        "may be given several times; classes with the same FILE come into one list")  # fmt: skip
     add("-0", "--null", dest="nul_separated", action="store_true",
         help="paths in FILE end with a NUL: any name can be listed")  # fmt: skip
 
@@ -80,7 +80,8 @@ def _parse_properties(text: str) -> frozenset[str]:
             if os.path.lexists(text):
                 raise ValueError("is a path; what is compared comes first, as in --compare size,mtime A B")
             raise ValueError(
-                f"there is no '{printable_path(os.fsencode(word))}' to compare, only {', '.join((*_PROPERTY_NAMES, _ALL_PROPERTIES))}"
+                f"there is no '{printable_path(os.fsencode(word))}' to compare, only "
+                f"{', '.join((*_PROPERTY_NAMES, _ALL_PROPERTIES))}"
                 f"{_synonym_hint(word) or nearest_hint(word, _PROPERTY_NAMES)}"
             )
     return frozenset(_PROPERTY_NAMES if _ALL_PROPERTIES in words else words)

@@ -95,11 +95,15 @@ def add_common_options(parser: ArgumentParser, program: str) -> None:
 
 def add_attribute_options(parser: ArgumentParser) -> None:
     """Add the options that select the attributes that copies get from their sources."""
-    words = f"LIST: words out of {', '.join(PRESERVABLE_METADATA[:-1])},\n{PRESERVABLE_METADATA[-1]}, {_ALL_ATTRIBUTES}; with commas"
+    words = (
+        f"LIST: words out of {', '.join(PRESERVABLE_METADATA[:-1])},\n{PRESERVABLE_METADATA[-1]}, {_ALL_ATTRIBUTES}; "
+        "with commas"
+    )
     add = parser.add_argument_group("what copies keep", words).add_argument
     add("--preserve", metavar="LIST", action="append", type=argparse_type(partial(_parse_attributes, "preserve")),
         help="keep these attributes only (default: all)")  # fmt: skip
-    add("--no-preserve", dest="preserve", metavar="LIST", action="append", type=argparse_type(partial(_parse_attributes, "no_preserve")),
+    add("--no-preserve", dest="preserve", metavar="LIST", action="append",
+    type=argparse_type(partial(_parse_attributes, "no_preserve")),
         help="keep all attributes but these")  # fmt: skip
     add("--chown", metavar="USER:GROUP", type=argparse_type(parse_owner), default=_DEFAULTS.preserve.chown,
         help="owner and group of all copies, names or numbers; either may be left out")  # fmt: skip

@@ -50,7 +50,10 @@ def run_job_command(arguments: CopyArguments) -> str | None:
 
 
 def _path_of_running_job(word: bytes) -> bytes:
-    """Return the directory of the job ``word``, as ``job_path`` does. Raise ``RequestRefused`` if there is no such job."""
+    """Return the directory of the job ``word``, as ``job_path`` does.
+
+    Raise ``RequestRefused`` if there is no such job.
+    """
     try:
         return job_path(word)
     except RequestRefused as refused:

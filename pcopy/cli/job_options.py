@@ -92,7 +92,8 @@ def add_job_options(parser: ArgumentParser) -> None:
         "--spool), pickle (the same with plain files), lmdb (in a database from the start)")  # fmt: skip
     add("--spool", metavar="DIR", type=argparse_type(_parse_path), default=None,
         help="directory on each host for waiting work that does not fit into memory")  # fmt: skip
-    add("--memory", metavar="SIZE", type=argparse_type(partial(parse_positive_size, what="work needs")), default=defaults.memory,
+    add("--memory", metavar="SIZE", type=argparse_type(partial(parse_positive_size, what="work needs")),
+    default=defaults.memory,
         help="bytes of waiting work that a host holds in memory")  # fmt: skip
 
 

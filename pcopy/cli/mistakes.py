@@ -246,7 +246,9 @@ ADVICE_OF_PTAR = OptionAdvice(
             "MEMBERs are names by default; leave it out"),
         **dict.fromkeys(("-d", "--diff", "--compare"), "unpack it, and compare with pverify A B"),
         **dict.fromkeys(("-W", "--verify"), "write --signature FILE, and check it later with ptar -t --signature"),
-        **dict.fromkeys(("-k", "--keep-old-files", "--skip-old-files", "--keep-newer-files", "--backup"), _ALWAYS_REPLACED),
+        **dict.fromkeys(
+            ("-k", "--keep-old-files", "--skip-old-files", "--keep-newer-files", "--backup"), _ALWAYS_REPLACED
+        ),
         **dict.fromkeys(("--overwrite", "--overwrite-dir", "--unlink-first", "-U"), _REPLACED_BY_DEFAULT),
         "--one-top-level": "make a directory, and write -C DIR",
         "--recursive-unlink": "existing directories keep their contents; use prm first",

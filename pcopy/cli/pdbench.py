@@ -123,7 +123,8 @@ exit status:
             help=f"these only, with a comma between them: {', '.join(TEST_NAMES)} (default: all)")  # fmt: skip
         add("--files", metavar="N", type=argparse_type(parse_positive), default=DEFAULT_FILES,
             help=f"files that each rank makes at most (default {DEFAULT_FILES:,})")  # fmt: skip
-        add("--size", metavar="SIZE", type=argparse_type(lambda text: parse_positive_size(text, "a file holds")), default=DEFAULT_SIZE,
+        add("--size", metavar="SIZE", type=argparse_type(lambda text: parse_positive_size(text, "a file holds")),
+        default=DEFAULT_SIZE,
             help="bytes that each rank writes at most (default 32M)")  # fmt: skip
         add("--blocks", metavar="LIST", type=argparse_type(parse_blocks), default=DEFAULT_BLOCKS,
             help="bytes of one write or read, several with a comma between them (default 64K,1M,8M)")  # fmt: skip
@@ -139,8 +140,13 @@ exit status:
             help=f"make all measurements N times; the median of each counts (default {DEFAULT_REPEATS})")  # fmt: skip
         how = parser.add_argument_group("operation")
         add_ranks_option(how, self.name, "measure; 1, 2, 4 and so on up to N are tried")
-        how.add_argument("--in-flight", metavar="N", type=argparse_type(parse_in_flight), default=None,
-            help=f"operations under way in each rank: 1, 4 and so on up to N (default {DEFAULT_MAX_IN_FLIGHT})")  # fmt: skip
+        how.add_argument(
+            "--in-flight",
+            metavar="N",
+            type=argparse_type(parse_in_flight),
+            default=None,
+            help=f"operations under way in each rank: 1, 4 and so on up to N (default {DEFAULT_MAX_IN_FLIGHT})",
+        )
         add_termination_option(how)
         add_output_options(parser)
         charts = parser.add_argument_group("charts")

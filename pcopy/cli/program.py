@@ -227,7 +227,10 @@ class Program(ABC):
         return arguments if convert is None else convert(arguments)
 
     def parse_words(self, argv: Sequence[bytes | str]) -> ParsedCommandLine:
-        """Parse ``argv`` into options and operands. Raise ``RequestRefused`` for an unknown option or an invalid value."""
+        """Parse ``argv`` into options and operands.
+
+        Raise ``RequestRefused`` for an unknown option or an invalid value.
+        """
         parser = self.parser()
         words = _joined_with_values(list(map(os.fsdecode, argv)), parser)
         end = len(_words_before_double_dash(words))

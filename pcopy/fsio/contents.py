@@ -301,7 +301,10 @@ def generated_pieces(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
             return
         at += len(data)
         if at > MAX_GENERATED_BYTES:
-            text = f"no end within {MAX_GENERATED_BYTES >> 20} MiB, though the kernel generates this file: it is not copied"
+            text = (
+                f"no end within {MAX_GENERATED_BYTES >> 20} MiB, though the kernel generates this file: it is not "
+                "copied"
+            )
             raise Problem("read", 0, on_source=True, text=text)
         yield at - len(data), data
 

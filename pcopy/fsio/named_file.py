@@ -552,7 +552,10 @@ class _PathResolver:
         """
         if status.st_uid not in (0, os.geteuid()) and not self._trust_links:
             link = printable_path(os.path.join(self._directory_path, part))
-            text = f"the symbolic link {link} to {printable_path(target)} belongs to user {status.st_uid} and is not followed"
+            text = (
+                f"the symbolic link {link} to {printable_path(target)} belongs to user {status.st_uid} and is not "
+                "followed"
+            )
             why = "only links of root and of the user who runs the program are followed"
             raise UntrustedFile(errno.EPERM, f"{text}: {why}; name what it leads to, or write --insecure-links")
         self._link_count += 1

@@ -108,7 +108,7 @@ class Throttle:
         self.is_on = is_paused or min(bytes_, operations) != inf
 
     def piece_size(self, size: int) -> int:
-        """Return how many of ``size`` bytes to copy next: a multiple of ``MIN_PIECE_SIZE``, unless it is all of them."""
+        """Return how many of ``size`` bytes to copy next: all, or a multiple of ``MIN_PIECE_SIZE``."""
         if self.bytes.rate == inf:
             return size
         piece = int(self.bytes.rate * PIECE_SECONDS) // MIN_PIECE_SIZE * MIN_PIECE_SIZE

@@ -167,12 +167,14 @@ def _discard_locked(
             report(f"temporary files (.pcopy-{job.file.name}-*) may be left where the destination was: {error}")
         except RequestRefused as refused:
             raise RequestRefused(
-                f"{refused}, so that the job's temporary files go, too; if it will not come back, remove {printable_path(path)}"
+                f"{refused}, so that the job's temporary files go, too; if it will not come back, remove "
+                f"{printable_path(path)}"
             ) from None
         else:
             for target in missing_targets(job.file):
                 report(
-                    f"{printable_path(target)}: missing, or not the directory that the job copied to; if that was moved, "
+                    f"{printable_path(target)}: missing, or not the directory that the job copied to; if that was "
+                    "moved, "
                     f"temporary files (.pcopy-{job.file.name}-*) may be left in it"
                 )
             remove_temporaries(job)

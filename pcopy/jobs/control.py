@@ -40,7 +40,10 @@ _POLL_INTERVAL = 0.1
 
 
 class ControlRequest(NamedTuple):
-    """A request of the user; None leaves a value unchanged. Units are those of ``pcopy.launch.steersman.UserLimits``."""
+    """A request of the user; None leaves a value unchanged.
+
+    Units are those of ``pcopy.launch.steersman.UserLimits``.
+    """
 
     bwlimit: int | None = None
     oplimit: int | None = None
@@ -141,7 +144,8 @@ def _wait_for_progress(
         _refuse_not_running(path)
         time.sleep(_POLL_INTERVAL)
     raise PartlyRefused(
-        f"{printable_path(path)}: the job has not answered for {ANSWER_TIMEOUT:.0f} s: it may be finishing, or its storage "
+        f"{printable_path(path)}: the job has not answered for {ANSWER_TIMEOUT:.0f} s: it may be finishing, or its "
+        "storage "
         "hangs; pcopy --jobs shows the time of its last report"
     )
 

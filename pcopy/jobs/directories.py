@@ -249,7 +249,10 @@ def has_unfinished_job(path: bytes) -> bool:
 
 
 def _contains_unfinished_job(path: bytes, descriptor: int) -> bool:
-    """True if the open directory contains a job that is not over; raise ``RequestRefused`` if its file cannot be read."""
+    """True if the open directory contains a job that is not over.
+
+    Raise ``RequestRefused`` if its file cannot be read.
+    """
     with suppress(NoJob):
         return _read_job_file(path, descriptor).state != OVER
     return False

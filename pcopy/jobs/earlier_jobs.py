@@ -93,7 +93,8 @@ def earlier_jobs(roots: Sequence[Root], options: Options, *, has_default_directo
             and not lock_holders_if_any(listed.path)
         ):
             raise RequestRefused(
-                f"{_unfinished_text(listed)}, and {_incomplete_kept_text(options)}: resume it ({resume_command(listed.path)}), "
+                f"{_unfinished_text(listed)}, and {_incomplete_kept_text(options)}: resume it "
+                f"({resume_command(listed.path)}), "
                 "or write --existing changed"
             )
         if has_default_directory and _is_covered_by(file, roots, options) and not lock_holders_if_any(listed.path):
@@ -207,7 +208,10 @@ def _identity_of(path: bytes) -> tuple[int, int] | None:
 
 def _incomplete_kept_text(options: Options) -> str:
     """Return the part of a message that says why incomplete files would be kept."""
-    return f"what it was writing when it ended early may be cut short, which {KEEP_WITHOUT_READING[options.existing]} would keep"
+    return (
+        f"what it was writing when it ended early may be cut short, which {KEEP_WITHOUT_READING[options.existing]} "
+        "would keep"
+    )
 
 
 def _superseding_notice(found: Sequence[ListedJob]) -> list[str]:
@@ -220,7 +224,8 @@ def _superseding_notice(found: Sequence[ListedJob]) -> list[str]:
     older, they_are = len(found) - 1, "they are" if len(found) > 1 else "it is"
     also = f" (nor have {older} older ones)" if older > 1 else " (nor has an older one)" if older else ""
     return [
-        f"{_unfinished_text(found[0])}{also} with this destination: {resume_command(found[0].path)} would resume it instead; "
+        f"{_unfinished_text(found[0])}{also} with this destination: {resume_command(found[0].path)} would resume it "
+        "instead; "
         f"{they_are} discarded when this one ends with status 0"
     ]
 

@@ -310,7 +310,8 @@ def _refuse_inside_roots(directory: bytes, roots: Sequence[Root]) -> None:
     for tree in (*map(source_path, roots), destination_path(roots)):
         if is_in_tree(real, tree):
             raise RequestRefused(
-                f"{printable_path(directory)}: lies in {printable_path(tree)}, which is copied from or to; name another directory "
+                f"{printable_path(directory)}: lies in {printable_path(tree)}, which is copied from or to; name "
+                "another directory "
                 "for the job, outside of it (--checkpoint DIR)"
             )
 

@@ -51,7 +51,10 @@ def reason_unwritable(directory: bytes) -> str:
     if os.statvfs(directory).f_flag & os.ST_RDONLY:
         return f"{printable_path(directory)} is on a file system that is mounted read-only"
     status = os.stat(directory)
-    return f"{printable_path(directory)} may not be written by you (mode {S_IMODE(status.st_mode):04o}, of user {status.st_uid})"
+    return (
+        f"{printable_path(directory)} may not be written by you (mode {S_IMODE(status.st_mode):04o}, of user "
+        f"{status.st_uid})"
+    )
 
 
 def _similar_path(path: bytes) -> str:
@@ -77,9 +80,9 @@ def reason_starts_elsewhere(path: bytes, directory: bytes) -> str:
     if not (real + b"/").startswith(real_directory.rstrip(b"/") + b"/"):
         return ""
     below = os.path.relpath(real, real_directory)
-    advice = f"write {printable_path(below)}, or a saved listing (pwalk --output LIST.jsonl), which records where its paths start"
     return (
-        f"{printable_path(path)} is not in {printable_path(directory)}, but starts in the working directory: {advice}"
+        f"{printable_path(path)} is not in {printable_path(directory)}, but starts in the working directory: write "
+        f"{printable_path(below)}, or a saved listing (pwalk --output LIST.jsonl), which records where its paths start"
     )
 
 
@@ -162,7 +165,10 @@ def _suggest_for_pattern(path: bytes) -> str:
         return ""
     for existing in _names_in(directory):
         if not existing.startswith(".") and fnmatchcase(existing, os.fsdecode(name)):
-            return f"{printable_path(os.path.join(directory, os.fsencode(existing)))} does: a shell replaces no patterns in quotes"
+            return (
+                f"{printable_path(os.path.join(directory, os.fsencode(existing)))} does: a shell replaces no patterns "
+                "in quotes"
+            )
     return "no name matches this pattern, so the shell has left it as it is"
 
 
@@ -238,5 +244,6 @@ def _shown_text(text: str) -> str:
 
 
 _SUGGESTERS: tuple[Callable[[bytes], str], ...] = (
-    _suggest_for_link, _suggest_for_dash, _suggest_expanded, _suggest_stripped, _suggest_several, _suggest_for_pattern, _suggest_corrected
+    _suggest_for_link, _suggest_for_dash, _suggest_expanded, _suggest_stripped, _suggest_several,
+    _suggest_for_pattern, _suggest_corrected
 )  # fmt: skip

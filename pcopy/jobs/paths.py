@@ -180,7 +180,8 @@ def refuse_in_source(option: str, file: bytes, roots: Sequence[Root], effect: st
     for root in roots:
         if is_in_tree(real, source_path(root)):
             raise RequestRefused(
-                f"{option} {printable_path(file)}: lies in {printable_path(root.source_shown)}, which {effect}; name another"
+                f"{option} {printable_path(file)}: lies in {printable_path(root.source_shown)}, which {effect}; name "
+                "another"
             )
 
 
@@ -354,7 +355,8 @@ def _refuse_colliding(sources: Sequence[_Source], destination: _Destination, no_
 def _collision(first: _Source, second: _Source, target: bytes) -> RequestRefused:
     """Return the error for two sources with the same target."""
     return RequestRefused(
-        f"{printable_path(first.argument)} and {printable_path(second.argument)}: both would go to {printable_path(target)}; "
+        f"{printable_path(first.argument)} and {printable_path(second.argument)}: both would go to "
+        f"{printable_path(target)}; "
         "copy them one after the other, or to different directories"
     )
 
@@ -369,7 +371,8 @@ def _target_for(source: _Source, destination: _Destination, no_target_directory:
             return destination.directory, source.name
         if destination.has_slash or (destination.entry and stat.S_ISLNK(destination.entry.st_mode)):
             raise RequestRefused(
-                f"{given}: a directory, which {printable_path(source.argument)} cannot replace; leave out -T to copy into it"
+                f"{given}: a directory, which {printable_path(source.argument)} cannot replace; leave out -T to copy "
+                "into it"
             )
     elif not source.item and destination.entry is not None:
         raise RequestRefused(

@@ -155,7 +155,8 @@ def check_job_visible(
         if exists and nonce_of(checkpoint.directory) == checkpoint.nonce:
             return
     raise RequestRefused(
-        f"{printable_path(checkpoint.directory)}: not a directory that all hosts share; name a shared one: --checkpoint DIR"
+        f"{printable_path(checkpoint.directory)}: not a directory that all hosts share; name a shared one: "
+        "--checkpoint DIR"
     )
 
 

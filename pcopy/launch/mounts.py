@@ -335,7 +335,8 @@ def _refuse_different(answers: StatesOfRanks, hellos: Sequence[RankDescription])
             is_on_one = here.machine == first.machine
             if mine.is_of_one_machine and theirs.is_of_one_machine and not is_on_one:
                 raise RequestRefused(
-                    f"{printable_path(path)}: lies on a disk or in memory of each host, which is not one file system: {both}"
+                    f"{printable_path(path)}: lies on a disk or in memory of each host, which is not one file system: "
+                    f"{both}"
                 )
             if (
                 bool(mine.error) != bool(theirs.error)

@@ -69,7 +69,8 @@ def load_transport(launch: Launch, words: Sequence[str]) -> ModuleType:
             return mpi
         if mpi.can_switch_library():
             _restart_with_other_library(launch, words)
-        reason = f"mpi4py loads {mpi.library_name()}, which doesn't fit: {_debian_mpich_advice(launch.interface, _ADVICE[launch.interface])}"
+        advice = _debian_mpich_advice(launch.interface, _ADVICE[launch.interface])
+        reason = f"mpi4py loads {mpi.library_name()}, which doesn't fit: {advice}"
     raise RequestRefused(f"{launch.started_text}, but {reason}")
 
 

@@ -271,7 +271,8 @@ class ProgressScreen:
     def _report_write_error(self, file: LinesFile, error: OSError) -> None:
         """Report that a file cannot be written, and close it."""
         self._print_line(
-            f"{self._program}: {printable_path(file.path)}: cannot write the {file.name}: {error.strerror}; it is not complete"
+            f"{self._program}: {printable_path(file.path)}: cannot write the {file.name}: {error.strerror}; it is not "
+            "complete"
         )
         with contextlib.suppress(OSError):  # It may raise the same error again.
             file.close()
@@ -291,7 +292,8 @@ class LinesScreen(ProgressScreen):
             silence_text(silent),
         ]
         self._print_line(
-            f"{self._program}: {format_clock(reading.elapsed)} {self._phase_title(phase)}: {', '.join(filter(None, parts))}"
+            f"{self._program}: {format_clock(reading.elapsed)} {self._phase_title(phase)}: "
+            f"{', '.join(filter(None, parts))}"
         )
 
 

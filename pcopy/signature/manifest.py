@@ -302,7 +302,8 @@ class _EntryVerifier:
         done = self._open.pop()
         if done.hasher.digest() != done.digest:
             raise ValueError(
-                f"the digest of {printable_path(self._directory or ROOT_PATH)} (line {done.line}) does not match its entries: "
+                f"the digest of {printable_path(self._directory or ROOT_PATH)} (line {done.line}) does not match its "
+                "entries: "
                 "the manifest is damaged or truncated"
             )
         self._directory = self._directory[: done.parent_length]

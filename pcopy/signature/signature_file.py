@@ -114,7 +114,7 @@ def open_regular_file(path: AnyPath, buffering: int = -1) -> BinaryIO:
 
 @contextmanager
 def as_refusal(description: str, path: AnyPath) -> Iterator[None]:
-    """Turn an error of the block into ``RequestRefused``, whose message names the file by ``description`` and ``path``."""
+    """Convert an error of the block to ``RequestRefused`` that names the file by ``description`` and ``path``."""
     try:
         yield
     except (OSError, ValueError) as error:

@@ -205,7 +205,8 @@ class ArchiveJob(TarJob):
             if name != given:
                 print_error(
                     "ptar",
-                    f"{printable_path(root.source_shown)}: is called {printable_path(name)} in the archive, as tar does",
+                    f"{printable_path(root.source_shown)}: is called {printable_path(name)} in the archive, as tar "
+                    "does",
                 )
 
     def complete(self, rank: Rank, totals: Totals) -> int:
@@ -386,7 +387,8 @@ def _refuse_existing_item(path: bytes) -> None:
         raise RequestRefused(f"{printable_path(path)}: {replacement_obstacle(path, mode, 'an archive')}")
     if not stat.S_ISREG(mode):
         raise RequestRefused(
-            f"{printable_path(path)}: is no regular file, and ptar writes an archive at many offsets in parallel; use tar"
+            f"{printable_path(path)}: is no regular file, and ptar writes an archive at many offsets in parallel; use "
+            "tar"
         )
 
 

@@ -159,7 +159,8 @@ class _TreeDigest:
         """Add the next item. Raise ``NotATree`` if it is below an item that is not a directory."""
         if self._last_non_directory and path.startswith(self._last_non_directory + b"/"):
             raise NotATree(
-                f"{printable_path(self._last_non_directory)}: is no directory, but a member is below it: {printable_path(path)}"
+                f"{printable_path(self._last_non_directory)}: is no directory, but a member is below it: "
+                f"{printable_path(path)}"
             )
         is_directory = item.kind == items.DIRECTORY
         self._last_non_directory = b"" if is_directory else path

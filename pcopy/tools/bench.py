@@ -187,11 +187,15 @@ class BenchJob(UnrecordedJob):
             return
         needed = self._data_bytes + self._file_count * EMPTY_FILE_BYTES
         if free.bytes < needed:
-            raise RequestRefused(f"{printable_path(root.target_shown)}: {format_size(needed)} are needed at a time, and "
-                          f"{format_size(free.bytes)} are free; choose a smaller --size or fewer --files")  # fmt: skip
+            raise RequestRefused(
+                f"{printable_path(root.target_shown)}: {format_size(needed)} are needed at a time, and "
+                f"{format_size(free.bytes)} are free; choose a smaller --size or fewer --files"
+            )
         if 0 <= free.inodes < self._file_count + 2 * ranks:
-            raise RequestRefused(f"{printable_path(root.target_shown)}: {self._file_count:,} files are needed at a time, and "
-                          f"{free.inodes:,} can be created; choose fewer --files")  # fmt: skip
+            raise RequestRefused(
+                f"{printable_path(root.target_shown)}: {self._file_count:,} files are needed at a time, and "
+                f"{free.inodes:,} can be created; choose fewer --files"
+            )
 
     def print_start(self) -> None:
         if self.output.verbose:
@@ -202,9 +206,12 @@ class BenchJob(UnrecordedJob):
         measured = [step for step in self.steps if step.is_measured]
         seconds = sum(step.microseconds for step in measured) / 1e6
         return (
-            f"{count_with_noun(len(measured), 'measurement', 'measurements')} of up to {format_seconds(self.arguments.seconds)}, "
-            f"{format_seconds(seconds)} together; at a time up to {count_with_noun(self._file_count, 'empty file', 'empty files')} "
-            f"and {format_size(self._data_bytes)} of data, all below {printable_path(self._private_path)}, which is removed at the end"
+            f"{count_with_noun(len(measured), 'measurement', 'measurements')} of up to "
+            f"{format_seconds(self.arguments.seconds)}, "
+            f"{format_seconds(seconds)} together; at a time up to "
+            f"{count_with_noun(self._file_count, 'empty file', 'empty files')} "
+            f"and {format_size(self._data_bytes)} of data, all below {printable_path(self._private_path)}, which is "
+            "removed at the end"
         )
 
     @property
@@ -244,7 +251,9 @@ class BenchJob(UnrecordedJob):
         yield from table_lines(self._results)
         yield from advice_lines(self._results)
         times = "once" if self.arguments.repeats == 1 else f"{self.arguments.repeats} times (medians are shown)"
-        yield f"in {format_seconds(seconds)} with up to {count_with_noun(ranks, 'rank', 'ranks')}, each measured {times}"
+        yield (
+            f"in {format_seconds(seconds)} with up to {count_with_noun(ranks, 'rank', 'ranks')}, each measured {times}"
+        )
 
     def _write_chart(self, status: int) -> int:
         """Write the chart of ``--svg``, if asked for. Return ``status``, or a worse one if the file cannot

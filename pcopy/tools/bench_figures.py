@@ -129,7 +129,10 @@ def advice_lines(results: Sequence[StepResult]) -> Iterator[str]:
         where = " in one directory" if best.step.is_shared else " in directories of their own"
         if best.step.ranks == 1:  # For one rank, both layouts are the same.
             where = ""
-        yield f"{_TEST_VERBS[BenchmarkTest(test)]} is fastest with {_ranks_and_in_flight(best)}{where}: {best.rate:,.0f}/s{_speedup_text(best, smallest)}"
+        yield (
+            f"{_TEST_VERBS[BenchmarkTest(test)]} is fastest with {_ranks_and_in_flight(best)}{where}: "
+            f"{best.rate:,.0f}/s{_speedup_text(best, smallest)}"
+        )
     yield from _bottleneck_line(results)
     overall = best_combination(results)
     if overall is not None:

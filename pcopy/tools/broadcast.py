@@ -229,7 +229,8 @@ def _refuse_equal_names(files: Sequence[bytes]) -> None:
             raise RequestRefused(f"{printable_path(path)}: is named twice")
         if earlier is not None:
             raise RequestRefused(
-                f"{printable_path(earlier)} and {printable_path(path)} would get the same name; send them to two directories"
+                f"{printable_path(earlier)} and {printable_path(path)} would get the same name; send them to two "
+                "directories"
             )
         names[name] = path
 
@@ -243,12 +244,16 @@ def _refuse_link_to_file(given: bytes, target: bytes, status: os.stat_result) ->
     with suppress(OSError):
         if os.path.islink(target) and os.path.samestat(os.stat(target), status):
             raise RequestRefused(
-                f"{printable_path(target)}: is a symbolic link to {printable_path(given)}; remove it, or name another directory"
+                f"{printable_path(target)}: is a symbolic link to {printable_path(given)}; remove it, or name another "
+                "directory"
             )
 
 
 def _checked_target(path: bytes) -> bytes:
-    """Return the absolute path of the target directory. Raise ``RequestRefused`` if it is not a directory on this host."""
+    """Return the absolute path of the target directory.
+
+    Raise ``RequestRefused`` if it is not a directory on this host.
+    """
     try:
         is_directory = stat.S_ISDIR(os.stat(path).st_mode)
     except OSError as error:

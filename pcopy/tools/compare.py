@@ -116,7 +116,8 @@ class CompareJob(VerifyJobBase):
         if self._lists and any(root.item for root in roots):
             item = next(root for root in roots if root.item)
             raise RequestRefused(
-                f"{printable_path(item.source_shown)}: is no directory, and --output lists the contents of directories: "
+                f"{printable_path(item.source_shown)}: is no directory, and --output lists the contents of "
+                "directories: "
                 "leave it out"
             )
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False)

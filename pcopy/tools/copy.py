@@ -269,7 +269,8 @@ class CopyJob(PreparedJob):
         ):
             self.job = self.job._replace(own=own_places)
             self._hints.append(
-                f"{printable_path(self.job_directory.checkpoint.directory)}: is this job's own directory, and not copied"
+                f"{printable_path(self.job_directory.checkpoint.directory)}: is this job's own directory, and not "
+                "copied"
             )
         if self.job.options.delete:
             from pcopy.tools.mirror import spared_paths

@@ -44,11 +44,13 @@ def check_deletion(arguments: CopyArguments, roots: Sequence[Root], option: str)
     target = target_path(root)
     if is_in_tree(root.source, target) or _identity(target) in _identities_upwards(root.source):
         raise RequestRefused(
-            f"{printable_path(source)}: lies in {printable_path(target)}, so that {option} would delete it; name another DST"
+            f"{printable_path(source)}: lies in {printable_path(target)}, so that {option} would delete it; name "
+            "another DST"
         )
     if not arguments.options.delete_all and _is_empty(root.source):
         raise RequestRefused(
-            f"{printable_path(source)}: is empty, and {option} would delete all that is in {printable_path(target)}: is its file system "
+            f"{printable_path(source)}: is empty, and {option} would delete all that is in {printable_path(target)}: "
+            "is its file system "
             "mounted? If this is intended, use --delete-all"
         )
 
@@ -141,7 +143,8 @@ def checked_backup_directory(directory: bytes, roots: Sequence[Root]) -> bytes:
         raise RequestRefused(f"{given}: {printable_path(existing)} is no directory")
     if status.st_dev != target_status.st_dev:
         raise RequestRefused(
-            f"{given}: is not on the file system of {printable_path(parent)}: nothing can be moved there; name a directory on it"
+            f"{given}: is not on the file system of {printable_path(parent)}: nothing can be moved there; name a "
+            "directory on it"
         )
     if existing == path and (strangers := reason_others_may_write(status)):
         raise RequestRefused(

@@ -118,7 +118,10 @@ class RemoveJob(TreeJob):
             excluded = f"{totals.excluded:,} excluded by filters ({origins_of(self.output.filter_origins)})"
             yield f"  left: {excluded}, {_not_empty_count(totals):,} not empty"
         if self.path_list is not None and not self.whole_directories and self.dry_run and totals.directories:
-            yield f"  {count_with_noun(totals.directories, 'directory', 'directories')} among them, if nothing else is in them"
+            yield (
+                f"  {count_with_noun(totals.directories, 'directory', 'directories')} among them, if nothing else is "
+                "in them"
+            )
         yield items_per_second_line(totals, seconds, ranks)
 
     def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
@@ -166,7 +169,8 @@ def _root_for_path(path: bytes, never_removed: dict[tuple[int, int], str]) -> Ro
     if path != stripped and not stat.S_ISDIR(status.st_mode):
         if stat.S_ISLNK(status.st_mode):
             raise RequestRefused(
-                f"{printable_path(path)}: is a symbolic link; to remove that, leave out the slash: {shell_quoted(stripped)}"
+                f"{printable_path(path)}: is a symbolic link; to remove that, leave out the slash: "
+                f"{shell_quoted(stripped)}"
             )
         raise RequestRefused(
             f"{printable_path(path)}: is no directory; to remove it, leave out the slash: {shell_quoted(stripped)}"
@@ -221,7 +225,10 @@ def _list_description(paths: PathList, whole: bool) -> str:
     contents.
     """
     more = ", and all that is in directories among them" if whole else ""
-    return f"{count_with_noun(paths.item_count, 'path', 'paths')} in {printable_path(paths.root.source_shown)} that --from lists{more}"
+    return (
+        f"{count_with_noun(paths.item_count, 'path', 'paths')} in {printable_path(paths.root.source_shown)} that "
+        f"--from lists{more}"
+    )
 
 
 def _ask_user(description: str) -> None:

@@ -86,7 +86,10 @@ def empty_selection_text(totals: Totals, select: Select) -> str:
     """Return a message if the filters have excluded everything in a job that has ended, else ""."""
     if not totals.excluded or totals.found - totals.directories - totals.excluded > 0:
         return ""
-    return f"the filters have selected nothing of {count_with_noun(totals.excluded, 'item', 'items')}: {_empty_selection_reason(select)}"
+    return (
+        f"the filters have selected nothing of {count_with_noun(totals.excluded, 'item', 'items')}: "
+        f"{_empty_selection_reason(select)}"
+    )
 
 
 def _empty_selection_reason(select: Select) -> str:

@@ -199,7 +199,8 @@ class FreeSpaceWatch(ForwardingSink):
             free = free_space(self._target).bytes
             if remaining > free:
                 self.notice(
-                    f"{printable_path(self._target)}: {format_size(remaining)} remain to be copied and {format_size(free)} "
+                    f"{printable_path(self._target)}: {format_size(remaining)} remain to be copied and "
+                    f"{format_size(free)} "
                     "are free: unless files have holes or replace others, the job will stop when the space is used up; "
                     "it can be resumed"
                 )

@@ -94,7 +94,10 @@ class LayoutReport(NamedTuple):
         for ost, number in self.osts.items():
             yield f"{ost:>12}  {number:>9,}  {'#' * max(1, round(_BAR_LENGTH * number / largest))}"
         if with_suitability and (self.with_too_few_stripes or self.with_too_many_stripes):
-            yield f"by size: {self.with_too_few_stripes:,} with too few stripes, {self.with_too_many_stripes:,} with too many (see --stripe auto)"
+            yield (
+                f"by size: {self.with_too_few_stripes:,} with too few stripes, {self.with_too_many_stripes:,} with "
+                "too many (see --stripe auto)"
+            )
 
 
 class StripeJob(TreeJob):
@@ -104,7 +107,10 @@ class StripeJob(TreeJob):
     incomplete_text = "some files do not have the layout, or could not be examined"
 
     def __init__(self, arguments: StripeArguments) -> None:
-        """Check the paths and prepare the job. Raise ``RequestRefused`` if one is not on Lustre; nothing is modified."""
+        """Check the paths and prepare the job.
+
+        Raise ``RequestRefused`` if one is not on Lustre; nothing is modified.
+        """
         super().__init__(arguments.tree)
         self.stripe = arguments.stripe
         roots = without_nested_roots([_root_for_path(path) for path in self.tree.paths])

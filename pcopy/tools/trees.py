@@ -82,7 +82,8 @@ class TreeJob(UnrecordedJob):
         within = os.path.realpath(tree.paths[0]) if tree.paths else None
         if within is not None and not os.path.isdir(within):
             raise RequestRefused(
-                f"{printable_path(tree.paths[0])}: is no directory; name the one that contains the paths that --from lists"
+                f"{printable_path(tree.paths[0])}: is no directory; name the one that contains the paths that --from "
+                "lists"
             )
         spool = spool_factory(b"")
         with refusing_spool_errors(b"", TMPDIR_ADVICE):

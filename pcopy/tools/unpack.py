@@ -255,7 +255,10 @@ def _open_error_text(path: bytes, error: OSError) -> str:
     if error.errno == errno.EISDIR:
         return f"{printable_path(path)}: is a directory; name the archive's file"
     if isinstance(error, WrongFileType):
-        return f"{printable_path(path)}: is no regular file, and ptar reads an archive at many offsets in parallel; use tar"
+        return (
+            f"{printable_path(path)}: is no regular file, and ptar reads an archive at many offsets in parallel; use "
+            "tar"
+        )
     if isinstance(error, UntrustedFile):
         return f"{printable_path(path)}: cannot be opened: {error.strerror}"
     return str(cannot_examine(path, error))
@@ -271,7 +274,8 @@ def _target_root(path: bytes) -> Root:
             raise cannot_examine(path or b".", error) from None
         advice = suggestion_for(path) if path else ""
         raise RequestRefused(
-            f"{printable_path(path or b'.')}: {error.strerror}; {advice or 'make it first'} (-C needs an existing directory)"
+            f"{printable_path(path or b'.')}: {error.strerror}; {advice or 'make it first'} (-C needs an existing "
+            "directory)"
         ) from None
     if not stat.S_ISDIR(status.st_mode):
         raise RequestRefused(f"{printable_path(path)}: is no directory; name the one into which members are unpacked")

@@ -270,7 +270,8 @@ def _is_first_signature(first: bytes, second: bytes) -> bool:
     if looks_like_manifest(beginning):
         if against_tree or not _has_beginning(second, looks_like_manifest):
             raise RequestRefused(
-                f"{printable_path(first)}: is a manifest; compare with it by {_command_text(b'--manifest', first, second)}"
+                f"{printable_path(first)}: is a manifest; compare with it by "
+                f"{_command_text(b'--manifest', first, second)}"
             )
         return False
     if is_truncated_signature(beginning):

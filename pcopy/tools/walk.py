@@ -96,7 +96,10 @@ class WalkJob(TreeJob):
     stopped_text = "nothing was written"
 
     def __init__(self, arguments: WalkArguments) -> None:
-        """Check the arguments and prepare the job. Raise ``RequestRefused`` if it must not start; nothing is modified."""
+        """Check the arguments and prepare the job.
+
+        Raise ``RequestRefused`` if it must not start; nothing is modified.
+        """
         self.targets = _list_targets(arguments)
         """The lists to be written."""
         self.prints_list = any(not target.path for target in self.targets)

@@ -47,7 +47,8 @@ def list_target(path: bytes, *, nul: bool) -> ListTarget:
     form = FORMAT_BY_EXTENSION.get(ending)
     if form is None:
         raise RequestRefused(
-            f"{printable_path(path)}: its format is chosen by its extension, which must be one of {', '.join(FORMAT_BY_EXTENSION)}"
+            f"{printable_path(path)}: its format is chosen by its extension, which must be one of "
+            f"{', '.join(FORMAT_BY_EXTENSION)}"
         )
     if form == "parquet":
         _check_parquet()
@@ -111,7 +112,7 @@ def _first_bytes(path: bytes) -> bytes:
 
 
 class ListsSink(ForwardingSink):
-    """Sink that receives what the ranks have found (``pcopy.tasks.walk.tell_found.ResultSink``) and writes the lists."""
+    """Receives the items that the ranks have found, as a ``ResultSink``, and writes the lists."""
 
     def __init__(
         self,
@@ -151,7 +152,10 @@ class ListsSink(ForwardingSink):
             self._outputs.append(_make_writer(target, stream, fields))
 
     def _create_file(self, path: bytes, umask: int | None, writer: str) -> BinaryIO:
-        """Create the file ``path``, which gets its name at the end. Raise ``RequestRefused`` if it cannot be created."""
+        """Create the file ``path``, which gets its name at the end.
+
+        Raise ``RequestRefused`` if it cannot be created.
+        """
         from pcopy.signature.replacing import output_file
 
         try:

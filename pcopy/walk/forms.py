@@ -251,6 +251,7 @@ def _csv_field(text: str) -> str:
 def formatter_named(name: str, fields: Sequence[str]) -> Formatter:
     """Return the format with this name: ``lines``, ``nul``, ``list``, ``shown``, ``ls``, ``jsonl`` or ``csv``."""
     without_fields: dict[str, Formatter] = {
-        "lines": format_lines, "nul": format_nul_lines, "list": format_nul_lines, "shown": format_escaped_lines, "ls": format_ls
+        "lines": format_lines, "nul": format_nul_lines, "list": format_nul_lines, "shown": format_escaped_lines,
+        "ls": format_ls
     }  # fmt: skip
     return without_fields.get(name) or (json_formatter(fields) if name == "jsonl" else csv_formatter(fields))

@@ -18,9 +18,9 @@ class Backlog(Protocol):
     @property
     def count(self) -> int: ...
     @property
-    def footprint(self) -> int: ...
+    def memory_bytes(self) -> int: ...
     def append(self, task: Task) -> None: ...
-    def take_frame(self) -> list[Task]: ...
+    def pop_frame(self) -> list[Task]: ...
     def close(self) -> None: ...
 
 
@@ -33,7 +33,7 @@ def task(number: int, size: int = 0) -> Task:
 
 
 def drained(store: Backlog) -> Iterator[Task]:
-    while frame := store.take_frame():
+    while frame := store.pop_frame():
         yield from frame
 
 
@@ -45,7 +45,7 @@ def first_in_first_out(open_store: Open, spool: Path, steps: Iterable[int]) -> N
             model.append(task(number, step))
             store.append(model[-1])
         elif step == -1:
-            frame = store.take_frame()
+            frame = store.pop_frame()
             assert bool(frame) == bool(model)
             assert all(type(each) is Task for each in frame)
             assert frame == [model.popleft() for _ in frame]
@@ -53,9 +53,9 @@ def first_in_first_out(open_store: Open, spool: Path, steps: Iterable[int]) -> N
             store.close()
             model.clear()
         assert store.count == len(model)
-        assert store.footprint == sum(TASK_OVERHEAD_BYTES + len(each.payload) for each in model)
+        assert store.memory_bytes == sum(TASK_OVERHEAD_BYTES + len(each.payload) for each in model)
     assert list(drained(store)) == list(model)
-    assert (store.count, store.footprint, store.take_frame()) == (0, 0, [])
+    assert (store.count, store.memory_bytes, store.pop_frame()) == (0, 0, [])
     store.close()
 
 
@@ -86,7 +86,7 @@ def room_is_used_again(open_store: Open, spool: Path, rounds: int, held: int) ->
         number += 1
     gone = 0
     for _ in range(rounds):
-        for each in store.take_frame():
+        for each in store.pop_frame():
             assert each.id[2] == gone
             gone += 1
             store.append(task(number, 100))
@@ -126,7 +126,7 @@ def leaves_nothing(open_store: Open, spool: Path) -> None:
     for number in range(5000):
         store.append(task(number, 100))
     store.close()
-    assert (store.count, store.footprint) == (0, 0)
+    assert (store.count, store.memory_bytes) == (0, 0)
     assert not list(spool.iterdir())
     assert free - available(spool) < 64 << 10
 

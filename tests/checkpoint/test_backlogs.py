@@ -133,9 +133,9 @@ def test_lmdb_gives_tasks_that_it_cannot_delete(area: Path) -> None:
         for number in range(5000):
             store.append(conformance.task(number, 1000))
         with mock.patch.object(LmdbBacklog, "_delete_read_frames", side_effect=lmdb.DiskError("full")):
-            taken = [store.take_frame()[0].id[2] for _ in range(30)]
+            taken = [store.pop_frame()[0].id[2] for _ in range(30)]
         assert taken == list(range(0, 30 * 128, 128))
-        store.take_frame()
+        store.pop_frame()
         for number in range(4000):
             store.append(conformance.task(number, 1000))
         store.close()
@@ -184,7 +184,7 @@ for number in range(tasks):
     if number % 10000 == 0:
         most = max(most, own())
 number = 0
-while frame := store.take_frame():
+while frame := store.pop_frame():
     for task in frame:
         assert task.id[2] == number
         number += 1

@@ -206,5 +206,6 @@ def test_verdicts_keep_what_went_wrong(items: Items) -> None:
         again = verdicts.problem(row)
         assert (type(again), again.packed) == (type(problem), problem.packed)
     assert codes(type("Told", (), {"verdicts": verdicts})) == [
-        RowCode.SOURCE_CHANGED, RowCode.SOURCE_CHANGED, RowCode.SOURCE_FAILED, RowCode.SOURCE_FAILED, RowCode.FAILED, RowCode.LACKS_METADATA
+        RowCode.SOURCE_CHANGED, RowCode.SOURCE_CHANGED, RowCode.SOURCE_FAILED, RowCode.SOURCE_FAILED, RowCode.FAILED,
+        RowCode.LACKS_METADATA
     ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""``SetMetadataWithin``, which the kernel in C alone has: what is in directories that lie beside each other is changed."""
+"""``SetMetadataWithin``, a batch of the C backend only, changes the items of several directories."""
 
 from __future__ import annotations
 

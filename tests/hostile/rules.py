@@ -22,13 +22,16 @@ class Rule(NamedTuple):
 NUMBERS_ARE_BELIEVED = Edit(
     "fsio/identity.py",
     "Identity.compare",
-    "Likeness.SAME if self.mark == other.mark else Likeness.OTHER",
-    "Likeness.SAME",
+    "IdentityComparison.SAME if self.mark == other.mark else IdentityComparison.OTHER",
+    "IdentityComparison.SAME",
 )
 ANYTHING_IS_KNOWN = Edit(
-    "tasks/files/existing.py", "hold_copy", "likeness is Likeness.SAME or _is_ours_alone(status_of(directory))", "True"
+    "tasks/files/existing.py",
+    "open_copy",
+    "likeness is IdentityComparison.SAME or _is_writable_by_us_only(status_of(directory))",
+    "True",
 )
-NO_UMASK = Edit("tools/copy.py", "_umask", "0o077", "0")
+NO_UMASK = Edit("tools/copy.py", "_make_files_private", "0o077", "0")
 
 RULES = (
     Rule(
@@ -52,8 +55,8 @@ RULES = (
         (
             Edit(
                 "fsio/directories.py",
-                "Directories.open",
-                "identity is not None and identity.compare(entry[1]) is Likeness.OTHER",
+                "RootDirectories.open",
+                "identity is not None and identity.compare(entry[1]) is IdentityComparison.OTHER",
                 "False",
             ),
         ),
@@ -75,7 +78,7 @@ RULES = (
         (
             Edit(
                 "fsio/kernel/copy_rows.py",
-                "Copying._copy",
+                "CopyRows._copy",
                 "version != self._versions[row] or status.st_dev != self._devices[row] or not "
                 "_is_regular(status.st_mode)",
                 "False",
@@ -88,10 +91,10 @@ RULES = (
         (
             Edit(
                 "tasks/files/whole_file.py",
-                "_checked",
-                "check_found(status, rank.source_device(item.place, item.mount), item.inode)\n"
-                "opened = _Opened(reading, status)",
-                "opened = _Opened(reading, status)",
+                "_open_checked",
+                "check_is_found_file(status, rank.source_device(item.place, item.mount), item.inode)\n"
+                "opened = _OpenSource(reading, status)",
+                "opened = _OpenSource(reading, status)",
             ),
         ),
         ("a large source file becomes a device",),
@@ -101,7 +104,7 @@ RULES = (
         (
             Edit(
                 "tasks/files/copy_chunk.py",
-                "_copy",
+                "_copy_chunk",
                 "check_unchanged(reading, file.version)\nwriting = -1",
                 "writing = -1",
             ),
@@ -122,7 +125,7 @@ RULES = (
     ),
     Rule(
         "a temporary file is opened again without following links",
-        (Edit("fsio/temporary.py", "reopen", "os.O_WRONLY | os.O_NOFOLLOW", "os.O_WRONLY"),),
+        (Edit("fsio/temporary.py", "reopen_temporary", "os.O_WRONLY | os.O_NOFOLLOW", "os.O_WRONLY"),),
         ("a temporary file becomes a link between chunks",),
     ),
     Rule(
@@ -130,7 +133,7 @@ RULES = (
         (
             Edit(
                 "fsio/temporary.py",
-                "reopen",
+                "reopen_temporary",
                 "os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK",
                 "os.O_WRONLY | os.O_NOFOLLOW",
             ),
@@ -140,7 +143,7 @@ RULES = (
     ),
     Rule(
         "a temporary file that is opened again is ours",
-        (Edit("fsio/temporary.py", "reopen", "not ours", "False"),),
+        (Edit("fsio/temporary.py", "reopen_temporary", "not ours", "False"),),
         (
             "a temporary file becomes a hard link to a canary between chunks",
             "a temporary file becomes a hard link before it is finished",
@@ -152,10 +155,11 @@ RULES = (
         (
             Edit(
                 "fsio/temporary.py",
-                "reopen",
-                "made.compare(identity_of(descriptor, status, made.mount, made=True)) is not Likeness.OTHER and "
-                "status.st_size == size and status.st_nlink == 1 and shown_by_server(status) == shown",
-                "status.st_size == size and status.st_nlink == 1 and shown_by_server(status) == shown",
+                "reopen_temporary",
+                "made.compare(identity_of(descriptor, status, made.mount_code, created_by_job=True)) is not "
+                "IdentityComparison.OTHER and status.st_size == size and status.st_nlink == 1 and "
+                "differing_status(status) == shown",
+                "status.st_size == size and status.st_nlink == 1 and differing_status(status) == shown",
             ),
         ),
         ("a temporary file becomes another file of root's between chunks",),
@@ -166,7 +170,7 @@ RULES = (
             NUMBERS_ARE_BELIEVED,
             Edit(
                 "fsio/temporary.py",
-                "is_undressed",
+                "is_private_file",
                 "stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o600 and status.st_uid == "
                 "os.geteuid()",
                 "stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o600",
@@ -187,8 +191,8 @@ RULES = (
         (
             Edit(
                 "fsio/new_file.py",
-                "NewFile.beside",
-                "cls.at(directory, temporary, layout)",
+                "NewFile.create_temporary",
+                "cls.create(directory, temporary, layout)",
                 "cls(directory, temporary, os.open(temporary, os.O_WRONLY | os.O_CREAT, dir_fd=directory))",
             ),
         ),
@@ -209,7 +213,7 @@ RULES = (
     Rule(
         "what has a small file's name is seen before that is made",
         (
-            Edit("tasks/files/deciding.py", "plans_for", "not place.fresh", "False"),
+            Edit("tasks/files/deciding.py", "plans_for", "not place.is_new", "False"),
             Edit(
                 "fsio/temporary.py",
                 "",
@@ -222,7 +226,7 @@ RULES = (
     Rule(
         "what gets further names is the copy",
         (
-            Edit("tasks/files/existing.py", "hold_copy", "likeness is Likeness.OTHER", "False"),
+            Edit("tasks/files/existing.py", "open_copy", "likeness is IdentityComparison.OTHER", "False"),
             ANYTHING_IS_KNOWN,
         ),
         ("the first of linked names is replaced before the next is made", "both linked names are replaced"),
@@ -237,16 +241,16 @@ RULES = (
         (
             Edit(
                 "tasks/links/make_links.py",
-                "_make",
-                "os.link(handle_of(copy_fd), name, dst_dir_fd=target, follow_symlinks=True)",
-                "os.link(os.readlink(handle_of(copy_fd)), name, dst_dir_fd=target, follow_symlinks=False)",
+                "_create_link",
+                "os.link(path_of_descriptor(copy_fd), name, dst_dir_fd=target, follow_symlinks=True)",
+                "os.link(os.readlink(path_of_descriptor(copy_fd)), name, dst_dir_fd=target, follow_symlinks=False)",
             ),
         ),
         ("the first of linked names is replaced as the next is made",),
     ),
     Rule(
         "nodes are held without following links",
-        (Edit("fsio/nodes.py", "open_node", "0 if follow else os.O_NOFOLLOW", "0"),),
+        (Edit("fsio/nodes.py", "open_without_access", "0 if follow else os.O_NOFOLLOW", "0"),),
         ("a new FIFO becomes a link",),
     ),
     Rule(
@@ -254,7 +258,7 @@ RULES = (
         (
             Edit(
                 "fsio/nodes.py",
-                "_is_new",
+                "_is_own_new_node",
                 "stat.S_IFMT(made.st_mode) != stat.S_IFMT(source.st_mode) or made.st_nlink != 1",
                 "stat.S_IFMT(made.st_mode) != stat.S_IFMT(source.st_mode)",
             ),
@@ -266,7 +270,7 @@ RULES = (
         (
             Edit(
                 "fsio/nodes.py",
-                "_is_new",
+                "_is_own_new_node",
                 "made.st_uid == shown.uid and not stat.S_IMODE(made.st_mode) & ~shown.mode",
                 "not stat.S_IMODE(made.st_mode) & ~shown.mode",
             ),
@@ -275,7 +279,7 @@ RULES = (
     ),
     Rule(
         "a new device has the number that was meant",
-        (Edit("fsio/nodes.py", "_is_new", "is_device and made.st_rdev != source.st_rdev", "False"),),
+        (Edit("fsio/nodes.py", "_is_own_new_node", "is_device and made.st_rdev != source.st_rdev", "False"),),
         ("a new device becomes another device",),
     ),
     Rule(
@@ -283,7 +287,7 @@ RULES = (
         (
             Edit(
                 "fsio/nodes.py",
-                "_is_new",
+                "_is_own_new_node",
                 "made.st_uid == os.geteuid() and not stat.S_IMODE(made.st_mode) & ~0o600",
                 "made.st_uid == os.geteuid()",
             ),
@@ -296,20 +300,20 @@ RULES = (
             Edit(
                 "fsio/new_file.py",
                 "NewFile.commit",
-                "self.status.st_ino if self._made is None else self._made.inode",
-                "os.lstat(self._made_as, dir_fd=self._directory).st_ino",
+                "self.status.st_ino if self._kept_identity is None else self._kept_identity.inode",
+                "os.lstat(self._original_name, dir_fd=self._directory).st_ino",
             ),
         ),
         ("a FIFO under a temporary name is replaced once it is dressed",),
     ),
     Rule(
         "a small file is private until it is dressed",
-        (NO_UMASK, Edit("fsio/kernel/copy_rows.py", "Copying._make_plain", "0o600", "0o666")),
+        (NO_UMASK, Edit("fsio/kernel/copy_rows.py", "CopyRows._create_fast", "0o600", "0o666")),
         ("a new file in root's directory is read before it is dressed",),
     ),
     Rule(
         "a file that NewFile makes is private until it is dressed",
-        (NO_UMASK, Edit("fsio/temporary.py", "create", "0o600", "0o666")),
+        (NO_UMASK, Edit("fsio/temporary.py", "create_private_file", "0o600", "0o666")),
         ("a new file is read before it is dressed", "a temporary file is read before it is dressed"),
     ),
     Rule(
@@ -318,7 +322,7 @@ RULES = (
             NO_UMASK,
             Edit(
                 "tasks/directories/scan_dir.py",
-                "_make_directory",
+                "_create_directory",
                 "os.mkdir(name, 0o700, dir_fd=parent)",
                 "os.mkdir(name, dir_fd=parent)",
             ),
@@ -330,8 +334,8 @@ RULES = (
         (
             Edit(
                 "tasks/directories/scan_dir.py",
-                "_make_target",
-                "let_us_in(parent, name, present)",
+                "_create_target",
+                "grant_owner_access(parent, name, present)",
                 "os.chmod(name, source.st_mode & 0o7777, dir_fd=parent)",
             ),
         ),
@@ -342,7 +346,7 @@ RULES = (
         (
             Edit(
                 "fsio/kernel/copy_rows.py",
-                "Copying._make_plain",
+                "CopyRows._create_fast",
                 "_chown(writing, status.st_uid, status.st_gid)",
                 "_chmod(writing, status.st_mode & 0o7777)\n_chown(writing, status.st_uid, status.st_gid)",
             ),
@@ -355,8 +359,9 @@ RULES = (
             Edit(
                 "fsio/attributes.py",
                 "apply_attributes",
-                "owned = writer.own(attributes, preserve, kept)",
-                "os.chmod(handle, stat.S_IMODE(attributes.mode))\nowned = writer.own(attributes, preserve, kept)",
+                "owned = writer.set_owner(attributes, preserve, existing)",
+                "os.chmod(handle, stat.S_IMODE(attributes.mode))\n"
+                "owned = writer.set_owner(attributes, preserve, existing)",
             ),
         ),
         ("a temporary file is set-id before it has its owner",),
@@ -366,7 +371,7 @@ RULES = (
         (
             Edit(
                 "fsio/attributes.py",
-                "may_inherit_acl",
+                "can_inherit_acl",
                 "owner != os.geteuid() or has_default_acl(directory)",
                 "has_default_acl(directory)",
             ),
@@ -378,13 +383,13 @@ RULES = (
         (
             Edit(
                 "fsio/in_place.py",
-                "open_over",
+                "open_for_overwrite",
                 "not stat.S_ISREG(present.st_mode) or present.st_nlink != 1",
                 "not stat.S_ISREG(present.st_mode)",
             ),
             Edit(
                 "fsio/in_place.py",
-                "open_over",
+                "open_for_overwrite",
                 "(status.st_dev, status.st_ino) == identity and stat.S_ISREG(status.st_mode) and status.st_nlink == 1",
                 "(status.st_dev, status.st_ino) == identity and stat.S_ISREG(status.st_mode)",
             ),
@@ -396,9 +401,9 @@ RULES = (
         (
             Edit(
                 "fsio/in_place.py",
-                "open_over",
-                "not is_same or (status.st_uid != os.geteuid() and not capable(CAP_CHOWN))",
-                "status.st_uid != os.geteuid() and not capable(CAP_CHOWN)",
+                "open_for_overwrite",
+                "not is_same or (status.st_uid != os.geteuid() and not has_capability(CAP_CHOWN))",
+                "status.st_uid != os.geteuid() and not has_capability(CAP_CHOWN)",
             ),
         ),
         ("a file that is to be written over becomes a hard link to a canary",),

@@ -60,7 +60,8 @@ class Written(NamedTuple):
 
     def lines(self) -> list[ManifestLine]:
         """All but the root's, as ranks keep them."""
-        return [pack_entry(ManifestEntry(kind, digest, size, path)) for path, (kind, digest, size) in self.entries.items()
+        return [pack_entry(ManifestEntry(kind, digest, size, path)) for path, (kind, digest,
+        size) in self.entries.items()
                 if path != b"."]  # fmt: skip
 
 

@@ -19,9 +19,9 @@ from pcopy.walk.visitor import FoundItems, stat_and_visit
 class Noting:
     """A tool's own visitor: fills ``pcopy.walk.visitor.Visitor``."""
 
-    def __init__(self, directory: Path, *, links_apart: bool, but: bytes = b"") -> None:
+    def __init__(self, directory: Path, *, separates_linked: bool, but: bytes = b"") -> None:
         self.device: int | None = directory.stat().st_dev
-        self.separates_linked = links_apart
+        self.separates_linked = separates_linked
         self.found: dict[str, list[bytes]] = {}
         self._but = but
         self.finished = 0

@@ -116,7 +116,10 @@ class NativeEnter(NativeDirectories):
 
 
 class NativeListDirectories(NativeBatch):
-    """A ``ListDirectories`` batch, converted to pointers for the C code. Rows that C defers get the code ``SLOW_PATH``."""
+    """A ``ListDirectories`` batch, converted to pointers for the C code.
+
+    Rows that C defers get the code ``SLOW_PATH``.
+    """
 
     def __init__(self, batch: ListDirectories) -> None:
         number = len(batch)

@@ -24,8 +24,10 @@ _STYLE = Path(__file__).with_name("style.css")
 def report_page(values: Mapping[str, Any]) -> str:
     """Return the page of a report, from the values of the JSON report."""
     contents = (
-        _heading(values), _summary_boxes(values), sections.items_section(values), sections.rates_section(values), sections.sizes_section(values),
-        sections.ranks_section(values), sections.slowest_section(values), sections.failures_section(values), sections.layouts_section(values),
+        _heading(values), _summary_boxes(values), sections.items_section(values), sections.rates_section(values),
+        sections.sizes_section(values),
+        sections.ranks_section(values), sections.slowest_section(values), sections.failures_section(values),
+        sections.layouts_section(values),
         sections.job_section(values), _footer(values),
     )  # fmt: skip
     title = f"{values['program']}: {_source_and_destination(values)}: {values['meaning']}"

@@ -8,7 +8,8 @@ from pcopy.report.page.markup import Child, Markup, element
 
 
 def table(
-    titles: Sequence[str], rows: Iterable[Sequence[Child]], *, text: Sequence[int] = (0,), hidden_if_narrow: Sequence[int] = (),
+    titles: Sequence[str], rows: Iterable[Sequence[Child]], *, text: Sequence[int] = (0,),
+    hidden_if_narrow: Sequence[int] = (),
     caption: str = "", style_class: str | None = None,
 ) -> Markup:  # fmt: skip
     """Return a table.

@@ -156,7 +156,8 @@ class MemberDescriber:
             device = source_status(directory, entry).st_rdev if not stat.S_ISFIFO(mode) else 0
         uid, gid = rows.uid[row], rows.gid[row]
         member = Member(
-            name_in_archive(self._root_paths[root], below), kind, stat.S_IMODE(mode), uid, gid, mtime, size, link, device,
+            name_in_archive(self._root_paths[root], below), kind, stat.S_IMODE(mode), uid, gid, mtime, size, link,
+            device,
             (), extents, self._user(uid), self._group(gid),
         )  # fmt: skip
         member, shortcoming = self._with_xattrs(member, directory, entry)

@@ -67,7 +67,10 @@ class WantedNames:
         more = f" and {len(names) - _MAX_SHOWN_NAMES:,} more" if len(names) > _MAX_SHOWN_NAMES else ""
         if not names:
             return ""
-        return f"has no members with these names: {', '.join(map(printable_path, names[:_MAX_SHOWN_NAMES]))}{more}{_missing_names_hint(names)}"
+        return (
+            "has no members with these names: "
+            f"{', '.join(map(printable_path, names[:_MAX_SHOWN_NAMES]))}{more}{_missing_names_hint(names)}"
+        )
 
 
 def _missing_names_hint(names: Sequence[bytes]) -> str:

@@ -191,9 +191,9 @@ def _open_root_directories(
         of_source = partial(RootDirectories, root_number=2 * number, one_host=one_host, cache=caches[side])
         of_target = partial(RootDirectories, root_number=2 * number + 1, one_host=one_host, cache=caches[1])
         below = mounted(root.source)
-        sources.append(of_source(source, source_code, on_source=True, followed=followed, mounted=below))
+        sources.append(of_source(source, source_code, on_source=True, followed_links=followed, expected_mounts=below))
         below = mounted(root.target)
-        targets.append(of_target(target, target_code, on_source=False, mounted=below))
+        targets.append(of_target(target, target_code, on_source=False, expected_mounts=below))
         targets[-1].preserves_atime = job.options.delete
     return sources, targets
 

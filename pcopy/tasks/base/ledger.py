@@ -73,7 +73,8 @@ class CompletionLedger(Generic[Key, Opened, Note]):
         Return the slices of ``ended`` if this was the last part, else None. Raise ``InvariantBroken`` if the object was
         never opened and the job was not resumed.
         """
-        result.defer_completion()  # until the last part has arrived, only this rank's memory contains what the note says
+        # Until the last part has arrived, only this rank's memory contains what the note says.
+        result.defer_completion()
         if key in self.awaited:
             return self._count_part(key, note, result.id, result)
         if self._rank.job.run > 1:

@@ -506,7 +506,8 @@ class Rank(SourceAndTargetDirectories):
                 self.sink.notice(notice)
         if self.options.max_errors and self._failure_count >= self.options.max_errors:
             self.stop(
-                f"{count_with_noun(self._failure_count, 'item', 'items')} failed (--max-errors {self.options.max_errors})"
+                f"{count_with_noun(self._failure_count, 'item', 'items')} failed (--max-errors "
+                f"{self.options.max_errors})"
             )
 
     def close(self) -> None:

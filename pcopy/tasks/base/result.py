@@ -459,7 +459,10 @@ class TaskResult(counts.TaskCounts):
         new = unknown - self._rank.notices_sent_once
         self._rank.notices_sent_once |= new
         for feature in sorted(new):
-            text = f"{printable_path(path)}: {feature} is left out, here and elsewhere: the file system does not support it"
+            text = (
+                f"{printable_path(path)}: {feature} is left out, here and elsewhere: the file system does not support "
+                "it"
+            )
             self.unsupported_notices.append((feature, text))
 
     def warn_other_layout(self, place: Place, name: bytes, why: str) -> None:

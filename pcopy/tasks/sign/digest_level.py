@@ -188,7 +188,7 @@ class DigestedDirectoriesNote(RecreatedNote, code=55, doing="recording digested 
 
 
 class SignatureNote(RecreatedNote, code=56, doing="recording the signature"):
-    """Reports the digest of a whole dataset and its counters (``pcopy.tasks.sign.children.DatasetCounts``) to rank 0."""
+    """Reports the digest of a whole dataset and its counters (``DatasetCounts``) to rank 0."""
 
     side: int
     digest: bytes

@@ -65,14 +65,19 @@ class DirectoryDigester:
     """Digests the directories that one rank owns, level by level, and finds the differences between two sides."""
 
     def __init__(
-        self, algorithm: Algorithm, open_spool: Callable[[], BinaryIO], *, lines: bool = False, compares: bool = False
+        self,
+        algorithm: Algorithm,
+        open_spool: Callable[[], BinaryIO],
+        *,
+        manifest_lines: bool = False,
+        compares: bool = False,
     ) -> None:
         """Create it without entries.
 
         Args:
             algorithm: the hash algorithm.
             open_spool: opens a temporary file.
-            lines: True if all entries are kept for a manifest.
+            manifest_lines: True if all entries are kept for a manifest.
             compares: True if two sides are compared.
         """
         self._algorithm = algorithm
@@ -87,7 +92,7 @@ class DirectoryDigester:
         self._compares = compares
         self._large_directory: ExternalSorter | None = None
         """The children of the directory that is being digested, if they are too many for memory."""
-        self.manifest_lines = ExternalSorter(open_spool, SORT_MEMORY_BYTES) if lines else None
+        self.manifest_lines = ExternalSorter(open_spool, SORT_MEMORY_BYTES) if manifest_lines else None
         """The entries for the manifest; None if there is none."""
 
     def add(self, path: bytes, bundle: ChildBundle) -> None:
@@ -270,9 +275,9 @@ class SignatureState:
     def __init__(self, rank: Rank) -> None:
         job = rank.job
         compares = not job.copies and (len(job.roots) > 1 or bool(job.against))
-        lines = bool(job.options.manifest)
+        manifest_lines = bool(job.options.manifest)
         self.digester = DirectoryDigester(
-            rank.hashing.algorithm, rank.open_spool, manifest_lines=lines, compares=compares
+            rank.hashing.algorithm, rank.open_spool, manifest_lines=manifest_lines, compares=compares
         )
         """The directories that this rank owns, from the phase SIGN on."""
         self.current_level: Iterator[DigestResult] | None = None

@@ -136,7 +136,7 @@ class Finder:
         result.count(counts.FOUND_BYTES, summed.size)
 
     def reports_all_paths(self, depth: int) -> bool:
-        """Return True if only paths are reported, of all items at this depth; ``report_all_paths`` then reports them."""
+        """True if only paths are reported, of all items at this depth; ``report_all_paths`` then reports them."""
         return bool(self._path_terminators) and depth >= self.request.least_depth
 
     def report_all_paths(
@@ -154,7 +154,7 @@ class Finder:
         count_kinds(result, kinds)
 
     def report_written_paths(self, result: TaskResult, text: bytes, sums: ItemCounts, output: OutputBuffer) -> None:
-        """As ``report_all_paths``, for several directories whose paths the backend has written, each ending with a NUL."""
+        """Report the paths of several directories, which the backend has written, each ending with a NUL."""
         for number, end in enumerate(self._path_terminators):
             output.write(number, text.replace(b"\0", end))
         numbers = sums.files, sums.directories, sums.links, sums.other_items

@@ -53,7 +53,8 @@ class WalkRoot(TaskKind, code=100, doing="walking", is_note=False):
         """Stat the PATH, report it if the expression matches, and walk it if it is a directory."""
         root, finder = rank.job.roots[self.number], rank.instance(Finder)
         place = Place(
-            self.number, b"", Identity(mount_codes(rank.job.roots)[self.number][0], root.source_id[1]), NO_DIRECTORY, False,
+            self.number, b"", Identity(mount_codes(rank.job.roots)[self.number][0], root.source_id[1]), NO_DIRECTORY,
+            False,
             False,
         )  # fmt: skip
         output = finder.new_output
