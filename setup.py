@@ -2,4 +2,4 @@
 
 from setuptools import setup
 
-setup(cffi_modules=["pcopy/fsio/kernel/build_native.py:builder"])
+setup(cffi_modules=["pcopy/fsio/backend/build_native.py:builder"])

@@ -21,8 +21,8 @@ from pcopy.checkpoint.lmdb_backlog import LmdbBacklog
 from pcopy.engine.limits import Limits
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.task import Task
+from pcopy.fsio.backend.columns import VERSION_COLUMNS, Rows, pack_names
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import VERSION_COLUMNS, Rows, pack_names
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.files.copy_files import CopyFiles

@@ -54,7 +54,7 @@ LONGEST = (
     "test_verify_hosts.py",
     "test_stopped_at_the_start.py",
     "test_large_files.py",
-    "test_kernel_conformance.py",
+    "test_backend_conformance.py",
     "test_ptar_ways_of_reading.py",
     "test_newer_table.py",
     "test_power_loss.py",
@@ -112,12 +112,12 @@ def _expect_a_busy_machine() -> None:
 
 
 def pytest_report_header() -> list[str]:
-    kernel = (
+    backend = (
         f"no kernel in C, its tests are skipped: {native.why_not()}" if native.why_not() else "with the kernel in C"
     )
     if everything():
-        return ["PCOPY_TESTS=all: everything is run", kernel]
-    return [f"{SEED}={seed()} decides what is run beside what always is; PCOPY_TESTS=all runs everything", kernel]
+        return ["PCOPY_TESTS=all: everything is run", backend]
+    return [f"{SEED}={seed()} decides what is run beside what always is; PCOPY_TESTS=all runs everything", backend]
 
 
 @pytest.hookimpl(optionalhook=True)

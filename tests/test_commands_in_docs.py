@@ -49,7 +49,7 @@ class Apart(NamedTuple):
 
 
 NOT_RUN = (
-    Apart(r"pip install|bin/install|bin/build-kernel|mkdocs", "installs; the CI begins with it"),
+    Apart(r"pip install|bin/install|bin/build-backend|mkdocs", "installs; the CI begins with it"),
     Apart(r"^python3? -m (bench|tests)", "takes long: benchmarks, campaigns"),
     Apart(r"\bpstripe\b", "needs Lustre; tests/lustre runs it"),
     Apart(

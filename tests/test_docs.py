@@ -23,7 +23,7 @@ import pcopy.tools
 from pcopy import __version__, errors
 from pcopy.checkpoint.layout import JOB_FORMAT_VERSION, OTHER_VERSION_ADVICE
 from pcopy.cli.pcopy import help_or_version, parse
-from pcopy.fsio.kernel.choose import backend_name
+from pcopy.fsio.backend.choose import backend_name
 from pcopy.launch.tool import JobResult
 from pcopy.report.screen import failure_json
 from pcopy.tasks.base.codec import PART_TYPES
@@ -39,7 +39,7 @@ TEXTS = sorted((ROOT / "docs" / "man").glob("*.md"))
 """What manuals and reference are drawn from; their links are right where they are drawn into."""
 
 EXAMPLES = ("examples/mpiexec.sh", "examples/pbs.sh", "examples/slurm.sh")
-SHELL_SCRIPTS = ("bin/build-kernel", "bin/install-debian-packages", ".ci/run", *EXAMPLES)
+SHELL_SCRIPTS = ("bin/build-backend", "bin/install-debian-packages", ".ci/run", *EXAMPLES)
 
 OPTION = re.compile(r"(?<![\w-])--?[a-zA-Z0][\w-]*")
 LINK = re.compile(r"\]\(([^)#]+)[^)]*\)")
@@ -242,7 +242,7 @@ def test_all_constants_are_in_the_table_each_with_a_reason() -> None:
     rows = re.findall(r"^\| `(\w+)` \| (.*?) \| `(\S+)` \| (.*) \|$", page, re.MULTILINE)
     assert len(rows) > 150
     assert [name for name, _, _, reason in rows if len(reason) < len("Bytes.")] == []
-    assert ("SMALL_FILE", "`4 << 20`", "pcopy/fsio/kernel/interface.py") in [row[:3] for row in rows]
+    assert ("SMALL_FILE", "`4 << 20`", "pcopy/fsio/backend/interface.py") in [row[:3] for row in rows]
 
 
 HERE = {

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 from pcopy import __version__
-from pcopy.fsio.kernel.choose import backend_name
+from pcopy.fsio.backend.choose import backend_name
 
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "pcopy"
@@ -250,9 +250,9 @@ def test_ctypes_is_imported_by_one_module_only() -> None:
     assert importers == {PACKAGE / "libc.py"}
 
 
-def test_cffi_is_imported_to_build_the_kernel_and_for_lustre_only() -> None:
+def test_cffi_is_imported_to_build_the_backend_and_for_lustre_only() -> None:
     importers = {found.file for found in all_imports() if is_below(found.module, ("cffi",))}
-    assert importers == {PACKAGE / "fsio" / "kernel" / "build_native.py", PACKAGE / "lustre" / "llapi.py"}
+    assert importers == {PACKAGE / "fsio" / "backend" / "build_native.py", PACKAGE / "lustre" / "llapi.py"}
 
 
 def test_what_is_imported_as_an_own_module_exists() -> None:

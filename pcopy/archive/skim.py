@@ -22,7 +22,7 @@ from pcopy.archive.reader import (
 from pcopy.archive.records import NUMBER_LIMIT, PaxRecords, parse_records
 
 if TYPE_CHECKING:
-    from pcopy.fsio.kernel.native_tar import TarHeaderParser
+    from pcopy.fsio.backend.native_tar import TarHeaderParser
 
 WINDOW = 256 << 10
 """Bytes that one call reads where members are small."""

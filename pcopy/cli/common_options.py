@@ -70,7 +70,7 @@ def checked_in_flight(values: Namespace) -> int:
     a time.
     """
     if values.in_flight > 1:
-        from pcopy.fsio.kernel.choose import backend_name
+        from pcopy.fsio.backend.choose import backend_name
 
         if backend_name() != "c":
             text = "needs the C backend, which is not in use here: leave it out"

@@ -23,7 +23,7 @@ from pcopy.cli.common_options import (
 from pcopy.cli.mistakes import ADVICE_OF_PDBENCH
 from pcopy.cli.program import Program
 from pcopy.errors import RequestRefused
-from pcopy.fsio.kernel.choose import backend_name
+from pcopy.fsio.backend.choose import backend_name
 from pcopy.text import printable_path
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from pcopy import __version__, errors
 from pcopy.cli.common_options import INPLACE_CHOICES, INSECURE_LINKS_OPTION, PROGRESS_CHOICES
 from pcopy.cli.mistakes import OptionAdvice, message_with_nearest_choice, refuse_unknown_letters, refuse_unknown_options
 from pcopy.errors import RequestRefused
-from pcopy.fsio.kernel.choose import backend_name
+from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.patience import set_wait_announcer
 from pcopy.launch import interrupts
 from pcopy.named import NamedTuple

@@ -23,7 +23,7 @@ from pcopy.fsio.patience import open_with_retries
 from pcopy.libc import type_of_file_system
 
 _COUNTERS = Struct("=QQ")
-"""Format of a file: the two counters of ``pcopy.fsio.kernel.batches.RemoveItems``."""
+"""Format of a file: the two counters of ``pcopy.fsio.backend.batches.RemoveItems``."""
 
 _OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 

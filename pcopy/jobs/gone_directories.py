@@ -28,9 +28,9 @@ import pcopy.tasks.runner  # noqa: F401 (makes all kinds known)
 from pcopy.engine.backlog import OpenSpool, SpoolBacklog
 from pcopy.engine.task import ANY_RANK, Task
 from pcopy.errors import RequestRefused
+from pcopy.fsio.backend.columns import pack_names
 from pcopy.fsio.close import closed_at_end
 from pcopy.fsio.directories import DirectoryCache, RootDirectories, affordable_cache_capacity
-from pcopy.fsio.kernel.columns import pack_names
 from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter

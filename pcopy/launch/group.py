@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pcopy.errors import EXIT_OK, EXIT_STOPPED, RequestRefused
-from pcopy.fsio.kernel.choose import backend_name
+from pcopy.fsio.backend.choose import backend_name
 from pcopy.launch.watch.signals import StoppedBeforeStart
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.kind import TASK_FORMAT
@@ -77,8 +77,8 @@ def backends_text(hellos: Sequence[RankDescription]) -> str:
     for hello in hellos:
         hosts.setdefault(hello.backend or backend_name(), {})[hello.host] = None
     if len(hosts) == 1:
-        return f"kernel {next(iter(hosts))}"
-    return "; ".join(f"kernel {kernel} on {', '.join(names)}" for kernel, names in hosts.items())
+        return f"backend {next(iter(hosts))}"
+    return "; ".join(f"backend {backend} on {', '.join(names)}" for backend, names in hosts.items())
 
 
 def run_on_root(group: ProcessGroup, action: Callable[[], _Value]) -> _Value | None:

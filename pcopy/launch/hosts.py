@@ -20,8 +20,8 @@ from typing import Any
 
 from pcopy import __version__
 from pcopy.errors import RequestRefused
+from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.durable import boot_id
-from pcopy.fsio.kernel.choose import backend_name
 from pcopy.fsio.patience import open_with_retries
 from pcopy.launch.group import ProcessGroup, RankDescription
 from pcopy.text import printable_path
@@ -38,10 +38,10 @@ def own_description(words: Sequence[str]) -> RankDescription:
     arguments = hashlib.blake2b(b"\0".join(map(os.fsencode, words)), digest_size=16).hexdigest()
     places = boot_id() or host, _namespace_id("mnt"), _namespace_id("pid")
     try:
-        kernel = backend_name()
+        backend = backend_name()
     except RequestRefused:  # reported once all ranks have exchanged their hellos
-        kernel = ""
-    return RankDescription(__version__, host, *places, os.getpid(), arguments, backend=kernel)
+        backend = ""
+    return RankDescription(__version__, host, *places, os.getpid(), arguments, backend=backend)
 
 
 def checked_descriptions(messages: Sequence[Sequence[Any]]) -> list[RankDescription]:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from pcopy.engine.under_way import BegunTasks
+from pcopy.fsio.backend.interface import PoolLoad, ThreadPool
 from pcopy.fsio.directories import affordable_thread_count
-from pcopy.fsio.kernel.interface import PoolLoad, ThreadPool
 from pcopy.fsio.layout import LUSTRE_TYPE
 from pcopy.fsio.patience import descriptor_shortage
 from pcopy.named import NamedTuple

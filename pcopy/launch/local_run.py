@@ -9,7 +9,7 @@ from typing import NoReturn
 
 from pcopy.engine.transports.local import LocalTransport, fork_ranks, raise_descriptor_limit
 from pcopy.errors import EXIT_INTERNAL, JobAborted, PcopyError, ResourceUnavailable, current_traceback
-from pcopy.fsio.kernel.choose import import_backend
+from pcopy.fsio.backend.choose import import_backend
 from pcopy.launch.rank import RankSetup, run_rank
 from pcopy.launch.run import RankStarter, run_job
 from pcopy.launch.tool import Command, JobResult, Tool

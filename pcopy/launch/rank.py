@@ -30,9 +30,9 @@ from pcopy.errors import (
     SpillFailed,
     resource_error_text,
 )
+from pcopy.fsio.backend.choose import create_backend
+from pcopy.fsio.backend.interface import Backend, BackendSettings, RowInProgress, ThreadPool, WakeDescriptor
 from pcopy.fsio.close import oldest_sync
-from pcopy.fsio.kernel.choose import create_backend
-from pcopy.fsio.kernel.interface import Backend, BackendSettings, RowInProgress, ThreadPool, WakeDescriptor
 from pcopy.fsio.storage import WrittenFileSystems
 from pcopy.jobs.lifecycle import CheckpointSettings, JobDirectory
 from pcopy.jobs.rank_store import RankRecords, restore_rank
@@ -131,13 +131,13 @@ def make_rank(setup: RankSetup) -> Rank:
     settings = BackendSettings(
         options.preserve, options.umask, options.dereference, digest, options.hash or "", options.block_size
     )
-    kernel = create_backend(settings)
+    backend = create_backend(settings)
     rank = Rank(
         setup.job,
         setup.transport.rank,
         setup.transport.size,
         setup.roots,
-        kernel,
+        backend,
         setup.tool.make_visitor,
         sink=setup.sink,
         leaders=setup.first_ranks,
@@ -202,7 +202,7 @@ def make_node(
     tool, job, keeping = setup.tool, setup.job, setup.checkpoint
     size, on_host = rank.size, rank.size / len(setup.first_ranks)
     limits = engine_limits(size, on_host, keeping)._replace(phases_after_cut=tool.durable_before)
-    if rank.kernel.wake is not None and rank.kernel.pool is None:
+    if rank.backend.wake is not None and rank.backend.pool is None:
         limits = limits._replace(task_slots=TASK_SLOTS)
     overflow = None if keeping.store == "pickle" else database_factory(keeping.spool)
     node = RankNode(
@@ -284,9 +284,9 @@ def make_operation_limit(setup: RankSetup, rank: Rank, node: RankNode) -> Operat
         descriptors = {root.target if setup.tool.writes_to_targets else root.source for root in setup.roots}
         return max_modifying_rows(map(type_of_file_system, descriptors), on_host)
 
-    if rank.kernel.pool is None:
+    if rank.backend.pool is None:
         return None
-    return OperationLimit(rank.kernel.pool, node.begun_tasks, setup.in_flight, on_host, modifying)
+    return OperationLimit(rank.backend.pool, node.begun_tasks, setup.in_flight, on_host, modifying)
 
 
 class BackendWake:
@@ -295,14 +295,14 @@ class BackendWake:
     A finished ticket becomes visible to the engine only after the backend has been polled.
     """
 
-    def __init__(self, kernel: Backend, wake: WakeDescriptor) -> None:
-        self._kernel = kernel
+    def __init__(self, backend: Backend, wake: WakeDescriptor) -> None:
+        self._backend = backend
         self._wake = wake
         self.fileno = wake.fileno
 
     def clear(self) -> None:
         self._wake.clear()
-        self._kernel.poll()
+        self._backend.poll()
 
 
 class _RankRun:
@@ -329,7 +329,7 @@ class _RankRun:
 
     def run(self) -> JobResult:
         """Run the rank until the job ends; return how it ended."""
-        setup, journal, kernel = self._setup, self._journal, self._rank.kernel
+        setup, journal, backend = self._setup, self._journal, self._rank.backend
         driver = self._driver = Driver(
             self._node,
             setup.transport,
@@ -339,7 +339,7 @@ class _RankRun:
             hindered=setup.tool.unfinished_status,
             on_report=self._report_progress if setup.sink else None,
             stop_reason=self._stop_reason,
-            wake=None if kernel.wake is None else BackendWake(kernel, kernel.wake),
+            wake=None if backend.wake is None else BackendWake(backend, backend.wake),
         )
         report: Callable[[str], object] = partial(tell_line, setup.tool.name)
         if setup.sink is not None:
@@ -348,7 +348,7 @@ class _RankRun:
             report = partial(setup.notices.send, self._rank.number)
         voice = RankMessages(self._rank.number, setup.hosts, report, setup.notices)
         watchdog = Watchdog(
-            voice, self._heartbeat, lambda: current_activity(self._rank), oldest=partial(oldest_operation, kernel.pool)
+            voice, self._heartbeat, lambda: current_activity(self._rank), oldest=partial(oldest_operation, backend.pool)
         )
         if setup.job_directory is not None and journal is not None:
             try:

@@ -22,8 +22,8 @@ from pcopy.errors import (
     ResourceUnavailable,
     resource_error_text,
 )
+from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.durable import boot_ids_of_job
-from pcopy.fsio.kernel.choose import backend_name
 from pcopy.jobs.lifecycle import CheckpointSettings, options_as_primitives, options_from_primitives, resume_command
 from pcopy.jobs.rank_store import check_job_visible
 from pcopy.launch.group import ProcessGroup, backends_text, first_ranks_of_hosts, run_on_all, run_on_root
@@ -290,7 +290,7 @@ def _report_backends(screen: ProgressScreen, preparation: PreparedJob, ranks: Ra
         return
     text = backends_text(ranks.descriptions)
     if ";" in text:
-        screen.notice(f"warning: hosts have different kernels, and the one in Python is slower: {text}")
+        screen.notice(f"warning: hosts use different backends, and the Python backend is slower: {text}")
     elif screen.is_verbose:
         screen.notice(text)
 

@@ -9,9 +9,9 @@ import os
 import stat
 from collections.abc import Iterable, Sequence
 
+from pcopy.fsio.backend.columns import VERSION_COLUMNS, Rows, pack_names, unpack_names
 from pcopy.fsio.half_written import SIDECAR_PREFIX, sidecar_problem
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import VERSION_COLUMNS, Rows, pack_names, unpack_names
 from pcopy.fsio.problem import Problem, source_changed
 from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pcopy.engine.task import Task
-from pcopy.fsio.kernel.columns import pack_names
+from pcopy.fsio.backend.columns import pack_names
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Failure

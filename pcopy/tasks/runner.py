@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from pcopy.engine.driver import Outcome, TaskGenerator
 from pcopy.engine.task import ANY_RANK, NewTask, Task
-from pcopy.fsio.kernel.batches import SyncDirectories
-from pcopy.fsio.kernel.columns import RowCode, pack_names
-from pcopy.fsio.kernel.interface import TicketCancelled
+from pcopy.fsio.backend.batches import SyncDirectories
+from pcopy.fsio.backend.columns import RowCode, pack_names
+from pcopy.fsio.backend.interface import TicketCancelled
 from pcopy.fsio.syncer import unsyncable_devices
 from pcopy.tasks.base.codec import decode, encode, load_all_kinds
 from pcopy.tasks.base.dividing import MAX_PORTIONS, MIN_DIVISIBLE_COST, ItemDurations, portion_slices

@@ -14,8 +14,8 @@ from typing import Any
 from pcopy import errors
 from pcopy.engine.messages import Halt
 from pcopy.engine.task import NewTask
+from pcopy.fsio.backend.columns import pack_names
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.spool import TMPDIR_ADVICE
 from pcopy.launch.tool import CompleteJob, JobResult, Tool

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from pcopy.errors import RequestRefused
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.existing import ExistingDecision, decision_for_existing
-from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.preserve import CAP_SYS_RESOURCE, has_capability
 from pcopy.libc import free_bytes, type_of_file_system

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from pcopy.engine.task import NewTask
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RequestRefused
-from pcopy.fsio.kernel.columns import SIZE
+from pcopy.fsio.backend.columns import SIZE
 from pcopy.jobs.meant import suggestion_for
 from pcopy.jobs.paths import absolute_path
 from pcopy.launch.tool import JobResult

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
-from pcopy.fsio.kernel.columns import EARLIEST_TIME, LATEST_TIME
+from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME
 from pcopy.walk.forms import TYPES, path_and_base64, values_of
 from pcopy.walk.matching import Items
 

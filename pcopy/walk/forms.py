@@ -10,7 +10,7 @@ from base64 import b64encode
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 
-from pcopy.fsio.kernel.columns import (
+from pcopy.fsio.backend.columns import (
     ATIME,
     BLOCKS,
     CTIME,

@@ -12,9 +12,9 @@ from typing import BinaryIO
 
 from pcopy.engine.backlog import OpenSpool
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.kernel.batches import ListNames, ListResult
-from pcopy.fsio.kernel.columns import RowCode, Verdicts, pack_names
-from pcopy.fsio.kernel.interface import Backend, await_ticket
+from pcopy.fsio.backend.batches import ListNames, ListResult
+from pcopy.fsio.backend.columns import RowCode, Verdicts, pack_names
+from pcopy.fsio.backend.interface import Backend, await_ticket
 from pcopy.fsio.patience import RETRY_PAUSES, TRANSIENT_ERRNOS, sleep_in_steps
 from pcopy.fsio.problem import Problem, as_problem
 
@@ -63,9 +63,9 @@ class _DuplicateFilter:
 class DirectoryListing:
     """The current batch of names of a directory, ``listed``, each name once."""
 
-    def __init__(self, kernel: Backend | None = None, listed: ListResult | None = None) -> None:
+    def __init__(self, backend: Backend | None = None, listed: ListResult | None = None) -> None:
         """Without a ``kernel`` it is the empty listing of no directory."""
-        self._kernel = kernel
+        self._backend = backend
         self.listed = listed or ListResult(Verdicts(1))
         self._duplicates = _DuplicateFilter()
         self._duplicates.drop_repeated(self.listed)
@@ -89,10 +89,10 @@ class DirectoryListing:
         """Read the next batch of names; return False if there is none. Raise ``Problem`` at the end if reading has
         failed.
         """
-        if self._kernel is None:
+        if self._backend is None:
             return False
         while self.listed.next_batch is not None:
-            self.listed = yield from await_ticket(self._kernel, self._kernel.submit(self.listed.next_batch))
+            self.listed = yield from await_ticket(self._backend, self._backend.submit(self.listed.next_batch))
             if not self.number:
                 break
             self._duplicates.drop_repeated(self.listed)
@@ -103,7 +103,7 @@ class DirectoryListing:
 
 
 def list_directory(
-    kernel: Backend, directory: int, *, detailed: bool = False, on_source: bool = True
+    backend: Backend, directory: int, *, detailed: bool = False, on_source: bool = True
 ) -> TicketGenerator[DirectoryListing]:
     """List an open directory of either side; raise ``Problem`` if that fails, also after retries of transient errors.
 
@@ -112,7 +112,7 @@ def list_directory(
     """
     for pause in (*RETRY_PAUSES, None):
         listed = yield from await_ticket(
-            kernel, kernel.submit(ListNames(directory, NAMES_PER_BATCH, detailed, on_source))
+            backend, backend.submit(ListNames(directory, NAMES_PER_BATCH, detailed, on_source))
         )
         try:
             _check(listed)
@@ -124,7 +124,7 @@ def list_directory(
                 os.lseek(directory, 0, os.SEEK_SET)
         else:
             break
-    return DirectoryListing(kernel, listed)
+    return DirectoryListing(backend, listed)
 
 
 def _check(listed: ListResult) -> None:

@@ -15,7 +15,7 @@ import pwd
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-from pcopy.fsio.kernel.columns import (
+from pcopy.fsio.backend.columns import (
     COLUMNS,
     GROUP,
     MODE,

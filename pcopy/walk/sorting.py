@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import BinaryIO
 
-from pcopy.fsio.kernel.columns import COLUMNS, TIME_COLUMNS, Rows
+from pcopy.fsio.backend.columns import COLUMNS, TIME_COLUMNS, Rows
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.walk.forms import FIELD_COLUMNS
 from pcopy.walk.matching import Items

@@ -17,14 +17,14 @@ from operator import sub
 from typing import TYPE_CHECKING, Any
 
 from pcopy.engine.messages import dump_primitives, load_primitives
-from pcopy.fsio.kernel.columns import ATIME, BLOCKS, GROUP, LINKS, MODE, MTIME, OWNER, SIZE, Rows
+from pcopy.fsio.backend.columns import ATIME, BLOCKS, GROUP, LINKS, MODE, MTIME, OWNER, SIZE, Rows
 from pcopy.walk.forms import BLOCK_BYTES, TYPES
 from pcopy.walk.matching import Items
 from pcopy.walk.tree_sums import TreeSums
 
 if TYPE_CHECKING:
-    from pcopy.fsio.kernel.directory_batches import ContentsTotals
-    from pcopy.fsio.kernel.interface import Backend
+    from pcopy.fsio.backend.directory_batches import ContentsTotals
+    from pcopy.fsio.backend.interface import Backend
 
 LARGEST_SHOWN = 20
 """Number of the largest files, and of the largest directories, that are listed by name."""
@@ -69,13 +69,13 @@ class WalkSums:
 
     MASK = MODE | LINKS | OWNER | GROUP | SIZE | BLOCKS | ATIME | MTIME
 
-    def __init__(self, now: int, kernel: Backend | None = None) -> None:
+    def __init__(self, now: int, backend: Backend | None = None) -> None:
         self._now = now
         self._bounds = [*(now - days * _DAY for days in reversed(AGES)), now]
         """Bounds of the classes of age; a time that equals a bound belongs to the older class."""
-        self.tally = None if kernel is None else kernel.new_column_sums(self._bounds)
+        self.tally = None if backend is None else backend.new_column_sums(self._bounds)
         """Adds up columns; the backend may also add to it directly
-        (``pcopy.fsio.kernel.directory_batches.ListDirectories``).
+        (``pcopy.fsio.backend.directory_batches.ListDirectories``).
         """
         self.types: Counter[str] = Counter()
         self.size = 0

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.kernel.batches import StatNames, StatResult
-from pcopy.fsio.kernel.columns import LINKS, SCAN_COLUMNS, RowCode, Rows, unpack_names
-from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES, Backend, await_ticket
+from pcopy.fsio.backend.batches import StatNames, StatResult
+from pcopy.fsio.backend.columns import LINKS, SCAN_COLUMNS, RowCode, Rows, unpack_names
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, Backend, await_ticket
 from pcopy.fsio.problem import Problem
 
 VISITOR_COLUMNS = SCAN_COLUMNS | LINKS
@@ -88,7 +88,7 @@ class Visitor(Protocol):
 
 
 def stat_and_visit(
-    kernel: Backend, directory: int, packed: bytes, visitor: Visitor, *, follow: bool, extra_columns: int = 0
+    backend: Backend, directory: int, packed: bytes, visitor: Visitor, *, follow: bool, extra_columns: int = 0
 ) -> TicketGenerator[None]:
     """Stat the names ``packed`` (joined by slashes; none is empty) in an open directory, and pass them to the visitor.
 
@@ -97,10 +97,10 @@ def stat_and_visit(
         also: columns that are needed besides ``VISITOR_COLUMNS``.
     """
     if packed:
-        ticket = kernel.submit(
+        ticket = backend.submit(
             StatNames(directory, packed, VISITOR_COLUMNS | extra_columns, on_source=True, follows_links=follow)
         )
-        stated = yield from await_ticket(kernel, ticket)
+        stated = yield from await_ticket(backend, ticket)
         pass_to_visitor(
             FoundItems(directory, packed, stated.rows, _stat_problems(directory, packed, stated, follow)), visitor
         )

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from pcopy.fsio.kernel.directory_batches import MEMBER_ROW
+from pcopy.fsio.backend.directory_batches import MEMBER_ROW
 from pcopy.tasks.archive.made import description_digest
 from pcopy.tasks.archive.plain_files import OwnerNames, SimpleFiles
 

@@ -19,7 +19,7 @@ from pcopy.tasks.archive.to_unpack import MemberToExtract, member_key, path_in_k
 from tests.support import native
 
 native.require()
-from pcopy.fsio.kernel.native_tar import TarHeaderParser  # noqa: E402 (only where it was built)
+from pcopy.fsio.backend.native_tar import TarHeaderParser  # noqa: E402 (only where it was built)
 
 OWNERS = {("user", "known"): 7, ("group", "known"): 8, **{("user", f"u{number}"): number for number in range(40)}}
 NAMES = ["file", "./dir/file", "a/b/c/d", "dir/" + "n" * 90, "dir/" + "é" * 140, "p" * 120 + "/" + "n" * 60, "./x./y",

@@ -57,7 +57,7 @@ def check_skimmed(data: bytes) -> None:
     found = [each.offset for each in read(data) if isinstance(each, FoundMember)]
     ways = [list(skim_offsets(lambda at, size: data[at : at + size]))]
     if not native.why_not():
-        from pcopy.fsio.kernel.native_tar import TarHeaderParser
+        from pcopy.fsio.backend.native_tar import TarHeaderParser
 
         ways.append(list(skim_offsets(lambda at, size: data[at : at + size], in_c=TarHeaderParser(None))))
     for offsets in ways:

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from pcopy.fsio.kernel.choose import backend_name
+from pcopy.fsio.backend.choose import backend_name
 from tests.chaos.dataset import BLOCKS, IN_THE_WAY, SPLIT
 from tests.chaos.kinds import Grounds, check_totals, do_damage, kind_of
 from tests.chaos.prepared import COUNTED, written_over

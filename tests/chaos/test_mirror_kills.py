@@ -142,14 +142,14 @@ def test_each_run_counts_for_itself(trees: Path) -> None:
     assert told["failed"] == 0 and is_count_of(told["deleted"], most, signal.SIGKILL, runs=2) and listed(env) == []
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize(("words", "slow"), [((), "unlinkat"), (("--backup",), "linkat,unlinkat")])
 def test_limit_and_count_of_deletions_cover_all_runs(
-    trees: Path, kernel: str, number: int, words: tuple[str, ...], slow: str
+    trees: Path, backend: str, number: int, words: tuple[str, ...], slow: str
 ) -> None:
     """Also of a run that was killed between two records."""
-    env = {"XDG_STATE_HOME": str(trees / "state"), "PCOPY_KERNEL": kernel}
+    env = {"XDG_STATE_HOME": str(trees / "state"), "PCOPY_BACKEND": backend}
     copy, most = trees / "copy", extras(trees / "copy")
     mirror: list[Argument] = ["--mirror", "--max-delete", str(most), "--checkpoint-interval", "30"]
     mirror += (*words, trees / "kept") if words else ()

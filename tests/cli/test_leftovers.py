@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from pcopy.fsio.backend.columns import pack_names
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.jobs.directories import StoredJob
 from pcopy.jobs.leftovers import TemporaryFileRemover

@@ -15,7 +15,7 @@ from pcopy.tools.director import STAGES
 from tests.support.metrics import Read
 
 ROOTS = (Root(b"/s", b"/d", b"", b"", b"s", b"d", (1, 1), (1, 2)),)
-FACTS = RunFacts("pcopy", "copied", True, STAGES, Job("0a", 1, ROOTS, Options()), ["host"] * 3, "kernel c", 1.5e9)
+FACTS = RunFacts("pcopy", "copied", True, STAGES, Job("0a", 1, ROOTS, Options()), ["host"] * 3, "backend c", 1.5e9)
 
 
 class Clock:

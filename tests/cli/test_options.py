@@ -15,7 +15,7 @@ from pcopy.cli.mistakes import PCOPY_ADVICE
 from pcopy.cli.pcopy import help_or_version, parse
 from pcopy.cli.ptar import PTAR
 from pcopy.cli.pverify import PVERIFY
-from pcopy.fsio.kernel.choose import backend_name
+from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.preserve import PRESERVABLE_METADATA, Preserve
 from pcopy.jobs.lifecycle import CheckpointSettings
 from pcopy.report.screen import OutputOptions

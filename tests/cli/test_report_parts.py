@@ -170,7 +170,7 @@ def test_what_differs_from_the_defaults_is_told(tmp_path: Path) -> None:
     words = ["a b", "$HOME", "--existing=changed"]
     report.begin(
         RunFacts(
-            "pcopy", "copied", True, STAGES, Job("0a", 1, ROOTS, options), ["h"], "kernel c", 1.5e9, command_line=words
+            "pcopy", "copied", True, STAGES, Job("0a", 1, ROOTS, options), ["h"], "backend c", 1.5e9, command_line=words
         ),
         print,
     )

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from pcopy.beside import BackgroundThread
+from pcopy.fsio.backend.interface import RowInProgress
 from pcopy.fsio.close import close_after_write
-from pcopy.fsio.kernel.interface import RowInProgress
 from pcopy.launch.rank import oldest_operation
 from pcopy.launch.watch.watchdog import Heartbeat, NoticePipe, Pace, RankMessages, Watchdog
 from tests.support.processes import wait_until

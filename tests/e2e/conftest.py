@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kernel_of_runs import kernel_of_runs
+from tests.support.backend_of_runs import backend_of_runs
 
-__all__ = ["kernel_of_runs"]
+__all__ = ["backend_of_runs"]
 
 
 @pytest.fixture

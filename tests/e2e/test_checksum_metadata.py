@@ -10,7 +10,7 @@ from tests.support.command import Argument, succeed, summary
 from tests.support.files import write
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize(
     ("words", "program", "mode"),
     [
@@ -19,11 +19,13 @@ from tests.support.files import write
         (("--checksum",), "psync", 0o640),
     ],
 )
-def test_metadata_of_equal_files(area: Path, kernel: str, words: tuple[Argument, ...], program: str, mode: int) -> None:
+def test_metadata_of_equal_files(
+    area: Path, backend: str, words: tuple[Argument, ...], program: str, mode: int
+) -> None:
     for side, permissions in (("source", 0o640), ("copy", 0o600)):
         write(area / side / "file", b"the same")
         (area / side / "file").chmod(permissions)
-    env = {"PCOPY_KERNEL": kernel}
+    env = {"PCOPY_BACKEND": backend}
     told = summary(succeed("--json", *words, f"{area}/source/", area / "copy", program=program, env=env))
     assert (area / "copy/file").stat().st_mode & 0o777 == mode
     assert (told["mended"], told["bytes"]) == (mode == 0o640, 0)

@@ -318,8 +318,8 @@ def test_devices_and_sockets(area: Path) -> None:
     assert pverify("-q", "--compare", "mode", area / "a", area / "b").stdout == b"differ in type: device\n"
 
 
-@pytest.mark.parametrize("kernel", ["", "python"])
-def test_directories_beside_each_other(area: Path, kernel: str) -> None:
+@pytest.mark.parametrize("backend", ["", "python"])
+def test_directories_beside_each_other(area: Path, backend: str) -> None:
     """Their plain contents are compared by one call: what is not plain is told all the same."""
     for side in ("a", "b"):
         for number in range(6):
@@ -337,7 +337,7 @@ def test_directories_beside_each_other(area: Path, kernel: str) -> None:
     (area / "b/4/below/g").touch()
     (area / "a/5/empty").unlink()
     (area / "a/5/empty").mkdir()
-    env = {"PCOPY_KERNEL": kernel} if kernel else {}
+    env = {"PCOPY_BACKEND": backend} if backend else {}
     for properties in ("content", "size"):
         run = pverify("-q", "--json", "--compare", properties, area / "a", area / "b", ranks=2, env=env)
         wanted = expected(area / "a", area / "b", [properties])

@@ -62,9 +62,9 @@ def run(program: str, *words: Argument, **options: Any) -> Completed:
     return pcopy("--json", "--checkpoint", "none", *more, *words, program=name, **options)
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("program", PROGRAMS)
-def test_each_time_in_each_program(area: Path, program: str, kernel: str) -> None:
+def test_each_time_in_each_program(area: Path, program: str, backend: str) -> None:
     """Of each case there are files that hold the same as their sources and others that do not, small and split ones."""
     rows = []
     for number, (case, (source, copy, window, equal)) in enumerate(CASES.items()):
@@ -77,7 +77,7 @@ def test_each_time_in_each_program(area: Path, program: str, kernel: str) -> Non
                 write(area / "copy" / path, content * size, copy)
                 rows.append((case, path, content, source, copy, equal))
     words: list[Argument] = ["--chunk-size", "1M", f"{area}/source/", area / "copy"]
-    done = run(program, *words, ranks=2, env={"PCOPY_KERNEL": kernel})
+    done = run(program, *words, ranks=2, env={"PCOPY_BACKEND": backend})
     assert done.returncode == 0, show(done)
     for case, path, content, source, copy, equal in rows:
         there = (area / "copy" / path).stat().st_mtime_ns, (area / "copy" / path).read_bytes()[:1]
@@ -85,25 +85,25 @@ def test_each_time_in_each_program(area: Path, program: str, kernel: str) -> Non
         assert there == ((copy, content) if kept else (source, b"s")), (case, path)
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("case", [case for case, row in CASES.items() if row[2]])
-def test_a_window_in_each_program(area: Path, case: str, kernel: str) -> None:
+def test_a_window_in_each_program(area: Path, case: str, backend: str) -> None:
     source, copy, window, equal = CASES[case]
     for program in PROGRAMS:
         top = area / program
         write(top / "source/file", b"source", source)
         write(top / "copy/file", b"copied", copy)
         words: list[Argument] = ["--modify-window", str(window), f"{top}/source/", top / "copy"]
-        done = run(program, *words, env={"PCOPY_KERNEL": kernel})
+        done = run(program, *words, env={"PCOPY_BACKEND": backend})
         assert done.returncode == 0, show(done)
         kept = equal or (program == "newer" and copy > source)
         there = (top / "copy/file").stat().st_mtime_ns, (top / "copy/file").read_bytes()
         assert there == ((copy, b"copied") if kept else (source, b"source")), program
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("case", CASES)
-def test_pverify_compares_to_the_nanosecond_or_within_the_window(area: Path, case: str, kernel: str) -> None:
+def test_pverify_compares_to_the_nanosecond_or_within_the_window(area: Path, case: str, backend: str) -> None:
     """A proof hides no difference: a time that is cut differs, unless a window says that it does not matter."""
     source, copy, window, _ = CASES[case]
     write(area / "source/file", b"the same", source)
@@ -111,7 +111,7 @@ def test_pverify_compares_to_the_nanosecond_or_within_the_window(area: Path, cas
     for directory in ("source", "copy"):
         os.utime(area / directory, ns=(AT, AT))
     words = ("--compare", "mtime", "--modify-window", str(window), area / "source", area / "copy")
-    done = pcopy(*words, program="pverify", env={"PCOPY_KERNEL": kernel})
+    done = pcopy(*words, program="pverify", env={"PCOPY_BACKEND": backend})
     assert done.returncode == (0 if abs(source - copy) <= window * SECOND else 1), show(done)
 
 

@@ -63,10 +63,10 @@ WAITS = {"all": 200}
 """Microseconds that each operation of a server takes: so many threads would be of use."""
 
 
-def kernel_of(name: str) -> dict[str, str]:
+def backend_of(name: str) -> dict[str, str]:
     if name == "c":
         native.require()
-    return {"PCOPY_KERNEL": name}
+    return {"PCOPY_BACKEND": name}
 
 
 SLOW: dict[str, tuple[str, Callable[[Path, Path, Path], list[Argument]]]] = {
@@ -133,10 +133,10 @@ SHORTAGES = {
 }
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("number", ["EMFILE", "ENFILE"])
 @pytest.mark.parametrize("which", SHORTAGES)
-def test_too_many_open_files_for_a_moment_fail_no_item(area: Path, which: str, number: str, kernel: str) -> None:
+def test_too_many_open_files_for_a_moment_fail_no_item(area: Path, which: str, number: str, backend: str) -> None:
     source = area / "source"
     for directory in ("inner", "outer/below"):
         (source / directory).mkdir(parents=True)
@@ -152,7 +152,7 @@ def test_too_many_open_files_for_a_moment_fail_no_item(area: Path, which: str, n
     within, first, last, program, words = SHORTAGES[which]
     fault = Fault(area / "log", ["openat", "openat2"], area / within, number, f"{first}..{last}")
     ranks = None if program == "pbcast" else 1
-    done = pcopy(*words(area), program=program, ranks=ranks, wrap=fault.wrap(), env=kernel_of(kernel))
+    done = pcopy(*words(area), program=program, ranks=ranks, wrap=fault.wrap(), env=backend_of(backend))
     assert done.returncode == 0, show(done)
     assert (area / "log").read_text().count("(INJECTED)") >= last - first + 1
     if which in ("copy", "copy to", "mirror", "mirror to", "in place", "unpack"):

@@ -43,10 +43,10 @@ def own(area: Path) -> Path:
     return place
 
 
-def run_as_user(own: Path, case: str, kernel: str, *options: Argument) -> subprocess.CompletedProcess[bytes]:
+def run_as_user(own: Path, case: str, backend: str, *options: Argument) -> subprocess.CompletedProcess[bytes]:
     program, words, ranks = PROGRAMS[case]
     words = [*words, *options, "--json", "--checkpoint", "none", f"{own}/source/", own / "copy"]
-    return pcopy(*words, program=program, ranks=ranks, user=NOBODY, env={"PCOPY_KERNEL": kernel})
+    return pcopy(*words, program=program, ranks=ranks, user=NOBODY, env={"PCOPY_BACKEND": backend})
 
 
 def give_away(own: Path) -> list[Path]:
@@ -62,15 +62,15 @@ def owners(paths: list[Path]) -> set[int]:
     return {path.lstat().st_uid for path in paths}
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("case", PROGRAMS)
-def test_files_of_others_are_replaced(own: Path, case: str, kernel: str) -> None:
-    first = run_as_user(own, case, kernel)
+def test_files_of_others_are_replaced(own: Path, case: str, backend: str) -> None:
+    first = run_as_user(own, case, backend)
     assert first.returncode == 0, show(first)
     paths = give_away(own)
-    foreseen = summary(run_as_user(own, case, kernel, "--dry-run"))
+    foreseen = summary(run_as_user(own, case, backend, "--dry-run"))
     assert owners(paths) == {ANOTHER}
-    run = run_as_user(own, case, kernel)
+    run = run_as_user(own, case, backend)
     assert run.returncode == 0, show(run)
     told = summary(run)
     assert (told["files"], told["symlinks"], told["mended"], told["failed"]) == (len(FILES), 1, 0, 0)
@@ -82,7 +82,7 @@ def test_files_of_others_are_replaced(own: Path, case: str, kernel: str) -> None
         words = ["rsync", "-rlptgoDn", "--checksum", "--out-format=%n %i", f"{own}/source/", f"{own}/copy"]
         found = subprocess.run(words, capture_output=True, check=True, text=True).stdout
         assert not [line for line in found.splitlines() if not line.startswith("./")], found
-    again = summary(run_as_user(own, case, kernel))
+    again = summary(run_as_user(own, case, backend))
     assert (again["files"], again["mended"], again["skipped"]) == (0, 0, len(paths))
 
 
@@ -109,8 +109,8 @@ def test_files_of_others_stay_where_they_cannot_be_replaced(own: Path, case: str
     assert owners(paths) == {ANOTHER}
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
-def test_attribute_that_is_refused_first_does_not_keep_the_file(own: Path, kernel: str) -> None:
+@pytest.mark.parametrize("backend", ["c", "python"])
+def test_attribute_that_is_refused_first_does_not_keep_the_file(own: Path, backend: str) -> None:
     """The file may not be written, so that its attribute is refused before its time."""
     try:
         os.setxattr(own / "source/small", "user.some", b"value")
@@ -120,7 +120,7 @@ def test_attribute_that_is_refused_first_does_not_keep_the_file(own: Path, kerne
     os.chown(own / "copy", NOBODY, NOBODY)
     os.removexattr(own / "copy/small", "user.some")
     paths = give_away(own)
-    run = run_as_user(own, "psync", kernel)
+    run = run_as_user(own, "psync", backend)
     assert run.returncode == 0, show(run)
     assert owners(paths) == {NOBODY}
     assert os.getxattr(own / "copy/small", "user.some") == b"value"

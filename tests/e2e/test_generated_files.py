@@ -38,10 +38,10 @@ def in_archive(path: Path) -> dict[str, bytes]:
         return {os.path.basename(name): file.read() for name, file in files.items() if file is not None}
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("ranks", [1, 2])
-def test_every_program_has_what_can_be_read_to_the_end(area: Path, kernel: str, ranks: int) -> None:
-    env, expected = {"PCOPY_KERNEL": kernel}, contents()
+def test_every_program_has_what_can_be_read_to_the_end(area: Path, backend: str, ranks: int) -> None:
+    env, expected = {"PCOPY_BACKEND": backend}, contents()
     assert expected and all(len(data) < 4096 for data in expected.values())
     copies: dict[str, list[Argument]] = {
         "default": [],
@@ -65,9 +65,9 @@ def test_every_program_has_what_can_be_read_to_the_end(area: Path, kernel: str, 
     assert run.returncode == 1 and changed.encode() in run.stdout, show(run)
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
-def test_a_file_without_end_fails(area: Path, kernel: str) -> None:
-    env = {"PCOPY_KERNEL": kernel}
+@pytest.mark.parametrize("backend", ["c", "python"])
+def test_a_file_without_end_fails(area: Path, backend: str) -> None:
+    env = {"PCOPY_BACKEND": backend}
     run = pcopy(ENDLESS, area / "copy", env=env)
     assert run.returncode == 1 and b"no end within 64 MiB" in run.stderr, show(run)
     assert os.listdir(area) == []
@@ -94,12 +94,12 @@ def trace(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", point], check=True)
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
-def test_what_the_kernel_keeps_to_be_read_once_is_still_there(area: Path, trace: Path, kernel: str) -> None:
+@pytest.mark.parametrize("backend", ["c", "python"])
+def test_what_the_kernel_keeps_to_be_read_once_is_still_there(area: Path, trace: Path, backend: str) -> None:
     def state() -> list[bytes]:
         return [(trace / name).read_bytes() for name in ("trace", "buffer_size_kb", "tracing_on")]
 
-    env, before = {"PCOPY_KERNEL": kernel}, state()
+    env, before = {"PCOPY_BACKEND": backend}, state()
     filters: list[Argument] = [word for name in ("events", "options", "per_cpu") for word in ("--exclude", f"/{name}/")]
     runs: dict[str, list[Argument]] = {
         "pcopy": [f"{trace}/", area / "copy"],

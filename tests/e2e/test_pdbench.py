@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pcopy.fsio.kernel.choose import backend_name
+from pcopy.fsio.backend.choose import backend_name
 from tests.support.command import Argument, Completed, pcopy, show
 from tests.support.faults import require_strace, slowed
 from tests.support.filesystems import mounted
@@ -80,16 +80,16 @@ def calls(log: Path) -> Counter[str]:
     return found
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
-def test_as_many_calls_are_made_as_are_told(area: Path, tmp_path: Path, kernel: str) -> None:
+@pytest.mark.parametrize("backend", ["c", "python"])
+def test_as_many_calls_are_made_as_are_told(area: Path, tmp_path: Path, backend: str) -> None:
     require_strace()
-    if kernel == "c" and backend_name() != "c":
+    if backend == "c" and backend_name() != "c":
         pytest.skip("there is no kernel in C here")
     log = tmp_path / "log"
     trace = ["strace", "-f", "-qq", "-o", log, "-e", "trace=openat,newfstatat,renameat,unlinkat"]
     some = ("--tests", "create,stat,open,rename,unlink", "--files", "100", "--time", "60")
     words = (*some, "--in-flight", "1", "--repeat", "1")
-    told = results(*words, area, ranks=2, wrap=trace, env={"PCOPY_KERNEL": kernel}, real=True)
+    told = results(*words, area, ranks=2, wrap=trace, env={"PCOPY_BACKEND": backend}, real=True)
     sums = Counter[str]()
     for each in told["metadata"]:
         assert each["operations"] == 100 * each["ranks"]

@@ -304,8 +304,8 @@ def test_progress_and_phases(area: Path, outside: Path) -> None:
     build(area / "tree", outside)
     words = ("-v", "--progress", "json", "--progress-interval", "0.05", area / "tree")
     run = prm("--yes", *words, wrap=slowed("unlink,unlinkat", 1), ranks=2)
-    kernel, first, *lines = run.stderr.decode().splitlines()
-    assert re.fullmatch("prm: kernel (c|python)", kernel)
+    backend, first, *lines = run.stderr.decode().splitlines()
+    assert re.fullmatch("prm: kernel (c|python)", backend)
     assert re.fullmatch(r"prm: remove: \d+ of \d+ items? done so far", first)
     assert lines
     assert {json.loads(line)["phase"] for line in lines} == {"remove"}
@@ -334,16 +334,18 @@ def test_very_many_names_in_bounded_memory(area: Path) -> None:
 
 def test_names_that_are_listed_in_short_parts(area: Path) -> None:
     """As where a file server's names are longer than 255 bytes: a part of the listing holds fewer names than usual."""
-    pytest.importorskip("pcopy.fsio.kernel._native")
+    pytest.importorskip("pcopy.fsio.backend._native")
     (area / "many").mkdir()
     for number in range(700):
         (area / f"many/{number:040}").touch()
     (area / "many/inner").mkdir()
     code = (
-        "import pcopy.fsio.kernel.native as native; native._LONGEST_NAME = 4; from pcopy.cli.script import prm; prm()"
+        "import pcopy.fsio.backend.native as native; native._LONGEST_NAME = 4; from pcopy.cli.script import prm; prm()"
     )
     command = [sys.executable, "-c", code, "--yes", "-n", "2", "--json", str(area / "many")]
-    ran = subprocess.run(command, env={**os.environ, "PCOPY_KERNEL": "c"}, capture_output=True, timeout=60, check=False)
+    ran = subprocess.run(
+        command, env={**os.environ, "PCOPY_BACKEND": "c"}, capture_output=True, timeout=60, check=False
+    )
     assert ran.returncode == 0, ran.stderr
     assert json.loads(ran.stdout)["removed"] == 702
     assert not (area / "many").exists()

@@ -60,11 +60,11 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_bytes_are_those_of_each_file_by_itself(options: tuple[str, ...], tree: Path, tmp_path: Path) -> None:
     """With the kernel in Python each is described, read and written by itself."""
     made = []
-    for kernel, ranks, more in (("c", 2, ("--in-flight", "4")), ("c", 3, ()), ("python", 1, ())):
+    for backend, ranks, more in (("c", 2, ("--in-flight", "4")), ("c", 3, ()), ("python", 1, ())):
         words: list[Argument] = [*options, tmp_path / "signature"] if "--signature" in options else [*options]
         done = ptar(
             "-cf", tmp_path / "a.tar", *words, *more, "--json", "-C", tree.parent, "tree",
-            ranks=ranks, env={"PCOPY_KERNEL": kernel},
+            ranks=ranks, env={"PCOPY_BACKEND": backend},
         )  # fmt: skip
         assert done.returncode == 0, show(done)
         told = {key: value for key, value in json.loads(done.stdout).items() if key not in ("seconds", "ranks")}
@@ -74,7 +74,7 @@ def test_the_bytes_are_those_of_each_file_by_itself(options: tuple[str, ...], tr
 
 
 def test_gnu_tar_finds_no_difference(tree: Path, tmp_path: Path) -> None:
-    done = ptar("-cf", tmp_path / "a.tar", "-C", tree.parent, "tree", ranks=2, env={"PCOPY_KERNEL": "c"})
+    done = ptar("-cf", tmp_path / "a.tar", "-C", tree.parent, "tree", ranks=2, env={"PCOPY_BACKEND": "c"})
     assert done.returncode == 0, show(done)
     compared = subprocess.run(
         ("tar", "-df", tmp_path / "a.tar", "-C", tree.parent, "--xattrs"), capture_output=True, check=False

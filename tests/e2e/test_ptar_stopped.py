@@ -62,29 +62,29 @@ def check_told(done: Completed, tree: Path, place: Path) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("mebibytes", [2, 7, 14])
-def test_a_full_disk(mebibytes: int, ranks: int, kernel: str, tree: Path, tmp_path: Path) -> None:
+def test_a_full_disk(mebibytes: int, ranks: int, backend: str, tree: Path, tmp_path: Path) -> None:
     native.require()
     with small_file_system(tmp_path / "small", mebibytes) as small:
         words = ("-C", small, "--json", "--errors", tmp_path / "errors")
-        done = ptar("-xf", tree.parent / "a.tar", *words, ranks=ranks, env={"PCOPY_KERNEL": kernel})
+        done = ptar("-xf", tree.parent / "a.tar", *words, ranks=ranks, env={"PCOPY_BACKEND": backend})
         assert done.returncode in (1, 75), show(done)
         told = check_told(done, tree, small)
         assert told["failed"] == (tmp_path / "errors").read_bytes().count(b"\n")
         assert b"No space left on device" in done.stderr
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize(
     ("call", "when"), [("symlinkat", 70), ("copy_file_range", 2), ("linkat", 2), ("fsetxattr", 20)]
 )
-def test_a_signal(call: str, when: int, kernel: str, tree: Path, place: Path) -> None:
+def test_a_signal(call: str, when: int, backend: str, tree: Path, place: Path) -> None:
     """It comes while a rank makes an item; the other one is between any of its own."""
     native.require()
     words = ("-xf", tree.parent / "a.tar", "-C", place, "--json")
-    options: dict[str, Any] = {"program": "ptar", "ranks": 2, "env": {"PCOPY_KERNEL": kernel}}
+    options: dict[str, Any] = {"program": "ptar", "ranks": 2, "env": {"PCOPY_BACKEND": backend}}
     with held(place.parent / "log", *words, calls=(call,), when=f"{when}", **options) as run:
         run.run.send_signal(signal.SIGTERM)
         done = run.go_on()

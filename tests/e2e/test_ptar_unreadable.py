@@ -45,11 +45,11 @@ def listed(archive: Path) -> list[str]:
     return sorted(by_tar.stdout.decode().split())
 
 
-def with_unreadable(tree: Path, victim: str, *words: str, ranks: int = 1, kernel: str = "c", when: str = "1+") -> Path:
+def with_unreadable(tree: Path, victim: str, *words: str, ranks: int = 1, backend: str = "c", when: str = "1+") -> Path:
     """The archive of ``tree``, of which a file was found, and could not be read."""
     archive = tree.parent / "a.tar"
     fault = Fault(tree.parent / "log", READS, tree / victim, "EIO", when)
-    env = {"PCOPY_KERNEL": kernel}
+    env = {"PCOPY_BACKEND": backend}
     line: tuple[Argument, ...] = ("-c", "-f", archive, *words, "tree")
     done = ptar(*line, ranks=ranks, cwd=tree.parent, env=env, wrap=fault.wrap())
     fault.check()
@@ -67,7 +67,7 @@ def check_told(done: Completed, victim: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("victim", "way", "kernel"),
+    ("victim", "way", "backend"),
     [
         (SMALL, "", "c"),
         (SMALL, "", "python"),
@@ -79,17 +79,17 @@ def check_told(done: Completed, victim: str) -> None:
     ],
 )
 def test_unreadable_file_is_reported_by_all_that_read_the_archive(
-    tree: Path, victim: str, way: str, kernel: str
+    tree: Path, victim: str, way: str, backend: str
 ) -> None:
     # One call fails for the large one: what was read before it is kept.
     when = "2+" if victim == LARGE else "1+"
-    archive = with_unreadable(tree, victim, *([way] if way else []), kernel=kernel, when=when)
+    archive = with_unreadable(tree, victim, *([way] if way else []), backend=backend, when=when)
     assert len(listed(archive)) == 6
 
     check_told(ptar("-t", "-f", archive), victim)
     unpacked = tree.parent / "unpacked"
     unpacked.mkdir()
-    done = ptar("-x", "-f", archive, "-C", unpacked, ranks=2, env={"PCOPY_KERNEL": kernel})
+    done = ptar("-x", "-f", archive, "-C", unpacked, ranks=2, env={"PCOPY_BACKEND": backend})
     check_told(done, victim)
     assert b"6 found = 5 unpacked + 0 left out + 1 failed" in done.stdout, show(done)
     signature = tree.parent / "signature"

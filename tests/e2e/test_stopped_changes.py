@@ -51,7 +51,7 @@ def storage(tree: Path) -> Iterator[SlowMount]:
 
 
 WAYS = pytest.mark.parametrize(
-    ("kernel", "ranks", "words"),
+    ("backend", "ranks", "words"),
     [
         ("c", 1, ("--in-flight", "1")),
         ("c", 1, ("--in-flight", "8")),
@@ -62,11 +62,11 @@ WAYS = pytest.mark.parametrize(
 )
 
 
-def stopped(program: str, *words: Argument, kernel: str, ranks: int, done: Any) -> dict[str, Any]:
+def stopped(program: str, *words: Argument, backend: str, ranks: int, done: Any) -> dict[str, Any]:
     """What a run tells that was told to stop once enough was ``done()``."""
-    if kernel == "c":
+    if backend == "c":
         native.require()
-    with background("--json", *words, program=program, ranks=ranks, env={"PCOPY_KERNEL": kernel}) as run:
+    with background("--json", *words, program=program, ranks=ranks, env={"PCOPY_BACKEND": backend}) as run:
         assert wait_until(lambda: done() >= ENOUGH)
         run.process.send_signal(signal.SIGTERM)
         output, errors = run.process.communicate(timeout=60)
@@ -82,11 +82,11 @@ def number_of(tree: Path) -> int:
 
 @WAYS
 def test_what_was_removed_is_counted(
-    storage: SlowMount, tree: Path, kernel: str, ranks: int, words: tuple[str, ...]
+    storage: SlowMount, tree: Path, backend: str, ranks: int, words: tuple[str, ...]
 ) -> None:
     before = number_of(tree)
     told = stopped(
-        "prm", "--yes", *words, storage.path / "tree", kernel=kernel, ranks=ranks,
+        "prm", "--yes", *words, storage.path / "tree", backend=backend, ranks=ranks,
         done=lambda: before - number_of(tree),
     )  # fmt: skip
     left = number_of(tree)
@@ -97,13 +97,13 @@ def test_what_was_removed_is_counted(
 
 @WAYS
 def test_what_was_changed_is_counted(
-    storage: SlowMount, tree: Path, kernel: str, ranks: int, words: tuple[str, ...]
+    storage: SlowMount, tree: Path, backend: str, ranks: int, words: tuple[str, ...]
 ) -> None:
     def changed() -> int:
         modes = (path.lstat().st_mode for path in (tree, *tree.rglob("*")))
         return sum(not mode & stat.S_IROTH for mode in modes)
 
     assert changed() == 0
-    told = stopped("pchmod", "o-r", *words, storage.path / "tree", kernel=kernel, ranks=ranks, done=changed)
+    told = stopped("pchmod", "o-r", *words, storage.path / "tree", backend=backend, ranks=ranks, done=changed)
     assert ENOUGH <= told["changed"] == changed() < number_of(tree)
     assert told["failed"] == 0

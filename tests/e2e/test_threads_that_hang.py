@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.kernel.choose import backend_name
+from pcopy.fsio.backend.choose import backend_name
 from tests.e2e.test_silence import HOST, PROMPT, Listener, impatient, passed_through
 from tests.support.command import Argument, succeed
 from tests.support.oracle import differences

@@ -143,10 +143,10 @@ WAYS = {
 
 
 @pytest.fixture(params=["c", "python"])
-def kernel_of_run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def backend_of_run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "c":
         native.require()
-    monkeypatch.setattr(command, "kernel", request.param)
+    monkeypatch.setattr(command, "backend", request.param)
 
 
 def make(area: Path, situation: Callable[[Path, Path], None]) -> tuple[Path, Path]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fsio.kernel_bench import KERNELS, Making
+from tests.fsio.backend_bench import BACKENDS, Making
 
 
 @pytest.fixture(autouse=True)
@@ -31,4 +31,4 @@ def directory(area: Path) -> Iterator[int]:
 @pytest.fixture(params=["c", "c-threads"])
 def making(request: pytest.FixtureRequest) -> Making:
     """What makes a kernel in C, without threads and with some."""
-    return KERNELS[request.param]
+    return BACKENDS[request.param]

@@ -1,14 +1,14 @@
-"""Copies one file by one plan, for ``test_kernel_faults``: prints code, errno and operation, separated by spaces."""
+"""Copies one file by one plan, for ``test_backend_faults``: prints code, errno and operation, separated by spaces."""
 
 from __future__ import annotations
 
 import os
 import sys
 
-from pcopy.fsio.kernel.batches import CopySmallFiles
-from pcopy.fsio.kernel.choose import create_backend
-from pcopy.fsio.kernel.columns import OPERATIONS, SCAN_COLUMNS, Rows
-from pcopy.fsio.kernel.interface import BackendSettings
+from pcopy.fsio.backend.batches import CopySmallFiles
+from pcopy.fsio.backend.choose import create_backend
+from pcopy.fsio.backend.columns import OPERATIONS, SCAN_COLUMNS, Rows
+from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
 
 
@@ -19,13 +19,13 @@ def main(source: str, target: str, plan: str, threads: str) -> None:
         0, [os.lstat(os.path.join(source, "./file"))]
     )  # which strace does not take for the file, but the rest
     reading, writing = (os.open(path, os.O_RDONLY | os.O_DIRECTORY) for path in (source, target))
-    kernel = create_backend(BackendSettings(Preserve(), 0o022))
+    backend = create_backend(BackendSettings(Preserve(), 0o022))
     if int(threads):
-        assert kernel.pool is not None
-        kernel.pool.request_threads(int(threads))
-    ticket = kernel.submit(CopySmallFiles(reading, b"file", writing, bytes([int(plan)]), rows, b"copy", b".temporary"))
+        assert backend.pool is not None
+        backend.pool.request_threads(int(threads))
+    ticket = backend.submit(CopySmallFiles(reading, b"file", writing, bytes([int(plan)]), rows, b"copy", b".temporary"))
     while not ticket.is_done:
-        kernel.poll()
+        backend.poll()
     verdicts = ticket.result.verdicts
     print(verdicts.codes[0], verdicts.errnos[0], OPERATIONS[verdicts.operations[0]])
 

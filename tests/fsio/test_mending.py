@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.kernel.batches import CompareXattrs
-from pcopy.fsio.kernel.columns import RowCode
-from pcopy.fsio.kernel.interface import BackendSettings
+from pcopy.fsio.backend.batches import CompareXattrs
+from pcopy.fsio.backend.columns import RowCode
+from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.mending import is_same_stored_time
 from pcopy.fsio.preserve import Preserve
-from tests.fsio.kernel_bench import KERNELS, done
+from tests.fsio.backend_bench import BACKENDS, done
 from tests.support.attributes import acl, has_acls, has_xattrs
 
 SECOND = 10**9
@@ -59,8 +59,8 @@ CASES = {
 PRESERVED = (Preserve(), Preserve(acl=False), Preserve(acl=False, xattr=False))
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_attributes_are_compared(tmp_path: Path, kernel: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_attributes_are_compared(tmp_path: Path, backend: str) -> None:
     if not (has_xattrs(os.fsencode(tmp_path)) and has_acls(os.fsencode(tmp_path))):
         pytest.skip("the file system has no attributes or ACLs")
     for side in ("source", "copy"):
@@ -78,12 +78,12 @@ def test_attributes_are_compared(tmp_path: Path, kernel: str) -> None:
     directories = [os.open(tmp_path / side, os.O_RDONLY) for side in ("source", "copy")]
     try:
         for index, preserve in enumerate(PRESERVED):
-            made = KERNELS[kernel](BackendSettings(preserve, 0o022))
+            made = BACKENDS[backend](BackendSettings(preserve, 0o022))
             for _ in range(2):  # a kernel may learn the attributes at first
                 codes = done(made, CompareXattrs(directories[0], packed, directories[1])).verdicts.codes
             made.close()
             wanted = [RowCode.DONE if CASES[name][2][index] == "y" else RowCode.SLOW_PATH for name in names]
-            gone = RowCode.DONE if kernel.startswith("c") and index == 2 else RowCode.SLOW_PATH
+            gone = RowCode.DONE if backend.startswith("c") and index == 2 else RowCode.SLOW_PATH
             assert list(codes) == [*wanted, gone, RowCode.DONE]
     finally:
         for directory in directories:

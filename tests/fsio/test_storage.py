@@ -60,7 +60,7 @@ def add(storage: WrittenFileSystems, directory: int, changed: UnsyncedDirectorie
 
 
 @pytest.mark.parametrize(
-    ("kind", "kernel", "one_by_one"),
+    ("kind", "release_name", "one_by_one"),
     [
         (PLAIN, "6.1.0-13-amd64", False),
         (PLAIN, "5.8.0", False),
@@ -70,10 +70,12 @@ def add(storage: WrittenFileSystems, directory: int, changed: UnsyncedDirectorie
         (FUSE_TYPE, "4.18.0", True),
     ],
 )
-def test_where_the_sync_of_a_file_system_is_not_enough(area: Path, kind: int, kernel: str, one_by_one: bool) -> None:
+def test_where_the_sync_of_a_file_system_is_not_enough(
+    area: Path, kind: int, release_name: str, one_by_one: bool
+) -> None:
     changed = UnsyncedDirectories()
     storage, device = make(kind), area.stat().st_dev
-    release = os.uname_result(("Linux", "host", kernel, "", ""))
+    release = os.uname_result(("Linux", "host", release_name, "", ""))
     with mock.patch("os.uname", lambda: release):
         for descriptor in open_all(area, 1):
             add(storage, descriptor, changed)

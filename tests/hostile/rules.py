@@ -77,7 +77,7 @@ RULES = (
         "a small source file is the one that was found",
         (
             Edit(
-                "fsio/kernel/copy_rows.py",
+                "fsio/backend/copy_rows.py",
                 "CopyRows._copy",
                 "version != self._versions[row] or status.st_dev != self._devices[row] or not "
                 "_is_regular(status.st_mode)",
@@ -308,7 +308,7 @@ RULES = (
     ),
     Rule(
         "a small file is private until it is dressed",
-        (NO_UMASK, Edit("fsio/kernel/copy_rows.py", "CopyRows._create_fast", "0o600", "0o666")),
+        (NO_UMASK, Edit("fsio/backend/copy_rows.py", "CopyRows._create_fast", "0o600", "0o666")),
         ("a new file in root's directory is read before it is dressed",),
     ),
     Rule(
@@ -345,7 +345,7 @@ RULES = (
         "set-id bits come after the owner of a small file",
         (
             Edit(
-                "fsio/kernel/copy_rows.py",
+                "fsio/backend/copy_rows.py",
                 "CopyRows._create_fast",
                 "_chown(writing, status.st_uid, status.st_gid)",
                 "_chmod(writing, status.st_mode & 0o7777)\n_chown(writing, status.st_uid, status.st_gid)",

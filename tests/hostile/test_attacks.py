@@ -14,14 +14,14 @@ from tests.support.filesystems import Place
 from tests.support.users import require_root
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("attack", ATTACKS, ids=lambda attack: attack.name.replace(" ", "-"))
-def test_does_no_harm(attack: Attack, kernel: str, on: Place, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_does_no_harm(attack: Attack, backend: str, on: Place, area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     require_root("be attacked by an ordinary user")
-    if kernel == "c":
+    if backend == "c":
         native.require()
         attack = attack._replace(window=attack.in_c or attack.window)
-    monkeypatch.setattr(command, "kernel", kernel)
+    monkeypatch.setattr(command, "backend", backend)
     with staged(on("ext4"), area) as stage:
         ended, harm = attack.carry_out(stage)
     assert harm == [], ended.errors

@@ -158,7 +158,7 @@ def state(file: int) -> tuple[object, ...]:
     )
 
 
-def attacked(place: Path, name: str, kernel: str, call: int) -> tuple[Completed, bool]:
+def attacked(place: Path, name: str, backend: str, call: int) -> tuple[Completed, bool]:
     """Run one case with the names exchanged after that call; return the run, and whether they were."""
     build(place, CASES[name])
     done = place / "done"
@@ -167,7 +167,7 @@ def attacked(place: Path, name: str, kernel: str, call: int) -> tuple[Completed,
         "EXCHANGE_WITH": str(place / "roots/program"),
         "EXCHANGE_AFTER": str(call),
         "EXCHANGE_DONE": str(done),
-        "PCOPY_KERNEL": kernel,
+        "PCOPY_BACKEND": backend,
     }
     file = os.open(place / "roots/program", os.O_RDONLY)
     try:
@@ -181,12 +181,12 @@ def attacked(place: Path, name: str, kernel: str, call: int) -> tuple[Completed,
     return run, done.exists()
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("name", CASES)
-def test_file_of_root_is_not_changed(name: str, kernel: str, tmp_path: Path) -> None:
+def test_file_of_root_is_not_changed(name: str, backend: str, tmp_path: Path) -> None:
     require_root("own files")
     for call in range(1, MOST_CALLS):
-        run, is_exchanged = attacked(tmp_path, name, kernel, call)
+        run, is_exchanged = attacked(tmp_path, name, backend, call)
         if not is_exchanged:
             assert run.returncode == 0, show(run)
             break
@@ -215,7 +215,7 @@ def test_stale_descriptor_is_not_an_exchange(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     wrap = ["strace", "-f", "-qq", "-o", str(tmp_path / "trace"), "-e", "inject=fchownat,chown:error=ESTALE"]
     words = ("-n", "1", "--owner", "1", "file")
-    run = pcopy(*words, program="pchmod", cwd=tmp_path, env={"PCOPY_KERNEL": "c"}, wrap=wrap)
+    run = pcopy(*words, program="pchmod", cwd=tmp_path, env={"PCOPY_BACKEND": "c"}, wrap=wrap)
     assert b"(INJECTED)" in (tmp_path / "trace").read_bytes(), "a fault that never happened proves nothing"
     assert run.returncode == 1 and b"chown: Stale file handle" in run.stderr, run
     assert b"another item" not in run.stderr, run

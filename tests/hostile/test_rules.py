@@ -64,7 +64,7 @@ def test_without_the_rule_there_is_harm(
     rule: Rule, attack: Attack, on: Place, area: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     require_root("be attacked by an ordinary user")
-    monkeypatch.setattr(command, "kernel", "python")
+    monkeypatch.setattr(command, "backend", "python")
     package = without(rule, tmp_path / "package")
     with staged(on("ext4"), area) as stage:
         ended, harm = attack.carry_out(stage, package, HANGS if rule.hangs else PATIENCE)

@@ -15,7 +15,7 @@ import pytest
 
 from pcopy import __version__
 from pcopy.errors import RequestRefused
-from pcopy.fsio.kernel.choose import backend_name
+from pcopy.fsio.backend.choose import backend_name
 from pcopy.launch.group import RankDescription, first_ranks_of_hosts
 from pcopy.launch.hosts import checked_descriptions, next_rank_on_host
 from tests.launch.launchers import Launchers, assert_refused, told
@@ -143,16 +143,16 @@ def test_other_arguments_on_one_rank_are_refused(launchers: Launchers, area: Pat
     assert not (area / "two").exists()
 
 
-def test_another_kernel_on_one_rank_is_told(launchers: Launchers, area: Path, source: Path) -> None:
+def test_another_backend_on_one_rank_is_told(launchers: Launchers, area: Path, source: Path) -> None:
     words: list[Argument] = [source, area / "copy"]
-    other: list[Argument] = [":", "-n", "1", "env", "PCOPY_KERNEL=python", sys.executable, "-m", "pcopy"]
+    other: list[Argument] = [":", "-n", "1", "env", "PCOPY_BACKEND=python", sys.executable, "-m", "pcopy"]
     run = pcopy(*words, *other, *words, wrap=launchers.line("hydra", 1))
     if backend_name() == "python":
-        assert not any("different kernels" in line for line in told(run)), show(run)
+        assert not any("different backends" in line for line in told(run)), show(run)
         return
-    (line,) = (line for line in told(run) if "different kernels" in line)
+    (line,) = (line for line in told(run) if "different backends" in line)
     name = os.uname().nodename
-    assert line.endswith(f": kernel c on {name}; kernel python on {name}"), line
+    assert line.endswith(f": backend c on {name}; backend python on {name}"), line
     assert run.returncode == 0, show(run)
     assert differences(source, area / "copy") == []
 

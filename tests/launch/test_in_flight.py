@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.engine.under_way import BegunTasks
-from pcopy.fsio.kernel.interface import PoolLoad, RowInProgress
+from pcopy.fsio.backend.interface import PoolLoad, RowInProgress
 from pcopy.fsio.layout import LUSTRE_TYPE
 from pcopy.launch.in_flight import (
     FIRST_PAUSE,

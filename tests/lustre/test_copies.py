@@ -180,9 +180,9 @@ def test_what_is_not_to_be_had_is_told_once_and_counted(
     same(source, target)
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("wish", ["-1", "8", "8:2M", "preserve", "pstripe", "pstripe 8"])
-def test_one_ost_that_takes_no_new_files_is_left_out(lustre: Lustre, kernel: str, wish: str) -> None:
+def test_one_ost_that_takes_no_new_files_is_left_out(lustre: Lustre, backend: str, wish: str) -> None:
     """As by lfs setstripe: the others have the file, and its directory's default does not take the place of that."""
     source, target = lustre.first / "source", lustre.second / "target"
     sizes = {"small": 1000, "whole": 3 * MIB, "split": 9 * MIB}
@@ -190,7 +190,7 @@ def test_one_ost_that_takes_no_new_files_is_left_out(lustre: Lustre, kernel: str
     for name, size in sizes.items():
         make(lustre, source / name, plain(8, MIB) if wish == "preserve" else b"", size)
     words: list[Any] = ["--json", "-n", 2]
-    os.environ["PCOPY_KERNEL"] = kernel
+    os.environ["PCOPY_BACKEND"] = backend
     try:
         if wish.startswith("pstripe"):
             words += ["--stripe", wish.partition(" ")[2] or "-1"]
@@ -200,7 +200,7 @@ def test_one_ost_that_takes_no_new_files_is_left_out(lustre: Lustre, kernel: str
         else:
             done(lustre, *words, "--stripe", wish, "--chunk-size", "2M", source, target, refuse=refuse)
     finally:
-        del os.environ["PCOPY_KERNEL"]
+        del os.environ["PCOPY_BACKEND"]
     for name in sizes:
         path = (source if wish.startswith("pstripe") else target) / name
         got = lustre.shown(path)

@@ -25,7 +25,7 @@ def layout(lustre: Lustre, path: Path) -> Shown:
     return shown
 
 
-def attacked(lustre: Lustre, kernel: str, call: int) -> tuple[Completed, bool]:
+def attacked(lustre: Lustre, backend: str, call: int) -> tuple[Completed, bool]:
     """Run pstripe with the names exchanged after that call; return the run, and whether they were."""
     place = lustre.first / f"{call}"
     mine, program, done = place / "tree/mine", place / "roots/program", place / "done"
@@ -41,7 +41,7 @@ def attacked(lustre: Lustre, kernel: str, call: int) -> tuple[Completed, bool]:
         "EXCHANGE_WITH": str(program),
         "EXCHANGE_AFTER": str(call),
         "EXCHANGE_DONE": str(done),
-        "PCOPY_KERNEL": kernel,
+        "PCOPY_BACKEND": backend,
     }
     stripes = [layout(lustre, path).count for path in (mine, program)]
     assert stripes == [1, 1]
@@ -58,13 +58,13 @@ def attacked(lustre: Lustre, kernel: str, call: int) -> tuple[Completed, bool]:
     return run, done.exists()
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
-def test_file_of_root_keeps_its_layout(lustre: Lustre, kernel: str) -> None:
+@pytest.mark.parametrize("backend", ["c", "python"])
+def test_file_of_root_keeps_its_layout(lustre: Lustre, backend: str) -> None:
     require_root("own files")
     lustre.need_standin("names are exchanged by what is preloaded")
     failed = 0
     for call in range(1, MOST_CALLS):
-        run, is_exchanged = attacked(lustre, kernel, call)
+        run, is_exchanged = attacked(lustre, backend, call)
         failed += run.returncode
         if not is_exchanged:
             assert run.returncode == 0, show(run)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bench.latency import SlowMount, can_mount, mounted_slow
-from pcopy.fsio.kernel.choose import backend_name
+from pcopy.fsio.backend.choose import backend_name
 from tests.support.command import pcopy
 from tests.support.oracle import differences
 

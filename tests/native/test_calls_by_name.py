@@ -1,4 +1,4 @@
-"""Each call of the C sources that changes an item which it names is in the table of docs/design/kernel.md.
+"""Each call of the C sources that changes an item which it names is in the table of docs/design/backend.md.
 
 The table is compared call by call: a call that is added, moved to another function or given other arguments needs a
 row that states the check on which it rests.
@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCES = ROOT / "pcopy/fsio/kernel/native"
+SOURCES = ROOT / "pcopy/fsio/backend/native"
 
 METADATA = re.compile(
     r"(SYS_)?(fchmodat2?|fchownat|utimensat|futimesat|l?chmod|l?chown|utimes?|l?(set|remove)xattr(at)?)"
@@ -95,7 +95,7 @@ def changes(file: str, source: str) -> Counter[Call]:
 
 
 def table() -> list[Row]:
-    page = (ROOT / "docs/design/kernel.md").read_text()
+    page = (ROOT / "docs/design/backend.md").read_text()
     return [
         Row(Call(file, function, call.replace("\\|", "|")), check, by, reason)
         for file, function, call, check, by, reason in ROW.findall(page)

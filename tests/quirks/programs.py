@@ -16,16 +16,16 @@ from tests.support.files import write
 Case = Callable[[Path, Path, str], Path]
 
 
-def run(program: str, *words: Argument, kernel: str, ranks: int | None = 3) -> None:
+def run(program: str, *words: Argument, backend: str, ranks: int | None = 3) -> None:
     """A run that must succeed, and say nothing on standard error."""
-    done = pcopy("-q", *words, program=program, ranks=ranks, env={"PCOPY_KERNEL": kernel})
+    done = pcopy("-q", *words, program=program, ranks=ranks, env={"PCOPY_BACKEND": backend})
     assert done.returncode == 0, show(done)
     assert done.stderr == b"", show(done)
 
 
 def _copied(*options: Argument, program: str = "pcopy", ranks: int = 3) -> Case:
-    def case(source: Path, mounted: Path, kernel: str) -> Path:
-        run(program, "--chunk-size", "1M", *options, f"{source}/", mounted / "copy", kernel=kernel, ranks=ranks)
+    def case(source: Path, mounted: Path, backend: str) -> Path:
+        run(program, "--chunk-size", "1M", *options, f"{source}/", mounted / "copy", backend=backend, ranks=ranks)
         return mounted / "copy"
 
     return case
@@ -34,26 +34,26 @@ def _copied(*options: Argument, program: str = "pcopy", ranks: int = 3) -> Case:
 def _over(*options: Argument, program: str = "pcopy") -> Case:
     """Over files with other contents and times."""
 
-    def case(source: Path, mounted: Path, kernel: str) -> Path:
+    def case(source: Path, mounted: Path, backend: str) -> Path:
         for path in source.rglob("*"):
             if path.is_file():
                 write(mounted / "copy" / path.relative_to(source), b"other contents")
-        return _copied(*options, program=program)(source, mounted, kernel)
+        return _copied(*options, program=program)(source, mounted, backend)
 
     return case
 
 
-def _unpacked(source: Path, mounted: Path, kernel: str) -> Path:
+def _unpacked(source: Path, mounted: Path, backend: str) -> Path:
     archive = source.parent / "archive"
     subprocess.run(["tar", "--format=posix", "-cf", archive, "-C", source, "."], check=True)
     (mounted / "unpacked").mkdir()
-    run("ptar", "-x", "-f", archive, "-C", mounted / "unpacked", kernel=kernel)
+    run("ptar", "-x", "-f", archive, "-C", mounted / "unpacked", backend=backend)
     return mounted / "unpacked"
 
 
 def _archived(*options: str) -> Case:
-    def case(source: Path, mounted: Path, kernel: str) -> Path:
-        run("ptar", "-c", *options, "-f", mounted / "archive", "-C", source, ".", kernel=kernel)
+    def case(source: Path, mounted: Path, backend: str) -> Path:
+        run("ptar", "-c", *options, "-f", mounted / "archive", "-C", source, ".", backend=backend)
         there = source.parent / "unpacked"
         there.mkdir()
         subprocess.run(["tar", *options, "-xf", mounted / "archive", "-C", there], check=True)
@@ -62,16 +62,16 @@ def _archived(*options: str) -> Case:
     return case
 
 
-def _recoded(source: Path, mounted: Path, kernel: str) -> Path:
-    run("pcopy", "--chunk-size", "1M", "--compress", "zstd", f"{source}/", mounted / "packed", kernel=kernel)
-    run("pcopy", "--chunk-size", "1M", "--decompress", mounted / "packed/", mounted / "copy", kernel=kernel)
+def _recoded(source: Path, mounted: Path, backend: str) -> Path:
+    run("pcopy", "--chunk-size", "1M", "--compress", "zstd", f"{source}/", mounted / "packed", backend=backend)
+    run("pcopy", "--chunk-size", "1M", "--decompress", mounted / "packed/", mounted / "copy", backend=backend)
     return mounted / "copy"
 
 
-def _broadcast(source: Path, mounted: Path, kernel: str) -> Path:
+def _broadcast(source: Path, mounted: Path, backend: str) -> Path:
     (mounted / "copy").mkdir()
     files = [path for path in source.iterdir() if path.is_file()]
-    run("pbcast", *files, mounted / "copy", kernel=kernel, ranks=None)
+    run("pbcast", *files, mounted / "copy", backend=backend, ranks=None)
     for other in source.rglob("*"):  # it takes no directories
         if other.parent != source and other.is_file():
             there = mounted / "copy" / other.relative_to(source)

@@ -23,7 +23,7 @@ from tests.support.oracle import differences
 from tests.support.quirks import quirky
 from tests.support.users import NOBODY, require_root
 
-KERNELS = pytest.mark.parametrize("kernel", ["c", "python"])
+BACKENDS = pytest.mark.parametrize("backend", ["c", "python"])
 MOMENT = 1_600_000_000
 SIZES = {"small": 10, "below/small": 3000, "below/large": 6 << 20, "below/deeper/small": 1}
 
@@ -88,25 +88,25 @@ TREES = {"pcopy": by_pcopy, "psync": by_psync, "ptar": by_ptar, "pbcast": by_pbc
 WRITERS = {"pcopy": by_pcopy, "psync": by_psync, "unpacking": by_unpacking, "pbcast": by_pbcast}
 
 
-def with_kernel(kernel: str, *wrap: str) -> Run:
+def with_backend(backend: str, *wrap: str) -> Run:
     def run(*words: Any, **options: Any) -> Completed:
         ranks = None if options.get("program") == "pbcast" else 2
-        return pcopy(*words, ranks=ranks, env={"PCOPY_KERNEL": kernel}, wrap=wrap, **options)
+        return pcopy(*words, ranks=ranks, env={"PCOPY_BACKEND": backend}, wrap=wrap, **options)
 
     return run
 
 
-@KERNELS
+@BACKENDS
 @pytest.mark.parametrize("way", TREES)
 @pytest.mark.parametrize("quirk", ["listxattr=E2BIG", "getxattr=EPERM"])
-def test_what_has_unreadable_attributes_is_copied_and_fails(area: Path, quirk: str, way: str, kernel: str) -> None:
+def test_what_has_unreadable_attributes_is_copied_and_fails(area: Path, quirk: str, way: str, backend: str) -> None:
     tree(area / "source")
     if quirk.startswith("getxattr"):
         for path in (area / "source/below", area / "source/below/small"):
             os.setxattr(path, "user.name", b"value")
             os.utime(path, (MOMENT, MOMENT))
     with quirky(area / "source", quirk) as source:
-        run = TREES[way](with_kernel(kernel), source, area / "copy")
+        run = TREES[way](with_backend(backend), source, area / "copy")
     told = totals(run)
     assert (run.returncode, told["exit_status"]) == (1, 1), show(run)
     assert told["failed"] > 0, show(run)
@@ -125,23 +125,23 @@ def test_what_has_unreadable_attributes_is_copied_and_fails(area: Path, quirk: s
         assert kind == (other.st_mode, other.st_mtime), name
 
 
-@KERNELS
-def test_comparison_goes_on_below_unreadable_attributes(area: Path, kernel: str) -> None:
+@BACKENDS
+def test_comparison_goes_on_below_unreadable_attributes(area: Path, backend: str) -> None:
     tree(area / "source")
     tree(area / "copy")
     write(area / "source/below/deeper/new", b"x")
     with quirky(area / "source", "listxattr=EPERM") as source:
         options = ("--json", "--compare", "size,content,xattr")
-        run = with_kernel(kernel)(*options, source, area / "copy", program="pverify")
+        run = with_backend(backend)(*options, source, area / "copy", program="pverify")
     assert run.returncode == 2, show(run)
     told = totals(run, last=True)
     assert (told["found"], told["only_a"], told["common"], told["failed"]) == (11, 1, 0, 10), show(run)
     assert b"listxattr: Operation not permitted" in run.stderr, show(run)
 
 
-@KERNELS
+@BACKENDS
 @pytest.mark.parametrize("way", WRITERS)
-def test_acl_that_cannot_be_set_leaves_all_else(area: Path, way: str, kernel: str) -> None:
+def test_acl_that_cannot_be_set_leaves_all_else(area: Path, way: str, backend: str) -> None:
     """The mode gives the group what its own entry does, not what the mask does."""
     tree(area / "source")
     names = ["below/small", "below/large"] + (["below", "below/fifo"] if way != "pbcast" else [])
@@ -152,7 +152,7 @@ def test_acl_that_cannot_be_set_leaves_all_else(area: Path, way: str, kernel: st
         os.utime(path, (MOMENT, MOMENT))
     (area / "backing").mkdir()
     with quirky(area / "backing", "setxattr=EOPNOTSUPP") as mounted:
-        run = WRITERS[way](with_kernel(kernel), area / "source", mounted / "copy")
+        run = WRITERS[way](with_backend(backend), area / "source", mounted / "copy")
         told = totals(run)
         assert (run.returncode, told["failed"]) == (1, len(names)), show(run)
         for name in names:
@@ -162,39 +162,39 @@ def test_acl_that_cannot_be_set_leaves_all_else(area: Path, way: str, kernel: st
     assert all(each in contents(area / "source").values() for each in contents(area / "backing/copy").values())
 
 
-@KERNELS
+@BACKENDS
 @pytest.mark.parametrize("words", [("xattr,acl",), ("acl",), ("acl,mode",)])
-def test_copy_without_acl_gives_no_wider_rights(area: Path, words: tuple[str], kernel: str) -> None:
+def test_copy_without_acl_gives_no_wider_rights(area: Path, words: tuple[str], backend: str) -> None:
     tree(area / "source")
     lent = {"below/small": (4, {NOBODY: 6}), "below/large": (4, {NOBODY: 6}), "below/fifo": (4, {NOBODY: 6})}
     denied = {"small": (6, {NOBODY: 0})}
     for name, (group, users) in {**lent, **denied, "below": (4, {NOBODY: 7})}.items():
         os.setxattr(area / "source" / name, ACCESS_ACL, acl(7 if name == "below" else 6, group, 4, users))
-    run = with_kernel(kernel)("--json", "--no-preserve", *words, f"{area}/source/", area / "copy")
+    run = with_backend(backend)("--json", "--no-preserve", *words, f"{area}/source/", area / "copy")
     assert run.returncode == 0, show(run)
     modes = {name: stat.S_IMODE(os.stat(area / "copy" / name).st_mode) for name in (*lent, *denied, "below")}
     assert modes == {**dict.fromkeys(lent, 0o644), "small": 0o600, "below": 0o744}
 
 
-@KERNELS
-def test_mode_that_was_copied_too_wide_is_corrected(area: Path, kernel: str) -> None:
+@BACKENDS
+def test_mode_that_was_copied_too_wide_is_corrected(area: Path, backend: str) -> None:
     write(area / "source/file", b"x")
     os.setxattr(area / "source/file", ACCESS_ACL, acl(6, 4, 4, {NOBODY: 6}))
     shutil.copytree(area / "source", area / "copy")
     os.removexattr(area / "copy/file", ACCESS_ACL)
     (area / "copy/file").chmod(0o674)
-    run = with_kernel(kernel)("--json", "--no-preserve", "acl", f"{area}/source/", area / "copy", program="psync")
+    run = with_backend(backend)("--json", "--no-preserve", "acl", f"{area}/source/", area / "copy", program="psync")
     assert run.returncode == 0, show(run)
     assert stat.S_IMODE(os.stat(area / "copy/file").st_mode) == 0o644
 
 
-@KERNELS
+@BACKENDS
 @pytest.mark.parametrize("way", ["pcopy", "psync", "pbcast"])
 @pytest.mark.parametrize("name", ["com.apple.FinderInfo", "gpfs.WinAttrs"])
-def test_attribute_of_another_system_is_one_warning(area: Path, name: str, way: str, kernel: str) -> None:
+def test_attribute_of_another_system_is_one_warning(area: Path, name: str, way: str, backend: str) -> None:
     tree(area / "source")
     with quirky(area / "source", f"foreign={name}") as source:
-        run = WRITERS[way](with_kernel(kernel), source, area / "copy")
+        run = WRITERS[way](with_backend(backend), source, area / "copy")
     told = totals(run)
     assert (run.returncode, told["failed"], told["warnings"]) == (0, 0, int(way != "pbcast")), show(run)
     assert told["excused"] == told["files"] + told["directories"] + told["symlinks"] + told["special"], show(run)
@@ -203,9 +203,9 @@ def test_attribute_of_another_system_is_one_warning(area: Path, name: str, way: 
         assert differences(area / "source", area / "copy") == []
 
 
-@KERNELS
+@BACKENDS
 @pytest.mark.parametrize("quirk", ["fixed_mode=0755", "fixed_owner=65534"])
-def test_nodes_arrive_where_modes_or_owners_are_made_up(area: Path, quirk: str, kernel: str) -> None:
+def test_nodes_arrive_where_modes_or_owners_are_made_up(area: Path, quirk: str, backend: str) -> None:
     require_root("make devices")
     (area / "source").mkdir()
     os.mkfifo(area / "source/fifo")
@@ -213,28 +213,28 @@ def test_nodes_arrive_where_modes_or_owners_are_made_up(area: Path, quirk: str, 
     os.mknod(area / "source/device", stat.S_IFCHR | 0o600, os.makedev(1, 3))
     (area / "backing").mkdir()
     with quirky(area / "backing", quirk) as mounted:
-        run = with_kernel(kernel)("--json", f"{area}/source/", mounted / "copy")
+        run = with_backend(backend)("--json", f"{area}/source/", mounted / "copy")
         assert (run.returncode, totals(run)["special"]) == (0, 3), show(run)
     kinds = {path.name: stat.S_IFMT(os.lstat(path).st_mode) for path in (area / "backing/copy").iterdir()}
     assert kinds == {"fifo": stat.S_IFIFO, "socket": stat.S_IFSOCK, "device": stat.S_IFCHR}
 
 
-@KERNELS
-def test_times_of_links_that_cannot_be_set_are_one_warning(area: Path, kernel: str) -> None:
+@BACKENDS
+def test_times_of_links_that_cannot_be_set_are_one_warning(area: Path, backend: str) -> None:
     (area / "source").mkdir()
     for name in ("one", "two", "three"):
         os.symlink("nowhere", area / "source" / name)
     (area / "backing").mkdir()
     with quirky(area / "backing", "utimens=EOPNOTSUPP") as mounted:
-        run = with_kernel(kernel)("--json", f"{area}/source/", mounted / "copy")
+        run = with_backend(backend)("--json", f"{area}/source/", mounted / "copy")
     told = totals(run)
     assert (told["symlinks"], told["excused"], told["warnings"], told["failed"]) == (3, 3, 1, 1), show(run)
     assert run.stderr.count(b"symbolic links is left out") == 1, show(run)
 
 
-@KERNELS
+@BACKENDS
 @pytest.mark.parametrize("program", ["pcopy", "psync", "ptar"])
-def test_summary_counts_excused_items_and_warnings(area: Path, program: str, kernel: str) -> None:
+def test_summary_counts_excused_items_and_warnings(area: Path, program: str, backend: str) -> None:
     (area / "source").mkdir()
     for name in ("one", "two", "three"):
         os.symlink("nowhere", area / "source" / name)
@@ -242,14 +242,14 @@ def test_summary_counts_excused_items_and_warnings(area: Path, program: str, ker
     subprocess.run(["tar", "-cf", area / "archive.tar", "-C", area / "source", "one", "two", "three"], check=True)
     with quirky(area / "backing", "utimens=EOPNOTSUPP") as mounted:
         words = ["-x", "-f", area / "archive.tar", "-C"] if program == "ptar" else ["-T", f"{area}/source/"]
-        run = with_kernel(kernel)(*words, mounted / "copy", program=program)
+        run = with_backend(backend)(*words, mounted / "copy", program=program)
     remark = b"  besides: 3 excused (owner, group or attributes that cannot be set), 1 warning"
     assert remark in run.stdout.splitlines(), show(run)
 
 
-@KERNELS
+@BACKENDS
 @pytest.mark.parametrize("program", ["psync", "pcopy"])
-def test_second_run_changes_no_ctime_of_files(area: Path, program: str, kernel: str) -> None:
+def test_second_run_changes_no_ctime_of_files(area: Path, program: str, backend: str) -> None:
     """FUSE has no files without a name, as NFS and CIFS have none."""
     tree(area / "source")
     os.setxattr(area / "source/below/small", ACCESS_ACL, acl(6, 4, 4, {NOBODY: 6}))
@@ -260,7 +260,7 @@ def test_second_run_changes_no_ctime_of_files(area: Path, program: str, kernel: 
         words = ("--json", *policy, f"{area}/source/", mounted / "copy")
         ctimes = []
         for _ in range(2):
-            run = with_kernel(kernel)(*words, program=program)
+            run = with_backend(backend)(*words, program=program)
             assert run.returncode == 1, show(run)
             files = [path for path in (mounted / "copy").rglob("*") if not path.is_dir()]
             ctimes.append({path: os.lstat(path).st_ctime_ns for path in files})
@@ -280,15 +280,15 @@ def test_clock_of_the_destination_is_asked_beside_it(area: Path) -> None:
 IN_NAMESPACE = ("unshare", "--user", "--mount", "--map-root-user")
 
 
-@KERNELS
+@BACKENDS
 @pytest.mark.parametrize("way", WRITERS)
-def test_ids_that_a_user_namespace_lacks_are_excused(area: Path, way: str, kernel: str) -> None:
+def test_ids_that_a_user_namespace_lacks_are_excused(area: Path, way: str, backend: str) -> None:
     require_root("give files to others")
     tree(area / "source")
     for path in (area / "source").rglob("*"):
         os.chown(path, 1234, 0, follow_symlinks=False)
     dated(area / "source")
-    run = with_kernel(kernel, *IN_NAMESPACE)
+    run = with_backend(backend, *IN_NAMESPACE)
     done = WRITERS[way](run, area / "source", area / "copy")
     told = totals(done)
     assert (done.returncode, told["failed"]) == (0, 0), show(done)
@@ -302,15 +302,15 @@ def test_ids_that_a_user_namespace_lacks_are_excused(area: Path, way: str, kerne
         assert before == {path: os.lstat(path).st_ctime_ns for path in (area / "copy").rglob("*")}
 
 
-@KERNELS
-def test_owner_is_given_below_fakeroot(area: Path, kernel: str) -> None:
+@BACKENDS
+def test_owner_is_given_below_fakeroot(area: Path, backend: str) -> None:
     require_root("drop capabilities")
     if shutil.which("fakeroot") is None:
         pytest.skip("there is no fakeroot here")
     tree(area / "source")
     wrap = ("setpriv", "--bounding-set=-all", "--inh-caps=-all", "fakeroot", "-s", str(area / "owners"))
     words = ("--json", "--chown", "1234:77", f"{area}/source/", area / "copy")
-    run = pcopy(*words, ranks=2, env={"PCOPY_KERNEL": kernel}, wrap=wrap)
+    run = pcopy(*words, ranks=2, env={"PCOPY_BACKEND": backend}, wrap=wrap)
     assert (run.returncode, totals(run)["failed"]) == (0, 0), show(run)
     paths = map(str, (area / "copy").rglob("*"))
     asked = ["fakeroot", "-i", str(area / "owners"), "stat", "-c", "%u:%g", *paths]

@@ -67,13 +67,13 @@ def ctimes(tree: Path) -> dict[Path, int]:
 
 
 @pytest.mark.parametrize("words", [[], ["--inplace"], ["--inplace=sequential"]], ids=["", "inplace", "sequential"])
-@pytest.mark.parametrize(("quirks", "kernel", "ranks"), [(OBJECTS, "c", 2), (OBJECTS, "python", 1), (MADE_UP, "c", 4)])
+@pytest.mark.parametrize(("quirks", "backend", "ranks"), [(OBJECTS, "c", 2), (OBJECTS, "python", 1), (MADE_UP, "c", 4)])
 def test_copies_are_right_and_copied_once(
-    area: Path, source: Path, quirks: tuple[str, ...], kernel: str, ranks: int, words: list[Argument]
+    area: Path, source: Path, quirks: tuple[str, ...], backend: str, ranks: int, words: list[Argument]
 ) -> None:
-    if kernel == "c":
+    if backend == "c":
         native.require()
-    backing, env = area / "backing", {"PCOPY_KERNEL": kernel}
+    backing, env = area / "backing", {"PCOPY_BACKEND": backend}
     backing.mkdir()
     shutil.copytree(source / "within", backing / "copy/within", ignore=shutil.ignore_patterns("fifo"))
     (backing / "copy" / OWN).write_text("the user's own")
@@ -90,11 +90,11 @@ def test_copies_are_right_and_copied_once(
 
 
 @pytest.mark.parametrize("quirk", ["sequential", "close_time", "rename=ENOSYS"])
-@pytest.mark.parametrize("kernel", ["c", "python"])
-def test_second_run_leaves_directories_as_they_are(area: Path, source: Path, quirk: str, kernel: str) -> None:
-    if kernel == "c":
+@pytest.mark.parametrize("backend", ["c", "python"])
+def test_second_run_leaves_directories_as_they_are(area: Path, source: Path, quirk: str, backend: str) -> None:
+    if backend == "c":
         native.require()
-    backing, env = area / "backing", {"PCOPY_KERNEL": kernel}
+    backing, env = area / "backing", {"PCOPY_BACKEND": backend}
     backing.mkdir()
     found = []
     with quirky(backing, quirk) as mounted:

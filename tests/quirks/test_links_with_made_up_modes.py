@@ -18,8 +18,8 @@ from tests.support.quirks import quirky
 SITUATIONS = [("c", "fixed_mode=0755"), ("python", "fixed_mode=0777"), ("c", "fixed_owner=65534")]
 
 
-@pytest.mark.parametrize(("kernel", "quirk"), SITUATIONS)
-def test_a_second_mirror_copies_no_hard_link_again(kernel: str, quirk: str) -> None:
+@pytest.mark.parametrize(("backend", "quirk"), SITUATIONS)
+def test_a_second_mirror_copies_no_hard_link_again(backend: str, quirk: str) -> None:
     with scratch() as area:
         source, backing = area / "source", area / "backing"
         for path in (source / "a", source / "b", backing):
@@ -34,7 +34,7 @@ def test_a_second_mirror_copies_no_hard_link_again(kernel: str, quirk: str) -> N
             inodes = []
             for _ in range(2):
                 done = pcopy(
-                    "--json", f"{source}/", tree / "copy", program="psync", ranks=2, env={"PCOPY_KERNEL": kernel}
+                    "--json", f"{source}/", tree / "copy", program="psync", ranks=2, env={"PCOPY_BACKEND": backend}
                 )
                 assert done.returncode == 0, show(done)
                 inodes.append({path: path.lstat().st_ino for path in (backing / "copy").rglob("*")})
@@ -46,8 +46,8 @@ def test_a_second_mirror_copies_no_hard_link_again(kernel: str, quirk: str) -> N
             assert not list(backing.rglob(".pcopy-*"))
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
-def test_copies_in_place_of_links_are_reported_once_with_their_number(kernel: str) -> None:
+@pytest.mark.parametrize("backend", ["c", "python"])
+def test_copies_in_place_of_links_are_reported_once_with_their_number(backend: str) -> None:
     """The directory belongs to somebody else, as it seems, and files have no handles."""
     with scratch() as area:
         source, backing = area / "source", area / "backing"
@@ -58,7 +58,7 @@ def test_copies_in_place_of_links_are_reported_once_with_their_number(kernel: st
             os.link(source / f"file{number}", source / f"name{number}")
         with quirky(backing, "fixed_owner=65534") as tree:
             words: list[str | Path] = ["--json", "--no-preserve", "ownership", f"{source}/", tree / "copy"]
-            done = pcopy(*words, ranks=1, env={"PCOPY_KERNEL": kernel})
+            done = pcopy(*words, ranks=1, env={"PCOPY_BACKEND": backend})
             assert subprocess.run(["diff", "-r", source, tree / "copy"], check=False).returncode == 0
         totals = summary(done)
         assert (done.returncode, totals["files"], totals["hardlinks"], totals["warnings"]) == (0, 6, 0, 3), show(done)

@@ -18,7 +18,7 @@ from tests.support.filesystems import mounted, scratch, unmount
 from tests.support.oracle import differences
 from tests.support.users import require_root
 
-KERNELS = ("c", "python")
+BACKENDS = ("c", "python")
 
 
 @contextmanager
@@ -58,40 +58,40 @@ def found(top: Path) -> set[bytes]:
     return {*subprocess.run(["find", ".", "-print0"], cwd=top, check=True, capture_output=True).stdout.split(b"\0")}
 
 
-def run(kernel: str, program: str, *words: str | Path, cwd: Path | None = None) -> Completed:
-    done = pcopy(*words, program=program, ranks=2, cwd=cwd, env={"PCOPY_KERNEL": kernel})
+def run(backend: str, program: str, *words: str | Path, cwd: Path | None = None) -> Completed:
+    done = pcopy(*words, program=program, ranks=2, cwd=cwd, env={"PCOPY_BACKEND": backend})
     assert done.returncode == 0, show(done)
     return done
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_all_programs_enter_every_directory(kernel: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_all_programs_enter_every_directory(backend: str) -> None:
     with overlay() as (area, tree):
         assert lists_other_inodes(tree), "the overlay lists the inode numbers of stat"
-        check_programs(kernel, area, tree)
+        check_programs(backend, area, tree)
 
 
-def check_programs(kernel: str, area: Path, tree: Path) -> None:
+def check_programs(backend: str, area: Path, tree: Path) -> None:
     """Walk, compare, copy, archive, change, mirror and remove ``tree``."""
     source, copy, archive = area / "source", area / "copy", area / "archive.tar"
-    assert {*run(kernel, "pwalk", ".", "-print0", cwd=tree).stdout.split(b"\0")} == found(tree)
+    assert {*run(backend, "pwalk", ".", "-print0", cwd=tree).stdout.split(b"\0")} == found(tree)
     subprocess.run(["cp", "-a", f"{tree}/.", source], check=True)
-    run(kernel, "pverify", tree, source)
-    run(kernel, "pcopy", f"{tree}/", copy)
+    run(backend, "pverify", tree, source)
+    run(backend, "pcopy", f"{tree}/", copy)
     assert differences(source, copy) == []
-    run(kernel, "ptar", "-cf", archive, ".", cwd=tree)
+    run(backend, "ptar", "-cf", archive, ".", cwd=tree)
     subprocess.run(["tar", "-df", archive], cwd=tree, check=True)
-    run(kernel, "pchmod", "-q", "g+w", tree)
+    run(backend, "pchmod", "-q", "g+w", tree)
     assert {path for path in tree.rglob("*") if not (path.is_symlink() or path.stat().st_mode & 0o020)} == set()
-    check_mirror(kernel, source, tree)
-    run(kernel, "prm", "-q", "-f", tree / "many", tree / "d/e")
+    check_mirror(backend, source, tree)
+    run(backend, "prm", "-q", "-f", tree / "many", tree / "d/e")
     assert found(tree) == {b"", b".", b"./d", b"./d/one"}
 
 
-def check_mirror(kernel: str, source: Path, tree: Path) -> None:
+def check_mirror(backend: str, source: Path, tree: Path) -> None:
     for name in ("d/extra", "d/e/f/extra", "many/a/new/extra", "new/below/extra"):
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_bytes(b"extra")
-    done = run(kernel, "psync", f"{source}/", tree, "--json")
+    done = run(backend, "psync", f"{source}/", tree, "--json")
     assert (summary(done)["deleted"], done.stderr.count(b"mounted")) == (7, 0), show(done)
     assert differences(source, tree) == []

@@ -43,13 +43,13 @@ def tree(area: Path) -> Path:
     return top
 
 
-def compare(tree: Path, kernel: str, wish: str) -> None:
+def compare(tree: Path, backend: str, wish: str) -> None:
     words: list[Any] = ["find", tree, *wish.split()]
     user = {"user": NOBODY, "group": NOBODY, "extra_groups": []}
     expected = subprocess.run(words, check=False, **user, cwd="/", capture_output=True)  # type: ignore[call-overload]
     for ranks in (1, 2):
         run = pcopy(
-            tree, *wish.split(), ranks=ranks, user=NOBODY, env={"PCOPY_KERNEL": kernel}, cwd="/", program="pwalk"
+            tree, *wish.split(), ranks=ranks, user=NOBODY, env={"PCOPY_BACKEND": backend}, cwd="/", program="pwalk"
         )
         assert b"top" in expected.stdout
         assert sorted(run.stdout.splitlines()) == sorted(expected.stdout.splitlines())
@@ -57,16 +57,16 @@ def compare(tree: Path, kernel: str, wish: str) -> None:
         assert b"pipe: stat" not in run.stderr or "-size" in wish
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
-def test_names_of_a_directory_that_cannot_be_entered_are_listed_as_find_lists_them(tree: Path, kernel: str) -> None:
+@pytest.mark.parametrize("backend", ["c", "python"])
+def test_names_of_a_directory_that_cannot_be_entered_are_listed_as_find_lists_them(tree: Path, backend: str) -> None:
     for wish in WISHES:
-        compare(tree, kernel, wish)
+        compare(tree, backend, wish)
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
-def test_types_from_a_saved_listing_need_no_look(tree: Path, kernel: str) -> None:
-    listing = tree.parent / f"{kernel}.jsonl"
-    saved = pcopy(tree, "--output", listing, program="pwalk", env={"PCOPY_KERNEL": kernel})
+@pytest.mark.parametrize("backend", ["c", "python"])
+def test_types_from_a_saved_listing_need_no_look(tree: Path, backend: str) -> None:
+    listing = tree.parent / f"{backend}.jsonl"
+    saved = pcopy(tree, "--output", listing, program="pwalk", env={"PCOPY_BACKEND": backend})
     assert saved.returncode == 0, saved.stderr
     listing.chmod(0o644)
     run = pcopy("--from", listing, "-type", "p", "--print0", user=NOBODY, cwd="/", program="pwalk", ranks=2)

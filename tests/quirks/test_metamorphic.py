@@ -131,20 +131,20 @@ WORKS: dict[str, Work] = {
 def _runs() -> list[tuple[str, int]]:
     known = ["c", "python"] if not native.why_not() else ["python"]
     if everything():
-        return [(kernel, ranks) for kernel in known for ranks in (1, 2, 7)]
+        return [(backend, ranks) for backend in known for ranks in (1, 2, 7)]
     return [(known[0], 1), (known[0], 7), (known[-1], 2)]
 
 
 @pytest.mark.parametrize("work", WORKS)
-def test_all_numbers_of_ranks_and_both_kernels_agree(
+def test_all_numbers_of_ranks_and_both_backends_agree(
     area: Path, tree: Path, work: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = {}
-    for kernel, ranks in _runs():
-        monkeypatch.setattr(command, "kernel", kernel)
-        place = area / f"{kernel}{ranks}"
+    for backend, ranks in _runs():
+        monkeypatch.setattr(command, "backend", backend)
+        place = area / f"{backend}{ranks}"
         place.mkdir()
-        results[kernel, ranks] = WORKS[work](tree, place, ranks, ())
+        results[backend, ranks] = WORKS[work](tree, place, ranks, ())
         remove(place)
     first = next(iter(results.values()))
     assert {key: value for key, value in results.items() if value != first} == {}, first[0]

@@ -16,7 +16,7 @@ from tests.support.quirks import quirky
 
 MIB = 1 << 20
 SIZES = {"empty": 0, "small": 9, "middle": 300_000, "large": 5 * MIB, "larger": 25 * MIB}
-KERNELS = ("c", "python")
+BACKENDS = ("c", "python")
 IN_PARTS = (
     "copy",
     "copy without replacing",
@@ -58,54 +58,54 @@ def times(directory: Path) -> dict[str, int]:
 
 
 @pytest.mark.in_turn(1)
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     "quirks",
     [("fixed_mode=0755",), ("fixed_owner=65534",), ("fixed_mode=0644", "fixed_owner=12345")],
     ids=["mode", "owner", "both"],
 )
 def test_files_arrive_where_the_server_shows_other_modes_or_owners(
-    source: Path, area: Path, quirks: tuple[str, ...], kernel: str
+    source: Path, area: Path, quirks: tuple[str, ...], backend: str
 ) -> None:
     for case in IN_PARTS:
         own, backing = places(area, case, source)
         with quirky(backing, *quirks) as mounted:
-            copy = CASES[case](own, mounted, kernel)
+            copy = CASES[case](own, mounted, backend)
             found = subprocess.run(["diff", "-r", source, copy], capture_output=True, check=False)
             assert (found.returncode, found.stdout) == (0, b""), case
         assert not list(backing.rglob(".pcopy-*")), case
 
 
 @pytest.mark.in_turn(1)
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_times_are_kept_where_the_server_sets_them_at_close(source: Path, area: Path, kernel: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_times_are_kept_where_the_server_sets_them_at_close(source: Path, area: Path, backend: str) -> None:
     for case in CASES:
         if case.startswith("archive"):
             continue
         own, backing = places(area, case, source)
         with quirky(backing, "close_time") as mounted:
-            copy = CASES[case](own, mounted, kernel)
+            copy = CASES[case](own, mounted, backend)
             assert times(copy) == times(source), case
         assert not list(backing.rglob(".pcopy-*")), case
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_one_file_only_is_made_to_find_out_about_times(source: Path, area: Path, kernel: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_file_only_is_made_to_find_out_about_times(source: Path, area: Path, backend: str) -> None:
     """Elsewhere no file takes a further operation. The examination for a rename before the job writes twice."""
     backing = area / "backing"
     backing.mkdir()
     with quirky(backing):
         pass  # skipped here, where nothing can be mounted
     with mounted_slow(backing) as mounted:
-        run("pcopy", f"{source}/inner/", mounted.path / "first", kernel=kernel, ranks=1)
+        run("pcopy", f"{source}/inner/", mounted.path / "first", backend=backend, ranks=1)
         counts = mounted.operation_counts()
     assert counts["write"] == 20 + 1 + 2, counts
     assert sum(each.stat().st_size for each in (backing / "first/deep").iterdir()) == 30
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("error", ["EPERM", "EINVAL"])
-def test_refused_owner_that_an_item_has_already_is_no_failure(area: Path, kernel: str, error: str) -> None:
+def test_refused_owner_that_an_item_has_already_is_no_failure(area: Path, backend: str, error: str) -> None:
     """All files belong to one user there, and the server refuses each change of an owner."""
     owner = 12345
     source = area / "source"
@@ -127,9 +127,11 @@ def test_refused_owner_that_an_item_has_already_is_no_failure(area: Path, kernel
     with quirky(backing, f"fixed_owner={owner}", f"chown={error}") as mounted:
         for program, words in copies.items():
             for _again in range(2):  # over files that are there, too
-                done = pcopy("-q", *words, mounted / program, program=program.split()[0], env={"PCOPY_KERNEL": kernel})
+                done = pcopy(
+                    "-q", *words, mounted / program, program=program.split()[0], env={"PCOPY_BACKEND": backend}
+                )
                 assert done.returncode == 0, show(done)
         (mounted / "unpacked").mkdir()
-        run("ptar", "-x", "-f", archive, "-C", mounted / "unpacked", kernel=kernel)
+        run("ptar", "-x", "-f", archive, "-C", mounted / "unpacked", backend=backend)
         for copy in mounted.iterdir():
             assert subprocess.run(["diff", "-r", source, copy], check=False).returncode == 0, copy

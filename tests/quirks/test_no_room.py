@@ -23,10 +23,10 @@ NO_ROOM = b"No space left on device"
 
 
 @pytest.fixture(autouse=True, params=["c", "python"])
-def kernel_of_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def backend_of_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "c":
         native.require()
-    monkeypatch.setattr(command, "kernel", request.param)
+    monkeypatch.setattr(command, "backend", request.param)
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from tests.support.native import ROOT
 from tests.support.quirks import quirky
 from tests.support.users import require_root
 
-KERNELS = ("c", "python")
+BACKENDS = ("c", "python")
 REFUSALS = ("EXDEV", "EPERM", "ENOSYS", "EOPNOTSUPP")
 COPYING = (("psync",), ("pcopy", "-T", "--existing", "newer", "--verify"))
 LARGE = 9 << 20
@@ -45,8 +45,8 @@ def source() -> Iterator[Path]:
         yield tree
 
 
-def run(kernel: str, program: str, *words: str | Path) -> Completed:
-    return pcopy(*words, program=program, ranks=2, env={"PCOPY_KERNEL": kernel})
+def run(backend: str, program: str, *words: str | Path) -> Completed:
+    return pcopy(*words, program=program, ranks=2, env={"PCOPY_BACKEND": backend})
 
 
 def unlike(source: Path, copy: Path) -> bytes:
@@ -60,23 +60,23 @@ def leftovers(top: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("words", COPYING, ids=" ".join)
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_refused_names_become_copies(source: Path, kernel: str, words: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_refused_names_become_copies(source: Path, backend: str, words: tuple[str, ...]) -> None:
     backing = source.parent / "backing"
     program, *options = words
-    refused = REFUSALS[2 * COPYING.index(words) + KERNELS.index(kernel)]
+    refused = REFUSALS[2 * COPYING.index(words) + BACKENDS.index(backend)]
     backing.mkdir()
     with quirky(backing, f"link={refused}") as tree:
         (tree / "copy").mkdir()
         if program == "psync":
             (tree / "copy/extra").touch()
-        done = run(kernel, program, *options, "--json", f"{source}/", tree / "copy")
+        done = run(backend, program, *options, "--json", f"{source}/", tree / "copy")
         totals = summary(done)
         assert (done.returncode, totals["failed"], totals["warnings"]) == (0, 0, 4), show(done)
         assert (totals["files"], totals["symlinks"], totals["special"], totals["hardlinks"]) == (4, 2, 2, 0)
         assert done.stderr.count(b"--no-preserve links") == 1
         assert (unlike(source, tree / "copy"), leftovers(tree)) == (b"", [])
-        again = summary(run(kernel, program, *options, "--json", f"{source}/", tree / "copy"))
+        again = summary(run(backend, program, *options, "--json", f"{source}/", tree / "copy"))
         assert (again["skipped"], again["failed"]) == (8, 0), again
 
 
@@ -102,15 +102,15 @@ def test_names_in_two_projects_are_copied_once_each() -> None:
         assert inodes == [inodes[0]] * 3 + [inodes[3]] * 2 and inodes[0] != inodes[3]
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_archive_members_become_copies(source: Path, kernel: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_archive_members_become_copies(source: Path, backend: str) -> None:
     area, backing = source.parent, source.parent / "backing"
     backing.mkdir()
     subprocess.run(["tar", "-cf", area / "archive.tar", "-C", source, "."], check=True)
     with quirky(backing, "link=EPERM") as tree:
         (tree / "copy/b").mkdir(parents=True)
         (tree / "copy/b/small").write_bytes(b"old")
-        done = run(kernel, "ptar", "--json", "-xf", area / "archive.tar", "-C", tree / "copy")
+        done = run(backend, "ptar", "--json", "-xf", area / "archive.tar", "-C", tree / "copy")
         totals = json.loads(done.stdout)  # tar stores no link of a FIFO
         assert (done.returncode, totals["warnings"], done.stderr.count(b"refuses")) == (0, 3, 1), show(done)
         assert (totals["files"], totals["hardlinks"]) == (4, 0)

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.kernel.batches import ListNames, ListResult
-from pcopy.fsio.kernel.columns import RowCode, Verdicts
+from pcopy.fsio.backend.batches import ListNames, ListResult
+from pcopy.fsio.backend.columns import RowCode, Verdicts
 from pcopy.walk import listing
 from tests.support.command import Completed, pcopy, show
 from tests.support.filesystems import scratch
 from tests.support.oracle import differences
 from tests.support.quirks import quirky
 
-KERNELS = ("c", "python")
+BACKENDS = ("c", "python")
 ITEMS = 311
 
 
@@ -48,41 +48,41 @@ def backing() -> Iterator[Path]:
         yield top.parent
 
 
-def run(kernel: str, program: str, *words: str | Path, cwd: Path | None = None) -> Completed:
-    done = pcopy(*words, program=program, ranks=2, cwd=cwd, env={"PCOPY_KERNEL": kernel})
+def run(backend: str, program: str, *words: str | Path, cwd: Path | None = None) -> Completed:
+    done = pcopy(*words, program=program, ranks=2, cwd=cwd, env={"PCOPY_BACKEND": backend})
     assert done.returncode == 0, show(done)
     return done
 
 
-def totals(kernel: str, program: str, *words: str | Path, cwd: Path | None = None) -> dict[str, Any]:
-    done = run(kernel, program, "--json", *words, cwd=cwd)
+def totals(backend: str, program: str, *words: str | Path, cwd: Path | None = None) -> dict[str, Any]:
+    done = run(backend, program, "--json", *words, cwd=cwd)
     told: dict[str, Any] = json.loads(done.stdout)
     assert (told.get("found", ITEMS), told["failed"], told.get("warnings", 0)) == (ITEMS, 0, 0), show(done)
     return told
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_all_programs_process_each_item_once(backing: Path, kernel: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_all_programs_process_each_item_once(backing: Path, backend: str) -> None:
     area, copy = backing.parent, backing.parent / "copy"
     with quirky(backing, "twice") as mounted:
         tree = mounted / "tree"
         assert len(os.listdir(tree)) == 4, "the directory lists each name once"
-        paths = run(kernel, "pwalk", ".", "-print0", cwd=tree).stdout.split(b"\0")
+        paths = run(backend, "pwalk", ".", "-print0", cwd=tree).stdout.split(b"\0")
         found = subprocess.run(["find", ".", "-print0"], cwd=backing / "tree", check=True, capture_output=True).stdout
         assert sorted(paths) == sorted(found.split(b"\0"))
-        assert totals(kernel, "pcopy", f"{tree}/", copy)["copied"] == ITEMS
+        assert totals(backend, "pcopy", f"{tree}/", copy)["copied"] == ITEMS
         assert differences(backing / "tree", copy) == []
-        compared = totals(kernel, "pverify", tree, copy)
+        compared = totals(backend, "pverify", tree, copy)
         assert (compared["files"], compared["directories"]) == (2 * 304, 2 * 5)
-        totals(kernel, "ptar", "-cf", area / "archive.tar", ".", cwd=tree)
+        totals(backend, "ptar", "-cf", area / "archive.tar", ".", cwd=tree)
         members = subprocess.run(["tar", "-tf", area / "archive.tar"], check=True, capture_output=True).stdout
         assert members.count(b"\n") == ITEMS
         (tree / "many/extra").touch()
-        assert totals(kernel, "psync", "--dry-run", f"{copy}/", tree)["actions"]["delete"] == 1
-        assert totals(kernel, "psync", f"{copy}/", tree)["deleted"] == 1
-        totals(kernel, "pchmod", "g+w", tree)
-        assert totals(kernel, "prm", "--dry-run", tree)["removed"] == ITEMS
-        assert totals(kernel, "prm", "-f", tree)["removed"] == ITEMS
+        assert totals(backend, "psync", "--dry-run", f"{copy}/", tree)["actions"]["delete"] == 1
+        assert totals(backend, "psync", f"{copy}/", tree)["deleted"] == 1
+        totals(backend, "pchmod", "g+w", tree)
+        assert totals(backend, "prm", "--dry-run", tree)["removed"] == ITEMS
+        assert totals(backend, "prm", "-f", tree)["removed"] == ITEMS
         assert os.listdir(backing) == []
 
 
@@ -101,18 +101,18 @@ class Batches:
         return ListResult(verdicts, b"/".join(names), len(names), b"f" * len(names), numbers, rest)
 
 
-def listed(kernel: Batches, monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, int]]:
+def listed(backend: Batches, monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes, int]]:
     """All names with their inode numbers, as a ``Listing`` yields them."""
 
     def waited(*_: object) -> TicketGenerator[ListResult]:
-        return kernel.next()
+        return backend.next()
         yield
 
     class Submitted:
         def submit(self, batch: object) -> None: ...
 
     monkeypatch.setattr(listing, "await_ticket", waited)
-    begun = listing.DirectoryListing(Submitted(), kernel.next())  # type: ignore[arg-type]
+    begun = listing.DirectoryListing(Submitted(), backend.next())  # type: ignore[arg-type]
     all_names: list[tuple[bytes, int]] = []
     is_more = True
     while is_more:
@@ -129,11 +129,11 @@ def listed(kernel: Batches, monkeypatch: pytest.MonkeyPatch) -> list[tuple[bytes
 
 def test_names_repeated_in_a_later_batch_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of which nothing is left does not end the listing."""
-    kernel = Batches((b"a", b"b", b"a"), (b"b", b"a"), (b"c", b"b"))
-    assert listed(kernel, monkeypatch) == [(b"a", 10), (b"b", 11), (b"c", 10)]
+    backend = Batches((b"a", b"b", b"a"), (b"b", b"a"), (b"c", b"b"))
+    assert listed(backend, monkeypatch) == [(b"a", 10), (b"b", 11), (b"c", 10)]
 
 
 def test_names_remembered_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "MAX_REMEMBERED_NAMES", 2)
-    kernel = Batches((b"a", b"b"), (b"c", b"d"), (b"c",), (b"e", b"a"))
-    assert [name for name, _ in listed(kernel, monkeypatch)] == [b"a", b"b", b"c", b"d", b"e", b"a"]
+    backend = Batches((b"a", b"b"), (b"c", b"d"), (b"c",), (b"e", b"a"))
+    assert [name for name, _ in listed(backend, monkeypatch)] == [b"a", b"b", b"c", b"d", b"e", b"a"]

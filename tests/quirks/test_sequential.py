@@ -34,8 +34,8 @@ RESTRICTED = {
     "in order": ("sequential",),
     "all of them": ("rename=EOPNOTSUPP", "no_dot_names", "sequential"),
 }
-both_kernels = pytest.mark.parametrize(
-    ("situation", "kernel"),
+both_backends = pytest.mark.parametrize(
+    ("situation", "backend"),
     [
         ("no rename", "python"),
         ("no dot names", "c"),
@@ -74,10 +74,10 @@ def source(area: Path) -> Path:
     return source
 
 
-def run(*words: Argument, kernel: str = "python", program: str = "pcopy", ranks: int | None = 3) -> Completed:
-    if kernel == "c":
+def run(*words: Argument, backend: str = "python", program: str = "pcopy", ranks: int | None = 3) -> Completed:
+    if backend == "c":
         native.require()
-    return pcopy(*words, program=program, ranks=ranks, env={"PCOPY_KERNEL": kernel})
+    return pcopy(*words, program=program, ranks=ranks, env={"PCOPY_BACKEND": backend})
 
 
 def unlike(source: Path, copy: Path) -> list[str]:
@@ -89,28 +89,28 @@ def left_over(backing: Path) -> list[str]:
     return [path.name for path in backing.rglob("*pcopy-*")]
 
 
-@both_kernels
-def test_copies_are_right_and_say_how(area: Path, source: Path, situation: str, kernel: str) -> None:
+@both_backends
+def test_copies_are_right_and_say_how(area: Path, source: Path, situation: str, backend: str) -> None:
     with restricted(area, situation) as (mounted, backing):
         for change in ("new", "replaced", "updated"):
             if change == "updated":
                 (source / "large").write_bytes(os.urandom(LARGE))
                 (source / "within/small2").write_bytes(b"changed")
             words: list[Argument] = ["--chunk-size", "1M", f"{source}/", mounted / "copy"]
-            done = run(*words, program="psync" if change == "updated" else "pcopy", kernel=kernel)
+            done = run(*words, program="psync" if change == "updated" else "pcopy", backend=backend)
             assert done.returncode == 0, show(done)
             assert SAYS_SO in done.stdout.decode()
             assert not unlike(source, backing / "copy")
             assert not left_over(backing)
 
 
-@pytest.mark.parametrize(("situation", "kernel"), [("no rename", "c"), ("all of them", "python")])
-def test_archives_are_unpacked_there(area: Path, source: Path, situation: str, kernel: str) -> None:
+@pytest.mark.parametrize(("situation", "backend"), [("no rename", "c"), ("all of them", "python")])
+def test_archives_are_unpacked_there(area: Path, source: Path, situation: str, backend: str) -> None:
     subprocess.run(["tar", "--format=posix", "-C", source, "-cSf", area / "a.tar", "."], check=True)
     with restricted(area, situation) as (mounted, backing):
         (mounted / "copy").mkdir()
         (mounted / "copy/large").write_bytes(b"to be replaced")
-        done = run("-x", "-f", area / "a.tar", "-C", mounted / "copy", program="ptar", kernel=kernel)
+        done = run("-x", "-f", area / "a.tar", "-C", mounted / "copy", program="ptar", backend=backend)
         assert done.returncode == 0, show(done)
         assert not unlike(source, backing / "copy")
         assert not left_over(backing)
@@ -201,7 +201,7 @@ def test_an_interrupted_copy_is_completed(area: Path, source: Path, way: str) ->
     with restricted(area, "all of them") as (mounted, backing):
         words: list[Argument] = ["--checkpoint", area / "job", f"{source}/", mounted / "copy"]
         slowly: list[Argument] = ["--bwlimit", "3M", *words]
-        with background(*slowly, ranks=2, env={"PCOPY_KERNEL": "python"}) as killed:
+        with background(*slowly, ranks=2, env={"PCOPY_BACKEND": "python"}) as killed:
             large = backing / "copy/large"
             assert wait_until(lambda: large.exists() and large.stat().st_size)
             killed.kill_all()
@@ -218,7 +218,7 @@ def test_files_that_cannot_be_replaced_fail_by_name(area: Path, source: Path) ->
         copied = succeed(f"{source}/", mounted / "copy", ranks=2)
         assert "/.pcopy-examination: a file of pcopy's own is left there" in copied.stderr.decode()
         before = snapshot(backing / "copy")
-        done = run("--json", f"{source}/", mounted / "copy", kernel="python")
+        done = run("--json", f"{source}/", mounted / "copy", backend="python")
         assert summary(done)["failed"] > 0
         assert all("has to be removed first" in line for line in done.stderr.decode().splitlines() if "large" in line)
         assert not [line for line in changes(before, snapshot(backing / "copy")) if "large" in line]
@@ -272,8 +272,8 @@ def test_summary_does_not_say_how_files_were_written_if_none_was(area: Path, sou
         assert done.returncode == 0 and SAYS_SO not in done.stdout.decode(), show(done)
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
-def test_names_with_a_leading_dot_fail_with_the_reason(area: Path, kernel: str) -> None:
+@pytest.mark.parametrize("backend", ["c", "python"])
+def test_names_with_a_leading_dot_fail_with_the_reason(area: Path, backend: str) -> None:
     source = area / "source"
     (source / ".directory").mkdir(parents=True)
     (source / ".file").write_text("contents")
@@ -288,22 +288,22 @@ def test_names_with_a_leading_dot_fail_with_the_reason(area: Path, kernel: str) 
             ("psync", (f"{source}/", mounted / "copy")),
             ("ptar", ("-x", "-f", archive, "-C", mounted / "there")),
         ):
-            run_ = run(*words, program=program, kernel=kernel)
+            run_ = run(*words, program=program, backend=backend)
             assert run_.returncode == 1, show(run_)
             for name in (".directory", ".file", ".link", ".fifo"):
                 (line,) = (each for each in run_.stderr.decode().splitlines() if f"/{name}: " in each)
                 assert "Invalid argument: the file system may refuse names with a leading dot" in line, show(run_)
-        measured = run("--size", "1M", "--files", "10", mounted, program="pdbench", kernel=kernel, ranks=1)
+        measured = run("--size", "1M", "--files", "10", mounted, program="pdbench", backend=backend, ranks=1)
         assert measured.returncode == 1, show(measured)
         assert b"mkdir: Invalid argument: the file system may refuse names with a leading dot" in measured.stderr
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
-def test_names_that_are_not_utf_8_fail_with_the_reason(area: Path, kernel: str) -> None:
+@pytest.mark.parametrize("backend", ["c", "python"])
+def test_names_that_are_not_utf_8_fail_with_the_reason(area: Path, backend: str) -> None:
     (area / "source").mkdir()
     (area / "source" / os.fsdecode(b"name\xff")).write_text("contents")
     (area / "backing").mkdir()
     with quirky(area / "backing", "utf8_only") as mounted:
-        done = run(f"{area}/source/", mounted / "copy", kernel=kernel)
+        done = run(f"{area}/source/", mounted / "copy", backend=backend)
     assert done.returncode == 1, show(done)
     assert b": the file system may refuse names that are not UTF-8 (EILSEQ)" in done.stderr, show(done)

@@ -31,12 +31,12 @@ def odd(area: Path) -> Iterator[SlowMount]:
 
 
 @pytest.mark.in_turn(2)
-@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("side", ["source", "destination"])
 def test_silent_server_is_reported_and_a_signal_ends_the_job(
-    area: Path, odd: SlowMount, side: str, kernel: str
+    area: Path, odd: SlowMount, side: str, backend: str
 ) -> None:
-    env = {"XDG_STATE_HOME": str(area / "state"), "PCOPY_KERNEL": kernel}
+    env = {"XDG_STATE_HOME": str(area / "state"), "PCOPY_BACKEND": backend}
     source, target = (odd.path / "tree", area / "copy") if side == "source" else (area / "tree", odd.path / "copy")
     make_tree(odd.backing / "tree" if side == "source" else source)
     below = area / "copy" if side == "source" else odd.backing / "copy"

@@ -13,7 +13,7 @@ from pcopy.fsio import patience
 from pcopy.fsio.directories import RootDirectories
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.temporary import create_private_file
-from tests.e2e.test_few_descriptors import kernel_of
+from tests.e2e.test_few_descriptors import backend_of
 from tests.support.command import Argument, pcopy, show
 from tests.support.oracle import differences
 from tests.support.quirks import quirky
@@ -35,9 +35,9 @@ PROGRAMS: dict[str, tuple[str, list[str]]] = {
 }
 
 
-@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("which", PROGRAMS)
-def test_what_is_stale_is_opened_once_more(area: Path, which: str, kernel: str) -> None:
+def test_what_is_stale_is_opened_once_more(area: Path, which: str, backend: str) -> None:
     source, backing = area / "source", area / "backing"
     for directory in ("inner/deep", "outer"):
         (source / directory).mkdir(parents=True)
@@ -62,7 +62,7 @@ def test_what_is_stale_is_opened_once_more(area: Path, which: str, kernel: str) 
             first, slash, rest = word.partition("/")
             made.append(f"{here[first]}{slash}{rest}" if first in here else word)
         ranks = None if program == "pbcast" else 1
-        run = pcopy(*made, program=program, ranks=ranks, env=kernel_of(kernel))
+        run = pcopy(*made, program=program, ranks=ranks, env=backend_of(backend))
     assert run.returncode == 0, show(run)
     assert b"ESTALE" not in run.stderr, show(run)
     if which in ("copy", "replace", "in place", "mirror"):

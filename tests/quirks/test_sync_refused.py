@@ -25,10 +25,10 @@ QUICK = ("--tests", "write", "--repeat", "1", "--time", "0.01", "--size", "64K",
 
 
 @pytest.fixture(autouse=True, params=["c", "python"])
-def kernel_of_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def backend_of_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param == "c":
         native.require()
-    monkeypatch.setattr(command, "kernel", request.param)
+    monkeypatch.setattr(command, "backend", request.param)
 
 
 @pytest.fixture

@@ -42,17 +42,17 @@ def odd(original: Path) -> Iterator[SlowMount]:
             yield mounted
 
 
-def cells_of(row: Row, kernel: str) -> list[str]:
+def cells_of(row: Row, backend: str) -> list[str]:
     """Return the programs that are run: all, or some of them, others each day."""
     if everything():
         return list(CELLS)
     listed = [cell for cell in CELLS if cell in row.cells]
     others = [cell for cell in CELLS if cell not in row.cells]
-    whose = f"{row.quirks} {kernel}"
+    whose = f"{row.quirks} {backend}"
     return [cell for part, most in ((listed, CHOSEN), (others, OTHERS)) if part for cell in in_turn(part, most, whose)]
 
 
-def kernels_of(row: Row) -> list[str]:
+def backends_of(row: Row) -> list[str]:
     """Return both kernels, or one of them, another each day."""
     known = ["python"] if native.why_not() else ["c", "python"]
     return known if everything() else [known[(seed() + crc32(row.quirks.encode())) % len(known)]]
@@ -84,10 +84,10 @@ def test_each_program_copies_or_reports(
     original: Path, odd: SlowMount, session_scratch: Path, row: Row, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong: list[str] = []
-    for kernel in kernels_of(row):
-        monkeypatch.setattr(command, "kernel", kernel)
-        for cell in cells_of(row, kernel):
-            wrong += [f"{cell} ({kernel}): {line}" for line in run_cell(original, odd, session_scratch, row, cell)]
+    for backend in backends_of(row):
+        monkeypatch.setattr(command, "backend", backend)
+        for cell in cells_of(row, backend):
+            wrong += [f"{cell} ({backend}): {line}" for line in run_cell(original, odd, session_scratch, row, cell)]
     assert not wrong, "\n".join(wrong)
 
 

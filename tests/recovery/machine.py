@@ -39,7 +39,7 @@ T0 = 1_700_000_000.0
 
 STATE_HOME = b"/home/.local/state"
 
-_ENVIRONMENT = {b"XDG_STATE_HOME": STATE_HOME, b"PCOPY_KERNEL": b"python"}
+_ENVIRONMENT = {b"XDG_STATE_HOME": STATE_HOME, b"PCOPY_BACKEND": b"python"}
 """The kernel in C would ask the real system."""
 
 _OF_OS = (

@@ -25,7 +25,7 @@ from pcopy.engine.node import RankNode
 from pcopy.engine.task import NewTask, Task
 from pcopy.engine.ticket import WakeDescriptor
 from pcopy.fsio import directories
-from pcopy.fsio.kernel import interface, python
+from pcopy.fsio.backend import interface, python
 from pcopy.jobs import lifecycle
 from pcopy.jobs.directories import NoJob
 from pcopy.launch import rank
@@ -108,7 +108,7 @@ def shrunk(sizes: Sizes) -> Iterator[Waits]:
         *_everywhere("SMALL_FILE", interface.MAX_SMALL_FILE_BYTES, sizes.small_file),
     ]
     if sizes.waits:
-        changes += [(rank, "create_backend", waits.make_kernel), (rank, "TASK_SLOTS", sizes.slots)]
+        changes += [(rank, "create_backend", waits.make_backend), (rank, "TASK_SLOTS", sizes.slots)]
     with patched(changes):
         yield waits
 

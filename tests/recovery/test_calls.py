@@ -99,7 +99,7 @@ def seen(status: os.stat_result) -> tuple[int, ...]:
     return status.st_mode, 0 if is_directory else status.st_nlink, size, mtime
 
 
-class Kernel:
+class Backend:
     """The real calls."""
 
     def __getattr__(self, name: str) -> Any:
@@ -137,7 +137,7 @@ def test_as_the_kernel(first: int, area: Path) -> None:
             path = area / str(seed)
             path.mkdir(0o755)
             base = os.open(path, os.O_RDONLY)
-            real = played(seed, Kernel(), base)
+            real = played(seed, Backend(), base)
             os.close(base)
             simulated = simulation(seed)
             for number, (one, other) in enumerate(zip(real, simulated, strict=True)):

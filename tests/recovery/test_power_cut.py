@@ -167,12 +167,12 @@ def test_each_program_has_cases_or_a_reason() -> None:
 
 
 def _run(
-    case: Case, words: list[str], target: Path, state: Path, kernel: str, wrap: list[str]
+    case: Case, words: list[str], target: Path, state: Path, backend: str, wrap: list[str]
 ) -> subprocess.CompletedProcess[str]:
     more = [] if case.program == "ptar" else ["-q"]
     ranks = [] if case.program == "pbcast" else ["-n", "2"]
     command = [*wrap, sys.executable, str(BIN / case.program), *ranks, *more, *case.words, *words, str(target)]
-    environment = {**os.environ, "XDG_STATE_HOME": str(state), "PCOPY_KERNEL": kernel}
+    environment = {**os.environ, "XDG_STATE_HOME": str(state), "PCOPY_BACKEND": backend}
     return subprocess.run(command, check=False, capture_output=True, text=True, env=environment, timeout=120)
 
 
@@ -203,15 +203,15 @@ def cut_power(kind: str, point: Path, area: Path) -> None:
 
 
 @pytest.mark.in_turn(6)
-@pytest.mark.parametrize("kernel", ["c", "python"])
+@pytest.mark.parametrize("backend", ["c", "python"])
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_file_that_looks_whole_after_power_cut_has_its_contents(case: Case, kind: str, kernel: str) -> None:
+def test_file_that_looks_whole_after_power_cut_has_its_contents(case: Case, kind: str, backend: str) -> None:
     require_strace()
     with scratch() as area, mounted(kind, area, size=400 * MIB) as point:
         words, target = case.make(area), point / "target"
         prepared(case, area, target)
-        killed = _run(case, words, target, area / "state", kernel, _killed_at(case.kills[0], 1 + len(case.kills) % 2))
+        killed = _run(case, words, target, area / "state", backend, _killed_at(case.kills[0], 1 + len(case.kills) % 2))
         assert _has_ended_early(killed), killed
         sources = sorted((area / "source").iterdir())
         if case.kills[0] == "syncfs":

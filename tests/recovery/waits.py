@@ -11,10 +11,10 @@ from pcopy.engine.node import RankNode
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import Outcome, TaskGenerator, WakeDescriptor
 from pcopy.engine.transport import Transport
-from pcopy.fsio.kernel.batches import Batch
-from pcopy.fsio.kernel.interface import Backend, BackendSettings, Ticket
+from pcopy.fsio.backend.batches import Batch
+from pcopy.fsio.backend.interface import Backend, BackendSettings, Ticket
 from tests.recovery.world import NEVER, Strand, World, current
-from tests.support.fake_kernel import FakeBackend
+from tests.support.fake_backend import FakeBackend
 
 LONGEST_WAIT = 0.01
 """Seconds that a ticket of the campaign's takes at most."""
@@ -32,23 +32,23 @@ class RankWake(SimulatedWake):
     def __init__(self, world: World) -> None:
         super().__init__(lambda: world.now)
         self._world = world
-        self._kernel_due = NEVER
+        self._backend_due = NEVER
 
     def set(self) -> None:
         """The kernel will have something to go on with."""
-        self._kernel_due = min(self._kernel_due, self._world.now + self._world.random.random() * LONGEST_PAUSE)
+        self._backend_due = min(self._backend_due, self._world.now + self._world.random.random() * LONGEST_PAUSE)
 
     @property
     def due(self) -> float:
-        return min(super().due, self._kernel_due)
+        return min(super().due, self._backend_due)
 
     def clear(self) -> None:
         super().clear()
-        if self._kernel_due <= self._world.now:
-            self._kernel_due = NEVER
+        if self._backend_due <= self._world.now:
+            self._backend_due = NEVER
 
     def close(self) -> None:
-        self._kernel_due = NEVER
+        self._backend_due = NEVER
 
 
 class DriverWake:
@@ -97,7 +97,7 @@ class Waits:
         """Batches that a rank's kernel had under way at once."""
         self._wakes: dict[Strand, RankWake] = {}
 
-    def make_kernel(self, settings: BackendSettings) -> Backend:
+    def make_backend(self, settings: BackendSettings) -> Backend:
         """For the rank that runs."""
         strand = current()
         assert strand is not None

@@ -44,11 +44,11 @@ RUN = {
     "ptar": ("-c", "from pcopy.cli.script import ptar; ptar()"),
     "pwalk": ("-c", "from pcopy.cli.script import pwalk; pwalk()"),
     "pverify": ("-c", "from pcopy.cli.script import pverify; pverify()"),
-    "late": ("-m", "tests.support.late_kernel"),
+    "late": ("-m", "tests.support.late_backend"),
 }
 """What the interpreter is to run for each of the commands; ``late`` is pcopy with a kernel of its own."""
 
-kernel = ""
+backend = ""
 """Which kernel runs have to use; empty: the one in C, if there is one."""
 
 _MODULES = ("_cffi_backend", "blake3", "lmdb", "xxhash", "yaml", "_yaml")
@@ -217,7 +217,7 @@ def command(
 
 def runs_in_c() -> bool:
     """Do runs use the kernel in C?"""
-    return kernel == "c" or not (kernel or native.why_not())
+    return backend == "c" or not (backend or native.why_not())
 
 
 def new_token() -> str:
@@ -241,8 +241,8 @@ def _environment(search: str) -> dict[str, str]:
     kept.pop("PYTHONDONTWRITEBYTECODE", None)
     # Without PYTHONSAFEPATH ``python -m`` looks for modules in the working directory, and leaves its trace there.
     python = {"PYTHONPATH": search, "PYTHONSAFEPATH": "1"}
-    if kernel:
-        python["PCOPY_KERNEL"] = kernel
+    if backend:
+        python["PCOPY_BACKEND"] = backend
     return {**kept, **python, "HOME": _public("home"), "LC_ALL": "C.UTF-8"}
 
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-KERNEL = ROOT / "pcopy/fsio/kernel"
-SOURCES = KERNEL / "native"
-BUILT = KERNEL / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+BACKEND = ROOT / "pcopy/fsio/backend"
+SOURCES = BACKEND / "native"
+BUILT = BACKEND / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
 
 _WHY_NOT = "PCOPY_TESTS_NO_NATIVE"
 """Why there is none, for all processes of a session."""
@@ -22,7 +22,7 @@ _WHY_NOT = "PCOPY_TESTS_NO_NATIVE"
 def build() -> None:
     """Once a session, before its workers start: builds what is missing, or older than its sources."""
     os.environ.pop(_WHY_NOT, None)
-    program = KERNEL / "build_native.py"
+    program = BACKEND / "build_native.py"
     newest = max(path.stat().st_mtime_ns for path in (program, *SOURCES.iterdir()))
     if BUILT.exists() and BUILT.stat().st_mtime_ns >= newest:
         return

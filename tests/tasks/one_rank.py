@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from pcopy.engine.task import NewTask, Task
-from pcopy.fsio.kernel.choose import create_backend
-from pcopy.fsio.kernel.interface import BackendSettings
+from pcopy.fsio.backend.choose import create_backend
+from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
 from pcopy.launch import mounts
 from pcopy.launch.group import ProcessGroup
@@ -95,11 +95,11 @@ def surroundings(
     opened = [RootDescriptors(*(os.open(path, os.O_RDONLY) for path in (root.source, root.target))) for root in roots]
     told = Told()
     digest = JobHashing(options.hash, options.block_size).digest_of_data if options.hash else None
-    kernel = create_backend(BackendSettings(options.preserve, options.umask, digest=digest))
+    backend = create_backend(BackendSettings(options.preserve, options.umask, digest=digest))
     job = Job("test", 1, tuple(roots), options, copies=against is None, against=against or b"")
     with closing(mounts.MountsBelowRoots(job, opened, targets=job.copies)) as below:
         job = job._replace(mounts=mounts.agree_on_mounts(job, below, ProcessGroup()))
-    context = Rank(job, rank, ranks, opened, kernel, make_visitor, sink=told)
+    context = Rank(job, rank, ranks, opened, backend, make_visitor, sink=told)
     try:
         yield context, told
     finally:

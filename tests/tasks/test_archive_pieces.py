@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from pcopy.archive.headers import simple_sizes
-from pcopy.fsio.kernel.directory_batches import MEMBER_ROW
+from pcopy.fsio.backend.directory_batches import MEMBER_ROW
 from pcopy.signature.sorting import SortRecord
 from pcopy.tasks.archive.described import unpack_described
 from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, pieces

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from pcopy.engine.task import Task
-from pcopy.fsio.kernel.columns import pack_names
+from pcopy.fsio.backend.columns import pack_names
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from pcopy.engine.task import ANY_RANK, Task
+from pcopy.fsio.backend.columns import VERSION_COLUMNS, Rows
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import VERSION_COLUMNS, Rows
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.base import dividing
 from pcopy.tasks.base.codec import decode, encode

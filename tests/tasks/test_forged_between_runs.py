@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from pcopy.engine.task import Task
+from pcopy.fsio.backend.columns import VERSION_COLUMNS, Rows
 from pcopy.fsio.identity import Identity, identity_of
-from pcopy.fsio.kernel.columns import VERSION_COLUMNS, Rows
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.source import FileVersion
 from pcopy.fsio.temporary import TemporaryNames

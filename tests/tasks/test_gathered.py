@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy.fsio.kernel.columns import EARLIEST_TIME, LATEST_TIME, VERSION_COLUMNS, Rows
+from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, VERSION_COLUMNS, Rows
 from pcopy.fsio.source import FileVersion
 from pcopy.tasks.base.gathered import ItemColumns, split_digests, unpack_items
 from pcopy.tasks.base.values import ContentInfo, unpack_numbers
@@ -75,7 +75,7 @@ def test_it_comes_back(given: list[tuple[str, list[tuple[bytes, ContentInfo]]]],
     assert gathered.total_size == sum(known.size for _, known, _ in expected)
 
 
-def test_versions_are_packed_as_a_kernel_finds_them() -> None:
+def test_versions_are_packed_as_a_backend_finds_them() -> None:
     """Those of a batch that was read back are compared as they are."""
     rows = [
         (b"a", ContentInfo(b"f", 1, bytes(16), FileVersion(2, 1, 3, 4))),

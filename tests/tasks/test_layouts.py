@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.fsio.attributes import Handle
-from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.layout import LayoutPolicy, Recipe, TargetDirectory
 from tests.tasks.one_rank import consistent, copy, root_of
 

@@ -11,10 +11,10 @@ import pytest
 
 from pcopy.engine.task import NewTask, Task
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.backend.batches import ListResult
+from pcopy.fsio.backend.columns import RowCode, Verdicts, pack_names
+from pcopy.fsio.backend.interface import Backend
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.batches import ListResult
-from pcopy.fsio.kernel.columns import RowCode, Verdicts, pack_names
-from pcopy.fsio.kernel.interface import Backend
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.source import FileVersion
 from pcopy.signature.items import FILE
@@ -272,9 +272,9 @@ def test_what_stays_does_not_depend_on_the_name_that_is_found_first(
     listed = ListResult(Verdicts(1), b"/".join(found), len(found))
     listed.verdicts.codes[0] = RowCode.DONE
 
-    def begin_list(kernel: Backend, directory: int) -> TicketGenerator[listing.DirectoryListing]:
+    def begin_list(backend: Backend, directory: int) -> TicketGenerator[listing.DirectoryListing]:
         yield None
-        return listing.DirectoryListing(kernel, listed)
+        return listing.DirectoryListing(backend, listed)
 
     monkeypatch.setattr(scan_dir, "list_directory", begin_list)
     consistent(copy(root_of(source, target), existing=existing))

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pcopy.engine.driver import Outcome
 from pcopy.engine.task import Task
 from pcopy.errors import RequestRefused
-from pcopy.fsio.kernel.columns import unpack_names
+from pcopy.fsio.backend.columns import unpack_names
 from pcopy.signature.algorithms import algorithm_named
 from pcopy.signature.items import ROOT_PATH
 from pcopy.signature.manifest import ManifestEntry, ManifestWriter, pack_entry

@@ -99,8 +99,8 @@ def test_directories_are_looked_up_once(places: tuple[Path, Path], monkeypatch: 
     assert used[0].total() > 0
 
 
-@pytest.mark.parametrize(("kernel", "ranks"), [("c", 1), ("c", 2), ("python", 2)])
-def test_all_kinds_of_items(places: tuple[Path, Path], kernel: str, ranks: int) -> None:
+@pytest.mark.parametrize(("backend", "ranks"), [("c", 1), ("c", 2), ("python", 2)])
+def test_all_kinds_of_items(places: tuple[Path, Path], backend: str, ranks: int) -> None:
     """What rsync makes of them, each path as it was given, and what fails has its own name."""
     source, target = places
     named(source, 300)
@@ -113,7 +113,7 @@ def test_all_kinds_of_items(places: tuple[Path, Path], kernel: str, ranks: int) 
     os.truncate(source / "large", 40 << 20)
     words: list[str | Path] = ["--json", *sorted(os.listdir(source)), target]
     log = source.parent / "log"
-    run = pcopy("--verify", "--log", log, *words, ranks=ranks, cwd=source, env={"PCOPY_KERNEL": kernel}, timeout=120)
+    run = pcopy("--verify", "--log", log, *words, ranks=ranks, cwd=source, env={"PCOPY_BACKEND": backend}, timeout=120)
     assert run.returncode == 0, show(run)
     shutil.copystat(source, target)  # the directory itself is none of the sources
     assert not differences(source, target)
@@ -125,7 +125,7 @@ def test_all_kinds_of_items(places: tuple[Path, Path], kernel: str, ranks: int) 
     (target / "f0123").mkdir()
     (target / "f0123/kept").touch()
     (source / "f0124").write_bytes(b"newer")
-    run = pcopy("--existing", "changed", *words, ranks=ranks, cwd=source, env={"PCOPY_KERNEL": kernel})
+    run = pcopy("--existing", "changed", *words, ranks=ranks, cwd=source, env={"PCOPY_BACKEND": backend})
     told = summary(run)
     assert (run.returncode, told["failed"], told["files"]) == (1, 1, 1), show(run)
     assert b"/f0123: " in run.stderr and b"f0000" not in run.stderr, show(run)

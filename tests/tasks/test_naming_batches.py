@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.kernel.columns import unpack_names
+from pcopy.fsio.backend.columns import unpack_names
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase

@@ -12,8 +12,8 @@ import pytest
 
 from pcopy.engine.driver import Outcome
 from pcopy.engine.task import NewTask, Task
+from pcopy.fsio.backend.columns import unpack_names
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import decode, encode

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.kernel.choose import BACKEND_VARIABLE
+from pcopy.fsio.backend.choose import BACKEND_VARIABLES
 from pcopy.fsio.preserve import Preserve
 from pcopy.tasks.files.copy_files import CopyFiles
 from tests.support.attributes import ACCESS_ACL, DEFAULT_ACL, acl
@@ -68,7 +68,7 @@ def test_one_name_that_cannot_be_looked_up(places: tuple[Path, Path], monkeypatc
             raise OSError(errno.ENAMETOOLONG, "File name too long")
         return real(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
 
-    monkeypatch.setenv(BACKEND_VARIABLE, "python")  # which calls it
+    monkeypatch.setenv(BACKEND_VARIABLES[0], "python")  # which calls it
     monkeypatch.setattr(os, "stat", stat)
     totals = consistent(copied := copy(root_of(source, target), existing="changed"))
     assert (totals.files, totals.failed) == (9, 1)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from pcopy.fsio.backend.choose import create_backend
+from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.choose import create_backend
-from pcopy.fsio.kernel.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.source import FileVersion
 from pcopy.signature.items import FILE

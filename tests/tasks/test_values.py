@@ -34,7 +34,7 @@ import pcopy.tasks.walk.sum_up
 import pcopy.tasks.walk.walk_dirs
 import pcopy.tasks.walk.walk_listed  # noqa: F401 (they make kinds known)
 from pcopy.errors import InvariantBroken
-from pcopy.fsio.kernel.columns import pack_names, unpack_names
+from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.tasks.base import codec
 from pcopy.tasks.base.codec import LAZY_MODULES, decode, encode, load_all_kinds
 from pcopy.tasks.base.kind import KIND_BY_CODE, TASK_FORMAT, TaskKind

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio.kernel.choose import create_backend
-from pcopy.fsio.kernel.interface import BackendSettings
+from pcopy.fsio.backend.choose import create_backend
+from pcopy.fsio.backend.interface import BackendSettings
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import Problem
 from pcopy.walk import visitor
@@ -80,12 +80,12 @@ NAMES = (b"below", b"gone", b"small", b"large", b"link", b"again", b"twice", b"f
 
 def visited(tree: Path, noting: Noting, *, follow: bool = False) -> dict[str, list[bytes]]:
     descriptor = os.open(tree, os.O_RDONLY)
-    kernel = create_backend(BackendSettings(Preserve(), 0o022))
+    backend = create_backend(BackendSettings(Preserve(), 0o022))
     try:
-        for _ in stat_and_visit(kernel, descriptor, b"/".join(NAMES), noting, follow=follow):
+        for _ in stat_and_visit(backend, descriptor, b"/".join(NAMES), noting, follow=follow):
             pass
     finally:
-        kernel.close()
+        backend.close()
         os.close(descriptor)
     assert (noting.finished, noting.settled) == (1, 1)
     return noting.found

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from pcopy.fsio.kernel.columns import Rows
-from pcopy.fsio.kernel.interface import Backend, BackendSettings
+from pcopy.fsio.backend.columns import Rows
+from pcopy.fsio.backend.interface import Backend, BackendSettings
 from pcopy.fsio.preserve import Preserve
 from pcopy.walk.matching import Items
 from pcopy.walk.sums import WalkSums
-from tests.fsio.kernel_bench import KERNELS
+from tests.fsio.backend_bench import BACKENDS
 from tests.support.extent import seed
 
 NOW = 1_700_000_000 * 10**9
@@ -26,8 +26,8 @@ SIZES = [0, 1, 2, 4095, 4096, 4097, 1 << 40, (1 << 63) + 1]
 
 
 @pytest.fixture(params=["c", "python"])
-def kernel(request: pytest.FixtureRequest) -> Iterator[Backend]:
-    made = KERNELS[request.param](BackendSettings(Preserve(), 0o022))
+def backend(request: pytest.FixtureRequest) -> Iterator[Backend]:
+    made = BACKENDS[request.param](BackendSettings(Preserve(), 0o022))
     yield made
     made.close()
 
@@ -81,9 +81,9 @@ def _counted(all_items: list[Items]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("letters", ["f", "d", "fdlps", "ffffffd"])
-def test_sums_up_what_plain_counting_finds(kernel: Backend, letters: str) -> None:
+def test_sums_up_what_plain_counting_finds(backend: Backend, letters: str) -> None:
     random = Random(seed())
-    sums, whole = WalkSums(NOW, kernel), WalkSums(NOW)
+    sums, whole = WalkSums(NOW, backend), WalkSums(NOW)
     all_items = [_items(random, random.randrange(1, 40), letters) for _ in range(20)]
     for items in all_items:
         sums.add(items, 2)
@@ -105,7 +105,7 @@ def test_sums_up_what_plain_counting_finds(kernel: Backend, letters: str) -> Non
 
 
 def test_a_column_of_another_length_is_refused() -> None:
-    native_tally = pytest.importorskip("pcopy.fsio.kernel.native_tally")
+    native_tally = pytest.importorskip("pcopy.fsio.backend.native_tally")
     items = _items(Random(1), 3, "f")
     tally = native_tally.NativeTally(range(9))
     with pytest.raises(ValueError, match="does not have all rows"):

@@ -29,7 +29,7 @@ from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.selected import JobFilter
 
 if TYPE_CHECKING:
-    from pcopy.fsio.kernel.native_tar import SimpleMembers
+    from pcopy.fsio.backend.native_tar import SimpleMembers
 
 
 class DigestedMember(NamedTuple):

@@ -11,7 +11,7 @@ from collections.abc import Generator, Iterator
 
 from pcopy.archive.member import FILE, Member
 from pcopy.fsio.attributes import MetadataOutcome
-from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.new_file import NewFile, NewNode
 from pcopy.fsio.nodes import Node
 from pcopy.fsio.passage import write_all

@@ -29,7 +29,7 @@ from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.selected import JobFilter
 
 if TYPE_CHECKING:
-    from pcopy.fsio.kernel.native_tar import SimpleMembers
+    from pcopy.fsio.backend.native_tar import SimpleMembers
 
 ITEMS_PER_SLICE = 64
 """Number of members whose headers are read in one slice of a task."""

@@ -15,9 +15,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.backend.columns import LINKS, RowCode, pack_names
+from pcopy.fsio.backend.directory_batches import FindWithoutXattrs
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import LINKS, RowCode, pack_names
-from pcopy.fsio.kernel.directory_batches import FindWithoutXattrs
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.signature.sorting import ExternalSorter, SortRecord
@@ -155,7 +155,7 @@ class ArchiveVisitor(ItemVisitor):
             )
         except Problem:  # each file reports it
             return rows
-        if is_generated or not self._rank.kernel.has_directory_batches or self._rank.job.roots[place.root].item:
+        if is_generated or not self._rank.backend.has_directory_batches or self._rank.job.roots[place.root].item:
             return rows
         archive_names = {
             os.path.basename(path) for root, path in self._rank.job.own if (root, os.path.dirname(path)) == place[:2]

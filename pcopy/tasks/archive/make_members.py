@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from operator import add
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.kernel.batches import CreateResult, CreateSmallFiles
-from pcopy.fsio.kernel.columns import RowCode, Verdicts, pack_names
-from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
+from pcopy.fsio.backend.batches import CreateResult, CreateSmallFiles
+from pcopy.fsio.backend.columns import RowCode, Verdicts, pack_names
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.archive.opened import OpenArchive
@@ -60,7 +60,7 @@ def make_simple_members(
     archive, throttle, remaining = rank.instance(OpenArchive), rank.throttle, RemainingRows()
     most = MAX_READ_SIZE if not throttle.is_on else int(min(MAX_READ_SIZE, throttle.max_step_size()))
     for start, end in _adjacent_rows(plain, most):
-        if remaining.has_tried and (throttle.is_on or rank.kernel.runs_in_poll):
+        if remaining.has_tried and (throttle.is_on or rank.backend.runs_in_poll):
             # Waiting ends the slice. If the job stops then, what was created would not be counted.
             remaining.not_started += range(start, len(plain))
             break
@@ -114,7 +114,7 @@ def _run_batch(rank: Rank, batch: CreateSmallFiles) -> TicketGenerator[CreateRes
     stops.
     """
     steps = rank.execute_moving(batch)
-    while rank.kernel.runs_in_poll:
+    while rank.backend.runs_in_poll:
         try:
             next(steps)
         except StopIteration as end:

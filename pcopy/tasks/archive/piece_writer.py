@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pcopy.archive.headers import member_header, simple_header_end, stored_size, time_pax_header
 from pcopy.archive.member import DIRECTORY, FILE, LINK, Member, rounded_up
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.backend.columns import RowCode, pack_names
+from pcopy.fsio.backend.directory_batches import ReadMembers
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.contents import generated_contents
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import RowCode, pack_names
-from pcopy.fsio.kernel.directory_batches import ReadMembers
-from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem, source_changed
 from pcopy.fsio.source import READ_FLAGS, open_source
@@ -269,7 +269,7 @@ class PieceWriter:
         if self._rank.throttle.is_on:
             yield from self._rank.throttle.charge_and_wait(sum(sum(files.sizes) for files in some))
         undone = bytes(sum(map(len, some)))
-        if not self._rank.kernel.has_directory_batches:
+        if not self._rank.backend.has_directory_batches:
             return undone
         try:
             places = [(self._rank.sources[files.root].open(files.path), len(files), files.prefix) for files in some]

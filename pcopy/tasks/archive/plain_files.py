@@ -15,8 +15,8 @@ from itertools import accumulate
 
 from pcopy.archive.headers import SIMPLE_TIMES, fits_name_field, fits_owner_fields, simple_sizes
 from pcopy.archive.member import FILE, Member
-from pcopy.fsio.kernel.columns import EARLIEST_TIME, LATEST_TIME, pack_names, unpack_names
-from pcopy.fsio.kernel.directory_batches import MEMBER_ROW
+from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, pack_names, unpack_names
+from pcopy.fsio.backend.directory_batches import MEMBER_ROW
 from pcopy.signature.sorting import SortRecord
 from pcopy.tasks.archive.described import (
     MIN_SPARSE_SIZE,

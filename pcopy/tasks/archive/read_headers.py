@@ -16,7 +16,7 @@ from pcopy.archive.reader import Damage, FoundMember, read_members
 from pcopy.archive.records import NUMBER_LIMIT
 from pcopy.archive.skim import skim_offsets
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.kernel.choose import backend_name
+from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.archive.archive_file import stop_job
 from pcopy.tasks.archive.found_members import ITEMS_PER_SLICE, MemberSorter
@@ -28,7 +28,7 @@ from pcopy.tasks.base.result import TaskResult
 from pcopy.text import printable_path
 
 if TYPE_CHECKING:
-    from pcopy.fsio.kernel.native_tar import SimpleMembers, TarHeaderParser
+    from pcopy.fsio.backend.native_tar import SimpleMembers, TarHeaderParser
 
 SPAN_MEMBERS = 256
 """Number of members with which a span is long enough for a task."""
@@ -249,6 +249,6 @@ class HeaderFinder:
     def __init__(self, rank: Rank) -> None:
         self.in_c: TarHeaderParser | None = None
         if backend_name() == "c":
-            from pcopy.fsio.kernel.native_tar import TarHeaderParser
+            from pcopy.fsio.backend.native_tar import TarHeaderParser
 
             self.in_c = TarHeaderParser(None if rank.options.numeric_owner else owner_id)

@@ -13,8 +13,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 from pcopy.archive.member import DIRECTORY, FILE, Member, path_order_key
+from pcopy.fsio.backend.columns import CREATION_COLUMNS, EARLIEST_TIME, LATEST_TIME, Rows
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import CREATION_COLUMNS, EARLIEST_TIME, LATEST_TIME, Rows
 from pcopy.named import NamedTuple
 from pcopy.tasks.base.values import NO_DIRECTORY, Place
 

@@ -22,7 +22,7 @@ from operator import itemgetter
 
 from pcopy.archive.member import LINK
 from pcopy.fsio.attributes import Handle, can_inherit_acl, has_default_acl, remove_inherited_directory_acls
-from pcopy.fsio.kernel.columns import pack_names, unpack_names
+from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.fsio.nodes import call_with_handle
 from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.source import status_of

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 
+from pcopy.fsio.backend.interface import Backend
 from pcopy.fsio.close import close_after_read
 from pcopy.fsio.directories import DirectoryCache, RootDirectories, affordable_cache_capacity
-from pcopy.fsio.kernel.interface import Backend
 from pcopy.fsio.mounted import MountRoot
 from pcopy.fsio.mounts import FollowedLinks
 from pcopy.fsio.problem import Problem
@@ -32,11 +32,11 @@ class RootDescriptors(NamedTuple):
 class SourceAndTargetDirectories:
     """The source and target directories that one rank works with."""
 
-    def __init__(self, job: Job, descriptors: Sequence[RootDescriptors], kernel: Backend, *, one_host: bool) -> None:
+    def __init__(self, job: Job, descriptors: Sequence[RootDescriptors], backend: Backend, *, one_host: bool) -> None:
         self.job = job
         self.options = job.options
         self.descriptors = descriptors
-        self.sources, self.targets = _open_root_directories(job, descriptors, kernel, one_host=one_host)
+        self.sources, self.targets = _open_root_directories(job, descriptors, backend, one_host=one_host)
         self._roots_by_item: dict[tuple[bytes, bytes], Root] = {}
 
     def dataset_entry(self, place: Place, name: bytes) -> tuple[int, bytes, bytes]:
@@ -158,7 +158,7 @@ class SourceAndTargetDirectories:
 
 
 def _open_root_directories(
-    job: Job, descriptors: Sequence[tuple[int, int]], kernel: Backend, *, one_host: bool
+    job: Job, descriptors: Sequence[tuple[int, int]], backend: Backend, *, one_host: bool
 ) -> tuple[list[RootDirectories], list[RootDirectories]]:
     """Return the sources and the targets of all roots.
 
@@ -170,7 +170,7 @@ def _open_root_directories(
     sources: list[RootDirectories] = []
     targets: list[RootDirectories] = []
     capacity = affordable_cache_capacity()
-    caches = [DirectoryCache(capacity, kernel.pins, kernel.open_directory) for _ in range(2)]
+    caches = [DirectoryCache(capacity, backend.pins, backend.open_directory) for _ in range(2)]
     mounted = lru_cache(lambda top: mounts_below(top, job.mounts))
     both = list(zip(mount_codes(job.roots), descriptors, strict=True))
     codes: dict[int, int] = {}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from pcopy.fsio.kernel.columns import pack_names, unpack_names
+from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.tasks.base.rank import CALL_COST, Rank
 
 MAX_PORTIONS = 32

@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Sequence
 
-from pcopy.fsio.kernel.columns import EARLIEST_TIME, LATEST_TIME, VERSION_COLUMNS, Rows
+from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, VERSION_COLUMNS, Rows
 from pcopy.fsio.source import FileVersion
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.values import ContentInfo, Entries

@@ -139,7 +139,7 @@ class Options(NamedTuple):
     """New properties of items that are changed in place.
 
     These are a mode in the syntax of chmod(1), owner and group (-1: unchanged), an access ACL and a default ACL, both
-    in the form of ``pcopy.fsio.kernel.batches.SetMetadata``.
+    in the form of ``pcopy.fsio.backend.batches.SetMetadata``.
     """
     compare: int = 0
     """Bit set of the properties by which two trees are compared (``pcopy.tasks.compare.properties``)."""

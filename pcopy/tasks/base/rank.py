@@ -17,12 +17,12 @@ from pcopy.engine.messages import Halt
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.errors import SYNC_FAILED_CODE, SYNC_FAILED_TEXT, InvariantBroken
+from pcopy.fsio.backend.batches import Batch, CopyResult, CreateResult
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, Backend, TicketCancelled, await_ticket
 from pcopy.fsio.close import is_mtime_set_on_close
 from pcopy.fsio.data import ContentsCopier
 from pcopy.fsio.directories import TaskDescriptors
 from pcopy.fsio.half_written import remove_stale_sidecars
-from pcopy.fsio.kernel.batches import Batch, CopyResult, CreateResult
-from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES, Backend, TicketCancelled, await_ticket
 from pcopy.fsio.naming import NoReplaceRenamer
 from pcopy.fsio.passage import CachePolicy
 from pcopy.fsio.problem import Problem
@@ -138,7 +138,7 @@ class Rank(SourceAndTargetDirectories):
         number: int,
         size: int,
         descriptors: Sequence[RootDescriptors],
-        kernel: Backend,
+        backend: Backend,
         visitor: VisitorFactory,
         *,
         sink: Sink | None = None,
@@ -146,11 +146,11 @@ class Rank(SourceAndTargetDirectories):
         hosts: Sequence[str] = (),
         open_spool: OpenSpool = io.BytesIO,
     ) -> None:
-        super().__init__(job, descriptors, kernel, one_host=len(leaders) == 1)
+        super().__init__(job, descriptors, backend, one_host=len(leaders) == 1)
         self._instances: dict[Callable[[Rank], Any], Any] = {}
         self.number = number
         self.size = size
-        self.kernel = kernel
+        self.backend = backend
         self.visitor = visitor
         self.mover = make_mover(job.options)
         self.throttle = self.mover.throttle
@@ -219,28 +219,28 @@ class Rank(SourceAndTargetDirectories):
     def set_running(self, running: RunningTask) -> None:
         """Make ``running`` the current task, until another task is."""
         self.running = running
-        self.kernel.pins.task_descriptors = running.pinned_descriptors
+        self.backend.pins.task_descriptors = running.pinned_descriptors
 
     def release_task(self, running: RunningTask) -> None:
         """Release all descriptors and directories that were kept open for a task."""
-        self.kernel.pins.task_descriptors = None
-        self.kernel.pins.release_task(running.pinned_descriptors)
+        self.backend.pins.task_descriptors = None
+        self.backend.pins.release_task(running.pinned_descriptors)
         running.changed_directories.close()
 
     def execute(self, batch: Batch[S]) -> TicketGenerator[S]:
         """Yield until the backend has executed ``batch``, and return its result. Raise ``TicketCancelled`` if the batch
         was cancelled.
         """
-        return await_ticket(self.kernel, self.kernel.submit(batch))
+        return await_ticket(self.backend, self.backend.submit(batch))
 
     def execute_counting(self, batch: Batch[S], count: Callable[[S], None]) -> TicketGenerator[S]:
         """Execute ``batch``, which changes items, as ``done`` does.
 
         ``count`` is called with the final result in any case, also if the batch is cancelled or the task is dropped.
         """
-        ticket = self.kernel.submit(batch)
+        ticket = self.backend.submit(batch)
         try:
-            return (yield from await_ticket(self.kernel, ticket))
+            return (yield from await_ticket(self.backend, ticket))
         finally:
             count(ticket.result)
 
@@ -250,7 +250,7 @@ class Rank(SourceAndTargetDirectories):
         If the batch is cancelled, this returns its result nevertheless: operations that had begun are completed and
         counted.
         """
-        ticket = self.kernel.submit(batch)
+        ticket = self.backend.submit(batch)
         verdicts, counted_bytes = ticket.result.verdicts, 0
 
         def count_moved() -> None:
@@ -259,7 +259,7 @@ class Rank(SourceAndTargetDirectories):
             counted_bytes = verdicts.moved
 
         with suppress(TicketCancelled):
-            yield from await_ticket(self.kernel, ticket, count_moved)
+            yield from await_ticket(self.backend, ticket, count_moved)
         count_moved()
         return ticket.result
 
@@ -512,7 +512,7 @@ class Rank(SourceAndTargetDirectories):
 
     def close(self) -> None:
         """Close the backend, all objects that ``own`` created, and all directories. No task may use them any longer."""
-        self.kernel.close()
+        self.backend.close()
         for state in self._instances.values():
             if hasattr(state, "close"):
                 state.close()

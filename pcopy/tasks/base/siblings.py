@@ -12,7 +12,7 @@ from itertools import chain
 from typing import Self
 
 from pcopy.engine.task import Task
-from pcopy.fsio.kernel.columns import pack_names
+from pcopy.fsio.backend.columns import pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.dividing import portion_slices
@@ -51,7 +51,7 @@ def enters_several_per_call(rank: Rank) -> bool:
     It does not if it has threads, because then each item may be processed by another one, nor if a limit is set,
     because each item is counted then.
     """
-    return rank.kernel.has_directory_batches and rank.kernel.runs_in_poll and not rank.throttle.is_on
+    return rank.backend.has_directory_batches and rank.backend.runs_in_poll and not rank.throttle.is_on
 
 
 class DirectoriesPerCall:

@@ -8,8 +8,8 @@ from contextlib import closing
 from functools import partial
 
 from pcopy.beside import run_in_background
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.close import close_ignoring_errors, raise_if_data_lost, recorded_sync, sync_data
-from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.source import status_of

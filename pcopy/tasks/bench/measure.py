@@ -16,10 +16,10 @@ from mmap import mmap
 from typing import cast
 
 from pcopy.engine.ticket import Ticket
+from pcopy.fsio.backend.batches import ListNames, TrialCalls, TrialOperation
+from pcopy.fsio.backend.columns import RowCode, pack_names
+from pcopy.fsio.backend.interface import await_ticket
 from pcopy.fsio.close import close_after_read, close_ignoring_errors
-from pcopy.fsio.kernel.batches import ListNames, TrialCalls, TrialOperation
-from pcopy.fsio.kernel.columns import RowCode, pack_names
-from pcopy.fsio.kernel.interface import await_ticket
 from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.syncer import sync_if_supported
@@ -225,8 +225,8 @@ class RankBenchmark:
         if test.is_data_test:
             self._prepare_data(step, test, owner)
             return
-        if rank.kernel.pool is not None:
-            rank.kernel.pool.request_threads(step.in_flight if step.in_flight > 1 else 0)
+        if rank.backend.pool is not None:
+            rank.backend.pool.request_threads(step.in_flight if step.in_flight > 1 else 0)
         if test == BenchmarkTest.CREATE:
             self._own_names = self._file_names(step, owner, step.max_amount)
             if not step.is_shared or rank.number == 0:
@@ -315,14 +315,14 @@ class RankBenchmark:
 
     def _run_calls(self, step: Step, call: TrialOperation, files: list[bytes]) -> RunningTest:
         """Make one system call for each of ``files``, in batches, until the time of the step is over."""
-        kernel, new_names = self._rank.kernel, self._new_names
+        backend, new_names = self._rank.backend, self._new_names
         begin = now = time.monotonic_ns()
         end = begin + step.microseconds * 1000
         at, rows = 0, 4 * step.in_flight
         while at < len(files) and now < end:
             chosen = slice(at, at + rows)
             batch = TrialCalls(self._directory, pack_names(files[chosen]), call, pack_names(new_names[chosen]))
-            verdicts = (yield from await_ticket(kernel, kernel.submit(batch))).verdicts
+            verdicts = (yield from await_ticket(backend, backend.submit(batch))).verdicts
             for row in verdicts.rows_with_code(RowCode.FAILED):
                 raise verdicts.problem(row)
             at, start, now = at + len(verdicts), now, time.monotonic_ns()
@@ -338,13 +338,13 @@ class RankBenchmark:
 
     def _run_readdir(self, step: Step) -> RunningTest:
         """List the directory repeatedly until the time of the step is over."""
-        kernel, number = self._rank.kernel, 0
+        backend, number = self._rank.backend, 0
         begin = now = time.monotonic_ns()
         end = begin + step.microseconds * 1000
         while now < end:
             batch: ListNames | None = ListNames(self._directory, on_source=False)
             while batch is not None:
-                listed = yield from await_ticket(kernel, kernel.submit(batch))
+                listed = yield from await_ticket(backend, backend.submit(batch))
                 for row in listed.verdicts.rows_with_code(RowCode.FAILED):
                     raise listed.verdicts.problem(row)
                 number, batch = number + listed.name_count, listed.next_batch

@@ -15,9 +15,9 @@ from contextlib import suppress
 
 from pcopy import libc
 from pcopy.fsio.attributes import Attributes, has_default_acl, read_attributes
+from pcopy.fsio.backend.interface import TicketCancelled
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.contents import data_extents, may_have_holes
-from pcopy.fsio.kernel.interface import TicketCancelled
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem, as_problem, source_changed
 from pcopy.fsio.source import FileVersion, open_to_read, status_of

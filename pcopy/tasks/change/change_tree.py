@@ -15,10 +15,10 @@ from functools import partial
 from typing import Protocol
 
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.backend.batches import ListResult
+from pcopy.fsio.backend.columns import GROUP, OWNER, RowCode, Verdicts, pack_names, unpack_names
+from pcopy.fsio.backend.directory_batches import ContentsResult, ItemCounts, RemainingItems, SetMetadataWithin
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.batches import ListResult
-from pcopy.fsio.kernel.columns import GROUP, OWNER, RowCode, Verdicts, pack_names, unpack_names
-from pcopy.fsio.kernel.directory_batches import ContentsResult, ItemCounts, RemainingItems, SetMetadataWithin
 from pcopy.fsio.problem import EXCHANGED_TEXT, Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import DivisibleTask, Steps
@@ -170,7 +170,7 @@ class _TreeChange(DirectoriesToEnter):
             if place.source_id == NO_DIRECTORY or identity.mount_code != parent.source_id.mount_code:
                 place = place._replace(source_id=identity)
             directory = open_place(rank, place)
-            listing = yield from list_directory(rank.kernel, directory, detailed=True)
+            listing = yield from list_directory(rank.backend, directory, detailed=True)
             if not listing.may_have_more:
                 yield from rank.throttle.charge_and_wait(operations=2 * listing.number)
                 yield from self.change_names(place, directory, listing.listed)
@@ -202,7 +202,7 @@ class _TreeChange(DirectoriesToEnter):
         if listed.kinds and visitor.can_change_without_stat:
             names = yield from visitor.change_listed_files(directory, listed)
         yield from stat_and_visit(
-            self._rank.kernel, directory, names, visitor, follow=False, extra_columns=OWNER | GROUP
+            self._rank.backend, directory, names, visitor, follow=False, extra_columns=OWNER | GROUP
         )
         if visitor.subdirectories:
             found, inodes = zip(*visitor.subdirectories, strict=True)

@@ -20,9 +20,9 @@ from types import MappingProxyType
 
 from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
 from pcopy.fsio.attributes import XATTR_UNSUPPORTED_ERRNOS
-from pcopy.fsio.kernel.batches import UNCHANGED
-from pcopy.fsio.kernel.columns import GROUP, MODE, OWNER, Rows
-from pcopy.fsio.kernel.mend_rows import mode_after_chown
+from pcopy.fsio.backend.batches import UNCHANGED
+from pcopy.fsio.backend.columns import GROUP, MODE, OWNER, Rows
+from pcopy.fsio.backend.mend_rows import mode_after_chown
 from pcopy.fsio.modes import ModeChange, changed_mode, parse_mode
 from pcopy.fsio.nodes import path_of_descriptor
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, has_capability

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.kernel.batches import (
+from pcopy.fsio.backend.batches import (
     BatchResult,
     ListResult,
     SetMetadata,
@@ -19,8 +19,8 @@ from pcopy.fsio.kernel.batches import (
     StatNames,
     UniformMetadataResult,
 )
-from pcopy.fsio.kernel.columns import GROUP, INODE, OWNER, RowCode, Rows, pack_names, unpack_names
-from pcopy.fsio.kernel.interface import await_ticket
+from pcopy.fsio.backend.columns import GROUP, INODE, OWNER, RowCode, Rows, pack_names, unpack_names
+from pcopy.fsio.backend.interface import await_ticket
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
@@ -330,8 +330,8 @@ class ChangeVisitor:
 
         An item that is no longer the one of ``before`` is not changed.
         """
-        ticket = self._rank.kernel.submit(StatNames(directory, packed, before.mask, on_source=True))
-        stated = yield from await_ticket(self._rank.kernel, ticket)
+        ticket = self._rank.backend.submit(StatNames(directory, packed, before.mask, on_source=True))
+        stated = yield from await_ticket(self._rank.backend, ticket)
         now, names, problems, same = stated.rows, unpack_names(packed), dict[int, Problem](), list[int]()
         for row, code in enumerate(stated.verdicts.codes):
             if code != RowCode.DONE:

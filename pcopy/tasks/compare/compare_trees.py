@@ -17,10 +17,10 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.backend.batches import StatNames
+from pcopy.fsio.backend.columns import MODE, RowCode, Verdicts, pack_names, unpack_names
+from pcopy.fsio.backend.directory_batches import CompareDirectories, ContentsResult, ItemCounts, RemainingItems
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.batches import StatNames
-from pcopy.fsio.kernel.columns import MODE, RowCode, Verdicts, pack_names, unpack_names
-from pcopy.fsio.kernel.directory_batches import CompareDirectories, ContentsResult, ItemCounts, RemainingItems
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.named import NamedTuple
@@ -203,7 +203,7 @@ def _compare_directory(
         for side in SIDES:
             identity = _checked_identity(rank, side, on_side(parent, side), path, inodes[side])
             place = place._replace(target_id=identity) if side else place._replace(source_id=identity)
-            listings.append((yield from list_directory(rank.kernel, rank.open_source(on_side(place, side)))))
+            listings.append((yield from list_directory(rank.backend, rank.open_source(on_side(place, side)))))
     except Problem as problem:
         report_not_compared(result, place, side, ROOT_PATH, problem)
         return

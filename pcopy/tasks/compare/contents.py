@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from itertools import count
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.kernel.batches import ReadSmallFiles
-from pcopy.fsio.kernel.columns import RowCode, pack_names, unpack_names
+from pcopy.fsio.backend.batches import ReadSmallFiles
+from pcopy.fsio.backend.columns import RowCode, pack_names, unpack_names
 from pcopy.fsio.problem import PackedProblem, Problem
 from pcopy.fsio.source import FileVersion, check_is_found_file, check_unchanged, status_of
 from pcopy.named import NamedTuple

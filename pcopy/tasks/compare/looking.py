@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.kernel.batches import StatResult
-from pcopy.fsio.kernel.columns import RowCode, Rows, unpack_names
-from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
+from pcopy.fsio.backend.batches import StatResult
+from pcopy.fsio.backend.columns import RowCode, Rows, unpack_names
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.signature.items import DIRECTORY, ROOT_PATH, type_byte

@@ -7,8 +7,8 @@ A ``Place`` has the directory's identity on the first side in ``source_id``, and
 from __future__ import annotations
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.kernel.batches import StatNames, StatResult
-from pcopy.fsio.kernel.interface import await_ticket
+from pcopy.fsio.backend.batches import StatNames, StatResult
+from pcopy.fsio.backend.interface import await_ticket
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import ROOT_PATH
 from pcopy.tasks.base.rank import Rank
@@ -54,16 +54,16 @@ def stat_sides(
     rank: Rank, directories: tuple[int, int], packed: bytes, columns: int
 ) -> TicketGenerator[list[StatResult]]:
     """Stat the names on both sides at the same time and return both results."""
-    kernel = rank.kernel
+    backend = rank.backend
     tickets = [
-        kernel.submit(StatNames(directories[side], names_on_side(rank, side, packed), columns, on_source=True))
+        backend.submit(StatNames(directories[side], names_on_side(rank, side, packed), columns, on_source=True))
         for side in SIDES
     ]
     try:
-        first = yield from await_ticket(kernel, tickets[0])
+        first = yield from await_ticket(backend, tickets[0])
     except BaseException:
         tickets[1].cancel()
         while not tickets[1].is_done:
-            kernel.poll()
+            backend.poll()
         raise
-    return [first, (yield from await_ticket(kernel, tickets[1]))]
+    return [first, (yield from await_ticket(backend, tickets[1]))]

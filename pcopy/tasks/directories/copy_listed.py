@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.errors import RequestRefused
-from pcopy.fsio.kernel.columns import pack_names
+from pcopy.fsio.backend.columns import pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import source_status
 from pcopy.tasks.base import counts

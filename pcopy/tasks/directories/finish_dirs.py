@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.attributes import Attributes, are_times_portable
+from pcopy.fsio.backend.columns import INODE, RowCode, Rows, pack_names, unpack_names
+from pcopy.fsio.backend.directory_batches import DIRECTORY_METADATA_COLUMNS, DirectoryBatchSettings, FinishDirectories
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import INODE, RowCode, Rows, pack_names, unpack_names
-from pcopy.fsio.kernel.directory_batches import DIRECTORY_METADATA_COLUMNS, DirectoryBatchSettings, FinishDirectories
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action

@@ -1,13 +1,13 @@
-"""Decides which directories the backend may process in batches (``pcopy.fsio.kernel.directory_batches``)."""
+"""Decides which directories the backend may process in batches (``pcopy.fsio.backend.directory_batches``)."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Sequence
 
-from pcopy.fsio.kernel.batches import CopyPlan
-from pcopy.fsio.kernel.decide import CopyPolicy, plan_for_free_name
-from pcopy.fsio.kernel.directory_batches import FAR_FUTURE, DirectoryBatchSettings
+from pcopy.fsio.backend.batches import CopyPlan
+from pcopy.fsio.backend.decide import CopyPolicy, plan_for_free_name
+from pcopy.fsio.backend.directory_batches import FAR_FUTURE, DirectoryBatchSettings
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base.dividing import ItemDurations
 from pcopy.tasks.base.rank import Rank
@@ -39,7 +39,7 @@ def open_target_for_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> i
 def _may_use_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
     """Return True if nothing that is known before the directories are opened requires the slow path."""
     job, options = rank.job, rank.options
-    if not (rank.kernel.has_directory_batches and job.copies and job.run == 1) or place.target_id == NO_DIRECTORY:
+    if not (rank.backend.has_directory_batches and job.copies and job.run == 1) or place.target_id == NO_DIRECTORY:
         return False  # items that an earlier run created need the slow path
     if (
         rank.collects_entries
@@ -66,7 +66,7 @@ def batch_parameters(rank: Rank, place: Place) -> DirectoryBatchSettings:
     """Return the parameters that all sub-directories of ``place`` share in a batch; ``place`` is open on both sides."""
     policy, selects = policy_of(rank, place), rank.instance(JobFilter).has_filters
     targets = rank.targets[place.root]
-    is_quick = rank.kernel.runs_in_poll or rank.instance(ItemDurations).is_too_quick_to_divide(
+    is_quick = rank.backend.runs_in_poll or rank.instance(ItemDurations).is_too_quick_to_divide(
         ScanNames.code, NAMES_PER_BATCH
     )
     excluded = 0, 0
@@ -96,4 +96,4 @@ def _copies_new_files_in_batch(rank: Rank, place: Place, policy: CopyPolicy) -> 
     work.
     """
     are_new = plan_for_free_name(policy) == CopyPlan.NEW and not rank.has_digests and rank.options.reflink != "always"
-    return are_new and rank.kernel.runs_in_poll and rank.all_ranks_have_work()
+    return are_new and rank.backend.runs_in_poll and rank.all_ranks_have_work()

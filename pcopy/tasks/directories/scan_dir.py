@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.attributes import Attributes, Handle, can_inherit_acl, read_attributes, remove_inherited_directory_acls
+from pcopy.fsio.backend.columns import unpack_names
 from pcopy.fsio.identity import Identity, birth_time
-from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.layout import inherited_layout_message
 from pcopy.fsio.nodes import path_of_descriptor
 from pcopy.fsio.patience import NOTHING_DONE_ERRNOS, with_retries
@@ -168,7 +168,7 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
             handle = path_of_descriptor(source)  # the descriptor may be O_PATH (search permission only)
         else:
             # Listed before the target is created: an unreadable directory leaves no empty copy.
-            listing = yield from list_directory(rank.kernel, source)
+            listing = yield from list_directory(rank.backend, source)
             if not listing.number:
                 source = handle = self._reopened_if_removed(rank, source)
         attributes = read_attributes(handle, status, rank.options.preserve)
@@ -297,7 +297,12 @@ class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
             return
         visitor = rank.visitor(rank, result, place, self.attempt)
         yield from stat_and_visit(
-            rank.kernel, source, self.names, visitor, follow=rank.options.dereference, extra_columns=owner_columns(rank)
+            rank.backend,
+            source,
+            self.names,
+            visitor,
+            follow=rank.options.dereference,
+            extra_columns=owner_columns(rank),
         )
 
     def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
@@ -337,7 +342,7 @@ def _stat_or_spawn_names(rank: Rank, result: TaskResult, begun: _OpenedDirectory
         yield from rank.throttle.charge_and_wait(operations=number)
         visitor, began = rank.visitor(rank, result, place, 0), time.monotonic()
         yield from stat_and_visit(
-            rank.kernel,
+            rank.backend,
             begun.source,
             listing.names,
             visitor,

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.attributes import are_times_portable
+from pcopy.fsio.backend.columns import RowCode, pack_names, unpack_names
+from pcopy.fsio.backend.directory_batches import EnterDirectories, EnterResult, RemainingDirectory
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import RowCode, pack_names, unpack_names
-from pcopy.fsio.kernel.directory_batches import EnterDirectories, EnterResult, RemainingDirectory
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.dividing import ItemDurations

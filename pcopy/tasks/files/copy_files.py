@@ -8,9 +8,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan, CopyResult, CopySmallFiles
+from pcopy.fsio.backend.columns import DEVICE, VERSION_COLUMNS, RowCode, Rows, Verdicts, pack_names, unpack_names
 from pcopy.fsio.half_written import sidecar_name
-from pcopy.fsio.kernel.batches import SYNC_FLAG, CopyPlan, CopyResult, CopySmallFiles
-from pcopy.fsio.kernel.columns import DEVICE, VERSION_COLUMNS, RowCode, Rows, Verdicts, pack_names, unpack_names
 from pcopy.fsio.layout import DEFAULT_RECIPE, Recipe, TargetDirectory
 from pcopy.fsio.patience import TRANSIENT_ERRNOS
 from pcopy.fsio.problem import MetadataProblem, Problem

@@ -6,9 +6,9 @@ import os
 import stat
 import time
 
+from pcopy.fsio.backend.columns import unpack_names
 from pcopy.fsio.existing import has_same_link_text, looks_like_copy
 from pcopy.fsio.identity import Identity, mark_of
-from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.new_file import NewNode
 from pcopy.fsio.nodes import read_node
 from pcopy.fsio.problem import Problem, TargetChanged, source_changed

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.kernel.batches import CompareXattrs, CopyPlan, StatNames, StatResult
-from pcopy.fsio.kernel.columns import CTIME, MODE, MTIME, OWNER, SIZE, RowCode, Rows, pack_names, unpack_names
-from pcopy.fsio.kernel.decide import CopyPolicy, PlanCopies, plan_for_free_name
+from pcopy.fsio.backend.batches import CompareXattrs, CopyPlan, StatNames, StatResult
+from pcopy.fsio.backend.columns import CTIME, MODE, MTIME, OWNER, SIZE, RowCode, Rows, pack_names, unpack_names
+from pcopy.fsio.backend.decide import CopyPolicy, PlanCopies, plan_for_free_name
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts

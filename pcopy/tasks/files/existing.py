@@ -27,6 +27,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from pcopy.fsio.attributes import can_inherit_acl
+from pcopy.fsio.backend.columns import GROUP, OWNER
 from pcopy.fsio.close import close_ignoring_errors, closed_at_end
 from pcopy.fsio.directories import is_directory_empty
 from pcopy.fsio.existing import (
@@ -41,7 +42,6 @@ from pcopy.fsio.existing import (
 from pcopy.fsio.half_written import IncompleteMark, find_mark, uncertain_mark_problem
 from pcopy.fsio.identity import Identity, IdentityComparison, birth_time, identity_of
 from pcopy.fsio.in_place import OverwrittenFile, open_for_overwrite
-from pcopy.fsio.kernel.columns import GROUP, OWNER
 from pcopy.fsio.layout import DEFAULT_RECIPE, Recipe, TargetDirectory
 from pcopy.fsio.new_file import make_way_for_rename
 from pcopy.fsio.nodes import open_without_access

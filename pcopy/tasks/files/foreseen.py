@@ -10,8 +10,8 @@ import errno
 from array import array
 from collections.abc import Sequence
 
-from pcopy.fsio.kernel.batches import SYNC_FLAG, CopyPlan
-from pcopy.fsio.kernel.columns import DEVICE, Rows, pack_names
+from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan
+from pcopy.fsio.backend.columns import DEVICE, Rows, pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts

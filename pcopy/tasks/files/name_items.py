@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from pcopy.engine.task import Task
+from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.fsio.problem import MetadataProblem, PackedProblem, Problem
 from pcopy.fsio.source import FileVersion
 from pcopy.fsio.temporary import remove_if_present, run_and_rank_of

@@ -12,10 +12,10 @@ import errno
 import os
 import stat
 
+from pcopy.fsio.backend.columns import RowStatus
 from pcopy.fsio.close import closed_at_end
 from pcopy.fsio.existing import are_times_equal
 from pcopy.fsio.identity import Identity, IdentityComparison, identity_of
-from pcopy.fsio.kernel.columns import RowStatus
 from pcopy.fsio.naming import RenameResult, is_placeholder
 from pcopy.fsio.new_file import make_way_for_rename
 from pcopy.fsio.nodes import open_without_access

@@ -13,8 +13,8 @@ from __future__ import annotations
 import time
 from collections.abc import Generator
 
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.close import closed_at_end
-from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.layout import FileStripes
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem

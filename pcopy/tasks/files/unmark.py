@@ -6,8 +6,8 @@ recognises incomplete files by their marks, however the earlier run has ended.
 
 from __future__ import annotations
 
+from pcopy.fsio.backend.columns import unpack_names
 from pcopy.fsio.in_place import mark_complete
-from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import DirectoryTask, Steps

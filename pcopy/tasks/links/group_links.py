@@ -12,9 +12,9 @@ from contextlib import suppress
 
 from pcopy.engine.backlog import SpoolBacklog
 from pcopy.engine.task import Task
+from pcopy.fsio.backend.columns import unpack_names
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.half_written import find_mark
-from pcopy.fsio.kernel.columns import unpack_names
 from pcopy.fsio.problem import Problem
 from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts

@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from collections.abc import Generator
 
-from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.problem import Problem, source_changed
 from pcopy.tasks.base.kind import ItemTask, Steps
 from pcopy.tasks.base.rank import Rank

@@ -12,11 +12,11 @@ from itertools import accumulate, pairwise
 
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan, CopySmallFiles, StatNames
+from pcopy.fsio.backend.columns import DEVICE, MODE, VERSION_COLUMNS, RowCode, Rows, pack_names, unpack_names
+from pcopy.fsio.backend.decide import plan_for_free_name
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.batches import SYNC_FLAG, CopyPlan, CopySmallFiles, StatNames
-from pcopy.fsio.kernel.columns import DEVICE, MODE, VERSION_COLUMNS, RowCode, Rows, pack_names, unpack_names
-from pcopy.fsio.kernel.decide import plan_for_free_name
-from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.actions import Action, CopyAction

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from pcopy.fsio.kernel.columns import GROUP, INODE, MODE, OWNER, Rows, pack_names
+from pcopy.fsio.backend.columns import GROUP, INODE, MODE, OWNER, Rows, pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter, SortRecord
 from pcopy.tasks.base.codec import decode, encode

@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import BinaryIO
 
-from pcopy.fsio.kernel.batches import StatNames
-from pcopy.fsio.kernel.columns import GROUP, OWNER, RowCode, Rows, pack_names
+from pcopy.fsio.backend.batches import StatNames
+from pcopy.fsio.backend.columns import GROUP, OWNER, RowCode, Rows, pack_names
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import source_status
 from pcopy.tasks.base import counts

@@ -9,7 +9,7 @@ import time
 from collections.abc import Generator
 
 from pcopy.fsio.attributes import read_attributes
-from pcopy.fsio.kernel.columns import pack_names, unpack_names
+from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.passage import write_all
 from pcopy.fsio.problem import Problem

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from pcopy.fsio.kernel.columns import pack_names
+from pcopy.fsio.backend.columns import pack_names
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.recoded import recoded_name
 from pcopy.tasks.base.result import TaskResult

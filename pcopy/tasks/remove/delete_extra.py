@@ -24,10 +24,10 @@ import stat
 from collections.abc import Callable, Container, Mapping
 from functools import cache
 
+from pcopy.fsio.backend.batches import ListResult, StatNames
+from pcopy.fsio.backend.columns import MODE, RowCode, pack_names, unpack_names
 from pcopy.fsio.directories import RootDirectories, is_directory_empty, list_names
 from pcopy.fsio.identity import Identity, birth_time
-from pcopy.fsio.kernel.batches import ListResult, StatNames
-from pcopy.fsio.kernel.columns import MODE, RowCode, pack_names, unpack_names
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.spelling import folded_name, has_other_spelling
 from pcopy.named import NamedTuple
@@ -97,8 +97,8 @@ class DeleteExtra(DirectoryTask, code=84, doing="deleting from", is_note=False):
             sides = _open_sides(rank, result, self.place)
             if sides is None:
                 return
-            in_source = yield from list_directory(rank.kernel, sides.source, detailed=True)
-            in_target = yield from list_directory(rank.kernel, sides.target, detailed=True, on_source=False)
+            in_source = yield from list_directory(rank.backend, sides.source, detailed=True)
+            in_target = yield from list_directory(rank.backend, sides.target, detailed=True, on_source=False)
             if not (in_source.number or self.place.path or rank.options.delete_all):
                 raise Problem("readdir", 0, on_source=True, text=EMPTY_SOURCE_TEXT)
             has_extra = False

@@ -11,8 +11,8 @@ import errno
 import os
 from collections.abc import Sequence
 
+from pcopy.fsio.backend.columns import Rows, unpack_names
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.columns import Rows, unpack_names
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.signature.items import DIRECTORY

@@ -10,9 +10,9 @@ import os
 import re
 from array import array
 
+from pcopy.fsio.backend.batches import ListResult
+from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.fsio.half_written import SIDECAR_PREFIX
-from pcopy.fsio.kernel.batches import ListResult
-from pcopy.fsio.kernel.columns import pack_names, unpack_names
 from pcopy.fsio.temporary import TEMPORARY_PREFIX
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult

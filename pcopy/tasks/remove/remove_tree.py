@@ -27,10 +27,10 @@ from functools import partial
 from itertools import count
 
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.backend.batches import ListResult
+from pcopy.fsio.backend.columns import INODE, MODE, RowCode, Rows, Verdicts, pack_names, unpack_names
+from pcopy.fsio.backend.directory_batches import ContentsResult, RemoveDirectories
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.batches import ListResult
-from pcopy.fsio.kernel.columns import INODE, MODE, RowCode, Rows, Verdicts, pack_names, unpack_names
-from pcopy.fsio.kernel.directory_batches import ContentsResult, RemoveDirectories
 from pcopy.fsio.mounted import mount_id_of
 from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.source import status_of
@@ -140,7 +140,7 @@ class RemoveDir(_RemovalPart, code=81, doing="removing", is_note=False):
             RemovalCounts(rank, result).count_unread(-1)
             try:
                 directory, device = _open_checked(rank, self.place)
-                listing = yield from list_directory(rank.kernel, directory, detailed=True)
+                listing = yield from list_directory(rank.backend, directory, detailed=True)
                 if listing.may_have_more:
                     yield from _spawn_names(rank, result, listing, self)
                     return
@@ -388,7 +388,7 @@ def _remove_names(
     each_alone = is_only_counting(rank) or result.item_recorder.is_recording or rank.options.backup
     if listed.kinds and not each_alone and not visitor.selected.has_filters:
         packed = yield from visitor.remove_listed_files(listed)
-    yield from stat_and_visit(rank.kernel, directory, packed, visitor, follow=False)
+    yield from stat_and_visit(rank.backend, directory, packed, visitor, follow=False)
     if visitor.subdirectories:
         RemovalCounts(rank, result).count_unread(len(visitor.subdirectories))
         if not each_alone and _may_batch_directories(rank, visitor):

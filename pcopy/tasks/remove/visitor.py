@@ -10,11 +10,11 @@ from contextlib import suppress
 from functools import partial
 
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.backend.batches import ListResult, RemoveItems, RemoveResult
+from pcopy.fsio.backend.columns import INODE, RowCode, Rows, Verdicts, pack_names, unpack_names
+from pcopy.fsio.backend.item_rows import RemoveRows
 from pcopy.fsio.close import closed_at_end
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.batches import ListResult, RemoveItems, RemoveResult
-from pcopy.fsio.kernel.columns import INODE, RowCode, Rows, Verdicts, pack_names, unpack_names
-from pcopy.fsio.kernel.item_rows import RemoveRows
 from pcopy.fsio.mounted import mount_id_of
 from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem
@@ -46,7 +46,7 @@ def remove_batch(
     """
     batch = RemoveItems(directory, packed, rows, rank.deletion_counter() if rank.options.delete else None)
     # A single row is usually a directory: submitting a batch would take longer than the system call.
-    if len(rows) == 1 and rank.kernel.runs_in_poll:
+    if len(rows) == 1 and rank.backend.runs_in_poll:
         alone = RemoveRows(batch)
         alone.run(0, 1)
         count(alone.result)

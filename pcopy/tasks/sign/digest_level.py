@@ -18,7 +18,7 @@ from itertools import chain
 
 from pcopy.engine.backlog import SpoolBacklog
 from pcopy.engine.task import Task
-from pcopy.fsio.kernel.columns import pack_names
+from pcopy.fsio.backend.columns import pack_names
 from pcopy.signature.items import DIRECTORY
 from pcopy.signature.manifest import tree_order_key
 from pcopy.tasks.base.codec import decode, encode

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from pcopy.engine.task import ANY_RANK
-from pcopy.fsio.kernel.columns import pack_names, unpack_names
+from pcopy.fsio.backend.columns import pack_names, unpack_names
 from pcopy.fsio.layout import TargetDirectory
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import check_is_found_file, source_status

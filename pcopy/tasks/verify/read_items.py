@@ -9,10 +9,10 @@ from array import array
 from collections.abc import Generator, Sequence
 
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.backend.batches import ReadSmallFiles
+from pcopy.fsio.backend.columns import RowCode, pack_names, unpack_names
 from pcopy.fsio.close import closed_at_end
 from pcopy.fsio.half_written import raise_if_marked
-from pcopy.fsio.kernel.batches import ReadSmallFiles
-from pcopy.fsio.kernel.columns import RowCode, pack_names, unpack_names
 from pcopy.fsio.nodes import open_without_access
 from pcopy.fsio.problem import Problem, source_changed
 from pcopy.fsio.source import FileVersion, check_is_found_file, status_of

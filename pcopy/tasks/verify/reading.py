@@ -7,6 +7,8 @@ import stat
 from collections.abc import Generator, Iterator
 
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.backend.batches import ReadResult, ReadSmallFiles
+from pcopy.fsio.backend.interface import await_ticket
 from pcopy.fsio.close import close_after_read, closed_at_end
 from pcopy.fsio.contents import (
     digest_contents,
@@ -17,8 +19,6 @@ from pcopy.fsio.contents import (
     generated_pieces,
     may_have_holes,
 )
-from pcopy.fsio.kernel.batches import ReadResult, ReadSmallFiles
-from pcopy.fsio.kernel.interface import await_ticket
 from pcopy.fsio.nodes import open_without_access, restore_access_time
 from pcopy.fsio.problem import Problem, as_problem, source_changed
 from pcopy.fsio.source import FileVersion, check_unchanged, open_source, open_to_read, status_of
@@ -41,7 +41,7 @@ _SIZE_COUNTERS = {counts.FILES: counts.BYTES, counts.SKIPPED: counts.SKIPPED_BYT
 
 def read_batch(rank: Rank, batch: ReadSmallFiles, counter: int) -> TicketGenerator[ReadResult]:
     """Run a batch that reads files and return its result; add the bytes to ``counter`` while they are read."""
-    ticket = rank.kernel.submit(batch)
+    ticket = rank.backend.submit(batch)
     verdicts, counted = ticket.result.verdicts, 0
 
     def count() -> None:
@@ -50,7 +50,7 @@ def read_batch(rank: Rank, batch: ReadSmallFiles, counter: int) -> TicketGenerat
         rank.throttle.bytes.charge(verdicts.moved - counted)
         counted = verdicts.moved
 
-    read = yield from await_ticket(rank.kernel, ticket, count)
+    read = yield from await_ticket(rank.backend, ticket, count)
     yield from rank.throttle.wait_for_tokens()
     return read
 

@@ -11,9 +11,9 @@ from array import array
 from collections.abc import Callable, Sequence
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.kernel.batches import ReadResult, ReadSmallFiles, StatNames, StatResult
-from pcopy.fsio.kernel.columns import VERSION_COLUMNS, RowCode, pack_names, unpack_names
-from pcopy.fsio.kernel.interface import MAX_SMALL_FILE_BYTES
+from pcopy.fsio.backend.batches import ReadResult, ReadSmallFiles, StatNames, StatResult
+from pcopy.fsio.backend.columns import VERSION_COLUMNS, RowCode, pack_names, unpack_names
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.problem import Problem, as_problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts

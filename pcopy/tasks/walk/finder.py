@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from itertools import compress
 
 from pcopy.engine.ticket import TicketGenerator
-from pcopy.fsio.kernel.batches import StatNames
-from pcopy.fsio.kernel.columns import MODE, MTIME, SIZE, TYPE_LETTERS, RowCode, Rows, Verdicts, pack_names
-from pcopy.fsio.kernel.directory_batches import ContentsTotals, ItemCounts
-from pcopy.fsio.kernel.interface import ColumnSums, await_ticket
+from pcopy.fsio.backend.batches import StatNames
+from pcopy.fsio.backend.columns import MODE, MTIME, SIZE, TYPE_LETTERS, RowCode, Rows, Verdicts, pack_names
+from pcopy.fsio.backend.directory_batches import ContentsTotals, ItemCounts
+from pcopy.fsio.backend.interface import ColumnSums, await_ticket
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.rank import Rank
@@ -221,8 +221,8 @@ class Finder:
         if items.directory < 0:
             items.directory = self._rank.open_source(place)
         packed = pack_names(names) if len(rows) == len(names) else pack_names([names[row] for row in rows])
-        kernel = self._rank.kernel
-        stated = yield from await_ticket(kernel, kernel.submit(StatNames(items.directory, packed, mask)))
+        backend = self._rank.backend
+        stated = yield from await_ticket(backend, backend.submit(StatNames(items.directory, packed, mask)))
         codes = stated.verdicts.codes
         if codes.count(RowCode.DONE) == len(codes):
             return stated.rows, rows

@@ -46,7 +46,7 @@ class RankSums:
         self._rank = rank
         self._are_lustre: dict[int, bool] = {}
         """Whether a file system is Lustre, by mount code."""
-        self.sums = WalkSums(WalkRequest(*rank.options.walk).now, rank.kernel)
+        self.sums = WalkSums(WalkRequest(*rank.options.walk).now, rank.backend)
         self.layouts: AllLayoutSums | None = None
         """Sums of layouts, created when the first Lustre file system is found."""
 

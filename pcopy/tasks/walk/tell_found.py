@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol, cast
 
-from pcopy.fsio.kernel.columns import Rows
+from pcopy.fsio.backend.columns import Rows
 from pcopy.tasks.base.kind import RecreatedNote
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult

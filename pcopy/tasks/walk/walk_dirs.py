@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.backend.batches import ListResult
+from pcopy.fsio.backend.columns import RowCode, Rows, pack_names, unpack_names
+from pcopy.fsio.backend.directory_batches import DirectoryContents, ListDirectories, ListPaths
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.kernel.batches import ListResult
-from pcopy.fsio.kernel.columns import RowCode, Rows, pack_names, unpack_names
-from pcopy.fsio.kernel.directory_batches import DirectoryContents, ListDirectories, ListPaths
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import mount_codes
@@ -147,15 +147,15 @@ class _DirectoryWalk(DirectoriesToEnter):
         Not if the backend has threads and items must be statted: then each item may be processed by another thread.
         """
         rank, finder = self._rank, self._finder
-        kernel = rank.kernel
+        backend = rank.backend
         if (
-            not kernel.has_directory_batches
+            not backend.has_directory_batches
             or rank.throttle.is_on
             or finder.opens_directories
             or rank.options.dereference
         ):
             return False
-        return (kernel.runs_in_poll or not finder.mask) and not rank.sources[parent.root].expected_mounts.has_any
+        return (backend.runs_in_poll or not finder.mask) and not rank.sources[parent.root].expected_mounts.has_any
 
     def _enter_several(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
         """List some sibling directories in one batch; those that the backend cannot process are done one by one."""
@@ -263,7 +263,7 @@ class _DirectoryWalk(DirectoriesToEnter):
         try:
             yield from rank.throttle.charge_and_wait(operations=2)
             directory = rank.open_source(place)
-            listing = yield from list_directory(rank.kernel, directory, detailed=True)
+            listing = yield from list_directory(rank.backend, directory, detailed=True)
             if listing.may_have_more:
                 spool = NameQueue(rank.open_spool)
                 try:

@@ -14,8 +14,8 @@ from stat import S_IFDIR
 from typing import cast
 
 from pcopy.errors import RequestRefused
+from pcopy.fsio.backend.columns import COLUMNS, EARLIEST_TIME, LATEST_TIME, TYPE_LETTERS, Rows
 from pcopy.fsio.close import close_ignoring_errors
-from pcopy.fsio.kernel.columns import COLUMNS, EARLIEST_TIME, LATEST_TIME, TYPE_LETTERS, Rows
 from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts

@@ -1,0 +1,74 @@
+"""Build of the C extension ``pcopy.fsio.backend._native``, run by setup.py, bin/build-backend and the tests.
+
+Where there is no C compiler, or where Python's headers are missing, pcopy is installed without the extension. The
+Python backend then does the same work, more slowly.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from cffi import FFI, VerificationError
+
+COMPILER_FLAGS = ("-std=gnu11", "-O2", "-pthread")
+"""Compiler flags. None ties the extension to the processor of this machine, because it may be installed on others."""
+
+_ROOT = Path(__file__).resolve().parents[3]
+_PACKAGE = Path("pcopy/fsio/backend")
+_NATIVE = _PACKAGE / "native"
+_COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
+
+
+def make_builder(root: Path = Path(), **options: Any) -> FFI:
+    """Return the cffi builder of the extension.
+
+    ``root`` is the root of the checkout. setuptools requires that it is the working directory. ``options`` are passed
+    to ``FFI.set_source``.
+    """
+    native = root / _NATIVE
+    builder = FFI()
+    builder.cdef(_COMMENT.sub("", (native / "kernel.h").read_text()))
+    builder.set_source(
+        "pcopy.fsio.backend._native",
+        '#include "kernel.h"',
+        sources=[str(path) for path in sorted(native.glob("*.c"))],
+        depends=[str(path) for path in sorted(native.glob("*.h"))],
+        include_dirs=[str(native)],
+        extra_compile_args=[*COMPILER_FLAGS],
+        extra_link_args=["-pthread"],
+        libraries=["dl"],
+        py_limited_api=False,
+        **options,
+    )
+    return builder
+
+
+def build_in_place() -> Path:
+    """Build the extension next to this file, and return its path.
+
+    The file is replaced by a rename, so that processes that have loaded the old one keep it. Raise
+    ``VerificationError`` if it cannot be compiled; the compiler has printed why.
+    """
+    path = _ROOT / _PACKAGE / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+    with tempfile.TemporaryDirectory(prefix="pcopy-kernel-") as directory:
+        made = Path(make_builder(_ROOT).compile(tmpdir=directory))
+        temporary = path.with_name(f"_native.{os.getpid()}.so")
+        shutil.copy(made, temporary)
+        temporary.replace(path)
+    return path
+
+
+if __name__ == "__cffi__":  # run by setuptools; a plain import builds nothing
+    builder = make_builder(optional=True)
+elif __name__ == "__main__":
+    try:
+        print(build_in_place())
+    except VerificationError as error:
+        sys.exit(f"{__file__}: {error}")

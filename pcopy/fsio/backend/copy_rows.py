@@ -1,0 +1,342 @@
+"""The rows of a ``Copy`` batch in the Python backend: copies small files one after the other.
+
+System calls per file:
+
+- source: open, fstat, read, flistxattr, a fgetxattr for each attribute name, fstat, close;
+- target: open, write, fchown, fchmod, utimensat, close.
+
+No call is made twice. A file under a temporary name costs one more fstat, a synced file an fsync, and a file that
+replaces another one a rename and a stat.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+
+from pcopy.fsio.attributes import (
+    NO_XATTRS,
+    CopiedXattrs,
+    MetadataOutcome,
+    are_times_portable,
+    attributes_of,
+    read_xattrs,
+)
+from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan, CopyResult, CopySmallFiles, Digests
+from pcopy.fsio.backend.columns import RowCode, RowMarks, Verdicts, unpack_names, zero_column
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, BackendSettings
+from pcopy.fsio.close import must_set_times_after_close
+from pcopy.fsio.contents import GENERATED_FILE_SYSTEM_TYPES
+from pcopy.fsio.identity import mark_of
+from pcopy.fsio.layout import DEFAULT_RECIPE
+from pcopy.fsio.new_file import NewFile
+from pcopy.fsio.passage import write_all
+from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.problem import Problem, source_changed
+from pcopy.fsio.source import READ_FLAGS, check_not_consumed, open_source
+from pcopy.fsio.temporary import CREATE_FLAGS, remove_if_present
+from pcopy.libc import type_of_file_system
+
+SOURCE_FLAGS = READ_FLAGS | os.O_NOATIME
+"""Flags of open(2) for a source file. O_NOATIME keeps its atime unchanged."""
+FULL_ERRNOS = (errno.ENOSPC, errno.EROFS)
+"""Errors that mean that the target file system is full or read-only."""
+_ZERO_SIZE_READ_BYTES = 64 << 10
+"""Bytes to read from a file whose size is 0. /proc/kmsg refuses to read less than a line."""
+_NAME_TAKEN = Problem("create", errno.EEXIST)
+_NOTHING_TO_REPORT = MetadataOutcome()
+
+# Looked up once, for speed: each is called several times per file.
+_open, _fstat, _read, _write, _close, _listxattr = os.open, os.fstat, os.read, os.write, os.close, os.listxattr
+_chown, _chmod, _utime, _is_regular = os.chown, os.chmod, os.utime, stat.S_ISREG
+_now = time.monotonic_ns
+# Integers, because looking up a member of an enum takes longer than comparing it.
+_NEW, _REPLACE, _TEMPORARY, _REFUSE = map(int, (CopyPlan.NEW, CopyPlan.REPLACE, CopyPlan.TEMPORARY, CopyPlan.REFUSE))
+_CODES_WITHOUT_COPY = {int(CopyPlan.SKIP): RowCode.SKIPPED, int(CopyPlan.SLOW_PATH): RowCode.SLOW_PATH}
+_DONE = int(RowCode.DONE)
+
+
+class CopyRows:
+    """A ``Copy`` batch in progress.
+
+    It stops when the target was found full or read-only twice without a successful copy in between.
+    """
+
+    def __init__(
+        self, settings: BackendSettings, batch: CopySmallFiles, digest_size: int, result: CopyResult | None = None
+    ) -> None:
+        """Prepare the rows.
+
+        Args:
+            settings: settings of the job.
+            batch: the files to copy.
+            digest_size: bytes of a digest.
+            result: the result to fill in if the C backend has already processed other rows; None to create one.
+        """
+        self._batch = batch
+        self._digest = settings.digest
+        self._preserve = preserve = settings.preserve
+        self._umask = settings.umask
+        self._follow = settings.follows_links
+        self._flags = SOURCE_FLAGS & ~os.O_NOFOLLOW if settings.follows_links else SOURCE_FLAGS
+        keeps_all = preserve.mode and preserve.ownership and preserve.timestamps and preserve.chown == (-1, -1)
+        is_plain = keeps_all and not batch.inherits_acl and batch.recipe is DEFAULT_RECIPE
+        self._can_use_fast_path = is_plain and not (preserve.timestamps and must_set_times_after_close(batch.target))
+        self._excludes_sparse_files = preserve.sparse
+        self._full_count = 0
+        number = len(batch)
+        self._names = unpack_names(batch.names)
+        self._new_names = unpack_names(batch.new_names) if batch.new_names else self._names
+        self._temporaries = unpack_names(batch.temporary_names) if batch.temporary_names else [b""] * number
+        self._versions, self._devices = batch.rows.versions(), batch.rows.device
+        self.result = result or CopyResult(
+            Verdicts(number), Digests.zeros(number, digest_size), zero_column("Q", number), RowMarks(), {}
+        )
+
+    def run(self, start: int, end: int) -> None:
+        """Copy the rows from ``start`` up to, but not including, ``end``; stop earlier if the target is full."""
+        verdicts, plans = self.result.verdicts, self._batch.plans
+        codes, nanoseconds = verdicts.codes, verdicts.nanoseconds
+        began = _now()
+        for row in range(start, end):
+            if self._full_count > 1:
+                return
+            plan = plans[row] & ~SYNC_FLAG
+            if plan in _CODES_WITHOUT_COPY:
+                codes[row] = _CODES_WITHOUT_COPY[plan]
+            elif plan == _REFUSE:
+                verdicts.set_problem(row, _NAME_TAKEN)
+            else:
+                try:
+                    codes[row] = self._copy(row, plan)
+                    if codes[row] == _DONE:
+                        self._full_count = 0
+                except OSError as error:  # all errors are a Problem, except one from closing the source
+                    verdicts.set_problem(row, Problem.from_error("close", error, on_source=True))
+                    self._full_count += verdicts.codes[row] == RowCode.FAILED and error.errno in FULL_ERRNOS
+            ended = _now()
+            nanoseconds[row] = ended - began
+            began = ended
+
+    @property
+    def is_target_full(self) -> bool:
+        """True if the target was full or read-only twice in a row."""
+        return self._full_count > 1
+
+    def _copy(self, row: int, plan: int) -> int:
+        """Copy one file and return its code.
+
+        For speed, the body repeats code of other functions instead of calling them: it runs once for every small file.
+        Raise ``OSError`` on failure.
+        """
+        batch, name = self._batch, self._names[row]
+        try:
+            check_not_consumed(batch.directory, name)
+            reading = _open(name, self._flags, dir_fd=batch.directory)
+        except OSError:
+            # Open again, without O_NOATIME if that was refused, and with retries and exact errors.
+            reading = open_source(batch.directory, name, follow=self._follow)
+        operation = "fstat"
+        try:
+            status = _fstat(reading)
+            version = status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+            if version != self._versions[row] or status.st_dev != self._devices[row] or not _is_regular(status.st_mode):
+                return self._code_of_changed_source(row, status)
+            _, size, mtime, ctime = version
+            if size > MAX_SMALL_FILE_BYTES or (self._excludes_sparse_files and status.st_blocks << 9 < size):
+                return RowCode.SLOW_PATH
+            operation = "read"
+            data = _read(reading, size + 1 if size else _ZERO_SIZE_READ_BYTES)
+            if len(data) != size:
+                whole = _read_rest(reading, data, size)
+                if whole is None:
+                    return RowCode.SLOW_PATH
+                data = whole
+            try:
+                names = _listxattr(reading)
+            except OSError:  # read_xattrs lists them again, with retries
+                names = None
+            xattrs = NO_XATTRS if names == [] else read_xattrs(reading, self._preserve, names)
+            operation = "fstat"
+            again = _fstat(reading)  # shows if the file was written to while it was read
+            if again.st_ctime_ns != ctime or again.st_mtime_ns != mtime or again.st_size != size:
+                raise source_changed("read", "the file changed while it was copied")
+        except OSError as error:
+            raise Problem.from_error(operation, error, on_source=True) from error
+        finally:
+            _close(reading)
+        if (
+            batch.plans[row] == _NEW
+            and self._can_use_fast_path
+            and not batch.reports_identities
+            and xattrs is NO_XATTRS
+            and are_times_portable(status.st_atime_ns, mtime)
+        ):
+            return self._create_fast(row, data, status)
+        return self._create(row, plan, data, status, xattrs)
+
+    def _code_of_changed_source(self, row: int, status: os.stat_result) -> int:
+        """Return ``ANEW`` if the source has another version than in the plan; raise ``Problem`` for another item."""
+        is_same = status.st_ino == self._versions[row][0] and status.st_dev == self._devices[row]
+        if not (is_same and _is_regular(status.st_mode)):
+            raise source_changed("open", "another file has taken its name")
+        return RowCode.DECIDE_AGAIN
+
+    def _create_fast(self, row: int, data: bytes, status: os.stat_result) -> int:
+        """Create the copy of a file without special metadata, and return its code: the fast path of ``_make``.
+
+        If anything fails, ``NewFile`` completes or removes the file.
+        """
+        directory, name = self._batch.target, self._new_names[row]
+        try:
+            writing = open_with_retries(name, CREATE_FLAGS, 0o600, dir_fd=directory)
+        except OSError as error:
+            return self._handle_create_error(row, _NEW, Problem.from_error("create", error))
+        try:
+            try:
+                written = _write(writing, data) if data else 0
+            except OSError as error:
+                raise Problem.from_error("write", error) from error
+            try:
+                has_metadata = written == len(data)
+                if has_metadata:
+                    # The owner is set first, because the operating system clears set-id bits when the owner changes.
+                    _chown(writing, status.st_uid, status.st_gid)
+                    _chmod(writing, status.st_mode & 0o7777)
+                    _utime(writing, ns=(status.st_atime_ns, status.st_mtime_ns))
+            except OSError:
+                has_metadata = self._can_use_fast_path = False
+        except BaseException:
+            with NewFile(directory, name, writing):
+                raise
+        if not has_metadata:
+            return self._complete_file(NewFile(directory, name, writing), row, _NEW, data, written, status, NO_XATTRS)
+        try:
+            _close(writing)
+        except OSError as error:
+            remove_if_present(directory, name)
+            raise Problem.from_error("close", error) from error
+        verdicts = self.result.verdicts
+        verdicts.bytes[row] = written
+        verdicts.moved += written
+        if self._digest is not None:
+            self.result.digests[row] = self._digest(data)
+        return _DONE
+
+    def _create(self, row: int, plan: int, data: bytes, status: os.stat_result, xattrs: CopiedXattrs) -> int:
+        """Create the copy with contents and metadata under its name, and return its code.
+
+        Raise ``Problem`` if this fails; then nothing of the copy remains.
+        """
+        made_as = self._new_names[row] if plan == _NEW else self._temporaries[row]
+        try:
+            new = NewFile.create(self._batch.target, made_as, self._batch.recipe)
+        except Problem as problem:
+            return self._handle_create_error(row, plan, problem)
+        return self._complete_file(new, row, plan, data, 0, status, xattrs)
+
+    def _handle_create_error(self, row: int, plan: int, problem: Problem) -> int:
+        """Handle a copy that could not be created.
+
+        Return ``ANEW`` if a name that should be free is taken, otherwise raise ``problem``.
+        """
+        if plan != _NEW or problem.errno != errno.EEXIST:
+            raise problem
+        self.result.verdicts.set_code_and_problem(row, RowCode.DECIDE_AGAIN, _NAME_TAKEN)
+        return RowCode.DECIDE_AGAIN
+
+    def _complete_file(
+        self, new: NewFile, row: int, plan: int, data: bytes, written: int, status: os.stat_result, xattrs: CopiedXattrs
+    ) -> int:
+        """Complete a new file and return its code.
+
+        Args:
+            new: the new file.
+            row: its row.
+            plan: its plan.
+            data: the whole contents.
+            written: how many bytes of ``data`` have been written.
+            status: status of the source.
+            xattrs: extended attributes of the source.
+
+        Raise ``Problem`` if this fails.
+        """
+        result = self.result
+        sync = bool(self._batch.plans[row] & SYNC_FLAG)
+        with new:
+            try:
+                if data and not written:
+                    written = _write(new.descriptor, data)
+                if written != len(data):
+                    write_all(new.descriptor, memoryview(data)[written:], written)
+                applied = self._apply_metadata(new, status, xattrs)
+                if plan != _NEW or self._batch.reports_identities:
+                    result.created_inodes[row] = new.status.st_ino
+                    if plan != _REPLACE:
+                        result.marks[row] = mark_of(new.descriptor, created_by_job=True)
+            except OSError as error:
+                raise Problem.from_error("write", error) from error
+            if plan == _REPLACE:
+                new.commit(self._new_names[row], sync=sync)
+            else:
+                new.close_and_keep(sync=sync)
+        result.verdicts.bytes[row] = len(data)
+        result.verdicts.moved += len(data)
+        if self._digest is not None:
+            result.digests[row] = self._digest(data)
+        # Keep a file with incomplete metadata, and report that: this is better than no file.
+        if new.metadata_problem is not None:
+            raise new.metadata_problem
+        if applied != _NOTHING_TO_REPORT:
+            result.metadata_outcomes[row] = applied
+        return _DONE
+
+    def _apply_metadata(self, new: NewFile, status: os.stat_result, xattrs: CopiedXattrs) -> MetadataOutcome:
+        """Apply the metadata of the source to the new file. Errors are recorded in ``NewFile.shortcoming``."""
+        times = status.st_atime_ns, status.st_mtime_ns
+        if self._can_use_fast_path and xattrs is NO_XATTRS and are_times_portable(*times):
+            try:
+                _chown(new.descriptor, status.st_uid, status.st_gid)
+                _chmod(new.descriptor, status.st_mode & 0o7777)
+                _utime(new.descriptor, ns=times)
+                return _NOTHING_TO_REPORT
+            except OSError:  # the slow path below finds out which operation failed and whether that is an error
+                self._can_use_fast_path = False
+        attributes = attributes_of(status, xattrs)
+        return new.apply_metadata(attributes, self._preserve, self._umask, inherits_acl=self._batch.inherits_acl)
+
+
+def is_unchanged(one: os.stat_result, other: os.stat_result) -> bool:
+    """Return True if size, mtime and ctime of an open file are equal in both statuses."""
+    return (
+        one.st_ctime_ns == other.st_ctime_ns and one.st_mtime_ns == other.st_mtime_ns and one.st_size == other.st_size
+    )
+
+
+def _read_rest(reading: int, data: bytes, size: int) -> bytes | None:
+    """Return the contents of a file from which the first read returned ``data``, of another length than ``size``.
+
+    Files of size 0 may have contents (/proc). They are read to their end.
+
+    Return None, so that the slow path is used, if the contents exceed the limit of small files, or if the file system
+    generates contents at each read so that sizes do not match. Raise ``Problem`` if the file has changed, and
+    ``OSError`` if reading fails.
+    """
+    if size and len(data) > size:
+        raise source_changed("read", "the file grew while it was copied")
+    parts = [data]
+    got = len(data)
+    while data:
+        data = os.read(reading, 1 << 20)
+        parts.append(data)
+        got += len(data)
+        if got > MAX_SMALL_FILE_BYTES:
+            return None
+    whole = b"".join(parts)
+    if size and len(whole) != size:
+        if type_of_file_system(reading) in GENERATED_FILE_SYSTEM_TYPES:
+            return None
+        raise source_changed("read", f"the file ended after {len(whole)} of {size} bytes")
+    return whole

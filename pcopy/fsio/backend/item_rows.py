@@ -1,0 +1,350 @@
+"""The rows of the batches ``ListNames``, ``StatNames``, ``Read``, ``RemoveItems`` and ``CompareXattrs`` in the Python
+backend.
+
+Rows are processed one after the other. System calls per item:
+
+- ``StatNames``: stat.
+- ``Read``: open, fstat, read, close; for a source one more fstat, for a copy fadvise64.
+- ``RemoveItems``: stat and unlink or rmdir.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from array import array
+from functools import partial
+from itertools import islice
+
+from pcopy.fsio.backend.batches import (
+    BatchResult,
+    CompareXattrs,
+    Digests,
+    ListNames,
+    ListResult,
+    ReadResult,
+    ReadSmallFiles,
+    RemoveItems,
+    RemoveResult,
+    StatNames,
+    StatResult,
+    SyncDirectories,
+)
+from pcopy.fsio.backend.columns import (
+    EARLIEST_TIME,
+    LATEST_TIME,
+    SIZE,
+    TYPE_LETTERS,
+    UNKNOWN_STATUS,
+    VERSION_COLUMNS,
+    RowCode,
+    Rows,
+    Verdicts,
+    pack_names,
+    unpack_names,
+)
+from pcopy.fsio.backend.copy_rows import SOURCE_FLAGS, is_unchanged
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, BackendSettings
+from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.directories import list_entries
+from pcopy.fsio.half_written import is_marked
+from pcopy.fsio.patience import NOTHING_DONE_ERRNOS, TRANSIENT_ERRNOS, with_retries
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import check_not_consumed, open_to_read
+
+_open, _fstat, _read, _close, _is_regular = os.open, os.fstat, os.read, os.close, stat.S_ISREG
+_advise, _DONTNEED = os.posix_fadvise, os.POSIX_FADV_DONTNEED
+_now = time.monotonic_ns
+
+
+class ListRows:
+    """A ``ListNames`` batch in progress. It has one row: the next names of the directory."""
+
+    is_target_full = False
+
+    def __init__(self, batch: ListNames) -> None:
+        self._batch = batch
+        self._types: dict[bytes, int] | None = None
+        self.result = ListResult(Verdicts(1))
+
+    def run(self, start: int, end: int) -> None:
+        """List the names; there is one row only."""
+        batch, result = self._batch, self.result
+        began = _now()
+        entries = batch.listing_state if batch.listing_state is not None else list_entries(batch.directory)
+        found: list[os.DirEntry[str]] = []
+        result.verdicts.codes[0] = RowCode.DONE
+        try:
+            found.extend(islice(entries, batch.max_names))  # keeps the entries that were read before an error
+        except OSError as error:
+            problem = error if isinstance(error, Problem) else Problem.from_error("readdir", error)
+            code = RowCode.SOURCE_FAILED if batch.on_source else RowCode.FAILED
+            result.verdicts.set_code_and_problem(0, code, problem)
+        else:
+            if len(found) == batch.max_names:
+                result.next_batch = ListNames(
+                    batch.directory, batch.max_names, batch.is_detailed, batch.on_source, entries
+                )
+        result.names = pack_names(os.fsencode(entry.name) for entry in found)
+        result.name_count = len(found)
+        if batch.is_detailed:
+            result.kinds = bytes(map(self._type_letter, found))
+            result.inodes = array("Q", [entry.inode() for entry in found])
+        result.verdicts.nanoseconds[0] = _now() - began
+
+    def _type_letter(self, entry: os.DirEntry[str]) -> int:
+        """Return the letter of the type of an entry, or ``?`` if it cannot be found out.
+
+        If the file system does not list types, the status of the item is read, which may fail.
+        """
+        try:
+            if entry.is_file(follow_symlinks=False):
+                return ord("f")
+            if entry.is_dir(follow_symlinks=False):
+                return ord("d")
+            if entry.is_symlink():
+                return ord("l")
+        except OSError:
+            return ord("?")
+        try:
+            return TYPE_LETTERS[stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)]
+        except (OSError, KeyError):  # for example, a directory that may be listed but not searched
+            return self._listed_type_letter(os.fsencode(entry.name))
+
+    def _listed_type_letter(self, name: bytes) -> int:
+        """Return the letter of the type that getdents64(2) lists for a name, or ``?``.
+
+        This works for a directory that may be listed but not searched, where stat(2) fails. ``os.scandir`` does not
+        expose the types of FIFOs, sockets and devices.
+        """
+        if self._types is None:
+            from pcopy.fsio.nodes import path_of_descriptor  # imported here because few listings need them
+            from pcopy.libc import types_of_names
+
+            try:
+                with closed_at_end(
+                    open_to_read(None, path_of_descriptor(self._batch.directory), follow=True)
+                ) as directory:
+                    self._types = types_of_names(directory)
+            except OSError:
+                self._types = {}
+        return TYPE_LETTERS.get(self._types.get(name, 0), ord("?"))
+
+
+class StatRows:
+    """A ``StatNames`` batch in progress."""
+
+    is_target_full = False
+
+    def __init__(self, batch: StatNames, result: StatResult | None = None) -> None:
+        """Prepare the rows.
+
+        ``result`` is the result to fill in if the C backend has already processed other rows; None to create one. The
+        other classes of this module have the same parameter.
+        """
+        self._batch = batch
+        self._names = unpack_names(batch.names)
+        self.result = result or StatResult(Verdicts(len(batch)), Rows(len(batch), batch.mask))
+
+    def run(self, start: int, end: int) -> None:
+        """Read the status of the names from ``start`` up to, but not including, ``end``."""
+        directory, on_source, follow = self._batch.directory, self._batch.on_source, self._batch.follows_links
+        verdicts, rows, stat_call = self.result.verdicts, self.result.rows, os.stat
+        statuses: list[os.stat_result] = []
+        began = _now()
+        for row in range(start, end):
+            try:
+                status = stat_call(self._names[row], dir_fd=directory, follow_symlinks=follow)
+                verdicts.codes[row] = RowCode.DONE
+            except OSError as first:
+                try:
+                    status = self._retry_stat(self._names[row], first)
+                    verdicts.codes[row] = RowCode.DONE
+                except OSError as error:
+                    code = RowCode.SOURCE_FAILED if on_source else RowCode.FAILED
+                    verdicts.set_code_and_problem(row, code, Problem.from_error("stat", error))
+                    status = UNKNOWN_STATUS
+            statuses.append(status)
+            ended = _now()
+            verdicts.nanoseconds[row] = ended - began
+            began = ended
+        rows.set_statuses(start, statuses)
+
+    def _retry_stat(self, name: bytes, first: OSError) -> os.stat_result:
+        """Read the status of a source item again after a transient error; raise ``OSError`` if it fails again.
+
+        ``first`` is the first error. It is raised if the item is not on the source side, or if the error is not
+        transient.
+        """
+        if not self._batch.on_source or first.errno not in TRANSIENT_ERRNOS:
+            raise first
+        call = partial(os.stat, name, dir_fd=self._batch.directory, follow_symlinks=self._batch.follows_links)
+        return with_retries(call)
+
+
+class ReadRows:
+    """A ``Read`` batch in progress: reads small files and computes their digests."""
+
+    is_target_full = False
+
+    def __init__(
+        self, settings: BackendSettings, batch: ReadSmallFiles, digest_size: int, result: ReadResult | None = None
+    ) -> None:
+        assert settings.digest is not None
+        self._batch = batch
+        self._digest = settings.digest
+        self._flags = SOURCE_FLAGS & ~os.O_NOFOLLOW if settings.follows_links and not batch.are_copies else SOURCE_FLAGS
+        number = len(batch)
+        self._names = unpack_names(batch.names)
+        self.result = result or ReadResult(
+            Verdicts(number), Rows(number, VERSION_COLUMNS), Digests.zeros(number, digest_size)
+        )
+
+    def run(self, start: int, end: int) -> None:
+        verdicts = self.result.verdicts
+        statuses: list[os.stat_result] = []
+        began = _now()
+        for row in range(start, end):
+            try:
+                status = self._read(row)
+            except OSError:
+                status = None
+            verdicts.codes[row] = RowCode.SLOW_PATH if status is None else RowCode.DONE
+            statuses.append(UNKNOWN_STATUS if status is None else status)
+            ended = _now()
+            verdicts.nanoseconds[row] = ended - began
+            began = ended
+        self.result.observed.set_statuses(start, statuses)
+
+    def _read(self, row: int) -> os.stat_result | None:
+        """Read one file, set its digest, and return its status; return None if the slow path is needed. Raise
+        ``OSError``."""
+        copies = self._batch.are_copies
+        check_not_consumed(self._batch.directory, self._names[row])
+        reading = _open(self._names[row], self._flags, dir_fd=self._batch.directory)
+        try:
+            status = _fstat(reading)
+            size = status.st_size
+            if (
+                size > MAX_SMALL_FILE_BYTES
+                or not _is_regular(status.st_mode)
+                or not EARLIEST_TIME < status.st_mtime_ns < LATEST_TIME
+            ):
+                return None
+            if self._batch.excludes_half_written and is_marked(reading):
+                return None
+            if copies:
+                _advise(reading, 0, 0, _DONTNEED)
+            data = _read(reading, size + 1)
+            if len(data) != size or not (copies or is_unchanged(status, _fstat(reading))):
+                return None
+        finally:
+            _close(reading)
+        self.result.digests[row] = self._digest(data)
+        self.result.verdicts.bytes[row] = size
+        self.result.verdicts.moved += size
+        return status
+
+
+def sync_directories(batch: SyncDirectories) -> BatchResult:
+    """Sync all directories of the batch with fsync(2), and return their verdicts."""
+    verdicts = Verdicts(len(batch.directories))
+    for row, directory in enumerate(batch.directories):
+        began = _now()
+        try:
+            os.fsync(directory)
+            verdicts.codes[row] = RowCode.DONE
+        except OSError as error:
+            verdicts.set_problem(row, Problem.from_error("fsync", error))
+        verdicts.nanoseconds[row] = _now() - began
+    return BatchResult(verdicts)
+
+
+class ChangeRows:
+    """Base of batches in progress that change existing items. A change that a signal interrupted is tried again."""
+
+    is_target_full = False
+    result: BatchResult
+
+    def run(self, start: int, end: int) -> None:
+        verdicts = self.result.verdicts
+        for row in range(start, end):
+            began = _now()
+            try:
+                try:
+                    verdicts.codes[row] = self._change_item(row)
+                except Problem as problem:
+                    if problem.errno not in NOTHING_DONE_ERRNOS:
+                        raise
+                    verdicts.codes[row] = with_retries(partial(self._change_item, row), NOTHING_DONE_ERRNOS)
+            except Problem as problem:
+                verdicts.set_problem(row, problem)
+            verdicts.nanoseconds[row] = _now() - began
+
+    def _change_item(self, row: int) -> RowCode:
+        """Change one item and return its code; raise ``Problem`` if that fails."""
+        raise NotImplementedError
+
+
+class RemoveRows(ChangeRows):
+    """A ``RemoveItems`` batch in progress."""
+
+    def __init__(self, batch: RemoveItems, result: RemoveResult | None = None) -> None:
+        self._batch = batch
+        self._names = unpack_names(batch.names)
+        self.result: RemoveResult = result or RemoveResult(Verdicts(len(batch)), Rows(len(batch), SIZE))
+
+    def _change_item(self, row: int) -> RowCode:
+        directory, name, rows = self._batch.directory, self._names[row], self._batch.rows
+        operation = "stat"
+        try:
+            if rows.inode:
+                status = os.stat(name, dir_fd=directory, follow_symlinks=False)
+                if not rows.is_same_item(row, status):
+                    return RowCode.DECIDE_AGAIN
+                self.result.observed.size[row] = status.st_size if _is_regular(status.st_mode) else 0
+            if rows.mode and stat.S_ISDIR(rows.mode[row]):
+                operation = "rmdir"
+                os.rmdir(name, dir_fd=directory)
+            else:
+                operation = "unlink"
+                os.unlink(name, dir_fd=directory)
+        except OSError as error:
+            raise Problem.from_error(operation, error) from error
+        if self._batch.removal_counters is not None:
+            self._batch.removal_counters[1] += 1
+        return RowCode.DONE
+
+
+class CompareXattrsRows:
+    """A ``CompareXattrs`` batch in progress."""
+
+    is_target_full = False
+
+    def __init__(self, settings: BackendSettings, batch: CompareXattrs, result: BatchResult | None = None) -> None:
+        self._settings = settings
+        self._batch = batch
+        self._names = unpack_names(batch.names)
+        self._new_names = unpack_names(batch.new_names) if batch.new_names else self._names
+        self.result = result or BatchResult(Verdicts(len(batch)))
+
+    def run(self, start: int, end: int) -> None:
+        """Compare the extended attributes of the rows.
+
+        Items are named by paths below /proc/self/fd/N, because no call for extended attributes takes a directory
+        descriptor and a name.
+        """
+        from pcopy.fsio.mending import has_same_xattrs  # imported here because few jobs need it
+
+        source, target = (b"/proc/self/fd/%d/" % each for each in (self._batch.directory, self._batch.target))
+        verdicts, preserve, follow = self.result.verdicts, self._settings.preserve, self._settings.follows_links
+        for row in range(start, end):
+            began = _now()
+            paths = source + self._names[row], target + self._new_names[row]
+            try:
+                same = has_same_xattrs(*paths, preserve, follow=follow)
+            except OSError:
+                same = False
+            verdicts.codes[row] = RowCode.DONE if same else RowCode.SLOW_PATH
+            verdicts.nanoseconds[row] = _now() - began

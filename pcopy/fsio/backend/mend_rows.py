@@ -1,0 +1,133 @@
+"""The rows of ``SetMetadata`` and ``SetUniformMetadata`` in the Python backend: sets owners, groups, modes and ACLs,
+item by item.
+
+Each item is opened with O_PATH and changed through that descriptor. So the item that changes is the one that was
+examined, even if its name refers to another item by then. Python has no call that changes an O_PATH descriptor; the
+descriptor is named by its path below /proc/self/fd.
+
+System calls per item: open, fstat, chown, chmod, a stat if a set-gid bit was set, close.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
+from pcopy.fsio.attributes import remove_xattr
+from pcopy.fsio.backend.batches import UNCHANGED, BatchResult, SetMetadata, SetUniformMetadata, UniformMetadataResult
+from pcopy.fsio.backend.columns import MODE, SIZE, RowCode, Rows, Verdicts, unpack_names
+from pcopy.fsio.backend.item_rows import ChangeRows
+from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.nodes import open_without_access, path_of_descriptor
+from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.source import status_of
+
+_NO_PROC_TEXT = "/proc is not mounted, and this system has no other call that changes an open item: mount /proc"
+_SET_GID_REFUSED_TEXT = "the set-gid bit was not set: only root and members of the group may set it"
+
+
+class SetMetadataRows(ChangeRows):
+    """A ``SetMetadata`` batch in progress: each item gets its own values."""
+
+    def __init__(self, batch: SetMetadata, result: BatchResult | None = None) -> None:
+        self._batch = batch
+        self._names = unpack_names(batch.names)
+        self.result = result or BatchResult(Verdicts(len(batch)))
+
+    def _change_item(self, row: int) -> RowCode:
+        batch, wanted = self._batch, self._batch.wanted
+        with closed_at_end(open_without_access(batch.directory, self._names[row], on_source=False)) as item:
+            status = status_of(item)
+            if not (batch.rows.is_same_item(row, status) and batch.rows.has_owner_and_mode(row, status)):
+                return RowCode.DECIDE_AGAIN
+            _set_owner_and_mode(item, wanted.uid[row], wanted.gid[row], wanted.mode[row])
+            if batch.acls is not None:
+                self._set_acls(path_of_descriptor(item), *batch.acls, is_directory=stat.S_ISDIR(batch.rows.mode[row]))
+        return RowCode.DONE
+
+    def _set_acls(self, handle: bytes, access: bytes, default: bytes, *, is_directory: bool) -> None:
+        with _calling_through_proc(f"setxattr {ACCESS_ACL}"):
+            os.setxattr(handle, ACCESS_ACL, access)
+        if is_directory and default:
+            with _calling_through_proc(f"setxattr {DEFAULT_ACL}"):
+                os.setxattr(handle, DEFAULT_ACL, default)
+        elif is_directory:
+            remove_xattr(handle, DEFAULT_ACL)
+
+
+class SetUniformMetadataRows(ChangeRows):
+    """A ``SetUniformMetadata`` batch in progress: all items get the same owner and group, and modes by one table."""
+
+    def __init__(self, batch: SetUniformMetadata, result: UniformMetadataResult | None = None) -> None:
+        self._batch = batch
+        self._names = unpack_names(batch.names)
+        self.result: UniformMetadataResult = result or UniformMetadataResult(
+            Verdicts(len(batch)), Rows(len(batch), MODE | SIZE)
+        )
+
+    def _change_item(self, row: int) -> RowCode:
+        batch, seen = self._batch, self.result.observed
+        with closed_at_end(open_without_access(batch.directory, self._names[row], on_source=False)) as item:
+            status = status_of(item)
+            mode = status.st_mode
+            if not batch.rows.is_same_item(row, status) or stat.S_ISDIR(mode):
+                return RowCode.DECIDE_AGAIN
+            seen.mode[row] = mode
+            seen.size[row] = status.st_size if stat.S_ISREG(mode) else 0
+            uid = UNCHANGED if batch.uid == status.st_uid else batch.uid
+            gid = UNCHANGED if batch.gid == status.st_gid else batch.gid
+            bits = stat.S_IMODE(mode if (uid, gid) == (UNCHANGED, UNCHANGED) else mode_after_chown(mode))
+            wanted = UNCHANGED if stat.S_ISLNK(mode) or batch.modes[bits] == bits else batch.modes[bits]
+            if (uid, gid, wanted) == (UNCHANGED, UNCHANGED, UNCHANGED):
+                return RowCode.SKIPPED
+            _set_owner_and_mode(item, uid, gid, wanted)
+        return RowCode.DONE
+
+
+def metadata_rows(batch: SetMetadata | SetUniformMetadata) -> SetMetadataRows | SetUniformMetadataRows:
+    """Return the code that processes the rows of the batch."""
+    return SetMetadataRows(batch) if isinstance(batch, SetMetadata) else SetUniformMetadataRows(batch)
+
+
+def mode_after_chown(mode: int) -> int:
+    """Return the mode that the operating system leaves after a change of owner or group.
+
+    It clears the set-uid and set-gid bits of files. It keeps a set-gid bit without execute permission for the group,
+    which marks a file for mandatory locking.
+    """
+    if stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
+        return mode
+    mode &= ~stat.S_ISUID
+    return mode & ~stat.S_ISGID if mode & stat.S_IXGRP else mode
+
+
+class _calling_through_proc(as_problem):  # noqa: N801 (as ``failing``)
+    """The context manager ``failing`` for a call whose path is a descriptor below /proc: ENOENT means that /proc is not
+    mounted.
+
+    The item exists, because it is open. So ENOENT must not be reported as an item that was removed meanwhile; a
+    ``Problem`` with ENOSYS is raised instead.
+    """
+
+    __slots__ = ()
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, OSError) and error.errno == errno.ENOENT:
+            raise Problem(self._operation, errno.ENOSYS, text=_NO_PROC_TEXT) from error
+        super().__exit__(kind, error, trace)
+
+
+def _set_owner_and_mode(item: int, uid: int, gid: int, mode: int) -> None:
+    """Set owner, group and mode of an open item, except those that are ``KEEP``. Raise ``Problem`` if that fails."""
+    # The owner is set first, because the operating system clears set-id bits when the owner changes.
+    owner = -1 if uid == UNCHANGED else uid, -1 if gid == UNCHANGED else gid
+    if owner != (-1, -1):
+        with _calling_through_proc("chown"):
+            os.chown(path_of_descriptor(item), *owner)
+    if mode != UNCHANGED:
+        with _calling_through_proc("chmod"):
+            os.chmod(path_of_descriptor(item), mode)
+        if mode & stat.S_ISGID and stat.S_IMODE(status_of(item).st_mode) != mode:
+            raise Problem("chmod", errno.EPERM, text=_SET_GID_REFUSED_TEXT)

@@ -1,0 +1,322 @@
+"""The C backend: processes common cases in C, and leaves all others, row by row, to the code of the Python backend.
+
+The C code is in ``pcopy/fsio/backend/native``; kernel.h is its interface. If a row is ``DEFERRED``, C has changed
+nothing: the Python code for the same batch processes that row into the same result. So rare cases are implemented once.
+
+Without threads (``pcopy.fsio.backend.native_pool``), rows are processed in ``poll``.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from array import array
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from pcopy.fsio.attribute_names import ACCESS_ACL, XATTRS_OF_LUSTRE_FILES, XattrKind, xattr_kind
+from pcopy.fsio.attributes import is_xattr_copied
+from pcopy.fsio.backend import _native
+from pcopy.fsio.backend.batches import Batch, ListNames, ListResult, SyncDirectories
+from pcopy.fsio.backend.columns import RowCode, Verdicts
+from pcopy.fsio.backend.decide import PlanCopies, PlanCopiesResult, copy_plans
+from pcopy.fsio.backend.directory_batches import FindWithoutXattrs, ListDirectories, ReadMembers
+from pcopy.fsio.backend.interface import BackendSettings, Ticket
+from pcopy.fsio.backend.item_rows import sync_directories
+from pcopy.fsio.backend.native_batches import DEFERRED, NativeBatch, NativeWithoutFallback, native_batch
+from pcopy.fsio.backend.native_directories import native_directory_batch
+from pcopy.fsio.backend.native_pool import NativeThreadPool
+from pcopy.fsio.backend.python import FILES_PER_POLL, FinishedTicket, RowProcessor
+from pcopy.fsio.directories import OpenedDirectory, PinnedDescriptors, listing_problem
+
+if TYPE_CHECKING:
+    from pcopy.fsio.backend.native_tally import NativeColumnSums
+
+_ffi, _lib = _native.ffi, _native.lib
+
+POLL_NANOSECONDS = 2_000_000
+"""Time for which one ``poll`` processes rows; then the rank looks for messages."""
+
+_MAX_NAME_BYTES = 256
+"""Largest length of a name in bytes, including the slash that follows it."""
+
+_PYTHON_ONLY_XATTRS = (b"trusted.pcopy.", b"user.pcopy.", os.fsencode(ACCESS_ACL))
+"""Prefixes of extended attributes that the C code leaves to Python: pcopy's own marks, and the access ACL, which
+decides the mode of a copy that does not get it."""
+
+Result = TypeVar("Result")
+
+
+class EventWakeDescriptor:
+    """A ``pcopy.fsio.backend.interface.WakeDescriptor`` that uses eventfd(2)."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def set(self) -> None:
+        """Make the descriptor readable."""
+        os.eventfd_write(self._descriptor, 1)
+
+    def clear(self) -> None:
+        try:
+            os.eventfd_read(self._descriptor)
+        except BlockingIOError:
+            return
+
+    def close(self) -> None:
+        os.close(self._descriptor)
+
+
+class NativeTicket(Generic[Result]):
+    """The ticket of a batch that C processes first, and Python after that, for the rows that C has deferred."""
+
+    def __init__(self, backend: NativeBackend, batch: Batch[Any], rows: NativeBatch) -> None:
+        self.is_done = False
+        self.is_cut_short = False
+        self._backend = backend
+        self._descriptors = batch.descriptors
+        self._rows = rows
+        self._verdicts = rows.result.verdicts
+        self._work: RowProcessor | None = None
+        self._deferred_rows: list[int] = []
+        self._is_cancelled = False
+        for descriptor in self._descriptors:
+            backend.pins.pin(descriptor)
+
+    @property
+    def result(self) -> Result:
+        result: Any = self._rows.result
+        return cast(Result, result)
+
+    @property
+    def has_deferred_rows(self) -> bool:
+        """True if the C code is done with the batch and deferred rows remain."""
+        return not self.is_done and self._work is not None
+
+    def advance(self) -> None:
+        """Record the progress of the C code; once it is done, process some of the deferred rows."""
+        if self._work is None:
+            batch = self._rows.batch
+            is_done = _lib.pk_is_done(batch)
+            self._verdicts.moved = _lib.pk_moved(batch)  # read after pk_is_done, or the last rows might be missing
+            if not is_done:
+                return
+            self._prepare_deferred_rows(batch)
+        rows, self._deferred_rows = self._deferred_rows[:FILES_PER_POLL], self._deferred_rows[FILES_PER_POLL:]
+        try:
+            for row in rows:
+                self._work.run(row, row + 1)  # type: ignore[union-attr]
+        except BaseException:  # not an error of a row; for example, no memory
+            self.cancel()
+            raise
+        if self._work is not None and self._work.is_target_full and RowCode.PENDING in self._verdicts.codes:
+            self.cancel()
+        elif not self._deferred_rows:
+            self.finish()
+
+    def _prepare_deferred_rows(self, batch: Any) -> None:
+        """Complete the result of the C code, and prepare the deferred rows.
+
+        If it raises an exception, the state is unchanged and the next ``advance`` tries again.
+        """
+        codes = self._verdicts.codes
+        self.is_cut_short = bool(batch.cancelled)
+        if DEFERRED in codes:
+            self._backend.learn_xattrs()
+        self._rows.complete_result()
+        if DEFERRED in codes:
+            self.is_cut_short = self.is_cut_short or self._is_cancelled
+            deferred = [row for row, code in enumerate(codes) if code == DEFERRED]
+            if not self.is_cut_short:
+                self._work = self._rows.make_row_processor()
+                self._deferred_rows = deferred
+            for row in deferred:
+                codes[row] = RowCode.CANCELLED if self.is_cut_short else RowCode.PENDING
+        _lib.pk_release(batch)
+
+    def cancel(self) -> None:
+        """Start no further rows, neither in C nor in Python."""
+        if self.is_done:
+            return
+        if self._work is None:
+            self._is_cancelled = True
+            _lib.pk_cancel(self._backend.handle, self._rows.batch)
+            self.advance()
+            return
+        self.is_cut_short = True
+        codes = self._verdicts.codes
+        codes[:] = bytes(code or RowCode.CANCELLED for code in codes)
+        self._deferred_rows.clear()
+        self.finish()
+
+    def finish(self) -> None:
+        """Mark the ticket as done and unpin its descriptors."""
+        if not self.is_done:
+            self.is_done = True
+            for descriptor in self._descriptors:
+                self._backend.pins.unpin(descriptor)
+
+
+class NativeBackend:
+    """The C backend, an implementation of ``pcopy.fsio.backend.interface.Backend``."""
+
+    name = "c"
+    has_directory_batches = True
+
+    def __init__(self, settings: BackendSettings) -> None:
+        """Create the backend, without threads.
+
+        Raise ``MemoryError``, or ``OSError`` if there is no descriptor for ``wake``.
+        """
+        self._settings = settings
+        self._digest_size = len(settings.digest(b"")) if settings.digest is not None else 0
+        self.pins = PinnedDescriptors()
+        self.wake = EventWakeDescriptor()
+        self._algorithm: int = _lib.pk_find_digest(settings.hash_name.encode()) if settings.hash_name else 0
+        digest = _ffi.new("pk_digest *", (self._digest_size, self._algorithm, settings.block_size))
+        self.handle: Any = _lib.pk_open(self.wake.fileno(), digest[0])
+        if self.handle == _ffi.NULL:
+            raise MemoryError
+        self.pool = NativeThreadPool(self.handle)
+        self._tickets: list[NativeTicket[Any]] = []
+        self._unknown_xattr = _ffi.new("char[256]")
+        # Otherwise each of the first batches would meet one unknown attribute.
+        for name in XATTRS_OF_LUSTRE_FILES:
+            _lib.pk_learn(self.handle, name, self._xattr_treatment(name))
+        self._listing: Any = _ffi.new("pk_listing *")
+        self._opened: Any = _ffi.new("pk_opened *")
+        self._names: Any = b""
+        self._kinds: Any = b""
+        self._inodes: Any = b""
+
+    @property
+    def runs_in_poll(self) -> bool:
+        return not self.pool.threads
+
+    def submit(self, batch: Batch[Result]) -> Ticket[Result]:
+        if isinstance(batch, PlanCopies):
+            decided: Any = PlanCopiesResult(copy_plans(batch.policy, batch.sources, batch.targets))
+            return FinishedTicket(decided)
+        if isinstance(batch, ListNames):
+            listed: Any = self._list_names(batch)
+            return FinishedTicket(listed)
+        if isinstance(batch, SyncDirectories) and self.runs_in_poll:
+            synced: Any = sync_directories(batch)
+            return FinishedTicket(synced)
+        if not self._tickets:
+            self.pool.apply_request()
+        rows = self._native_batch(batch)
+        rows.batch.at_once = self.pool.max_modifying_rows(rows.batch.rows)
+        fills_tally = isinstance(batch, ListDirectories) and batch.column_sums is not None
+        if fills_tally and not self.runs_in_poll:
+            rows.batch.tree.tally, fills_tally = _ffi.NULL, False  # no lock protects it against threads
+        ticket: NativeTicket[Any] = NativeTicket(self, batch, rows)
+        if number := _lib.pk_submit(self.handle, rows.batch):
+            ticket.finish()
+            raise MemoryError if number == errno.ENOMEM else ValueError("there is not one name for each row")
+        self._tickets.append(ticket)
+        if fills_tally:
+            self.pool.can_start_threads = False
+        return ticket
+
+    def _native_batch(self, batch: Batch[Any]) -> NativeBatch:
+        """Return the batch, converted to pointers for the C code."""
+        if isinstance(batch, (FindWithoutXattrs, ReadMembers)):
+            return NativeWithoutFallback(self._settings, batch)
+        rows = native_directory_batch(self._settings, batch)
+        return rows or native_batch(self._settings, batch, self._digest_size, has_digest=bool(self._algorithm))
+
+    def open_directory(self, around: int, name: bytes, flags: int, wants_mark: bool) -> OpenedDirectory | None:
+        opened = self._opened
+        descriptor = _lib.pk_open_directory(around, name, flags, wants_mark, opened)
+        if descriptor < 0:
+            return None
+        mark = _ffi.buffer(opened.mark)[1 : opened.mark[0] + 1] if opened.mark[0] else b""
+        return descriptor, opened.device, opened.inode, mark
+
+    def new_column_sums(self, bounds: Sequence[int]) -> NativeColumnSums:
+        from pcopy.fsio.backend.native_tally import NativeColumnSums  # imported here because few tools need it
+
+        return NativeColumnSums(bounds)
+
+    def _list_names(self, batch: ListNames) -> ListResult:
+        """Return the result of a ``ListNames`` batch, which is carried out immediately: most directories take one
+        system call."""
+        listing = batch.listing_state or self._listing
+        if batch.listing_state is None:
+            listing.at = listing.end = listing.has_begun = listing.is_over = 0
+        listed = ListResult(Verdicts(1))
+        if len(self._names) < batch.max_names * _MAX_NAME_BYTES:
+            self._names = _ffi.new("char[]", batch.max_names * _MAX_NAME_BYTES)
+            self._kinds, self._inodes = _ffi.new("uint8_t[]", batch.max_names), _ffi.new("uint64_t[]", batch.max_names)
+        details = (self._kinds, self._inodes) if batch.is_detailed else (_ffi.NULL, _ffi.NULL)
+        number = _lib.pk_list(batch.directory, listing, self._names, len(self._names), *details, batch.max_names)
+        if number < 0:
+            code = RowCode.SOURCE_FAILED if batch.on_source else RowCode.FAILED
+            listed.verdicts.set_code_and_problem(0, code, listing_problem(-number))
+            return listed
+        listed.verdicts.codes[0] = RowCode.DONE
+        listed.name_count = number
+        listed.names = _ffi.buffer(self._names, listing.used)[:]
+        if batch.is_detailed:
+            listed.kinds = _ffi.buffer(self._kinds, number)[:]
+            listed.inodes = array("Q", _ffi.buffer(self._inodes, number * 8)[:])
+        if not listing.is_over:
+            if listing is self._listing:  # ``rest`` continues with this structure, so other listings need a new one
+                self._listing = _ffi.new("pk_listing *")
+            listed.next_batch = ListNames(batch.directory, batch.max_names, batch.is_detailed, batch.on_source, listing)
+        return listed
+
+    def poll(self) -> list[Ticket[Any]]:
+        waiting = self._tickets
+        if not waiting:
+            return []
+        _lib.pk_poll(self.handle, POLL_NANOSECONDS)
+        try:
+            for ticket in waiting:
+                if not ticket.is_done:
+                    ticket.advance()
+        finally:
+            done: list[Ticket[Any]] = [ticket for ticket in waiting if ticket.is_done]
+            waiting[:] = [ticket for ticket in waiting if not ticket.is_done]
+            self.pool.can_start_threads = self.pool.can_start_threads or not waiting
+        if not self.runs_in_poll and any(ticket.has_deferred_rows for ticket in waiting):
+            self.wake.set()  # deferred rows are processed in poll, and no C thread wakes the caller for them
+        return done
+
+    def learn_xattrs(self) -> None:
+        """Tell the C code how to treat the extended attributes that it has met and does not know."""
+        while _lib.pk_unknown(self.handle, self._unknown_xattr):
+            name = _ffi.string(self._unknown_xattr)
+            _lib.pk_learn(self.handle, self._unknown_xattr, self._xattr_treatment(name))
+
+    def _xattr_treatment(self, name: bytes) -> int:
+        """Return how the C code has to treat an extended attribute: copy it, ignore it, or 0 to leave files with it to
+        Python."""
+        if name.startswith(_PYTHON_ONLY_XATTRS):
+            return 0
+        text_name = os.fsdecode(name)
+        if not is_xattr_copied(text_name, self._settings.preserve):
+            return int(_lib.PK_LEAVE)
+        return int(_lib.PK_KEEP) if xattr_kind(text_name) is XattrKind.ORDINARY else 0
+
+    def close(self) -> None:
+        for ticket in self._tickets:
+            ticket.cancel()
+        while self._tickets:
+            self.poll()
+            if not self.runs_in_poll and self._tickets:
+                _wait_for_wake(self.wake)
+        self.pool.close()
+        self.wake.close()  # last, because the threads write to this descriptor
+
+
+def _wait_for_wake(wake: EventWakeDescriptor) -> None:
+    """Wait for up to one second until the backend has something to do in ``poll``."""
+    import select
+
+    select.select([wake], [], [], 1)
+    wake.clear()

@@ -1,0 +1,217 @@
+/* The items of one source directory: reads their status, and skips or copies files that can be processed
+ * immediately. */
+#include "internal.h"
+
+#include <sys/sysmacros.h>
+
+#define LONGEST 10000000 /* nanoseconds for which the files of one directory are copied here */
+
+/* Allocate the columns of `names` items, and copy their names, which take `used` bytes. Return -1 if there is no
+ * memory. */
+static int make_room(pk_directory *found, uint32_t names, const char *text, size_t used)
+{
+    char *block = malloc((size_t)names * 56 + used + 1);
+    if (block == NULL)
+        return -1;
+    found->block = block;
+    pk_columns *rows = &found->rows;
+    rows->mtime = (int64_t *)block;
+    rows->ctime = rows->mtime + names;
+    rows->inode = (uint64_t *)(rows->ctime + names);
+    rows->size = rows->inode + names;
+    rows->device = rows->size + names;
+    rows->mode = (uint32_t *)(rows->device + names);
+    rows->links = rows->mode + names;
+    rows->uid = rows->links + names;
+    rows->gid = rows->uid + names;
+    found->names = (char *)(rows->gid + names);
+    memcpy(found->names, text, used);
+    found->names[used] = '\0';
+    found->names_size = used;
+    return 0;
+}
+
+static int look(int directory, const char *name, struct statx *status)
+{
+    return statx(directory, name, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_BASIC_STATS, status);
+}
+
+static struct timespec time_of(struct statx_timestamp time)
+{
+    return (struct timespec){time.tv_sec, time.tv_nsec};
+}
+
+/* Return the end of a name in joined names. */
+static char *end_of(char *name, const char *end)
+{
+    char *slash = memchr(name, '/', (size_t)(end - name));
+    return slash != NULL ? slash : (char *)end;
+}
+
+int pk_look_at_all(pk_directory *found, int source, const char *names, size_t used)
+{
+    if (make_room(found, found->left, names, used))
+        return -1;
+    pk_columns *rows = &found->rows;
+    char *name = found->names, *const end = name + found->names_size;
+    for (uint32_t row = 0; row < found->left; row++) {
+        struct statx status;
+        char *after = end_of(name, end);
+        *after = '\0';
+        int failed = look(source, name, &status);
+        if (after != end)
+            *after = '/';
+        if (failed || !in_nanoseconds(time_of(status.stx_mtime), &rows->mtime[row]) ||
+            !in_nanoseconds(time_of(status.stx_ctime), &rows->ctime[row]))
+            return -1;
+        rows->mode[row] = status.stx_mode;
+        rows->links[row] = status.stx_nlink;
+        rows->uid[row] = status.stx_uid;
+        rows->gid[row] = status.stx_gid;
+        rows->inode[row] = status.stx_ino;
+        rows->size[row] = status.stx_size;
+        rows->device[row] = makedev(status.stx_dev_major, status.stx_dev_minor);
+        name = after + 1;
+    }
+    return 0;
+}
+
+static int is_small_file(const pk_tree *tree, const pk_columns *rows, uint32_t row, const char *name)
+{
+    return S_ISREG(rows->mode[row]) && rows->size[row] <= SMALL_FILE && rows->device[row] == tree->source_device &&
+           !(tree->flags & PK_LINKS && rows->links[row] > 1) && strncmp(name, PK_SIDECAR, sizeof PK_SIDECAR - 1);
+}
+
+static int are_we_in(uint32_t group)
+{
+    gid_t groups[256];
+    const int number = getgroups(256, groups);
+    for (int each = 0; each < number; each++)
+        if (groups[each] == group)
+            return 1;
+    return number < 0 || getegid() == group;
+}
+
+/* Return true if a file whose time is equal to its source's also has the owner and mode that it would get, as far as
+ * this process may set them: ``pcopy.fsio.mending.has_metadata_of_source``. */
+static int has_metadata(const pk_batch *batch, const pk_columns *rows, uint32_t row, const struct statx *there)
+{
+    const pk_tree *tree = batch->tree;
+    if (batch->flags & PK_OWNER && tree->flags & PK_GIVING &&
+        (there->stx_uid != rows->uid[row] || there->stx_gid != rows->gid[row]))
+        return 0;
+    if (batch->flags & PK_OWNER && !(tree->flags & PK_GIVING) && there->stx_gid != rows->gid[row] &&
+        there->stx_uid == tree->user && are_we_in(rows->gid[row]))
+        return 0;
+    return !(batch->flags & PK_MODE) || (there->stx_mode & 07777) == (rows->mode[row] & 07777);
+}
+
+/* Return true if the existing item is a copy of this file and is left unchanged, as in ``pcopy.fsio.backend.decide``.
+ * Return 0 also if the status alone does not decide that. */
+static int stays(pk_worker *worker, const pk_batch *batch, const pk_columns *rows, uint32_t row, int source, int target,
+                 const char *name)
+{
+    const pk_tree *tree = batch->tree;
+    if (!is_small_file(tree, rows, row, name))
+        return 0;
+    struct statx there;
+    int64_t mtime, ctime;
+    if (look(target, name, &there) || !S_ISREG(there.stx_mode) || there.stx_size != rows->size[row] ||
+        !in_nanoseconds(time_of(there.stx_mtime), &mtime) || !in_nanoseconds(time_of(there.stx_ctime), &ctime))
+        return 0;
+    if (ctime >= tree->touched || (there.stx_uid == tree->user && (there.stx_mode & 07777) == 0600))
+        return 0;
+    return are_times_equal(rows->mtime[row], mtime, tree->window) && has_metadata(batch, rows, row, &there) &&
+           pk_has_same_attributes(worker, batch->flags, source, name, target, name);
+}
+
+/* Remove the items that are done from those that were found. */
+static void leave_out(pk_directory *found, const char **names, const uint8_t *done)
+{
+    pk_columns *rows = &found->rows;
+    char *to = found->names;
+    uint32_t kept = 0;
+    for (uint32_t row = 0; row < found->left; row++) {
+        const char *name = names[row];
+        const size_t length = strlen(name);
+        if (!done[row]) {
+            if (kept)
+                *to++ = '/';
+            memmove(to, name, length);
+            to += length;
+            rows->mode[kept] = rows->mode[row];
+            rows->links[kept] = rows->links[row];
+            rows->mtime[kept] = rows->mtime[row];
+            rows->ctime[kept] = rows->ctime[row];
+            rows->inode[kept] = rows->inode[row];
+            rows->size[kept] = rows->size[row];
+            rows->device[kept] = rows->device[row];
+            kept++;
+        }
+    }
+    found->left = kept;
+    found->names_size = (size_t)(to - found->names);
+}
+
+/* Skip the files whose copies are left unchanged. */
+static void skip(pk_worker *worker, const pk_batch *batch, pk_directory *found, const char **names, uint8_t *done,
+                 int source, int target)
+{
+    for (uint32_t row = 0; row < found->left; row++)
+        if ((done[row] = (uint8_t)stays(worker, batch, &found->rows, row, source, target, names[row]))) {
+            found->skipped++;
+            found->skipped_bytes += found->rows.size[row];
+        }
+}
+
+/* Copy small files into a directory that was just created. Files that cannot be copied here remain unchanged: the slow
+ * path copies them or reports the error. */
+static void copy_new(pk_worker *worker, const pk_batch *batch, pk_directory *found, const char **names, uint8_t *done,
+                     int source, int target)
+{
+    uint8_t plan = NEW, operation;
+    int32_t number;
+    uint64_t bytes;
+    const int others_may = others_may_write(found->dress.uid, found->dress.mode, batch->tree->user);
+    pk_work work = {.is_ours = 1, .others_may = others_may ? 1 : -1}; /* the status of both directories is known */
+    pk_batch files = {
+        .kind = PK_COPY, .flags = batch->flags & ~PK_IDENTIFY, .rows = 1, .directory = source, .target = target, .umask = batch->umask,
+        .plans = &plan, .verdicts = {.operations = &operation, .errnos = &number, .bytes = &bytes}, .work = &work,
+    };
+    const pk_columns *rows = &found->rows;
+    const uint64_t until = pk_now() + LONGEST;
+    for (uint32_t row = 0; row < found->left && !atomic_load(&work.full) && pk_now() < until; row++) {
+        if (!is_small_file(batch->tree, rows, row, names[row]))
+            continue;
+        work.name = work.new_name = names + row;
+        files.given = (pk_columns){.mtime = rows->mtime + row, .ctime = rows->ctime + row, .inode = rows->inode + row,
+                                   .size = rows->size + row, .device = rows->device + row};
+        if (pk_copy_row(worker, &files, 0) == DONE) {
+            done[row] = 1;
+            found->copied++;
+            found->copied_bytes += bytes;
+        }
+    }
+}
+
+void pk_do_at_once(pk_worker *worker, const pk_batch *batch, pk_directory *found, int source, int target)
+{
+    const uint32_t number = found->left;
+    const char **names = malloc(number * (sizeof *names + 1));
+    if (names == NULL)
+        return;
+    uint8_t *done = (uint8_t *)(names + number);
+    memset(done, 0, number);
+    char *name = found->names, *const end = name + found->names_size;
+    for (uint32_t row = 0; row < number; row++) {
+        names[row] = name;
+        name = end_of(name, end);
+        *name++ = '\0';
+    }
+    if (found->is_made)
+        copy_new(worker, batch, found, names, done, source, target);
+    else
+        skip(worker, batch, found, names, done, source, target);
+    leave_out(found, names, done);
+    free(names);
+}

@@ -1,0 +1,344 @@
+/* Declarations that the source files of the C backend share. */
+#ifndef PK_INTERNAL_H
+#define PK_INTERNAL_H
+
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "backend.h"
+
+/* ``pcopy.fsio.backend.columns.RowCode`` */
+enum code { PENDING, DONE, SKIPPED, CARE, ANEW, LACKS, FAILED, UNREAD, CHANGED, CANCELLED };
+
+/* ``pcopy.fsio.backend.columns.OPERATIONS`` */
+enum operation {
+    OP_NONE, OP_STAT, OP_OPEN, OP_FSTAT, OP_READ, OP_LISTXATTR, OP_GETXATTR, OP_CREATE, OP_WRITE, OP_CHOWN, OP_SETXATTR,
+    OP_REMOVEXATTR, OP_CHMOD, OP_UTIMENSAT, OP_FSYNC, OP_CLOSE, OP_RENAME, OP_UNLINK, OP_RMDIR, OP_READDIR, OP_LSEEK,
+    OP_LINK
+};
+
+/* ``pcopy.fsio.backend.batches.CopyPlan`` */
+enum plan { NEW = 1, REPLACE, TEMPORARY, SKIP, REFUSE, CARE_PLAN };
+#define SYNC 0x80
+
+#define SMALL_FILE (4u << 20)
+#define PIECE (256u << 10) /* bytes of one read */
+#define PK_SIDECAR ".pcopy-incomplete-" /* ``pcopy.fsio.half_written.SIDECAR_PREFIX`` */
+#define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
+#define MOST_LISTED 1024   /* largest number of names of a directory that is processed as a whole */
+#define MOST_NAMES 4096    /* largest size in bytes of the list of extended attribute names that C handles */
+
+/* One thread, and the row that it is processing. Other threads read the atomic fields. */
+typedef struct pk_worker {
+    pk_backend *backend;
+    pthread_t thread;
+    _Atomic uint64_t since;
+    _Atomic int operation;
+    _Atomic(pk_batch *) batch;
+    _Atomic uint32_t row;
+    _Atomic uint64_t operations, wall, processor;
+    unsigned char *buffer; /* PIECE + 1 bytes */
+    int is_slow; /* true if its last rows took long */
+} pk_worker;
+
+/* Data of a batch that C keeps until the batch is released. */
+typedef struct pk_work {
+    char *names; /* all names, each with a zero at its end */
+    const char **name, **new_name, **temporary;
+    uint32_t next, ended;
+    pk_batch *following;
+    _Atomic uint64_t moved;
+    _Atomic int done, full, is_refused;
+    /* State of uid and gid: 1 if every new file in the target directory gets this owner, as one file has shown; -1 if
+     * the owner may vary; 0 if it is not known yet. */
+    _Atomic int owner_known;
+    int is_ours; /* true if the target directory is known to belong to this process's user */
+    uid_t uid;
+    gid_t gid;
+    /* State of the source directory: 1 if other users may replace files in it, -1 if only this user can, 0 if it is not
+     * known yet. */
+    _Atomic int others_may;
+} pk_work;
+
+/* An extended attribute name, and how it is treated (PK_LEAVE, PK_KEEP, or 0 to defer). */
+typedef struct pk_attribute {
+    struct pk_attribute *following;
+    int what;
+    char name[];
+} pk_attribute;
+
+struct pk_backend {
+    pthread_mutex_t lock;
+    pthread_cond_t more;
+    int wake;
+    int threads, is_closing;
+    int most, working, resting; /* number of threads that may work, that have rows, and that wait for rows */
+    int modifying;
+    uint32_t unfinished;        /* batches that are not done */
+    uint64_t busy, busy_since;
+    pk_digest digest;
+    pk_batch *first, *last; /* queue of the batches that have rows which no thread has begun */
+    pk_worker main;
+    pk_worker *workers[64];
+    _Atomic(pk_attribute *) attributes;
+    int learnt; /* number of attributes that were learnt */
+    char unknown[256];
+};
+
+/* Process one row: fill in its verdict and return its code, or return PK_DEFERRED. */
+typedef int (*pk_row)(pk_worker *worker, pk_batch *batch, uint32_t row);
+pk_row pk_row_of(const pk_batch *batch);
+/* True if rows of this type of batch change nothing, or create or remove names in the target directory. */
+int pk_changes_nothing(const pk_batch *batch);
+int pk_makes_or_removes(const pk_batch *batch);
+/* Create batch->work from the packed names. Return 0, or an errno as pk_submit does. */
+int pk_unpack(pk_batch *batch);
+int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_read_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_stat_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_remove_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_enter_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_look_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_paths_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_sync_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_same_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_try_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_mend_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_mend_plain_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_mend_within_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_compare_within_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_remove_within_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_bare_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_member_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+/* Functions for directories that are processed as a whole.
+ *
+ * pk_open_whole opens a directory by its name, without changing its atime if possible; it returns the descriptor, or
+ * -1. pk_is_directory returns true if an open directory has this inode and device. pk_list_all lists an open directory:
+ * names go to `names`, which has `room` bytes, joined by slashes, with a zero at the end. It returns their number, or
+ * -1 if there are `most` or more names, if they do not fit, or if they cannot be read. `all` may be NULL.
+ */
+typedef struct {
+    uint8_t kinds[MOST_LISTED];
+    uint64_t inodes[MOST_LISTED];
+} pk_all;
+int pk_open_whole(pk_worker *worker, int around, const char *name);
+int pk_is_directory(pk_worker *worker, int directory, uint64_t inode, uint64_t device);
+int pk_list_all(pk_worker *worker, int directory, char *names, size_t room, int most, pk_all *all);
+/* Add an item to those that remain in a directory. The caller has allocated enough memory for its name of `length`
+ * bytes. */
+void pk_leave(pk_directory *found, const char *name, size_t length, int letter, uint64_t inode);
+/* Read the status of an item into a row of those columns that exist. Return 0, or -1 with errno set; EOVERFLOW means
+ * that a time is outside the range of 64 bits. */
+int pk_look_at(int directory, const char *name, int flags, const pk_columns *out, uint32_t row, uint32_t *mode);
+int pk_make_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+/* Create a file in the target directory, with mode 0600, and return its descriptor, or -1 with errno set. */
+int pk_create(const pk_batch *batch, const char *name);
+/* Close a new file, unless `writing` is -1, and remove it, unless `name` is NULL. */
+void pk_take_back(const pk_batch *batch, int writing, const char *name);
+/* Write all bytes. Return 0, or an errno. */
+int pk_write_all(int writing, const unsigned char *data, size_t size);
+/* Return true if the new file is known to have this owner and group already. */
+int pk_has_owner(pk_batch *batch, int writing, uid_t uid, gid_t gid);
+/* Close a new file that is written, and set its times after that if the server changes them at the close. */
+int pk_close_new(pk_worker *worker, const pk_batch *batch, int writing, const struct timespec times[2]);
+/* Apply the metadata that follows owner and extended attributes, in the order of pcopy/fsio/attributes.py: remove an
+ * inherited ACL, set mode and times. Return 0, or -1 if not all was set. */
+int pk_give_mode_and_times(pk_worker *worker, const pk_batch *batch, int writing, mode_t mode,
+                           const struct timespec times[2]);
+void pk_release_directories(pk_batch *batch);
+/* Read the status of all names (found->left of them, packed in `names`) in an open source directory. Return -1 if a
+ * status cannot be read, or if there is no memory. */
+int pk_look_at_all(pk_directory *found, int source, const char *names, size_t used);
+/* Skip or copy those files that can be processed immediately, and remove them from `found`. */
+void pk_do_at_once(pk_worker *worker, const pk_batch *batch, pk_directory *found, int source, int target);
+/* Store the identity mark of an open item in `out`: its length, then the mark. `directory` is the directory that
+ * contains the item. */
+void pk_mark(int directory, int descriptor, uint8_t *out);
+int pk_attribute_of(pk_backend *backend, const char *name);
+/* Return true if two items have the same extended attributes, as far as they are copied. Return 0 if they differ, or if
+ * the slow path has to compare them. */
+int pk_has_same_attributes(pk_worker *worker, int flags, int source, const char *name, int target, const char *new_name);
+/* Open an item with O_NOATIME, or without it if that is not permitted. *keeps_atime is set to true if reading does not
+ * change the atime; the pointer may be NULL. Return the descriptor, or -1 with errno set. */
+int pk_open_quietly(int directory, const char *name, int flags, int *keeps_atime);
+/* As pk_open_quietly, for a source file: the name may refer to another type of item by now. */
+int pk_open_source(int directory, const char *name, int follow, int *keeps_atime);
+
+/* State of the digest of a file whose contents are added in order. */
+typedef struct pk_hasher {
+    const pk_digest *digest;
+    uint64_t size, filled;
+    int subtrees;
+    uint8_t levels[24];
+    uint8_t roots[24][32];
+    _Alignas(64) uint8_t state[2048];
+} pk_hasher;
+void pk_begin(pk_hasher *hasher, const pk_digest *digest);
+void pk_update(pk_hasher *hasher, const uint8_t *data, size_t size);
+void pk_end(pk_hasher *hasher, uint8_t *out);
+void pk_digest_whole(const pk_digest *digest, const uint8_t *data, size_t size, uint8_t *out);
+
+/* Add to a counter of a worker. Only the worker itself changes it, so that no atomic addition is needed. */
+static inline void count(_Atomic uint64_t *sum, uint64_t number)
+{
+    atomic_store_explicit(sum, atomic_load_explicit(sum, memory_order_relaxed) + number, memory_order_relaxed);
+}
+
+/* End the first of the joined names with a zero byte. Return the begin of the next one. */
+static inline char *cut_off(char *name)
+{
+    char *after = strchrnul(name, '/');
+    *after = '\0';
+    return after + 1;
+}
+
+/* Count an item by its type. */
+static inline void add_item(pk_sums *sums, const struct stat *status)
+{
+    switch (status->st_mode & S_IFMT) {
+    case S_IFREG:
+        sums->files++;
+        sums->bytes += (uint64_t)status->st_size;
+        break;
+    case S_IFDIR: sums->directories++; break;
+    case S_IFLNK: sums->links++; break;
+    default: sums->others++;
+    }
+}
+
+static inline void doing(pk_worker *worker, int operation)
+{
+    atomic_store_explicit(&worker->operation, operation, memory_order_relaxed);
+    count(&worker->operations, 1);
+}
+
+/* Record the operation and errno of a verdict, and return its code. */
+static inline int told(pk_batch *batch, uint32_t row, int code, int operation, int number)
+{
+    batch->verdicts.operations[row] = (uint8_t)operation;
+    batch->verdicts.errnos[row] = number;
+    return code;
+}
+
+/* Return true for an error that may not occur again if the operation is repeated: interrupted by a signal, would block,
+ * too many open files. */
+static inline int is_passing(int number)
+{
+    return number == EINTR || number == EAGAIN || number == EMFILE || number == ENFILE;
+}
+
+/* Return true if all file systems can store this time (seconds since 1970, ``pcopy.fsio.attributes.are_times_portable``).
+ * For other times, the stored time has to be compared with the wanted one, which the slow path does. */
+static inline int is_common(time_t seconds)
+{
+    return seconds >= 315532800 && seconds < (time_t)1 << 31;
+}
+
+/* Set the mode of an open item. Return -1 if it is not set. fchmod silently drops the set-gid bit if the caller is not
+ * in the group, so the mode is read back then. */
+static inline int set_mode(int descriptor, mode_t mode)
+{
+    struct stat status;
+    if (fchmod(descriptor, mode))
+        return -1;
+    return mode & S_ISGID && (fstat(descriptor, &status) || (status.st_mode & 07777) != mode) ? -1 : 0;
+}
+
+/* Return true if the status has the inode, device and type of the row. Missing columns are ignored. */
+static inline int pk_is_item(const pk_columns *rows, uint32_t row, const struct stat *status)
+{
+    return (rows->inode == NULL || rows->inode[row] == status->st_ino) &&
+           (rows->device == NULL || rows->device[row] == status->st_dev) &&
+           (rows->mode == NULL || (rows->mode[row] & S_IFMT) == (status->st_mode & S_IFMT));
+}
+
+static inline int others_may_write(uid_t owner, mode_t mode, uid_t us)
+{
+    return owner != us || mode & 022;
+}
+
+/* Convert a time to nanoseconds since 1970. Return 0 if 64 bits cannot hold it, or if it would be one of the two ends
+ * of the range. */
+static inline int in_nanoseconds(struct timespec time, int64_t *out)
+{
+    return !__builtin_mul_overflow((int64_t)time.tv_sec, (int64_t)1000000000, out) &&
+           !__builtin_add_overflow(*out, (int64_t)time.tv_nsec, out) && *out != INT64_MIN && *out != INT64_MAX;
+}
+
+static inline int64_t whole_seconds(int64_t nanoseconds)
+{
+    return nanoseconds / 1000000000 - (nanoseconds % 1000000000 < 0);
+}
+
+/* Return true if two times, in nanoseconds, differ by `seconds` at most. */
+static inline int is_within(int64_t one, int64_t other, int64_t seconds)
+{
+    const __int128 later = (__int128)one - other;
+    return (later < 0 ? -later : later) <= (__int128)seconds * 1000000000;
+}
+
+/* Return true if `present` is the time `source`, rounded down to a multiple of `step` nanoseconds. */
+static inline int is_cut_to(int64_t source, int64_t present, int64_t step)
+{
+    const int64_t rest = source % step;
+    return (__int128)source - (rest < 0 ? rest + step : rest) == present;
+}
+
+/* Resolutions of time stamps, as ``pcopy.fsio.mending._TIME_RESOLUTIONS``: first those of ``pcopy.fsio.existing.TIME_RESOLUTIONS``, then
+ * one that counts only if the ctime is rounded alike. */
+static const int64_t time_steps[] = {100, 1000, 10000000, 1000000000, 2000000000, 1000000};
+enum { MOMENT_STEPS = sizeof time_steps / sizeof *time_steps, EQUAL_STEPS = MOMENT_STEPS - 1 };
+
+/* As ``pcopy.fsio.mending.is_same_stored_time``. */
+static inline int is_same_moment(int64_t source, int64_t present, int64_t changed, int64_t window)
+{
+    if (is_within(source, present, window))
+        return 1;
+    for (int each = 0; each < MOMENT_STEPS; each++)
+        if (changed % time_steps[each] == 0 && is_cut_to(source, present, time_steps[each]))
+            return 1;
+    return 0;
+}
+
+/* As ``pcopy.fsio.existing.are_times_equal``. */
+static inline int are_times_equal(int64_t source, int64_t present, int64_t window)
+{
+    if (is_within(source, present, window))
+        return 1;
+    for (int each = 0; each < EQUAL_STEPS; each++)
+        if (is_cut_to(source, present, time_steps[each]))
+            return 1;
+    return 0;
+}
+
+static inline uint64_t clock_nanoseconds(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static inline uint64_t pk_now(void)
+{
+    return clock_nanoseconds(CLOCK_MONOTONIC);
+}
+
+/* Return the processor time of the calling thread, in nanoseconds. */
+static inline uint64_t processor_time(void)
+{
+    return clock_nanoseconds(CLOCK_THREAD_CPUTIME_ID);
+}
+#endif

@@ -1,0 +1,224 @@
+/* Rows of PK_LOOK and PK_PATHS, which are whole directories. PK_LOOK returns columns of their items, PK_PATHS the
+ * paths.
+ *
+ * Directories that the fast path does not handle are deferred.
+ */
+#include "internal.h"
+
+#define DEVICE_BIT (1u << 20) /* ``pcopy.fsio.backend.columns.DEVICE`` */
+
+/* Return the part of a memory block that a column takes, and advance *at; NULL if the column is not wanted. */
+static void *part(char **at, size_t size, uint32_t is_wanted)
+{
+    char *begin = *at;
+    if (!is_wanted)
+        return NULL;
+    *at += size;
+    return begin;
+}
+
+/* Allocate memory for the results of a directory. Return -1 if there is no memory. The memory is zeroed, because items
+ * whose status is not read must have zeros. */
+static int make_room(pk_directory *found, uint32_t mask)
+{
+    const size_t rows = found->left, narrow = rows * sizeof(uint32_t), wide = rows * sizeof(uint64_t);
+    pk_columns *to = &found->rows;
+    char *at = calloc(1, wide + (mask ? 7 * wide + 4 * narrow : 0) + rows + found->names_size);
+    found->block = at;
+    if (at == NULL)
+        return -1;
+    found->inodes = part(&at, wide, 1);
+    to->atime = part(&at, wide, mask & STATX_ATIME);
+    to->mtime = part(&at, wide, mask & STATX_MTIME);
+    to->ctime = part(&at, wide, mask & STATX_CTIME);
+    to->inode = part(&at, wide, mask & STATX_INO);
+    to->size = part(&at, wide, mask & STATX_SIZE);
+    to->device = part(&at, wide, mask & DEVICE_BIT);
+    to->blocks = part(&at, wide, mask & STATX_BLOCKS);
+    to->mode = part(&at, narrow, mask & (STATX_MODE | STATX_TYPE));
+    to->uid = part(&at, narrow, mask & STATX_UID);
+    to->gid = part(&at, narrow, mask & STATX_GID);
+    to->links = part(&at, narrow, mask & STATX_NLINK);
+    found->kinds = part(&at, rows, 1);
+    found->names = at;
+    return 0;
+}
+
+static uint8_t letter_of(uint32_t mode)
+{
+    switch (mode & S_IFMT) {
+    case S_IFREG: return 'f';
+    case S_IFDIR: return 'd';
+    case S_IFLNK: return 'l';
+    case S_IFIFO: return 'p';
+    case S_IFSOCK: return 's';
+    case S_IFCHR: return 'c';
+    case S_IFBLK: return 'b';
+    default: return '?';
+    }
+}
+
+static int has_plain_names(const pk_directory *found)
+{
+    for (const char *at = found->names; at < found->names + found->names_size; at++)
+        if (*at < ' ' || *at > '~')
+            return 0;
+    return 1;
+}
+
+/* Add the items of a directory to the tally, if its conditions hold; the caller needs no other data of them then. */
+static void sum_up(const pk_tree *tree, pk_directory *found)
+{
+    const pk_columns *rows = &found->rows;
+    for (uint32_t row = 0; row < found->left; row++)
+        if (rows->uid[row] != rows->uid[0] || rows->gid[row] != rows->gid[0] ||
+            (found->kinds[row] == 'f' && (int64_t)rows->size[row] > tree->largest))
+            return;
+    if (!has_plain_names(found) || pk_tally_add(tree->tally, found->kinds, found->left, rows->mode, rows->links,
+                                                rows->size, rows->blocks, rows->atime, rows->mtime))
+        return;
+    found->is_summed = 1;
+    found->bytes = tree->tally->last_bytes;
+    found->allocated = tree->tally->last_allocated;
+    found->dress.uid = rows->uid[0];
+    found->dress.gid = rows->gid[0];
+}
+
+/* List an open directory and read the status of those items for which columns are wanted. Return -1 to defer it. */
+static int tell_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
+{
+    const pk_tree *tree = batch->tree;
+    pk_directory *found = &batch->directories[row];
+    char *name = (char *)worker->buffer;
+    pk_all all;
+    if (!pk_is_directory(worker, directory, batch->given.inode[row], tree->source_device))
+        return -1;
+    const int number = pk_list_all(worker, directory, name, PIECE, tree->most, &all);
+    if (number < 0)
+        return -1;
+    found->left = (uint32_t)number;
+    found->names_size = strlen(name);
+    if (number == 0)
+        return 0;
+    if (make_room(found, tree->mask))
+        return -1;
+    memcpy(found->names, name, found->names_size);
+    memcpy(found->kinds, all.kinds, (size_t)number);
+    memcpy(found->inodes, all.inodes, (size_t)number * sizeof *all.inodes);
+    if (!tree->mask && memchr(all.kinds, '?', (size_t)number) == NULL)
+        return 0;
+    for (uint32_t each = 0; each < found->left; each++) {
+        char *const next = cut_off(name);
+        const uint8_t kind = all.kinds[each];
+        const int is_wanted = tree->mask && (!tree->kinds[0] || strchr(tree->kinds, kind));
+        uint32_t mode;
+        if (is_wanted || kind == '?') {
+            doing(worker, OP_STAT);
+            if (pk_look_at(directory, name, AT_SYMLINK_NOFOLLOW, &found->rows, each, &mode))
+                return -1;
+            if (kind == '?')
+                found->kinds[each] = letter_of(mode);
+        }
+        name = next;
+    }
+    if (tree->tally != NULL)
+        sum_up(tree, found);
+    return 0;
+}
+
+int pk_look_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    const int directory = pk_open_whole(worker, batch->directory, batch->work->name[row]);
+    if (directory < 0)
+        return PK_DEFERRED;
+    const int is_plain = !tell_all(worker, batch, row, directory);
+    close(directory);
+    return is_plain ? DONE : PK_DEFERRED;
+}
+
+/* Return the letter of the type of an item whose directory does not list types; 0 if its status cannot be read. */
+static uint8_t asked_for(pk_worker *worker, int directory, const char *name)
+{
+    static const pk_columns none;
+    uint32_t mode;
+    doing(worker, OP_STAT);
+    return pk_look_at(directory, name, AT_SYMLINK_NOFOLLOW, &none, 0, &mode) ? 0 : letter_of(mode);
+}
+
+/* Allocate memory for the paths of `number` names (`size` bytes, joined), and for the names and inodes of the
+ * directories among them. Return -1 if there is no memory. */
+static int make_path_room(pk_directory *found, size_t number, size_t size, size_t above)
+{
+    const size_t text = size + 1 + number * above;
+    char *at = malloc(number * sizeof(uint64_t) + text + size + 1 + number);
+    found->block = at;
+    if (at == NULL)
+        return -1;
+    found->inodes = part(&at, number * sizeof(uint64_t), 1);
+    found->text = part(&at, text, 1);
+    found->names = part(&at, size + 1, 1);
+    found->kinds = part(&at, number, 1);
+    return 0;
+}
+
+static void add_path(pk_directory *found, const char *above, size_t above_size, const char *name, size_t length)
+{
+    char *const at = found->text + found->text_size;
+    memcpy(at, above, above_size);
+    memcpy(at + above_size, name, length);
+    at[above_size + length] = '\0';
+    found->text_size += above_size + length + 1;
+}
+
+/* Return the paths of all items of an open directory, whose own path `above` ends with a slash. Return -1 to defer
+ * it. */
+static int tell_paths(pk_worker *worker, pk_batch *batch, uint32_t row, int directory, const char *above, size_t above_size)
+{
+    pk_directory *found = &batch->directories[row];
+    pk_sums sums = {0};
+    char *name = (char *)worker->buffer;
+    pk_all all;
+    if (!pk_is_directory(worker, directory, batch->given.inode[row], batch->tree->source_device))
+        return -1;
+    const int number = pk_list_all(worker, directory, name, PIECE, batch->tree->most, &all);
+    if (number < 0)
+        return -1;
+    if (number && make_path_room(found, (size_t)number, strlen(name), above_size))
+        return -1;
+    for (int each = 0; each < number; each++) {
+        char *const next = cut_off(name);
+        const size_t length = (size_t)(next - name) - 1;
+        const uint8_t kind = all.kinds[each] == '?' ? asked_for(worker, directory, name) : all.kinds[each];
+        switch (kind) {
+        case 0: return -1;
+        case 'f': sums.files++; break;
+        case 'd': sums.directories++; pk_leave(found, name, length, 'd', all.inodes[each]); break;
+        case 'l': sums.links++; break;
+        default: sums.others++;
+        }
+        add_path(found, above, above_size, name, length);
+        name = next;
+    }
+    batch->sums[row] = sums;
+    return 0;
+}
+
+int pk_paths_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    const char *name = batch->work->name[row];
+    const size_t around = strlen(batch->prefixes), size = around + strlen(name) + 1;
+    const int directory = pk_open_whole(worker, batch->directory, name);
+    if (directory < 0)
+        return PK_DEFERRED;
+    char *const above = malloc(size + 1);
+    int is_plain = 0;
+    if (above != NULL) {
+        memcpy(above, batch->prefixes, around);
+        memcpy(above + around, name, size - around - 1);
+        above[size - 1] = '/';
+        is_plain = !tell_paths(worker, batch, row, directory, above, size);
+    }
+    free(above);
+    close(directory);
+    return is_plain ? DONE : PK_DEFERRED;
+}

@@ -1,0 +1,263 @@
+/* Rows of the batches that change owner, group and mode of existing items. A batch has items of one directory, or whole
+ * directories, whose contents are changed if the fast path handles them.
+ *
+ * Items that the fast path does not handle are deferred, or returned as remaining: the slow path changes them, or
+ * reports what is wrong.
+ */
+#include "internal.h"
+
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <sys/sysmacros.h>
+
+#ifndef SYS_fchmodat2
+#define SYS_fchmodat2 452 /* since Linux 6.6; the same number on all architectures except alpha */
+#endif
+
+/* True if fchmodat2 exists, and no filter refuses this mode: then it fails because -1 is no descriptor. */
+static int has_fchmodat2(mode_t mode)
+{
+    return syscall(SYS_fchmodat2, -1, "", mode, AT_EMPTY_PATH) && errno == EBADF;
+}
+
+/* Change the mode of the item of an O_PATH descriptor. Return -1 with errno set on failure.
+ *
+ * Linux before 6.6 has no call for that (ENOSYS), and seccomp filters of containers may answer EPERM to calls that they
+ * do not know. In both cases the item is changed by its path below /proc; if chmod is refused, that call returns the
+ * real error. ENOENT: the call is missing, and /proc is not mounted.
+ */
+static int change_mode(int item, mode_t mode)
+{
+    static _Atomic int is_missing;
+    char path[32];
+    int number = ENOSYS;
+    if (!atomic_load_explicit(&is_missing, memory_order_relaxed)) {
+        if (!syscall(SYS_fchmodat2, item, "", mode, AT_EMPTY_PATH))
+            return 0;
+        number = errno;
+        if (number != ENOSYS && number != EPERM)
+            return -1;
+    }
+    snprintf(path, sizeof path, "/proc/self/fd/%d", item);
+    if (chmod(path, mode)) {
+        if (errno == ENOENT && number == EPERM)
+            errno = has_fchmodat2(mode) ? EPERM : ENOENT;
+        return -1;
+    }
+    atomic_store_explicit(&is_missing, 1, memory_order_relaxed);
+    return 0;
+}
+
+/* KEEP of ``pcopy.fsio.backend.batches`` */
+#define KEEP UINT32_MAX
+
+struct wish {
+    uint32_t uid, gid, mode; /* KEEP: unchanged */
+};
+
+static int is_nothing(const struct wish *wish)
+{
+    return wish->uid == KEEP && wish->gid == KEEP && wish->mode == KEEP;
+}
+
+/* Set owner, group and mode of an item that is open with O_PATH, in this order. Return 0, or -1 if not all was set,
+ * with the reason in errno; if errno is 0, the slow path decides. */
+static int give(pk_worker *worker, int item, const struct wish *wish)
+{
+    struct stat status;
+    if (wish->uid != KEEP || wish->gid != KEEP) {
+        doing(worker, OP_CHOWN);
+        if (fchownat(item, "", wish->uid, wish->gid, AT_EMPTY_PATH))
+            return -1;
+    }
+    if (wish->mode == KEEP)
+        return 0;
+    doing(worker, OP_CHMOD);
+    if (change_mode(item, wish->mode))
+        return -1;
+    errno = 0;
+    /* fchmod silently drops the set-gid bit if the caller is not in the group. */
+    return wish->mode & S_ISGID && (fstat(item, &status) || (status.st_mode & 07777) != wish->mode) ? -1 : 0;
+}
+
+/* Open an item with O_PATH and read its status. Calls that take the descriptor act on that item, even if its name is
+ * given to another one. Return -1 with errno set on failure. */
+static int open_item(pk_worker *worker, int directory, const char *name, struct stat *status)
+{
+    doing(worker, OP_OPEN);
+    const int item = openat(directory, name, O_PATH | O_NOFOLLOW | O_CLOEXEC);
+    if (item < 0)
+        return -1;
+    doing(worker, OP_FSTAT);
+    if (fstat(item, status)) {
+        const int number = errno;
+        close(item);
+        errno = number;
+        return -1;
+    }
+    return item;
+}
+
+/* True if both are of one item, and its mode, owner and group have not changed between them. */
+static int is_same(const struct stat *one, const struct stat *other)
+{
+    return one->st_ino == other->st_ino && one->st_dev == other->st_dev && one->st_mode == other->st_mode &&
+           one->st_uid == other->st_uid && one->st_gid == other->st_gid;
+}
+
+enum { EXCHANGED = -2 };
+
+/* Change an item whose status was read by its name. Return EXCHANGED if another item has the name by now, which is an
+ * attack or a race; that item is not changed. Otherwise return as `give` does. */
+static int give_to(pk_worker *worker, int directory, const char *name, const struct stat *seen, const struct wish *wish)
+{
+    struct stat status;
+    const int item = open_item(worker, directory, name, &status);
+    if (item < 0) {
+        errno = 0;
+        return -1;
+    }
+    const int is_item = seen->st_ino == status.st_ino && seen->st_dev == status.st_dev &&
+                        (seen->st_mode & S_IFMT) == (status.st_mode & S_IFMT);
+    errno = 0;
+    const int result = !is_item ? EXCHANGED : is_same(seen, &status) ? give(worker, item, wish) : -1, number = errno;
+    close(item);
+    errno = number;
+    return result;
+}
+
+/* Record the verdict of a row after `give` or `give_to` has returned `result`, and return its code. */
+static int verdict(pk_worker *worker, pk_batch *batch, uint32_t row, int result)
+{
+    const int operation = atomic_load_explicit(&worker->operation, memory_order_relaxed);
+    if (!result)
+        return DONE;
+    if (result == EXCHANGED)
+        return told(batch, row, FAILED, OP_OPEN, ESTALE); /* the text is set in ``pcopy.fsio.backend.native_batches`` */
+    return errno == EPERM ? told(batch, row, FAILED, operation, EPERM) : PK_DEFERRED;
+}
+
+/* Return the changes that an item needs. `modes` has the new permission bits for each value of the old ones. */
+static struct wish wish_for(const pk_batch *batch, uint32_t mode, uint32_t uid, uint32_t gid, const uint16_t *modes)
+{
+    struct wish wish = {batch->uid == uid ? KEEP : batch->uid, batch->gid == gid ? KEEP : batch->gid, KEEP};
+    uint32_t bits = mode & 07777;
+    if (S_ISLNK(mode))
+        return wish;
+    if (!S_ISDIR(mode) && (wish.uid != KEEP || wish.gid != KEEP)) /* the operating system clears these bits when the
+                                                                   * owner changes */
+        bits &= bits & S_IXGRP ? ~(uint32_t)(S_ISUID | S_ISGID) : ~(uint32_t)S_ISUID;
+    if (modes[bits] != bits)
+        wish.mode = modes[bits];
+    return wish;
+}
+
+/* True if owner, group and mode are those of the row, by which its change was decided; columns may be missing. */
+static int is_as_decided(const pk_columns *rows, uint32_t row, const struct stat *status)
+{
+    return (rows->mode == NULL || rows->mode[row] == status->st_mode) &&
+           (rows->uid == NULL || rows->uid[row] == status->st_uid) &&
+           (rows->gid == NULL || rows->gid[row] == status->st_gid);
+}
+
+int pk_mend_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    const pk_columns *wanted = &batch->wanted;
+    const struct wish wish = {wanted->uid[row], wanted->gid[row], wanted->mode[row]};
+    struct stat status;
+    const int item = open_item(worker, batch->directory, batch->work->name[row], &status);
+    if (item < 0)
+        return PK_DEFERRED;
+    int code = ANEW;
+    if (pk_is_item(&batch->given, row, &status) && is_as_decided(&batch->given, row, &status))
+        code = verdict(worker, batch, row, give(worker, item, &wish));
+    close(item);
+    return code;
+}
+
+int pk_mend_plain_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    struct stat status;
+    doing(worker, OP_STAT);
+    if (fstatat(batch->directory, batch->work->name[row], &status, AT_SYMLINK_NOFOLLOW))
+        return PK_DEFERRED;
+    if (!pk_is_item(&batch->given, row, &status) || S_ISDIR(status.st_mode))
+        return ANEW;
+    batch->found.mode[row] = status.st_mode;
+    batch->found.size[row] = S_ISREG(status.st_mode) ? (uint64_t)status.st_size : 0;
+    const struct wish wish = wish_for(batch, status.st_mode, status.st_uid, status.st_gid, batch->modes);
+    if (is_nothing(&wish))
+        return SKIPPED;
+    return verdict(worker, batch, row, give_to(worker, batch->directory, batch->work->name[row], &status, &wish));
+}
+
+/* Return true if this change might take away this process's access to a directory. Such a directory is changed only
+ * after all of its contents. */
+static int closes(const pk_batch *batch, const struct stat *status, const struct wish *wish)
+{
+    const uint32_t lost = wish->mode == KEEP ? 0 : status->st_mode & 0500 & ~wish->mode;
+    return !(batch->tree->flags & PK_POWERFUL) && (wish->uid != KEEP || (lost && status->st_uid == batch->tree->user));
+}
+
+/* Change an item of an open directory and count it. Return -1 if the slow path has to do it, or EXCHANGED as `give_to`
+ * does. */
+static int mend_item(pk_worker *worker, const pk_batch *batch, int directory, const char *name, uint8_t kind,
+                     uint64_t inode, pk_sums *sums)
+{
+    struct stat status;
+    doing(worker, OP_STAT);
+    if (fstatat(directory, name, &status, AT_SYMLINK_NOFOLLOW) || status.st_ino != inode)
+        return -1;
+    const int is_directory = S_ISDIR(status.st_mode);
+    if (is_directory != (kind == 'd') || status.st_dev != batch->tree->source_device)
+        return -1;
+    const struct wish wish = wish_for(batch, status.st_mode, status.st_uid, status.st_gid,
+                                      is_directory ? batch->directory_modes : batch->modes);
+    if (is_directory && closes(batch, &status, &wish))
+        return -1;
+    const int result = is_nothing(&wish) ? 0 : give_to(worker, directory, name, &status, &wish);
+    if (result)
+        return result;
+    sums->changed += !is_nothing(&wish);
+    add_item(sums, &status);
+    return 0;
+}
+
+/* Change all items of an open directory. Return -1 to defer the directory, with nothing changed. */
+static int mend_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
+{
+    const pk_tree *tree = batch->tree;
+    pk_directory *found = &batch->directories[row];
+    char *name = (char *)worker->buffer;
+    pk_all all;
+    if (!pk_is_directory(worker, directory, batch->given.inode[row], tree->source_device))
+        return -1;
+    const int number = pk_list_all(worker, directory, name, PIECE, tree->most, &all);
+    if (number <= 0)
+        return number;
+    found->block = malloc((size_t)number * (sizeof(uint64_t) + 1) + strlen(name));
+    if (found->block == NULL)
+        return -1;
+    found->inodes = found->block;
+    found->kinds = (uint8_t *)(found->inodes + number);
+    found->names = (char *)(found->kinds + number);
+    for (int each = 0; each < number; each++) {
+        char *const next = cut_off(name);
+        const uint8_t kind = all.kinds[each];
+        const int left = mend_item(worker, batch, directory, name, kind, all.inodes[each], &batch->sums[row]);
+        if (left || kind == 'd')
+            pk_leave(found, name, (size_t)(next - name) - 1, left == EXCHANGED ? '!' : left ? '?' : 'd', all.inodes[each]);
+        name = next;
+    }
+    return 0;
+}
+
+int pk_mend_within_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+{
+    const int directory = pk_open_whole(worker, batch->directory, batch->work->name[row]);
+    if (directory < 0)
+        return PK_DEFERRED;
+    const int is_plain = !mend_all(worker, batch, row, directory);
+    close(directory);
+    return is_plain ? DONE : PK_DEFERRED;
+}

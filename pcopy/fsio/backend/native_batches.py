@@ -1,0 +1,427 @@
+"""Conversion of batches for the C backend: pointers to the columns of a batch and to those of its result.
+
+For each type of batch, an object has the result that the C code fills in, and the Python code that processes the rows
+that C defers, into the same result.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from array import array
+from collections.abc import Callable
+from itertools import accumulate
+from struct import Struct
+from typing import Any
+
+from pcopy.fsio.attributes import MetadataOutcome
+from pcopy.fsio.backend import _native
+from pcopy.fsio.backend.batches import (
+    Batch,
+    BatchResult,
+    CompareXattrs,
+    CopyResult,
+    CopySmallFiles,
+    CreateResult,
+    CreateSmallFiles,
+    Digests,
+    ReadResult,
+    ReadSmallFiles,
+    RemoveItems,
+    RemoveResult,
+    SetMetadata,
+    SetUniformMetadata,
+    StatNames,
+    StatResult,
+    TrialCalls,
+    UniformMetadataResult,
+)
+from pcopy.fsio.backend.columns import (
+    COLUMNS,
+    CREATION_COLUMNS,
+    DEVICE,
+    GROUP,
+    MODE,
+    OPERATIONS,
+    OWNER,
+    SIZE,
+    VERSION_COLUMNS,
+    RowCode,
+    RowMarks,
+    Rows,
+    Verdicts,
+    zero_column,
+)
+from pcopy.fsio.backend.copy_rows import CopyRows
+from pcopy.fsio.backend.directory_batches import MEMBER_ROW, FindWithoutXattrs, ReadMembers
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, BackendSettings
+from pcopy.fsio.backend.item_rows import CompareXattrsRows, ReadRows, RemoveRows, StatRows
+from pcopy.fsio.backend.python import RowProcessor
+from pcopy.fsio.close import must_set_times_after_close
+from pcopy.fsio.layout import DEFAULT_RECIPE
+from pcopy.fsio.preserve import CAP_CHOWN, has_capability
+from pcopy.fsio.problem import EXCHANGED_TEXT, REPLACED_TEXT
+
+_ffi, _lib = _native.ffi, _native.lib
+
+DEFERRED = int(_lib.PK_DEFERRED)
+"""Code of a row that the C code has not processed."""
+
+PERMISSION_VALUES = 4096
+"""Number of possible values of the permission bits."""
+
+_POINTER_TYPES = {"I": "uint32_t[]", "q": "int64_t[]", "Q": "uint64_t[]"}
+_OWNER_STRUCT = Struct("=III356s")
+"""Format of a ``pk_owner`` of kernel.h."""
+_PLACE_STRUCT = Struct("=iIII")
+"""Format of a ``pk_place`` of kernel.h."""
+_MEMBER_BYTES_INDEX = MEMBER_ROW.size // 4 - 1
+"""Index of the last number in a row of ``ReadMembers``, counted in units of 4 bytes."""
+_COLUMNS = [(name, _POINTER_TYPES[typecode], bit) for name, typecode, bit, _ in COLUMNS]
+
+
+class NativeBatch:
+    """A batch, converted to pointers for the C code.
+
+    ``batch`` is a ``pk_batch`` of kernel.h. This object keeps the memory alive that it points to.
+    """
+
+    def __init__(self, kind: int, batch: Any, result: BatchResult, make_work: Callable[[], RowProcessor]) -> None:
+        """Fill in what all batches have in common.
+
+        Args:
+            kind: type of the batch, a ``PK_`` constant of kernel.h.
+            batch: the batch.
+            result: the result to fill in.
+            make_work: function that returns the Python code for the deferred rows.
+        """
+        self.batch: Any = _ffi.new("pk_batch *")
+        self.result = result
+        self.make_row_processor = make_work
+        pointer, to, verdicts = _ffi.from_buffer, self.batch, result.verdicts
+        to.kind = kind
+        to.rows = self.row_count = len(verdicts.codes)
+        to.directory = to.target = batch.directory
+        given = to.verdicts
+        given.codes = codes = pointer("uint8_t[]", verdicts.codes)
+        given.operations = operations = pointer("uint8_t[]", verdicts.operations)
+        given.errnos = errnos = pointer("int32_t[]", verdicts.errnos)
+        given.bytes = sizes = pointer("uint64_t[]", verdicts.bytes)
+        given.nanoseconds = nanoseconds = pointer("uint64_t[]", verdicts.nanoseconds)
+        to.names = names = pointer("char[]", batch.names)
+        to.names_size = len(batch.names)
+        # cffi structures do not keep alive the buffers that they point to.
+        self._kept_alive: list[Any] = [codes, operations, errnos, sizes, nanoseconds, names]
+
+    def pointer(self, kind: str, buffer: Any) -> Any:
+        """Return a pointer to a column, which is kept alive; NULL if the column is empty."""
+        if not buffer:
+            return _ffi.NULL
+        pointer = _ffi.from_buffer(kind, buffer)
+        self._kept_alive.append(pointer)
+        return pointer
+
+    def set_columns(self, to: Any, rows: Rows, needed: int = 0) -> None:
+        """Set the pointers of a ``pk_columns`` to the columns of ``rows``.
+
+        Raise ``ValueError`` if a column does not have all rows, or if one of the mask ``needed`` is missing: C would
+        access memory outside the columns.
+        """
+        if needed & ~rows.mask:
+            raise ValueError("a column that this batch needs is missing")
+        for name, kind, bit in _COLUMNS:
+            if rows.mask & bit and self.row_count:
+                column: array[int] = getattr(rows, name)
+                if len(column) != self.row_count:
+                    raise ValueError(f"the column {name} has {len(column)} rows, unlike the batch")
+                pointer = _ffi.from_buffer(kind, column)
+                setattr(to, name, pointer)
+                self._kept_alive.append(pointer)
+
+    def defer_all(self) -> None:
+        """Defer all rows of this batch to the Python backend."""
+        self.result.verdicts.codes[:] = bytes((DEFERRED,)) * len(self.result.verdicts)
+        self.batch.rows = 0
+
+    def complete_result(self) -> None:
+        """Complete the result after the C code has processed its rows.
+
+        It may be called again if an exception interrupts what follows it.
+        """
+
+
+class NativeCopy(NativeBatch):
+    """A ``Copy`` batch, converted to pointers for the C code."""
+
+    def __init__(self, settings: BackendSettings, batch: CopySmallFiles, digest_size: int, *, has_digest: bool) -> None:
+        number = len(batch.rows)
+        made = zero_column("Q", number)
+        self._copy_result = CopyResult(Verdicts(number), Digests.zeros(number, digest_size), made, RowMarks(), {})
+        super().__init__(
+            _lib.PK_COPY, batch, self._copy_result, lambda: CopyRows(settings, batch, digest_size, self._copy_result)
+        )
+        self._digest = settings.digest
+        self._marks = bytearray()
+        self._contents_buffer = bytearray()
+        self._offsets: list[int] = []
+        to = self.batch
+        to.target = batch.target
+        to.umask = settings.umask
+        to.flags = batch_flags(settings) | (_lib.PK_INHERITS if batch.inherits_acl else 0)
+        to.flags |= _lib.PK_IDENTIFY if batch.reports_identities else 0
+        to.flags |= _lib.PK_LATE if must_set_times_after_close(batch.target) else 0
+        if batch.new_names:
+            to.new_names, to.new_names_size = self.pointer("char[]", batch.new_names), len(batch.new_names)
+        if batch.temporary_names:
+            to.temporaries, to.temporaries_size = (
+                self.pointer("char[]", batch.temporary_names),
+                len(batch.temporary_names),
+            )
+        to.plans = self.pointer("uint8_t[]", batch.plans)
+        to.made = self.pointer("uint64_t[]", made)
+        self.set_columns(to.given, batch.rows, VERSION_COLUMNS | DEVICE)
+        if len(batch.plans) != number:
+            raise ValueError(f"there are {len(batch.plans)} plans for {number} rows: each row needs one")
+        if batch.recipe is not DEFAULT_RECIPE or settings.preserve.chown != (-1, -1):
+            self.defer_all()
+            return
+        if batch.temporary_names or batch.reports_identities:
+            self._marks = bytearray(number * _lib.PK_MARK)
+            to.marks = self.pointer("uint8_t[]", self._marks)
+        if self._digest is not None and has_digest:
+            to.digests = self.pointer("uint8_t[]", self._copy_result.digests.data)
+        elif self._digest is not None:
+            self._provide_contents_buffer(batch.rows.size)
+
+    def _provide_contents_buffer(self, sizes: array[int]) -> None:
+        """Provide memory in which C leaves the contents of all files, because it has no library for the digest."""
+        self._offsets = [0, *accumulate(min(size, MAX_SMALL_FILE_BYTES) + 1 for size in sizes)]
+        self._contents_buffer = bytearray(self._offsets[-1])
+        self.batch.arena = self.pointer("uint8_t[]", self._contents_buffer)
+        self.batch.offsets = self.pointer("uint64_t[]", array("Q", self._offsets))
+
+    def complete_result(self) -> None:
+        result = self._copy_result
+        verdicts = result.verdicts
+        if self._offsets:
+            assert self._digest is not None
+            contents = memoryview(self._contents_buffer)
+            for row in verdicts.rows_with_code(RowCode.DONE):
+                start = self._offsets[row]
+                result.digests[row] = self._digest(contents[start : start + verdicts.bytes[row]])
+        if self._marks:
+            for row in verdicts.rows_with_code(RowCode.DONE):
+                start = row * _lib.PK_MARK + 1
+                if length := self._marks[start - 1]:
+                    result.marks[row] = bytes(self._marks[start : start + length])
+        for row in verdicts.rows_with_code(RowCode.FAILED):
+            if verdicts.errnos[row] == errno.ESTALE and OPERATIONS[verdicts.operations[row]] == "rename":
+                verdicts.texts[row] = "", REPLACED_TEXT
+
+
+class NativeSetUniformMetadata(NativeBatch):
+    """A ``SetUniformMetadata`` batch, converted to pointers for the C code."""
+
+    def complete_result(self) -> None:
+        verdicts = self.result.verdicts
+        for row in verdicts.rows_with_code(RowCode.FAILED):
+            # Only C detects this: unlike Python, it examines an item before it opens it.
+            if verdicts.errnos[row] == errno.ESTALE:
+                verdicts.texts[row] = "", EXCHANGED_TEXT
+
+
+class NativeWithoutFallback(NativeBatch):
+    """A batch whose deferred rows get the code ``SLOW_PATH``: the caller processes them."""
+
+    def __init__(self, settings: BackendSettings, batch: FindWithoutXattrs | ReadMembers) -> None:
+        kind = _lib.PK_BARE if isinstance(batch, FindWithoutXattrs) else _lib.PK_MEMBER
+        super().__init__(kind, batch, BatchResult(Verdicts(len(batch))), _raise_unexpected_deferral)
+        self.batch.flags = batch_flags(settings)
+        if isinstance(batch, ReadMembers):
+            self._set_members(batch)
+
+    def _set_members(self, batch: ReadMembers) -> None:
+        """Set the pointers for ``ReadMembers``. Raise ``ValueError`` if C would access memory outside the buffers."""
+        to = self.batch
+        offsets = array(
+            "Q", accumulate(memoryview(batch.rows).cast("I")[_MEMBER_BYTES_INDEX :: MEMBER_ROW.size // 4], initial=0)
+        )
+        place, places, prefixes = array("I"), bytearray(), bytearray()
+        for number, (directory, rows, prefix) in enumerate(batch.source_directories):
+            places += _PLACE_STRUCT.pack(directory, _can_others_write(directory), len(prefixes), len(prefix))
+            prefixes += prefix
+            place.extend([number] * rows)
+        if offsets[-1] > len(batch.buffer) or len(place) != self.row_count:
+            raise ValueError("the buffer is too small for all members, or rows do not belong to a directory")
+        owners = b"".join([_OWNER_STRUCT.pack(*ids, total, end) for ids, (end, total) in batch.owner_fields.items()])
+        to.owners, to.owners_number = self.pointer("pk_owner[]", owners), len(batch.owner_fields)
+        to.members = self.pointer("pk_member[]", batch.rows)
+        to.places = self.pointer("pk_place[]", places)
+        to.place = self.pointer("uint32_t[]", place)
+        to.prefixes = self.pointer("char[]", prefixes)
+        to.pax = self.pointer("uint8_t[512]", batch.pax_header)
+        to.arena = self.pointer("uint8_t[]", batch.buffer)
+        to.offsets = self.pointer("uint64_t[]", offsets)
+
+    def complete_result(self) -> None:
+        mark_deferred_for_slow_path(self.result.verdicts.codes)
+
+
+def _can_others_write(directory: int) -> bool:
+    """Return True if another user may create or replace names in the directory, or if that cannot be found out."""
+    try:
+        status = os.fstat(directory)
+    except OSError:
+        return True
+    return status.st_uid != os.geteuid() or bool(status.st_mode & 0o022)
+
+
+def mark_deferred_for_slow_path(codes: bytearray) -> None:
+    """Replace the code of deferred rows by ``SLOW_PATH``: the caller processes these rows."""
+    if DEFERRED in codes:
+        codes[:] = codes.replace(bytes((DEFERRED,)), bytes((RowCode.SLOW_PATH,)))
+
+
+class NativeCreate(NativeBatch):
+    """A ``Make`` batch, converted to pointers for the C code."""
+
+    def __init__(self, settings: BackendSettings, batch: CreateSmallFiles) -> None:
+        from pcopy.fsio.backend.make_rows import CreateRows  # imported here because copies do not need it
+
+        made = CreateResult(Verdicts(len(batch)), {})
+        super().__init__(_lib.PK_MAKE, batch, made, lambda: CreateRows(settings, batch, made))
+        self._create_result = made
+        to = self.batch
+        self.set_columns(to.given, batch.rows, CREATION_COLUMNS)
+        ends = map(int.__add__, batch.offsets, batch.rows.size)
+        if len(batch.offsets) != len(batch) or max(ends, default=0) > len(batch.contents):
+            raise ValueError("a row has no offset, or its contents end outside the buffer")
+        to.arena, to.offsets = self.pointer("uint8_t[]", batch.contents), self.pointer("uint64_t[]", batch.offsets)
+        to.umask = settings.umask
+        to.flags = batch_flags(settings) | (_lib.PK_INHERITS if batch.inherits_acl else 0)
+        to.flags |= 0 if has_capability(CAP_CHOWN) else _lib.PK_EXCUSED
+        to.flags |= _lib.PK_LATE if must_set_times_after_close(batch.directory) else 0
+        if settings.preserve.chown != (-1, -1):
+            self.defer_all()
+
+    def complete_result(self) -> None:
+        """Record files whose owner could not be set: rows that are done and nevertheless have an errno."""
+        verdicts = self.result.verdicts
+        if errno.EPERM in verdicts.errnos:
+            for row in verdicts.rows_with_code(RowCode.DONE):
+                if verdicts.errnos[row]:
+                    self._create_result.metadata_outcomes[row] = MetadataOutcome(1)
+
+
+def batch_flags(settings: BackendSettings) -> int:
+    """Return the ``PK_`` flags of a batch that follow from the settings."""
+    preserve = settings.preserve
+    flags = _lib.PK_FOLLOW if settings.follows_links else 0
+    flags |= _lib.PK_SPARSE if preserve.sparse else 0
+    flags |= _lib.PK_OWNER if preserve.ownership else 0
+    flags |= _lib.PK_MODE if preserve.mode else 0
+    flags |= _lib.PK_XATTRS if preserve.xattr or preserve.acl else 0
+    flags |= _lib.PK_ACLS if preserve.acl else 0
+    return int(flags | (_lib.PK_TIMES if preserve.timestamps else 0))
+
+
+def native_batch(settings: BackendSettings, batch: Batch[Any], digest_size: int, *, has_digest: bool) -> NativeBatch:
+    """Return the batch, converted to pointers for the C code. Raise ``TypeError`` for an unsupported batch.
+
+    Args:
+        settings: settings of the job.
+        batch: the batch.
+        digest_size: bytes of a digest.
+        has_digest: True if the C code computes digests.
+    """
+    match batch:
+        case CopySmallFiles():
+            return NativeCopy(settings, batch, digest_size, has_digest=has_digest)
+        case CreateSmallFiles():
+            return NativeCreate(settings, batch)
+        case StatNames():
+            stated = StatResult(Verdicts(len(batch)), Rows(len(batch), batch.mask))
+            rows = NativeBatch(_lib.PK_STAT, batch, stated, lambda: StatRows(batch, stated))
+            rows.set_columns(rows.batch.found, stated.rows)
+            rows.batch.flags = (_lib.PK_FOLLOW if batch.follows_links else 0) | (
+                0 if batch.on_source else _lib.PK_COPIES
+            )
+        case ReadSmallFiles():
+            digests = Digests.zeros(len(batch), digest_size)
+            read = ReadResult(Verdicts(len(batch)), Rows(len(batch), VERSION_COLUMNS), digests)
+            rows = NativeBatch(_lib.PK_READ, batch, read, lambda: ReadRows(settings, batch, digest_size, read))
+            rows.set_columns(rows.batch.found, read.observed)
+            rows.batch.digests = rows.pointer("uint8_t[]", digests.data)
+            rows.batch.flags = _lib.PK_COPIES if batch.are_copies else _lib.PK_FOLLOW if settings.follows_links else 0
+            rows.batch.flags |= _lib.PK_WHOLE if batch.excludes_half_written else 0
+            if not has_digest:
+                rows.defer_all()
+        case RemoveItems():
+            removed = RemoveResult(Verdicts(len(batch)), Rows(len(batch), SIZE))
+            rows = NativeBatch(_lib.PK_REMOVE, batch, removed, lambda: RemoveRows(batch, removed))
+            rows.set_columns(rows.batch.given, batch.rows)
+            rows.set_columns(rows.batch.found, removed.observed)
+            rows.batch.gone = rows.pointer("uint64_t[]", batch.removal_counters)
+        case SetMetadata() | SetUniformMetadata():
+            rows = _native_set_metadata(batch)
+        case CompareXattrs():
+            rows = _native_compare(settings, batch)
+        case TrialCalls():
+            rows = _native_trial(batch)
+        case _:
+            raise TypeError(f"{type(batch).__name__}: the C backend does not support this batch")
+    return rows
+
+
+def _native_trial(batch: TrialCalls) -> NativeBatch:
+    """Return a ``TrialCalls`` batch, converted to pointers for the C code."""
+    tried = BatchResult(Verdicts(len(batch)))
+    rows = NativeBatch(_lib.PK_TRY, batch, tried, _raise_unexpected_deferral)
+    rows.batch.flags = int(batch.operation)
+    if batch.new_names:
+        rows.batch.new_names = rows.pointer("char[]", batch.new_names)
+        rows.batch.new_names_size = len(batch.new_names)
+    return rows
+
+
+def _raise_unexpected_deferral() -> RowProcessor:
+    """Raise ``AssertionError``: the C code never leaves rows of this batch to the Python code."""
+    raise AssertionError("the C code deferred a row of a batch that Python does not process")
+
+
+def _native_set_metadata(batch: SetMetadata | SetUniformMetadata) -> NativeBatch:
+    """Return a ``SetMetadata`` or ``SetUniformMetadata`` batch, converted to pointers for the C code."""
+    from pcopy.fsio.backend.mend_rows import (  # imported here because copies do not need it
+        SetMetadataRows,
+        SetUniformMetadataRows,
+    )
+
+    if isinstance(batch, SetMetadata):
+        mended = BatchResult(Verdicts(len(batch)))
+        rows = NativeBatch(_lib.PK_MEND, batch, mended, lambda: SetMetadataRows(batch, mended))
+        rows.set_columns(rows.batch.given, batch.rows, MODE)
+        rows.set_columns(rows.batch.wanted, batch.wanted, MODE | OWNER | GROUP)
+        if batch.acls is not None:
+            rows.defer_all()
+        return rows
+    updated = UniformMetadataResult(Verdicts(len(batch)), Rows(len(batch), MODE | SIZE))
+    rows = NativeSetUniformMetadata(_lib.PK_MEND_PLAIN, batch, updated, lambda: SetUniformMetadataRows(batch, updated))
+    rows.set_columns(rows.batch.given, batch.rows)
+    rows.set_columns(rows.batch.found, updated.observed)
+    rows.batch.uid, rows.batch.gid = batch.uid, batch.gid
+    if len(batch.modes) != PERMISSION_VALUES:
+        raise ValueError(f"there are {len(batch.modes)} modes, not one for each value of the permission bits")
+    rows.batch.modes = rows.pointer("uint16_t[]", batch.modes)
+    return rows
+
+
+def _native_compare(settings: BackendSettings, batch: CompareXattrs) -> NativeBatch:
+    """Return a ``CompareXattrs`` batch, converted to pointers for the C code."""
+    judged = BatchResult(Verdicts(len(batch)))
+    rows = NativeBatch(_lib.PK_SAME, batch, judged, lambda: CompareXattrsRows(settings, batch, judged))
+    rows.batch.target = batch.target
+    if batch.new_names:
+        rows.batch.new_names = rows.pointer("char[]", batch.new_names)
+        rows.batch.new_names_size = len(batch.new_names)
+    rows.batch.flags = batch_flags(settings)
+    return rows

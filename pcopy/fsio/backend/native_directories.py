@@ -1,0 +1,375 @@
+"""Conversion of batches of directories for the C backend (``pcopy.fsio.backend.directory_batches``)."""
+
+from __future__ import annotations
+
+import os
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.backend import _native
+from pcopy.fsio.backend.batches import Batch, BatchResult, NamesBatch, SyncDirectories
+from pcopy.fsio.backend.columns import (
+    ATIME,
+    COLUMNS,
+    GROUP,
+    INODE,
+    LINKS,
+    MODE,
+    MTIME,
+    OWNER,
+    SCAN_COLUMNS,
+    RowCode,
+    Rows,
+    Verdicts,
+)
+from pcopy.fsio.backend.directory_batches import (
+    CompareDirectories,
+    ContentsResult,
+    ContentsTotals,
+    DirectoryBatchSettings,
+    DirectoryContents,
+    EnterDirectories,
+    EnterResult,
+    FinishDirectories,
+    ItemCounts,
+    ListDirectories,
+    ListDirectoriesResult,
+    ListPaths,
+    ListPathsResult,
+    RemainingDirectory,
+    RemainingItems,
+    RemoveDirectories,
+    SetMetadataWithin,
+)
+from pcopy.fsio.backend.interface import BackendSettings
+from pcopy.fsio.backend.native_batches import PERMISSION_VALUES, NativeBatch, batch_flags, mark_deferred_for_slow_path
+from pcopy.fsio.backend.python import RowProcessor
+from pcopy.fsio.close import is_mtime_set_on_close
+from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, has_capability
+
+_ffi, _lib = _native.ffi, _native.lib
+
+_REMAINING_COLUMNS = ("mode", "links", "mtime", "ctime", "inode", "size", "device")
+"""Columns of the items that remain in a directory."""
+_COLUMN_TYPES = {name: (typecode, array(typecode).itemsize) for name, typecode, *_ in COLUMNS}
+"""Type code of ``array`` and bytes per value of each column."""
+_NO_ROWS = Rows(0, SCAN_COLUMNS | LINKS)
+_EMPTY_DIRECTORY = DirectoryContents(b"", b"", array("Q"), None)
+_DIRECTORY_LETTER = ord("d")
+
+
+class NativeDirectories(NativeBatch):
+    """Base of converted ``EnterDirectories`` and ``FinishDirectories`` batches. Rows that C defers get the code
+    ``SLOW_PATH``.
+    """
+
+    def __init__(
+        self,
+        kind: int,
+        settings: BackendSettings,
+        batch: EnterDirectories | FinishDirectories,
+        result: BatchResult,
+        target: int,
+    ) -> None:
+        super().__init__(kind, batch, result, _raise_unexpected_deferral)
+        self._tree = _tree_struct(batch.settings)
+        to = self.batch
+        to.target = target
+        to.umask = settings.umask
+        to.flags = batch_flags(settings)
+        to.tree = self._tree
+
+    def complete_result(self) -> None:
+        mark_deferred_for_slow_path(self.result.verdicts.codes)
+
+
+class NativeEnter(NativeDirectories):
+    """An ``EnterDirectories`` batch, converted to pointers for the C code."""
+
+    def __init__(self, settings: BackendSettings, batch: EnterDirectories) -> None:
+        number = len(batch)
+        self._enter_result = EnterResult(Verdicts(number), 0, 0, {})
+        super().__init__(_lib.PK_ENTER, settings, batch, self._enter_result, batch.target)
+        if len(batch.inodes) != number:
+            raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
+        self._directories: Any = _ffi.new("pk_directory[]", number)
+        self.batch.directories = self._directories
+        self.batch.flags |= _lib.PK_LATE if is_mtime_set_on_close.get(batch.settings.target_device) else 0
+        self.batch.given.inode = self.pointer("uint64_t[]", batch.inodes)
+
+    def complete_result(self) -> None:
+        super().complete_result()
+        entered, directories = self._enter_result, self._directories
+        done = int(RowCode.DONE)
+        entered.skipped = entered.skipped_bytes = 0
+        for row, code in enumerate(entered.verdicts.codes):
+            if code != done:
+                continue
+            found = directories[row]
+            if found.is_finished:
+                entered.skipped += found.skipped
+                entered.skipped_bytes += found.skipped_bytes
+            else:
+                entered.remaining[row] = _remaining_directory(found)
+
+
+class NativeListDirectories(NativeBatch):
+    """A ``ListDirectories`` batch, converted to pointers for the C code.
+
+    Rows that C defers get the code ``SLOW_PATH``.
+    """
+
+    def __init__(self, batch: ListDirectories) -> None:
+        number = len(batch)
+        self._list_result = ListDirectoriesResult(Verdicts(number), {})
+        super().__init__(_lib.PK_LOOK, batch, self._list_result, _raise_unexpected_deferral)
+        if len(batch.inodes) != number:
+            raise ValueError(f"there are {len(batch.inodes)} inodes for {number} rows: each row needs one")
+        self._tree = tree = _ffi.new("pk_tree *")
+        tree.source_device, tree.most, tree.mask, tree.kinds = (
+            batch.device,
+            batch.max_names + 1,
+            batch.mask,
+            batch.kinds,
+        )
+        self._directories: Any = _ffi.new("pk_directory[]", number)
+        if batch.column_sums is not None:
+            tree.tally, tree.largest = batch.column_sums.c_struct, batch.max_summed_file_bytes
+        self._mask = batch.mask
+        self._names = [name for name, _, bit, _ in COLUMNS if batch.mask & bit]
+        to = self.batch
+        to.tree, to.directories = tree, self._directories
+        to.given.inode = self.pointer("uint64_t[]", batch.inodes)
+
+    def complete_result(self) -> None:
+        codes = self._list_result.verdicts.codes
+        mark_deferred_for_slow_path(codes)
+        done = int(RowCode.DONE)
+        found, directories = self._list_result.contents, self._directories
+        for row, code in enumerate(codes):
+            if code == done:
+                found[row] = self._directory_contents(directories[row])
+
+    def _directory_contents(self, found: Any) -> DirectoryContents:
+        """Return the contents that C has found in one directory."""
+        number = found.left
+        if not number:
+            return _EMPTY_DIRECTORY
+        kinds = _ffi.buffer(found.kinds, number)[:]
+        inodes = array("Q")
+        if _DIRECTORY_LETTER in kinds:
+            inodes.frombytes(_ffi.buffer(found.inodes, number * 8))
+        summed = None
+        if found.is_summed:
+            summed = ContentsTotals(found.bytes, found.allocated, found.dress.uid, found.dress.gid)
+            if not inodes:
+                return DirectoryContents(b"", kinds, inodes, None, summed)
+        rows = _columns_from_c(found, self._mask, self._names) if self._mask and not summed else None
+        return DirectoryContents(_ffi.buffer(found.names, found.names_size)[:], kinds, inodes, rows, summed)
+
+
+class NativeContentsBatch(NativeBatch):
+    """Base of the batches that process the contents of directories. Rows that C defers get the code ``SLOW_PATH``."""
+
+    def __init__(
+        self,
+        kind: int,
+        batch: SetMetadataWithin | CompareDirectories | RemoveDirectories | ListPaths,
+        done: ContentsResult | None = None,
+    ) -> None:
+        number = len(batch)
+        self._contents_result = done or ContentsResult(Verdicts(number), ItemCounts(), {})
+        super().__init__(kind, batch, self._contents_result, _raise_unexpected_deferral)
+        self._tree: Any = _ffi.new("pk_tree *")
+        self._directories: Any = _ffi.new("pk_directory[]", number)
+        self._sums: Any = _ffi.new("pk_sums[]", number)
+        to = self.batch
+        to.tree, to.directories, to.sums = self._tree, self._directories, self._sums
+        self._tree.most = batch.max_names + 1
+        to.given.inode = self._inode_pointer(batch.inodes)
+
+    def _inode_pointer(self, inodes: array[int]) -> Any:
+        """Return a pointer to inode numbers. Raise ``ValueError`` unless there is one for each row."""
+        if len(inodes) != self.row_count:
+            raise ValueError(f"there are {len(inodes)} inodes for {self.row_count} rows: each row needs one")
+        return self.pointer("uint64_t[]", inodes)
+
+    def complete_result(self) -> None:
+        result, directories = self._contents_result, self._directories
+        codes, width = result.verdicts.codes, len(ItemCounts._fields)
+        mark_deferred_for_slow_path(codes)
+        numbers = array("Q", _ffi.buffer(self._sums)[:])
+        result.counts = ItemCounts(*(sum(numbers[column::width]) for column in range(width)))
+        done = int(RowCode.DONE)
+        for row, code in enumerate(codes):
+            found = directories[row]
+            if code == done and (number := found.left):
+                names, kinds = _ffi.buffer(found.names, found.names_size)[:], _ffi.buffer(found.kinds, number)[:]
+                inodes, others = (
+                    array("Q", _ffi.buffer(each, 8 * number)[:] if each else b"")
+                    for each in (found.inodes, found.rows.inode)
+                )
+                result.remaining[row] = RemainingItems(names, kinds, inodes, others)
+
+
+class NativeSetMetadataWithin(NativeContentsBatch):
+    """A ``SetMetadataWithin`` batch, converted to pointers for the C code."""
+
+    def __init__(self, batch: SetMetadataWithin) -> None:
+        super().__init__(_lib.PK_MEND_WITHIN, batch)
+        if not len(batch.modes) == len(batch.directory_modes) == PERMISSION_VALUES:
+            raise ValueError("there is not one mode for each value of the permission bits")
+        self._tree.source_device, self._tree.user = batch.device, os.geteuid()
+        self._tree.flags = _lib.PK_POWERFUL if has_capability(CAP_DAC_OVERRIDE) else 0
+        to = self.batch
+        to.modes = self.pointer("uint16_t[]", batch.modes)
+        to.directory_modes = self.pointer("uint16_t[]", batch.directory_modes)
+        to.uid, to.gid = batch.uid, batch.gid
+
+
+class NativeCompareDirectories(NativeContentsBatch):
+    """A ``CompareDirectories`` batch, converted to pointers for the C code."""
+
+    def __init__(self, batch: CompareDirectories) -> None:
+        super().__init__(_lib.PK_COMPARE_WITHIN, batch)
+        self._tree.source_device, self._tree.target_device = batch.devices
+        self._tree.window = batch.modify_window
+        self.batch.target = batch.target
+        self.batch.flags = batch.properties
+        self.batch.wanted.inode = self._inode_pointer(batch.other_inodes)
+
+
+class NativeRemoveDirectories(NativeContentsBatch):
+    """A ``RemoveDirectories`` batch, converted to pointers for the C code."""
+
+    def __init__(self, batch: RemoveDirectories) -> None:
+        super().__init__(_lib.PK_REMOVE_WITHIN, batch)
+        self._tree.source_device = batch.device
+
+
+class NativeListPaths(NativeContentsBatch):
+    """A ``ListPaths`` batch, converted to pointers for the C code."""
+
+    def __init__(self, batch: ListPaths) -> None:
+        self._paths_result = ListPathsResult(Verdicts(len(batch)), ItemCounts(), {})
+        super().__init__(_lib.PK_PATHS, batch, self._paths_result)
+        self._tree.source_device = batch.device
+        self._path_prefix = _ffi.new("char[]", batch.path_prefix)
+        self.batch.prefixes = self._path_prefix
+
+    def complete_result(self) -> None:
+        super().complete_result()
+        directories = self._directories
+        found = (
+            directories[row] for row, code in enumerate(self._contents_result.verdicts.codes) if code == RowCode.DONE
+        )
+        texts = [_ffi.buffer(each.text, size)[:] for each in found if (size := each.text_size)]
+        self._paths_result.packed_paths = b"".join(texts)
+
+
+class NativeFinish(NativeDirectories):
+    """A ``FinishDirectories`` batch, converted to pointers for the C code."""
+
+    def __init__(self, settings: BackendSettings, batch: FinishDirectories) -> None:
+        super().__init__(_lib.PK_FINISH, settings, batch, BatchResult(Verdicts(len(batch))), batch.directory)
+        self.set_columns(self.batch.given, batch.rows, MODE | OWNER | GROUP | ATIME | MTIME | INODE)
+        if not len(batch.marks) == len(batch.created_by_job) == len(batch):
+            raise ValueError(f"there are {len(batch.marks)} marks for {len(batch)} rows: each row needs one")
+        marks = bytearray(len(batch) * _lib.PK_MARK)
+        for row, mark in enumerate(batch.marks):
+            start = row * _lib.PK_MARK
+            marks[start] = len(mark)
+            marks[start + 1 : start + 1 + len(mark)] = mark
+        self.batch.marks = self.pointer("uint8_t[]", marks)
+        self.batch.plans = self.pointer("uint8_t[]", batch.created_by_job)
+
+
+class NativeSync(NativeBatch):
+    """A ``SyncDirectories`` batch, converted to pointers for the C code, which defers none of its rows."""
+
+    def __init__(self, batch: SyncDirectories) -> None:
+        number = len(batch.directories)
+        rows = NamesBatch[BatchResult](batch.directories[0], b"/" * (number - 1))
+        super().__init__(_lib.PK_SYNC, rows, BatchResult(Verdicts(number)), _raise_unexpected_deferral)
+        self.batch.synced = self.pointer("int32_t[]", array("i", batch.directories))
+
+
+def native_directory_batch(settings: BackendSettings, batch: Batch[Any]) -> NativeBatch | None:
+    """Return the batch, converted to pointers for the C code, or None if it is not a batch of directories."""
+    match batch:
+        case EnterDirectories():
+            return NativeEnter(settings, batch)
+        case FinishDirectories():
+            return NativeFinish(settings, batch)
+    made = _NATIVE_BY_BATCH.get(type(batch))
+    return made(batch) if made is not None else None
+
+
+_NATIVE_BY_BATCH: dict[type[Batch[Any]], Callable[[Any], NativeBatch]] = {
+    ListDirectories: NativeListDirectories,
+    ListPaths: NativeListPaths,
+    SetMetadataWithin: NativeSetMetadataWithin,
+    CompareDirectories: NativeCompareDirectories,
+    RemoveDirectories: NativeRemoveDirectories,
+    SyncDirectories: NativeSync,
+}
+"""Classes of the batches that need no settings, by the class of the batch."""
+
+
+def _columns_from_c(found: Any, mask: int, names: Sequence[str]) -> Rows:
+    """Return the columns that C has found for the items of a directory."""
+    number, columns = found.left, found.rows
+    rows = Rows.without_columns(number, mask)
+    for name in names:
+        typecode, size = _COLUMN_TYPES[name]
+        setattr(rows, name, array(typecode, _ffi.buffer(getattr(columns, name), number * size)[:]))
+    return rows
+
+
+def _raise_unexpected_deferral() -> RowProcessor:
+    """Raise ``AssertionError``: the C code never leaves directories to the Python code of this batch."""
+    raise AssertionError("the C code deferred a directory, which Python does not process")
+
+
+def _tree_struct(common: DirectoryBatchSettings) -> Any:
+    """Return the settings of a batch of directories as a ``pk_tree`` of kernel.h."""
+    chosen = (
+        (common.is_parent_new, _lib.PK_IN_NEW),
+        (has_capability(CAP_DAC_OVERRIDE), _lib.PK_POWERFUL),
+        (common.skips_matching_files, _lib.PK_COMPARE),
+        (common.excludes_hard_links, _lib.PK_LINKS),
+        (common.copies_small_files, _lib.PK_COPY_NEW),
+        (has_capability(CAP_CHOWN), _lib.PK_GIVING),
+    )
+    tree = _ffi.new("pk_tree *")
+    tree.source_device, tree.target_device = common.source_device, common.target_device
+    tree.shunned_device, tree.shunned_inode = common.excluded_directory
+    tree.touched, tree.window, tree.most = common.changed_since, common.modify_window, common.max_names
+    tree.user = os.geteuid()
+    tree.flags = sum(flag for is_so, flag in chosen if is_so)
+    return tree
+
+
+def _remaining_directory(found: Any) -> RemainingDirectory:
+    """Return what C has found in a directory in which something remains to be done."""
+    dress, number = found.dress, found.left
+    rows, names = _NO_ROWS, b""
+    if number:
+        rows = _columns_from_c(found, SCAN_COLUMNS | LINKS, _REMAINING_COLUMNS)
+        names = _ffi.buffer(found.names, found.names_size)[:]
+    mark = _ffi.buffer(found.mark, 1 + found.mark[0])[1:]
+    attributes = Attributes(dress.mode, dress.uid, dress.gid, dress.atime, dress.mtime)
+    is_fresh, is_anothers = bool(found.is_made), bool(found.is_anothers)
+    return RemainingDirectory(
+        attributes,
+        found.inode,
+        mark,
+        is_fresh,
+        is_anothers,
+        names,
+        rows,
+        (found.skipped, found.skipped_bytes),
+        (found.copied, found.copied_bytes),
+    )

@@ -1,0 +1,93 @@
+"""The threads of the C backend: their number, the work that they have done, and the rows that they are processing."""
+
+from __future__ import annotations
+
+import os
+from _thread import allocate_lock
+from typing import Any
+
+from pcopy.fsio.backend import _native
+from pcopy.fsio.backend.columns import OPERATIONS
+from pcopy.fsio.backend.interface import PoolLoad, RowInProgress
+
+_ffi, _lib = _native.ffi, _native.lib
+
+MOST_THREADS = 64
+"""Largest number of threads of one process, which is the size of a table in C."""
+
+ROWS_PER_DIRECTORY = 8
+"""Number of rows that may modify one directory at the same time, on one host.
+
+The operating system makes the changes of one directory one after the other, so that more threads would only wait.
+"""
+
+LARGE_DIRECTORY_ROWS = 128
+"""Number of rows from which a batch may be part of a large directory in which other ranks of this host work, too."""
+
+
+class NativeThreadPool:
+    """The thread pool of the C backend, an implementation of ``pcopy.fsio.backend.interface.ThreadPool``."""
+
+    def __init__(self, in_c: Any) -> None:
+        """Create a pool without threads. ``in_c`` is the pointer that ``pk_open`` returned."""
+        self.threads = 0
+        self.can_start_threads = True
+        """True if the first threads may be started now. False while a tally is filled, which no lock protects."""
+        self._handle = in_c
+        self._rows_in_large_directory = (
+            ROWS_PER_DIRECTORY  # the part of ROWS_OF_ONE that this process may use in a large directory
+        )
+        self._modifying = 0
+        self._requested_threads = 0
+        self._load = _ffi.new("pk_load *")
+        self._oldest_row = _ffi.new("pk_doing *")
+        self._oldest_row_lock = allocate_lock()
+
+    def request_threads(self, threads: int) -> None:
+        self._requested_threads = min(threads, MOST_THREADS)
+        if self._requested_threads and (self.threads or self.can_start_threads):
+            self.set_threads(self._requested_threads)
+
+    def set_limits(self, ranks: int, modifying: int) -> None:
+        self._rows_in_large_directory = max(1, ROWS_PER_DIRECTORY // ranks)
+        self._modifying = modifying
+
+    def apply_request(self) -> None:
+        """Apply the requested number of threads. The caller makes sure that no ticket is in progress."""
+        if self._requested_threads != self.threads:
+            self.set_threads(self._requested_threads)
+
+    def set_threads(self, threads: int) -> None:
+        """Set the number of threads immediately. If the system refuses threads, there are fewer in the end."""
+        self.threads = self._requested_threads = int(_lib.pk_set_threads(self._handle, threads, self._modifying))
+
+    def max_modifying_rows(self, rows: int) -> int:
+        """Return how many rows of a batch of ``rows`` rows may modify its directory at the same time."""
+        return ROWS_PER_DIRECTORY if rows < LARGE_DIRECTORY_ROWS else self._rows_in_large_directory
+
+    def load(self) -> PoolLoad:
+        load = self._load
+        _lib.pk_measure(self._handle, load)
+        return PoolLoad(load.busy / 1e9, load.wall / 1e9, load.processor / 1e9, load.operations)
+
+    def oldest_row(self) -> RowInProgress | None:
+        with self._oldest_row_lock:  # another thread may call this while the pool is closed
+            doing = self._oldest_row
+            if self._handle is None or not _lib.pk_oldest(self._handle, doing):
+                return None
+            path = os.path.join(_directory_path(doing.directory), _ffi.string(doing.name))
+            return RowInProgress(doing.since / 1e9, OPERATIONS[doing.operation], path)
+
+    def close(self) -> None:
+        """Wait until all threads have ended, and release the C structures."""
+        with self._oldest_row_lock:
+            _lib.pk_close(self._handle)
+            self._handle = None
+
+
+def _directory_path(directory: int) -> bytes:
+    """Return the path of a directory without asking a file server; empty if the operating system does not know it."""
+    try:
+        return os.readlink(b"/proc/self/fd/%d" % directory)
+    except OSError:
+        return b""

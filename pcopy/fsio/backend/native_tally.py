@@ -1,0 +1,56 @@
+"""Sums over columns, computed in C (``pcopy.fsio.backend.interface.ColumnSums``)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from pcopy.fsio.backend import _native
+from pcopy.fsio.backend.columns import ATIME, BLOCKS, LINKS, MODE, MTIME, SIZE, Rows
+
+_ffi, _lib = _native.ffi, _native.lib
+
+_REQUIRED_COLUMNS = MODE | LINKS | SIZE | BLOCKS | ATIME | MTIME
+"""The columns that the sums need."""
+_COLUMNS = (
+    ("mode", "uint32_t[]"),
+    ("links", "uint32_t[]"),
+    ("size", "uint64_t[]"),
+    ("blocks", "uint64_t[]"),
+    ("atime", "int64_t[]"),
+    ("mtime", "int64_t[]"),
+)
+
+
+class NativeColumnSums:
+    """An implementation of ``pcopy.fsio.backend.interface.ColumnSums`` in C."""
+
+    def __init__(self, bounds: Sequence[int]) -> None:
+        self._struct: Any = _ffi.new("pk_tally *")
+        self._struct.bounds = list(bounds)
+
+    @property
+    def c_struct(self) -> Any:
+        return self._struct
+
+    def add_rows(self, rows: Rows, kinds: bytes) -> tuple[int, int, int] | None:
+        if _REQUIRED_COLUMNS & ~rows.mask or len(rows) != len(kinds):
+            raise ValueError("a column is missing or does not have all rows")
+        columns = [_ffi.from_buffer(pointer, getattr(rows, name)) for name, pointer in _COLUMNS]
+        for (name, _), column in zip(_COLUMNS, columns, strict=True):
+            if len(column) != len(kinds):
+                raise ValueError(f"the column {name} has {len(column)} rows, another number than ``kinds``")
+        tally = self._struct
+        if _lib.pk_tally_add(tally, kinds, len(kinds), *columns):
+            return None
+        return tally.last_bytes, tally.last_allocated, tally.last_largest
+
+    def sums(self) -> dict[str, int]:
+        tally = self._struct
+        names = ("bytes", "allocated", "holes", "sparse", "hard_linked", "set_id", "world_writable", "future")
+        return {name: getattr(tally, name) for name in names}
+
+    def histograms(self) -> dict[str, dict[int, int]]:
+        names = ("sizes", "size_bytes", "modified", "modified_bytes", "read")
+        columns = ((name, list(getattr(self._struct, name))) for name in names)
+        return {name: {each: number for each, number in enumerate(column) if number} for name, column in columns}

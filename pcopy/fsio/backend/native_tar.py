@@ -1,0 +1,128 @@
+"""Headers of tar archives, parsed in C (tar.c). Members with unusual headers are left to the Python code."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from pcopy.fsio.backend import _native
+from pcopy.named import NamedTuple
+
+_ffi, _lib = _native.ffi, _native.lib
+
+MAX_MEMBERS = 4096
+"""Largest number of members that one call of the C code finds."""
+KEY_BUFFER_BYTES = 1 << 20
+"""Bytes of memory for the keys of these members."""
+VALUE_BYTES = 8 * int(_lib.PK_TAR_WORDS)
+"""Bytes of the value of one member."""
+
+
+class SimpleMembers(NamedTuple):
+    """Consecutive members of an archive with simple headers.
+
+    Fields:
+        keys: the key of each member, by which members are sorted.
+        values: the packed value of each member.
+        begins: the members, by their index, that are in another directory than the one before.
+        bytes: size of the contents of all members.
+        at: offset in the archive of the next member.
+        is_unread: True if the data end before the next member; False if its header is not simple.
+    """
+
+    keys: list[bytes]
+    values: list[bytes]
+    directory_starts: list[int]
+    bytes: int
+    next_offset: int
+    needs_more_data: bool
+
+
+class TarHeaderParser:
+    """A parser for the headers of tar archives."""
+
+    def __init__(self, lookup: Callable[[str, str], int | None] | None) -> None:
+        """Create a parser.
+
+        Args:
+            lookup: function that returns the number of a ``user`` or ``group``, given one of these words and a name, or
+                None if the name is unknown. Without a function, the numbers in the archive are used and names are
+                ignored.
+        """
+        self._lookup = lookup
+        self._tar: Any = _ffi.new("pk_tar *")
+        self._tar.is_numeric = lookup is None
+        self._values = bytearray(MAX_MEMBERS * VALUE_BYTES)
+        self._key_ends, self._directory_starts = array("I", [0]) * MAX_MEMBERS, array("I", [0]) * MAX_MEMBERS
+        self._keys = bytearray(KEY_BUFFER_BYTES)
+        self._offsets = array("Q")
+        tar = self._tar
+        tar.most, tar.keys_size = MAX_MEMBERS, KEY_BUFFER_BYTES
+        self._pointers = (
+            _ffi.from_buffer("uint64_t[]", self._values),
+            _ffi.from_buffer("uint32_t[]", self._key_ends),
+            _ffi.from_buffer("uint32_t[]", self._directory_starts),
+            _ffi.from_buffer("char[]", self._keys),
+        )
+        tar.values, tar.key_ends, tar.begins, tar.keys = self._pointers
+
+    def parse_members(self, data: bytes, start: int, at: int, end: int) -> SimpleMembers:
+        """Return the simple members whose headers begin in a part of the archive.
+
+        Args:
+            data: the bytes that were read.
+            start: offset of ``data`` in the archive.
+            at: offset at which to begin.
+            end: offset before which members must begin.
+        """
+        tar = self._tar
+        tar.at, tar.end = at, end
+        self._set_data(data, start)
+        keys, values, begins, size = list[bytes](), list[bytes](), list[int](), 0
+        while True:
+            _lib.pk_tar_members(tar)
+            number = tar.members
+            if number:
+                begins += [each + len(keys) for each in self._directory_starts[: tar.directories]]
+                ends = self._key_ends[:number].tolist()
+                joined, packed = bytes(self._keys[: ends[-1]]), bytes(self._values[: number * VALUE_BYTES])
+                keys += [joined[one:other] for one, other in zip([0, *ends[:-1]], ends, strict=True)]
+                values += [packed[offset : offset + VALUE_BYTES] for offset in range(0, len(packed), VALUE_BYTES)]
+                size += tar.bytes
+            if not (tar.why == _lib.PK_TAR_ROOM and number) and not self._look_up_owner():
+                return SimpleMembers(keys, values, begins, size, tar.at, tar.why == _lib.PK_TAR_MORE)
+
+    def _set_data(self, data: bytes, start: int) -> None:
+        """Give the C code a pointer to the data, and keep the data alive."""
+        tar = self._tar
+        tar.start, tar.size = start, len(data)
+        self._data = _ffi.from_buffer("uint8_t[]", data)
+        tar.data = self._data
+
+    def _look_up_owner(self) -> bool:
+        """Look up the user or group at which the C code stopped. Return False if it stopped for another reason, or if
+        its table is full."""
+        tar = self._tar
+        if tar.why not in (_lib.PK_TAR_USER, _lib.PK_TAR_GROUP) or self._lookup is None:
+            return False
+        kind, table = ("user", tar.users) if tar.why == _lib.PK_TAR_USER else ("group", tar.groups)
+        if table.number == _lib.PK_TAR_NAMES:
+            return False
+        name = _ffi.string(tar.unknown)
+        found = self._lookup(kind, name.decode("utf-8", "surrogateescape"))
+        table.names[table.number] = name
+        table.numbers[table.number] = -1 if found is None else found
+        table.number += 1
+        return True
+
+    def member_offsets(self, data: bytes, start: int, at: int) -> tuple[Sequence[int], int]:
+        """Return the offsets at which members of any type begin, and the offset to continue from. The arguments are
+        those of ``find``."""
+        if not self._offsets:
+            self._offsets = array("Q", [0]) * MAX_MEMBERS
+        tar = self._tar
+        tar.at = at
+        self._set_data(data, start)
+        number = _lib.pk_tar_skim(tar, _ffi.from_buffer("uint64_t[]", self._offsets))
+        return self._offsets[:number], tar.at

@@ -1,0 +1,204 @@
+"""The Python backend: each ``poll`` processes a few rows of the oldest batch, in the calling thread.
+
+The number of rows per ``poll`` is small, so that a rank reacts to messages as often as between two slices of a task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, Protocol, TypeVar, cast
+
+from pcopy.fsio.backend.batches import (
+    Batch,
+    BatchResult,
+    CompareXattrs,
+    CopySmallFiles,
+    CreateSmallFiles,
+    ListNames,
+    ReadSmallFiles,
+    RemoveItems,
+    SetMetadata,
+    SetUniformMetadata,
+    StatNames,
+    SyncDirectories,
+    TrialCalls,
+)
+from pcopy.fsio.backend.columns import RowCode
+from pcopy.fsio.backend.copy_rows import CopyRows
+from pcopy.fsio.backend.decide import PlanCopies, PlanCopiesResult, copy_plans
+from pcopy.fsio.backend.interface import BackendSettings, ThreadPool, Ticket, WakeDescriptor
+from pcopy.fsio.backend.item_rows import CompareXattrsRows, ListRows, ReadRows, RemoveRows, StatRows, sync_directories
+from pcopy.fsio.directories import PinnedDescriptors, open_nothing
+
+FILES_PER_POLL = 8
+"""Number of files that one ``poll`` copies, reads, changes or removes."""
+
+NAMES_PER_POLL = 32
+"""Number of names that one ``poll`` reads the status of, or compares."""
+
+Result = TypeVar("Result")
+
+
+class RowProcessor(Protocol):
+    """The code that processes the rows of one batch."""
+
+    @property
+    def result(self) -> BatchResult:
+        """The result of the batch, which ``run`` fills in."""
+
+    @property
+    def is_target_full(self) -> bool:
+        """True if the target has no space left, so that all further rows would fail."""
+
+    def run(self, start: int, end: int) -> None:
+        """Process the rows from ``start`` up to, but not including, ``end``, and set the verdict of each."""
+
+
+class FinishedTicket(Generic[Result]):
+    """The ticket of a batch that was carried out during ``submit``."""
+
+    is_done = True
+    is_cut_short = False
+
+    def __init__(self, result: Result) -> None:
+        self.result = result
+
+    def cancel(self) -> None:
+        """Do nothing: all rows have been processed."""
+
+
+class RowTicket(Generic[Result]):
+    """The ticket of a batch that is processed ``step`` rows at a time."""
+
+    def __init__(self, work: RowProcessor, step: int, descriptors: tuple[int, ...], pins: PinnedDescriptors) -> None:
+        self.is_done = False
+        self.is_cut_short = False
+        self._work = work
+        self._verdicts = work.result.verdicts
+        self._rows_per_step = step
+        self._next_row = 0
+        self._descriptors = descriptors
+        self._pins = pins
+        for descriptor in descriptors:
+            pins.pin(descriptor)
+
+    @property
+    def result(self) -> Result:
+        result: Any = self._work.result
+        return cast(Result, result)
+
+    def advance(self) -> None:
+        """Process the next ``step`` rows.
+
+        An exception here does not belong to a row: the ticket is cancelled, and the exception is raised to the caller.
+        """
+        rows = len(self._verdicts)
+        start, self._next_row = self._next_row, min(self._next_row + self._rows_per_step, rows)
+        try:
+            self._work.run(start, self._next_row)
+        except BaseException:  # not an error of a row; for example, no memory
+            self.cancel()
+            raise
+        if self._work.is_target_full and RowCode.PENDING in self._verdicts.codes:
+            self.cancel()
+        elif self._next_row == rows:
+            self._finish()
+
+    def cancel(self) -> None:
+        """Give all rows that have not been started the code ``CANCELLED``."""
+        if not self.is_done:
+            self.is_cut_short = True
+            codes = self._verdicts.codes
+            codes[:] = bytes(code or RowCode.CANCELLED for code in codes)
+            self._finish()
+
+    def _finish(self) -> None:
+        self.is_done = True
+        for descriptor in self._descriptors:
+            self._pins.unpin(descriptor)
+
+
+class PythonBackend:
+    """The Python backend, an implementation of ``pcopy.fsio.backend.interface.Backend`` with Python's own system calls.
+
+    It has no threads: ``poll`` processes some rows of the oldest ticket. ``PlanCopies`` and ``SyncDirectories`` are
+    carried out during ``submit``.
+    """
+
+    name = "python"
+    has_directory_batches = False
+    wake: WakeDescriptor | None = None
+    pool: ThreadPool | None = None
+    runs_in_poll = True
+
+    def __init__(self, settings: BackendSettings) -> None:
+        self._settings = settings
+        self._digest_size = len(settings.digest(b"")) if settings.digest is not None else 0
+        self.pins = PinnedDescriptors()
+        self._tickets: list[RowTicket[object]] = []
+
+    open_directory = staticmethod(open_nothing)
+
+    def new_column_sums(self, bounds: Sequence[int]) -> None:
+        """Return None: this backend has no sums over columns."""
+
+    def submit(self, batch: Batch[Result]) -> Ticket[Result]:
+        if isinstance(batch, PlanCopies):
+            decided: Any = PlanCopiesResult(copy_plans(batch.policy, batch.sources, batch.targets))
+            return FinishedTicket(decided)
+        if isinstance(batch, SyncDirectories):
+            synced: Any = sync_directories(batch)
+            return FinishedTicket(synced)
+        work, step = self._row_processor(batch)
+        ticket: RowTicket[Any] = RowTicket(work, step, batch.descriptors, self.pins)
+        self._tickets.append(ticket)
+        return ticket
+
+    def _row_processor(self, batch: Batch[Any]) -> tuple[RowProcessor, int]:
+        """Return the code that processes the rows of a batch, and the number of rows per ``poll``."""
+        settings, size = self._settings, self._digest_size
+        work: RowProcessor
+        match batch:
+            case ListNames():
+                work, step = ListRows(batch), 1
+            case StatNames():
+                work, step = StatRows(batch), NAMES_PER_POLL
+            case CopySmallFiles():
+                work, step = CopyRows(settings, batch, size), FILES_PER_POLL
+            case ReadSmallFiles():
+                work, step = ReadRows(settings, batch, size), FILES_PER_POLL
+            case RemoveItems():
+                work, step = RemoveRows(batch), FILES_PER_POLL
+            case SetMetadata() | SetUniformMetadata():
+                from pcopy.fsio.backend.mend_rows import metadata_rows  # imported here because copies do not need it
+
+                work, step = metadata_rows(batch), FILES_PER_POLL
+            case CompareXattrs():
+                work, step = CompareXattrsRows(settings, batch), NAMES_PER_POLL
+            case CreateSmallFiles():
+                from pcopy.fsio.backend.make_rows import CreateRows  # imported here because copies do not need it
+
+                work, step = CreateRows(settings, batch), FILES_PER_POLL
+            case TrialCalls():
+                from pcopy.fsio.backend.trial_rows import TrialRows  # imported here because copies do not need it
+
+                work, step = TrialRows(batch), NAMES_PER_POLL
+            case _:
+                raise TypeError(f"{type(batch).__name__}: the Python backend does not support this batch")
+        return work, step
+
+    def poll(self) -> list[Ticket[Any]]:
+        waiting = self._tickets
+        try:
+            for ticket in waiting:
+                if not ticket.is_done:
+                    ticket.advance()
+                    break
+        finally:
+            done: list[Ticket[Any]] = [ticket for ticket in waiting if ticket.is_done]
+            waiting[:] = [ticket for ticket in waiting if not ticket.is_done]
+        return done
+
+    def close(self) -> None:
+        while self._tickets:
+            self._tickets.pop().cancel()

@@ -1,0 +1,148 @@
+"""Two directories and a kernel between them, for all tests of kernels. A new kernel is added to ``KERNELS``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from pcopy.fsio.backend.batches import SYNC_FLAG, Batch, CopyPlan, CopySmallFiles
+from pcopy.fsio.backend.columns import SCAN_COLUMNS, RowCode, Rows, pack_names
+from pcopy.fsio.backend.interface import Backend, BackendSettings, DigestFunction
+from pcopy.fsio.backend.python import PythonBackend
+from pcopy.fsio.identity import mark_of
+from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import FileVersion
+from tests.support import native
+from tests.support.fake_backend import FakeBackend, LateBackend
+
+Making = Callable[[BackendSettings], Backend]
+
+
+def in_c(settings: BackendSettings, threads: int = 0) -> Backend:
+    """The kernel in C; skips where it could not be built."""
+    native.require()
+    from pcopy.fsio.backend.native import NativeBackend
+
+    backend = NativeBackend(settings)
+    if threads:
+        backend.pool.set_threads(threads)
+        assert backend.pool.threads == threads and not backend.runs_in_poll
+    return backend
+
+
+def with_threads(settings: BackendSettings) -> Backend:
+    """With threads from the start."""
+    return in_c(settings, 4)
+
+
+BACKENDS: dict[str, Callable[[BackendSettings], Backend]] = {
+    "python": PythonBackend,
+    "c": in_c,
+    "c-threads": with_threads,
+    "fake": FakeBackend,
+    "late": LateBackend,
+}
+
+Told = int | RowCode | Problem
+"""A verdict: the size if the file was copied (the rest has been looked at), what went wrong, or else the code."""
+
+
+def done(backend: Backend, batch: Batch[Any]) -> Any:
+    """The result of a batch, alone."""
+    ticket = backend.submit(batch)
+    while not ticket.is_done:
+        backend.poll()
+    return ticket.result
+
+
+def found(place: Path, names: Sequence[str], mask: int = SCAN_COLUMNS) -> Rows:
+    """What a scan would tell of ``names``."""
+    return Rows.from_statuses([(place / name).lstat() for name in names], mask)
+
+
+class Bench:
+    """Two directories and a kernel between them, which copies by one plan."""
+
+    def __init__(self, backend: Callable[[BackendSettings], Backend], plan: int, place: Path) -> None:
+        self.backend = backend
+        self.plan = plan
+        self.source, self.target = place / "source", place / "target"
+        self.source.mkdir()
+        self.target.mkdir()
+
+    def add(self, name: str, content: bytes = b"content") -> Path:
+        path = self.source / name
+        path.write_bytes(content)
+        return path
+
+    def copy(
+        self,
+        *names: str,
+        plans: Sequence[int] | None = None,
+        preserve: Preserve | None = None,
+        rows: Rows | None = None,
+        inherits: bool = False,
+        new_names: Sequence[bytes] | None = None,
+        digest: DigestFunction | None = None,
+        identified: bool = False,
+    ) -> list[Told]:
+        """One for each of ``names``, with the file's version and digest as they should be.
+
+        What has a temporary name gets its own then, if it is the inode that was made.
+        """
+        backend = self.backend(BackendSettings(preserve or Preserve(), 0o022, digest=digest))
+        source, target = (os.open(path, os.O_RDONLY) for path in (self.source, self.target))
+        self.temporaries = [b".temporary-%d" % row for row in range(len(names))]
+        before = len(os.listdir("/proc/self/fd"))
+        batch = CopySmallFiles(
+            source,
+            pack_names(map(os.fsencode, names)),
+            target,
+            bytes(plans or [self.plan] * len(names)),
+            found(self.source, names) if rows is None else rows,
+            pack_names(new_names or ()),
+            pack_names(self.temporaries),
+            inherits_acl=inherits,
+            reports_identities=identified,
+        )
+        try:
+            self.result, self.rows = done(backend, batch), batch.rows
+            assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
+        finally:
+            os.close(source)
+            os.close(target)
+            backend.close()
+        assert len(self.result.verdicts) == len(names)
+        self.applied = list(self.result.applied.values())
+        final = new_names or [os.fsencode(name) for name in names]
+        return [self._told(row, name, os.fsdecode(final[row]), digest) for row, name in enumerate(names)]
+
+    def _told(self, row: int, name: str, new_name: str, digest: DigestFunction | None) -> Told:
+        result = self.result
+        code = RowCode(result.verdicts.codes[row])
+        assert code is not RowCode.PENDING
+        temporary = self.target / os.fsdecode(self.temporaries[row])
+        if code in (RowCode.DONE, RowCode.LACKS_METADATA) and self.plan & ~SYNC_FLAG == CopyPlan.TEMPORARY:
+            self.identify(row, temporary)
+            temporary.rename(self.target / new_name)
+        if code is RowCode.DONE:
+            assert self.rows.version(row) == FileVersion.from_status((self.source / name).lstat())
+            assert result.digests[row] == (digest((self.source / name).read_bytes()) if digest else b"")
+            return int(result.verdicts.bytes[row])
+        if code in (RowCode.SKIPPED, RowCode.SLOW_PATH, RowCode.DECIDE_AGAIN, RowCode.CANCELLED):
+            return code
+        problem: Problem = result.verdicts.problem(row)
+        return problem
+
+    def identify(self, row: int, path: Path) -> None:
+        """It is told that this was made."""
+        held = os.open(path, os.O_PATH | os.O_NOFOLLOW)
+        assert os.fstat(held).st_ino == self.result.made[row]
+        assert self.result.marks[row] == mark_of(held, created_by_job=True) != b""
+        os.close(held)
+
+    def left(self) -> list[str]:
+        return sorted(path.name for path in self.target.iterdir())

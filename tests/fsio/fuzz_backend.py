@@ -1,0 +1,78 @@
+"""Copies one random directory with one kernel, and prints what became of each row, as JSON; for ``test_backend_fuzz``.
+
+    fuzz_kernel KERNEL SEED SOURCE TARGET
+
+All that is random comes from the seed, so that each kernel is given the same.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from random import Random
+
+from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan, CopyResult, CopySmallFiles
+from pcopy.fsio.backend.columns import SCAN_COLUMNS, RowCode, Rows, pack_names, unpack_names
+from pcopy.fsio.backend.interface import BackendSettings
+from pcopy.fsio.preserve import PRESERVABLE_METADATA, Preserve
+from pcopy.tasks.base.hashing import JobHashing
+from tests.fsio.backend_bench import BACKENDS, done
+
+_TOLD = (RowCode.LACKS_METADATA, RowCode.FAILED, RowCode.SOURCE_FAILED, RowCode.SOURCE_CHANGED)
+
+
+def batch_of(random: Random, source: int, target: int) -> CopySmallFiles:
+    """Most rows are as they were found, and most plans fit what is there."""
+    names = sorted(map(os.fsencode, os.listdir(source)))
+    present = set(map(os.fsencode, os.listdir(target)))
+    rows = Rows(len(names), SCAN_COLUMNS)
+    rows.set_statuses(0, [os.stat(name, dir_fd=source, follow_symlinks=False) for name in names])
+    plans = []
+    for row, name in enumerate(names):
+        if random.random() < 0.05:
+            column = random.choice((rows.size, rows.mtime, rows.ctime, rows.inode, rows.device))
+            column[row] += 1
+        plan = random.choice((CopyPlan.NEW, CopyPlan.REPLACE, CopyPlan.TEMPORARY, CopyPlan.NEW))
+        if name in present and random.random() < 0.8:
+            plan = CopyPlan.REPLACE
+        if random.random() < 0.05:
+            plan = random.choice((CopyPlan.SKIP, CopyPlan.REFUSE, CopyPlan.SLOW_PATH))
+        plans.append(plan | (SYNC_FLAG if random.random() < 0.2 else 0))
+    faults = [name.rpartition(b"!")[2] if b"!" in name else b"" for name in names]
+    temporaries = [b".t%d!%s" % (row, fault) if fault else b".t%d" % row for row, fault in enumerate(faults)]
+    inherits = "system.posix_acl_default" in os.listxattr(target)
+    return CopySmallFiles(
+        source, pack_names(names), target, bytes(plans), rows, b"", pack_names(temporaries), inherits_acl=inherits
+    )
+
+
+def main(backend_name: str, seed: str, *places: str) -> None:
+    random = Random(f"batch {seed}")
+    kept = {name: random.random() < 0.7 for name in PRESERVABLE_METADATA}
+    algorithm, block = random.choice(("", "xxh3-128", "blake3")), 1 << random.randint(16, 22)
+    digest = JobHashing(algorithm, block).digest_of_data if algorithm else None
+    preserve = Preserve()._replace(**kept)  # type: ignore[arg-type]
+    settings = BackendSettings(preserve, random.choice((0o022, 0o077, 0)), False, digest, algorithm, block)
+    backend = BACKENDS[backend_name](settings)
+    source, target = (os.open(place, os.O_RDONLY) for place in places)
+    before = len(os.listdir("/proc/self/fd"))
+    told = []
+    for _ in range(2):  # once more, when the kernel knows the attributes
+        batch = batch_of(random, source, target)
+        result: CopyResult = done(backend, batch)
+        verdicts = result.verdicts
+        for row, name in enumerate(unpack_names(batch.names)):
+            code = RowCode(verdicts.codes[row])
+            problem = verdicts.problem(row).packed if code in _TOLD else ()
+            is_whole = code in (RowCode.DONE, RowCode.LACKS_METADATA)
+            bytes_and_digest = (verdicts.bytes[row], result.digests[row].hex()) if is_whole else ()
+            excused = list(result.metadata_outcomes.get(row, ()))
+            told.append((os.fsdecode(name), batch.plans[row], code.name, problem, bytes_and_digest, excused))
+    assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
+    backend.close()
+    print(json.dumps([kept, told], default=repr))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,184 @@
+"""``CompareDirectories``, which the kernel in C alone has: directories that two trees have are compared."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+from array import array
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.fsio.backend.columns import RowCode, pack_names
+from pcopy.fsio.backend.directory_batches import CompareDirectories, ContentsResult, ItemCounts
+from pcopy.fsio.backend.interface import BackendSettings
+from pcopy.fsio.preserve import Preserve
+from pcopy.tasks.compare.properties import CONTENT, MODE, MTIME, OWNED, SIZE
+from tests.fsio.backend_bench import Making, done
+from tests.support.users import require_root
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """Two equal trees ``a`` and ``b``: directories ``full``, ``empty`` and ``some``."""
+    for name in ("full/inner", "empty", "some"):
+        (tmp_path / "a" / name).mkdir(parents=True)
+    for name, size in (("some/0", 0), ("full/1", 1), ("full/most", 65535), ("full/more", 200000), ("full/\n\udcff", 9)):
+        (tmp_path / "a" / name).write_bytes(os.urandom(size))
+    (tmp_path / "a/full/link").symlink_to("1")
+    os.mkfifo(tmp_path / "a/full/fifo")
+    subprocess.run(["cp", "-a", tmp_path / "a", tmp_path / "b"], check=True)
+    return tmp_path
+
+
+NAMES = ("full", "empty", "some")
+
+
+def compared(
+    making: Making, place: Path, wanted: int, names: Sequence[str] = NAMES, inodes: Sequence[int] = (), **more: Any
+) -> ContentsResult:
+    """``wanted`` and ``more`` as in ``CompareDirectories``."""
+    backend = making(BackendSettings(Preserve(), 0o022))
+    sides = [os.open(place / side, os.O_RDONLY) for side in "ab"]
+    before = len(os.listdir("/proc/self/fd"))
+    ours, theirs = (array("Q", inodes or [os.stat(place / side / name).st_ino for name in names]) for side in "ab")
+    devices = (os.stat(place).st_dev,) * 2
+    given = {"directory": sides[0], "target": sides[1], "devices": devices, "most": 100, "wanted": wanted, **more}
+    packed = pack_names(map(os.fsencode, names))
+    try:
+        batch = CompareDirectories(names=packed, inodes=ours, other_inodes=theirs, **given)
+        result: ContentsResult = done(backend, batch)
+        assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
+        return result
+    finally:
+        backend.close()
+        for side in sides:
+            os.close(side)
+
+
+def left(result: ContentsResult, row: int = 0) -> dict[str, str]:
+    found = result.remaining.get(row)
+    return dict(zip(map(os.fsdecode, found.names.split(b"/")), found.kinds.decode(), strict=True)) if found else {}
+
+
+@pytest.mark.parametrize("wanted", [0, CONTENT, SIZE | MTIME | MODE | OWNED, SIZE | MTIME | MODE | OWNED | CONTENT])
+def test_what_is_alike_is_counted(making: Making, place: Path, wanted: int) -> None:
+    result = compared(making, place, wanted)
+    assert bytes(result.verdicts.codes) == bytes([RowCode.DONE] * 3)
+    read = 2 * (1 + 65535 + 200000 + 9) if wanted & CONTENT else 0
+    assert result.counts == ItemCounts(files=5, directories=1, links=1, other_items=1, bytes=read)
+    assert left(result) == {"inner": "d"} and result.remaining.keys() == {0}
+    inodes = [(place / side / "full/inner").stat().st_ino for side in "ab"]
+    assert [*result.remaining[0].inodes, *result.remaining[0].other_inodes] == inodes
+
+
+def keep_time(path: Path, action: Callable[[], object]) -> None:
+    """``action`` changes what else there is to change."""
+    status = path.lstat()
+    action()
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns), follow_symlinks=False)
+
+
+def flip(path: Path, at: int) -> None:
+    with open(path, "r+b") as file:
+        file.seek(at)
+        byte = file.read(1)
+        file.seek(at)
+        file.write(bytes((byte[0] ^ 1,)))
+
+
+@pytest.mark.parametrize("at", [0, 65533, 65534, 65535, 131068, 199999])
+def test_one_byte(making: Making, place: Path, at: int) -> None:
+    """At the ends of what is read at once, too."""
+    name = "most" if at < 65535 else "more"
+    keep_time(place / "b/full" / name, lambda: flip(place / "b/full" / name, at))
+    assert subprocess.run(["cmp", "-s", place / "a/full" / name, place / "b/full" / name], check=False).returncode == 1
+    result = compared(making, place, CONTENT | MTIME)
+    assert left(result) == {"inner": "d", name: "c"} and result.counts.files == 5
+    assert left(compared(making, place, SIZE | MTIME)) == {"inner": "d"}
+
+
+def relink(path: Path) -> None:
+    path.unlink()
+    path.symlink_to("2")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "name", "change"),
+    [
+        (SIZE, "1", lambda path: path.write_bytes(b"")),
+        (CONTENT, "1", lambda path: path.write_bytes(b"")),
+        (MTIME, "inner", lambda path: os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))),
+        (MTIME, "link", lambda path: os.utime(path, ns=(0, path.lstat().st_mtime_ns - 1), follow_symlinks=False)),
+        (MODE, "fifo", lambda path: path.chmod(stat.S_IMODE(path.stat().st_mode) ^ 0o4000)),
+        (CONTENT, "link", relink),
+    ],
+)
+def test_what_differs_is_left(
+    making: Making, place: Path, wanted: int, name: str, change: Callable[[Path], object]
+) -> None:
+    change(place / "b/full" / name)
+    others = (SIZE | MTIME | MODE | OWNED | CONTENT) & ~wanted & ~(MTIME if wanted != MODE else 0)
+    others &= ~(SIZE | CONTENT) if wanted & (SIZE | CONTENT) else others
+    assert left(compared(making, place, wanted)) == {"inner": "d"} | {name: "?"}
+    assert left(compared(making, place, others)) == {"inner": "d"}
+
+
+def test_owners_types_and_names_of_one_side(making: Making, place: Path) -> None:
+    require_root("give files away")
+    os.chown(place / "b/full/1", 0, 7)
+    (place / "b/full/fifo").unlink()
+    (place / "b/full/fifo").touch()
+    (place / "a/some/0").rename(place / "a/some/1")
+    (place / "b/empty/new").touch()
+    result = compared(making, place, OWNED)
+    assert [left(result, row) for row in range(3)] == [
+        {"1": "?", "fifo": "?", "inner": "d"},
+        {"new": "?"},
+        {"0": "?", "1": "?"},
+    ]
+    assert result.counts == ItemCounts(files=3, directories=1, links=1)
+
+
+def test_within_a_window(making: Making, place: Path) -> None:
+    for beyond in (1, 0):
+        for side, moment in (("a", 10**18 + 1), ("b", 10**18 + 1_000_000_001 + beyond)):
+            for path in (place / side / "full").iterdir():
+                os.utime(path, ns=(0, moment), follow_symlinks=False)
+        if beyond:
+            assert len(left(compared(making, place, MTIME, window=1))) == 7
+    assert left(compared(making, place, MTIME, window=1)) == {"inner": "d"}
+    assert len(left(compared(making, place, MTIME))) == 7
+    (place / "b/full/1").touch()
+    assert left(compared(making, place, MTIME, window=1)) == {"inner": "d", "1": "?"}
+
+
+def test_others_want_care(making: Making, place: Path) -> None:
+    """Never through a link, never another directory than was found, none on another device, none with more names."""
+    for side in "ab":
+        (place / side / "leading").symlink_to("full")
+    numbers = [os.stat(place / "a" / name).st_ino for name in ("full", "some")]
+    assert bytes(compared(making, place, 0, ["leading"], numbers[:1]).verdicts.codes) == bytes([RowCode.SLOW_PATH])
+    assert compared(making, place, 0, ["some"], numbers[1:]).verdicts.codes[0] == RowCode.SLOW_PATH, (
+        "that of the other side"
+    )
+    device = os.stat(place).st_dev
+    for devices in ((device + 1, device), (device, device + 1)):
+        assert compared(making, place, 0, ["some"], devices=devices).verdicts.codes[0] == RowCode.SLOW_PATH
+    result = compared(making, place, 0, ["full"], most=6)
+    assert result.verdicts.codes[0] == RowCode.SLOW_PATH and not any(result.counts) and not result.remaining
+    assert compared(making, place, 0, ["full"], most=7).verdicts.codes[0] == RowCode.DONE
+    with pytest.raises(ValueError, match="1 inodes for 2 rows"):
+        compared(making, place, 0, ["full", "some"], [1])
+
+
+def test_what_cannot_be_told_is_left(making: Making, place: Path) -> None:
+    require_root("mount")
+    subprocess.run(["mount", "--bind", place / "b/some", place / "b/full/inner"], check=True)
+    try:
+        assert left(compared(making, place, CONTENT))["inner"] == "?"
+    finally:
+        subprocess.run(["umount", place / "b/full/inner"], check=True)

@@ -1,0 +1,397 @@
+"""What every implementation of ``pcopy.fsio.backend.interface.Backend`` does when it copies, by each of its plans."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan
+from pcopy.fsio.backend.columns import DEVICE, VERSION_COLUMNS, RowCode
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
+from pcopy.fsio.preserve import PRESERVABLE_METADATA, Preserve, has_capability
+from pcopy.fsio.problem import MetadataProblem, Problem
+from tests.fsio.backend_bench import BACKENDS, Bench, Told, found
+from tests.support.attributes import ACCESS_ACL, CAPABILITY, DEFAULT_ACL, NET_RAW, acl
+from tests.support.filesystems import mounted
+from tests.support.reference_signature import of_file
+from tests.support.users import NOBODY, as_user, is_root
+
+PLANS = [plan | sync for plan in (CopyPlan.NEW, CopyPlan.REPLACE, CopyPlan.TEMPORARY) for sync in (0, SYNC_FLAG)]
+
+
+@pytest.fixture(
+    params=PLANS, ids=lambda plan: f"{CopyPlan(plan & ~SYNC_FLAG).name.lower()}{'-synced' if plan & SYNC_FLAG else ''}"
+)
+def plan(request: pytest.FixtureRequest) -> int:
+    return int(request.param)
+
+
+@pytest.fixture(params=BACKENDS)
+def bench(request: pytest.FixtureRequest, plan: int, on: Any) -> Bench:
+    return Bench(BACKENDS[request.param], plan, on("ext4"))
+
+
+@pytest.fixture(params=BACKENDS)
+def new(request: pytest.FixtureRequest, on: Any) -> Bench:
+    """Files are made under their own names."""
+    return Bench(BACKENDS[request.param], CopyPlan.NEW, on("ext4"))
+
+
+@pytest.fixture
+def umask() -> Iterator[None]:
+    before = os.umask(0o077)
+    yield
+    os.umask(before)
+
+
+def problem(verdict: Told) -> Problem:
+    assert isinstance(verdict, Problem), verdict
+    return verdict
+
+
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 1 << 20, MAX_SMALL_FILE_BYTES])
+def test_contents(bench: Bench, size: int) -> None:
+    path = bench.add("file", Random(size).randbytes(size))
+    assert bench.copy("file") == [size]
+    subprocess.run(["cmp", path, bench.target / "file"], check=True)
+
+
+def reference(data: bytes) -> bytes:
+    return of_file(data, 1 << 16)
+
+
+@pytest.mark.parametrize("size", [0, 1, 1 << 16, (1 << 16) + 1, MAX_SMALL_FILE_BYTES])
+def test_digests_are_of_what_was_copied(bench: Bench, size: int) -> None:
+    bench.add("file", Random(size).randbytes(size))
+    assert bench.copy("file", digest=reference) == [size]
+    subprocess.run(["cmp", bench.source / "file", bench.target / "file"], check=True)
+
+
+def test_what_was_made_is_identified_where_that_is_asked_for(new: Bench) -> None:
+    for name in ("one", "two"):
+        new.add(name)
+    assert new.copy("one", "two", identified=True) == [7, 7]
+    for row, name in enumerate(("one", "two")):
+        new.identify(row, new.target / name)
+    new.add("three")
+    assert new.copy("three") == [7]
+    assert (new.result.made[0], new.result.marks[0]) == (0, b"")
+
+
+@pytest.mark.parametrize("name", ["x" * 255, "a\nb", "\udcff\udcfe", "-rf", " ", "\\"])
+def test_names(bench: Bench, name: str) -> None:
+    bench.add(name)
+    assert bench.copy(name) == [7]
+    assert bench.left() == [name]
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o444, 0o000, 0o755, 0o6755, 0o1777])
+def test_metadata(bench: Bench, mode: int, umask: None) -> None:
+    path = bench.add("file")
+    os.setxattr(path, "user.key", b"value")
+    if is_root():
+        os.chown(path, NOBODY, 4242)
+        os.setxattr(path, CAPABILITY, NET_RAW)
+    path.chmod(mode)
+    os.utime(path, ns=(1_234_567_890, -5_000_000_001))
+    before = path.lstat()
+    assert bench.copy("file") == [7]
+    after, copied = path.lstat(), (bench.target / "file").lstat()
+    for field in ("st_mode", "st_uid", "st_gid", "st_size", "st_mtime_ns", "st_atime_ns"):
+        assert getattr(copied, field) == getattr(before, field), field
+    assert (after.st_atime_ns, after.st_ctime_ns) == (before.st_atime_ns, before.st_ctime_ns), "the source is untouched"
+    assert sorted(os.listxattr(bench.target / "file")) == sorted(os.listxattr(path))
+    for name in os.listxattr(path):
+        assert os.getxattr(bench.target / "file", name) == os.getxattr(path, name)
+
+
+@pytest.mark.skipif(not is_root(), reason="an ordinary user owns all files here")
+@pytest.mark.parametrize("size", [7, 1 << 20])
+def test_a_copy_of_another_ones_file_gets_the_atime_from_before_the_reading(bench: Bench, size: int) -> None:
+    """O_NOATIME is for owners: whoever reads the file of another user changes its atime."""
+    path = bench.add("file", bytes(size))
+    bench.target.chmod(0o777)
+    os.utime(path, (10**9, 11 * 10**8))
+
+    def copy_it() -> None:
+        has_capability.cache_clear()
+        assert bench.copy("file", preserve=Preserve(ownership=False)) == [size]
+
+    as_user(copy_it)
+    has_capability.cache_clear()
+    assert path.stat().st_atime > 10**9, "the file was read"
+    assert (bench.target / "file").stat().st_atime == 10**9
+
+
+def test_acls(bench: Bench, umask: None) -> None:
+    """The source's are kept, and those that the directory gives are not."""
+    bench.add("with")
+    bench.add("without").chmod(0o640)
+    os.setxattr(bench.source / "with", ACCESS_ACL, acl(7, 5, 0, {4242: 7}))
+    os.setxattr(bench.target, DEFAULT_ACL, acl(7, 7, 7, {4243: 7}))
+    assert bench.copy("with", "without", inherits=True) == [7, 7]
+    assert os.getxattr(bench.target / "with", ACCESS_ACL) == acl(7, 5, 0, {4242: 7})
+    assert ACCESS_ACL not in os.listxattr(bench.target / "without")
+    assert (bench.target / "without").stat().st_mode & 0o7777 == 0o640
+
+
+def test_what_is_not_preserved(bench: Bench) -> None:
+    path = bench.add("file")
+    os.setxattr(path, "user.key", b"value")
+    os.utime(path, (1, 1))
+    path.chmod(0o6777)
+    nothing = Preserve._make([*[False] * len(PRESERVABLE_METADATA), (-1, -1)])
+    assert bench.copy("file", preserve=nothing) == [7]
+    copied = (bench.target / "file").stat()
+    assert copied.st_mode & 0o7777 == 0o755
+    assert copied.st_mtime > 1
+    assert os.listxattr(bench.target / "file") == []
+
+
+def take(name: Path, kind: str) -> None:
+    """Makes something of that kind; a symbolic link leads to ``outside`` beside its directory."""
+    outside = name.parent.parent / "outside"
+    outside.write_bytes(b"outside")
+    make: dict[str, Callable[[], object]] = {
+        "file": lambda: name.write_bytes(b"old"),
+        "hard link": lambda: name.hardlink_to(outside),
+        "symlink": lambda: name.symlink_to(outside),
+        "dangling": lambda: name.symlink_to("nowhere"),
+        "directory": name.mkdir,
+        "fifo": lambda: os.mkfifo(name),
+    }
+    make[kind]()
+
+
+TAKEN = ["file", "hard link", "symlink", "dangling", "fifo"]
+
+
+@pytest.mark.parametrize("kind", [*TAKEN, "directory"])
+def test_a_new_name_that_is_taken_is_to_be_decided_anew(new: Bench, kind: str) -> None:
+    new.add("file")
+    taken, outside = new.target / "file", new.target.parent / "outside"
+    take(taken, kind)
+    before = taken.lstat()
+    assert new.copy("file") == [RowCode.DECIDE_AGAIN]
+    assert new.result.verdicts.problem(0).errno == errno.EEXIST
+    after = taken.lstat()
+    assert (after.st_ino, after.st_mode, after.st_size) == (before.st_ino, before.st_mode, before.st_size)
+    assert outside.read_bytes() == b"outside" and not (new.target / "nowhere").exists()
+
+
+@pytest.mark.parametrize("kind", TAKEN)
+def test_what_has_the_name_is_replaced_and_never_written_through(new: Bench, kind: str) -> None:
+    new.add("file")
+    taken, outside = new.target / "file", new.target.parent / "outside"
+    take(taken, kind)
+    assert new.copy("file", plans=[CopyPlan.REPLACE]) == [7]
+    assert new.left() == ["file"] and taken.read_bytes() == b"content" and not taken.is_symlink()
+    assert outside.read_bytes() == b"outside" and not (new.target / "nowhere").exists()
+    assert taken.lstat().st_ino == new.result.made[0]
+
+
+def test_a_directory_is_not_replaced(new: Bench) -> None:
+    new.add("file")
+    (new.target / "file").mkdir()
+    told = problem(new.copy("file", plans=[CopyPlan.REPLACE])[0])
+    assert (told.operation, told.errno, told.on_source) == ("rename", errno.EISDIR, False)
+    assert new.left() == ["file"]
+
+
+@pytest.mark.parametrize("plan", [CopyPlan.REPLACE, CopyPlan.TEMPORARY])
+def test_a_temporary_name_that_is_taken(new: Bench, plan: CopyPlan) -> None:
+    """It is nobody's but an attacker's: nothing is written through it, and it is left alone."""
+    new.add("file")
+    new.add("other")
+    canary = new.target.parent / "canary"
+    canary.write_bytes(b"canary")
+    (new.target / ".temporary-0").hardlink_to(canary)
+    told = problem(new.copy("file", "other", plans=[plan, CopyPlan.NEW])[0])
+    assert (told.operation, told.errno) == ("create", errno.EEXIST)
+    assert canary.read_bytes() == b"canary" and new.left() == [".temporary-0", "other"]
+
+
+def test_what_is_not_to_be_copied(new: Bench) -> None:
+    names = ["skipped", "careful", "refused", "copied"]
+    for name in names:
+        new.add(name)
+    told = new.copy(*names, plans=[CopyPlan.SKIP, CopyPlan.SLOW_PATH, CopyPlan.REFUSE | SYNC_FLAG, CopyPlan.NEW])
+    assert [told[0], told[1], told[3]] == [RowCode.SKIPPED, RowCode.SLOW_PATH, 7]
+    assert (problem(told[2]).operation, problem(told[2]).errno) == ("create", errno.EEXIST)
+    assert new.left() == ["copied"]
+
+
+@pytest.mark.parametrize("change", ["longer", "as long", "touched", "chmod"])
+def test_a_file_that_differs_from_its_row_is_decided_anew(bench: Bench, change: str) -> None:
+    """By its size, mtime or ctime, before anything is written."""
+    path = bench.add("file")
+    bench.add("other")
+    os.utime(path, ns=(1, 2))
+    rows = found(bench.source, ["file", "other"])
+    changes: dict[str, Callable[[], object]] = {
+        "longer": lambda: path.write_bytes(b"longer content"),
+        "as long": lambda: path.write_bytes(b"CONTENT"),
+        "touched": lambda: os.utime(path, ns=(1, 3)),
+        "chmod": lambda: path.chmod(0o700),
+    }
+    changes[change]()
+    assert bench.copy("file", "other", rows=rows) == [RowCode.DECIDE_AGAIN, 7]
+    assert bench.left() == ["other"]
+
+
+def test_times_that_no_64_bits_of_nanoseconds_hold(bench: Bench, on: Any) -> None:
+    """tmpfs holds times of any year."""
+    place = on("tmpfs") / "far"
+    place.mkdir()
+    bench.source, bench.target = place / "source", place / "target"
+    bench.source.mkdir()
+    bench.target.mkdir()
+    path = bench.add("file")
+    os.utime(path, ns=(-(10**18), 20_000_000_000 * 10**9 + 5))
+    assert path.stat().st_mtime_ns == 20_000_000_000 * 10**9 + 5
+    assert bench.copy("file") == [7]
+    assert (bench.target / "file").stat().st_mtime_ns == 20_000_000_000 * 10**9 + 5
+    (bench.target / "file").unlink()
+    os.utime(path, ns=(20_000_000_000 * 10**9 + 5, 5))
+    assert bench.copy("file") == [7]
+    assert (bench.target / "file").stat().st_atime_ns == 20_000_000_000 * 10**9 + 5
+
+
+def test_holes_and_large_files_want_care(bench: Bench) -> None:
+    with open(bench.add("holes"), "wb") as file:
+        file.truncate(1 << 20)
+    bench.add("large", bytes(MAX_SMALL_FILE_BYTES + 1))
+    assert bench.copy("holes", "large") == [RowCode.SLOW_PATH, RowCode.SLOW_PATH]
+    assert bench.left() == []
+    assert bench.copy("holes", preserve=Preserve(sparse=False)) == [1 << 20]
+
+
+@pytest.mark.parametrize("kind", ["gone", "symlink", "directory", "fifo", "another file"])
+def test_another_item_under_the_name_has_changed(bench: Bench, kind: str) -> None:
+    path = bench.add("file")
+    rows = found(bench.source, ["file"], VERSION_COLUMNS | DEVICE)
+    (bench.source / "secret").write_bytes(b"secret")
+    path.rename(bench.source / "aside")
+    make: dict[str, Callable[[], object]] = {
+        "gone": lambda: None,
+        "symlink": lambda: path.symlink_to("secret"),
+        "directory": path.mkdir,
+        "fifo": lambda: os.mkfifo(path),  # must not wait for a writer
+        "another file": lambda: path.write_bytes(b"another"),
+    }
+    make[kind]()
+    told = problem(bench.copy("file", rows=rows)[0])
+    assert told.changed and told.on_source
+    assert (told.errno == errno.ENOENT) == (kind == "gone")
+    assert bench.left() == []
+
+
+@pytest.mark.parametrize("owner", [0, NOBODY])
+def test_nothing_is_read_from_a_fifo_that_others_have_put_there(new: Bench, owner: int) -> None:
+    """Whoever may write in the source can move somebody else's FIFO to the name of a file."""
+    path = new.add("file")
+    rows = found(new.source, ["file"], VERSION_COLUMNS | DEVICE)
+    path.unlink()
+    os.mkfifo(path)
+    if owner and is_root():
+        os.chown(new.source, owner, owner)
+    else:
+        new.source.chmod(0o770)
+    fifo = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+    try:
+        os.write(fifo, b"private")
+        assert problem(new.copy("file", rows=rows)[0]).changed
+        assert os.read(fifo, 100) == b"private"
+    finally:
+        os.close(fifo)
+    assert new.left() == []
+
+
+def test_another_device_has_changed(bench: Bench) -> None:
+    bench.add("file")
+    rows = found(bench.source, ["file"])
+    rows.device[0] += 1
+    assert problem(bench.copy("file", rows=rows)[0]).changed
+
+
+def test_one_verdict_each_and_in_order(new: Bench) -> None:
+    names = [f"{number}" for number in range(20)]
+    for number, name in enumerate(names):
+        new.add(name, bytes(number))
+    rows = found(new.source, names)
+    (new.source / "7").unlink()
+    (new.target / "9").touch()
+    told = new.copy(*names, rows=rows)
+    assert problem(told[7]).errno == errno.ENOENT
+    assert [verdict for index, verdict in enumerate(told) if index != 7] == [
+        RowCode.DECIDE_AGAIN if number == 9 else number for number in range(20) if number != 7
+    ]
+    assert new.copy() == []
+
+
+def test_other_names_in_the_target(bench: Bench) -> None:
+    bench.add("file")
+    assert bench.copy("file", new_names=[b"renamed"]) == [7]
+    assert bench.left() == ["renamed"]
+
+
+def test_metadata_that_is_refused_leaves_whole_contents(bench: Bench, session_scratch: Path) -> None:
+    """XFS holds larger attributes than ext4: better a file without one of them, and told so, than none."""
+    target = bench.target
+    with mounted("xfs", session_scratch, size=512 << 20) as place:
+        bench.source = place
+        path = bench.add("file")
+        os.setxattr(path, "user.large", bytes(60_000))
+        path.chmod(0o640)
+        told = problem(bench.copy("file")[0])
+    assert isinstance(told, MetadataProblem)
+    assert (told.operation, told.on_source) == ("setxattr user.large", False)
+    assert (target / "file").read_bytes() == b"content"
+    assert (target / "file").stat().st_mode & 0o7777 == 0o640
+
+
+def test_an_unreadable_file(bench: Bench) -> None:
+    bench.add("file").chmod(0)
+    bench.add("other")
+    bench.target.chmod(0o777)
+
+    def try_it() -> None:
+        has_capability.cache_clear()
+        refused, copied = bench.copy("file", "other")
+        assert (problem(refused).operation, problem(refused).errno) == ("open", errno.EACCES)
+        assert problem(refused).on_source and not problem(refused).changed
+        assert copied == 7
+        if is_root():
+            raise AssertionError("this is an ordinary user")
+        assert bench.left() == ["other"]
+
+    as_user(try_it)
+    has_capability.cache_clear()
+
+
+def test_contents_without_a_size(bench: Bench) -> None:
+    """/proc tells 0 of everything; what doesn't fit into memory is left to those who copy in pieces."""
+    bench.source = Path("/proc")
+    contents = Path("/proc/version").read_bytes()
+    rows = found(bench.source, ["version"], VERSION_COLUMNS | DEVICE)
+    told = bench.copy("version", rows=rows, preserve=Preserve(ownership=False), digest=reference)
+    if isinstance(told[0], MetadataProblem):
+        pytest.skip("attributes of /proc can't be kept here")
+    assert told == [len(contents)]
+    assert (bench.target / "version").read_bytes() == contents
+
+
+def test_a_full_target_leaves_nothing(bench: Bench, area: Path) -> None:
+    bench.add("file", Random(1).randbytes(3 << 20))
+    with mounted("tmpfs", area, size=1 << 20) as full:
+        bench.target = full
+        told = problem(bench.copy("file")[0])
+        assert (told.operation, told.errno, told.on_source) == ("write", errno.ENOSPC, False)
+        assert bench.left() == []

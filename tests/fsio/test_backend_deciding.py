@@ -1,0 +1,215 @@
+"""What becomes of files whose names may be taken, from status alone: what each plan is for."""
+
+from __future__ import annotations
+
+import os
+import stat
+from array import array
+from itertools import product
+from random import Random
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan, StatResult
+from pcopy.fsio.backend.choose import create_backend
+from pcopy.fsio.backend.columns import (
+    EARLIEST_TIME,
+    LATEST_TIME,
+    OWNER,
+    SCAN_COLUMNS,
+    VERSION_COLUMNS,
+    RowCode,
+    Rows,
+    Verdicts,
+)
+from pcopy.fsio.backend.decide import CopyPolicy, PlanCopies
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, BackendSettings
+from pcopy.fsio.existing import ExistingDecision, decision_for_existing
+from pcopy.fsio.preserve import Preserve
+from tests.fsio.backend_bench import done
+
+SECOND = 10**9
+NOW = 1_700_000_000 * SECOND
+THERE: dict[str, Any] = {"st_ctime_ns": NOW - 10 * SECOND}
+ABSENT = 2
+FILE = stat.S_IFREG | 0o644
+
+
+def status(**fields: int) -> Any:
+    """A regular file of 100 bytes, somebody's, from a while ago."""
+    base = {
+        "st_mode": FILE, "st_uid": 4242, "st_gid": 4242, "st_size": 100, "st_ino": 7,
+        "st_dev": 8, "st_rdev": 0, "st_mtime_ns": NOW - 100 * SECOND, "st_ctime_ns": NOW - 100 * SECOND,
+    }  # fmt: skip
+    return SimpleNamespace(**{**base, **fields})
+
+
+def plans(policy: CopyPolicy, sources: list[Any], targets: list[Any] | None, mask: int = SCAN_COLUMNS) -> list[int]:
+    """Of targets a number is an errno."""
+    rows = Rows.from_statuses(sources, mask)
+    stated = None
+    if targets is not None:
+        stated = StatResult(Verdicts(len(targets)), Rows(len(targets), SCAN_COLUMNS | OWNER))
+        for row, target in enumerate(targets):
+            if isinstance(target, int):
+                stated.verdicts.codes[row] = RowCode.FAILED
+                stated.verdicts.errnos[row] = target
+            else:
+                stated.verdicts.codes[row] = RowCode.DONE
+                stated.rows.set_statuses(row, [target])
+    backend = create_backend(BackendSettings(Preserve(), 0o022))
+    decided = done(backend, PlanCopies(policy, rows, stated))
+    backend.close()
+    return list(decided.plans)
+
+
+def plan(policy: CopyPolicy, source: Any, target: Any) -> int:
+    return plans(policy, [source], [target])[0]
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+@pytest.mark.parametrize("sync", [0, SYNC_FLAG])
+def test_where_nothing_is_there(keeps: bool, sync: int) -> None:
+    policy = CopyPolicy(names_files_last=keeps, syncs_files=bool(sync))
+    wanted = (CopyPlan.TEMPORARY if keeps else CopyPlan.NEW) | sync
+    assert plans(policy, [status()] * 2, None) == [wanted] * 2
+    assert plans(policy, [status()], [ABSENT]) == [wanted]
+
+
+def test_each_row_by_itself() -> None:
+    there = status(st_mtime_ns=0)
+    assert plans(CopyPolicy("changed"), [status()] * 4, [there, ABSENT, 13, status()]) == [
+        CopyPlan.REPLACE, CopyPlan.NEW, CopyPlan.SLOW_PATH, CopyPlan.SKIP
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("existing", "keeps", "older", "same", "newer"),
+    [
+        ("replace", False, CopyPlan.REPLACE, CopyPlan.REPLACE, CopyPlan.REPLACE),
+        ("changed", False, CopyPlan.REPLACE, CopyPlan.SKIP, CopyPlan.REPLACE),
+        ("newer", True, CopyPlan.TEMPORARY, CopyPlan.SKIP, CopyPlan.SKIP),
+        ("skip", True, CopyPlan.SKIP, CopyPlan.SKIP, CopyPlan.SKIP),
+        ("fail", True, CopyPlan.REFUSE, CopyPlan.REFUSE, CopyPlan.REFUSE),
+    ],
+)
+def test_policies(existing: str, keeps: bool, older: int, same: int, newer: int) -> None:
+    """What is there is older than the source, the same, or newer."""
+    source = status()
+    times = [source.st_mtime_ns - 5 * SECOND, source.st_mtime_ns, source.st_mtime_ns + 5 * SECOND]
+    targets = [status(st_mtime_ns=time) for time in times]
+    policy = CopyPolicy(existing, names_files_last=keeps)
+    assert plans(policy, [source] * 3, targets) == [older, same, newer]
+    made = [
+        plan | SYNC_FLAG if plan in (CopyPlan.REPLACE, CopyPlan.TEMPORARY) else plan for plan in (older, same, newer)
+    ]
+    assert plans(policy._replace(syncs_files=True), [source] * 3, targets) == made
+    within = [same, same, same] if existing != "replace" else [CopyPlan.REPLACE] * 3
+    assert plans(policy._replace(modify_window=5), [source] * 3, targets) == within
+
+
+def test_as_it_is_decided_for_one_item() -> None:
+    """At random, against the decision for one pair (``pcopy.fsio.existing``), where there is nothing special."""
+    random = Random(7)
+    kinds = (stat.S_IFREG, stat.S_IFLNK, stat.S_IFIFO)
+    expected = {
+        ExistingDecision.REPLACE: CopyPlan.REPLACE,
+        ExistingDecision.SKIP: CopyPlan.SKIP,
+        ExistingDecision.FAIL: CopyPlan.REFUSE,
+    }
+    seen = set()
+    for existing, window in product(("replace", "changed", "newer", "skip", "fail"), (0, 1)):
+        pairs = [
+            (
+                status(st_mtime_ns=random.randrange(4 * SECOND), st_size=random.randrange(2)),
+                status(
+                    st_mtime_ns=random.randrange(4 * SECOND),
+                    st_size=random.randrange(2),
+                    st_mode=random.choice(kinds) | 0o644,
+                ),
+            )
+            for _ in range(200)
+        ]
+        wanted = [expected[decision_for_existing(existing, window, *pair)] for pair in pairs]
+        seen |= set(wanted)
+        assert plans(CopyPolicy(existing, window), [pair[0] for pair in pairs], [pair[1] for pair in pairs]) == wanted
+    assert seen == set(expected.values())
+
+
+@pytest.mark.parametrize(
+    ("source", "policy"),
+    [
+        (status(st_mode=stat.S_IFLNK | 0o777), CopyPolicy()),
+        (status(st_size=MAX_SMALL_FILE_BYTES + 1), CopyPolicy()),
+    ],
+    ids=["no file", "large"],
+)
+def test_sources_that_want_care(source: Any, policy: CopyPolicy) -> None:
+    assert plans(policy, [source, status()], None) == [CopyPlan.SLOW_PATH, CopyPlan.NEW]
+    assert plan(policy._replace(existing="skip"), source, status()) == CopyPlan.SLOW_PATH
+
+
+@pytest.mark.parametrize(
+    ("target", "policy"),
+    [
+        (status(st_ctime_ns=NOW), CopyPolicy("replace", changed_since=NOW)),
+        (status(st_ctime_ns=NOW), CopyPolicy("skip", changed_since=NOW)),
+        (status(), CopyPolicy("replace", writes_in_place=True)),
+        (status(), CopyPolicy("changed", writes_in_place=True)),
+        (status(), CopyPolicy("replace", copies_owner_and_mode=False)),
+        (status(), CopyPolicy("replace", makes_backups=True)),
+        (status(st_mode=stat.S_IFDIR | 0o755), CopyPolicy("replace")),
+        (status(), CopyPolicy("changed", compares_contents=True)),
+        (status(st_mode=stat.S_IFREG | 0o600, st_uid=os.geteuid()), CopyPolicy("changed")),
+        (status(st_mode=stat.S_IFREG | 0o600, st_uid=os.geteuid()), CopyPolicy("fail")),
+    ],
+    ids=[
+        "touched", "touched, skipped", "written over", "perhaps half written", "its mode stays", "kept elsewhere",
+        "a directory", "compared", "undressed", "undressed, refused",
+    ],
+)  # fmt: skip
+def test_targets_that_want_care(target: Any, policy: CopyPolicy) -> None:
+    assert plan(policy, status(), target) == CopyPlan.SLOW_PATH
+
+
+def test_targets_that_want_no_care() -> None:
+    assert plan(CopyPolicy("replace", changed_since=NOW + 1), status(), status(st_ctime_ns=NOW)) == CopyPlan.REPLACE
+    assert plan(CopyPolicy("changed", compares_contents=True), status(), status(st_size=99)) == CopyPlan.REPLACE
+    assert plan(CopyPolicy("changed"), status(), status(st_mode=stat.S_IFREG | 0o600)) == CopyPlan.SKIP, (
+        "somebody else's"
+    )
+    assert plan(CopyPolicy("skip"), status(), status(st_mode=stat.S_IFDIR | 0o755)) == CopyPlan.SKIP
+
+
+@pytest.mark.parametrize(
+    "policy", [CopyPolicy("changed", compares_contents=True), CopyPolicy("changed"), CopyPolicy("newer")], ids=str
+)
+def test_sources_without_modes_are_regular_files(policy: CopyPolicy) -> None:
+    """So they come from a task that copies files: what it knows of them is their version."""
+    there = status(st_mtime_ns=status().st_mtime_ns + SECOND * policy.compares_contents)
+    wanted = CopyPlan.SLOW_PATH if policy.compares_contents else CopyPlan.SKIP
+    assert plans(policy, [status()], [there], VERSION_COLUMNS) == plans(policy, [status()], [there]) == [wanted]
+
+
+@pytest.mark.parametrize(("time", "told"), [(5 * 10**20, LATEST_TIME), (-(10**20), EARLIEST_TIME)])
+def test_times_that_no_64_bits_hold_are_looked_at_with_care(time: int, told: int) -> None:
+    rows = Rows.from_statuses([status(), status(st_mtime_ns=time)], VERSION_COLUMNS)
+    assert rows.mtime[1] == told and rows.version(1).mtime == rows.exact_time("mtime", 1) == time
+    assert Rows.unpacked(rows.packed(), 2, VERSION_COLUMNS).selected([1]).row_range(0, 1).version(0).mtime == time
+    for policy in (CopyPolicy("changed"), CopyPolicy("newer"), CopyPolicy("skip"), CopyPolicy("replace")):
+        assert plan(policy, status(st_mtime_ns=time), status(st_mtime_ns=time + 1, **THERE)) == CopyPlan.SLOW_PATH
+        assert plan(policy, status(), status(st_mtime_ns=time, **THERE)) == CopyPlan.SLOW_PATH
+
+
+def test_columns_travel() -> None:
+    rows = Rows(2, SCAN_COLUMNS)
+    rows.set_statuses(1, [status(st_mtime_ns=-1, st_ctime_ns=5 * 10**18)])
+    again = Rows.unpacked(rows.packed(), 2, SCAN_COLUMNS)
+    assert again.version(1) == (7, 100, -1, 5 * 10**18) and again.mode[1] == FILE and not again.uid
+    assert again.version(0) == (0, 0, 0, 0)
+    chosen = again.selected([1, 1, 0])
+    assert len(chosen) == 3 and chosen.version(1) == again.version(1) and chosen.inode == array("Q", [7, 7, 0])
+    with pytest.raises(ValueError, match="length"):
+        Rows.unpacked(rows.packed()[1:], 2, SCAN_COLUMNS)

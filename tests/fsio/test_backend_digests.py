@@ -1,0 +1,146 @@
+"""Digests that a kernel takes of what it copies and reads, against the definition of the signature.
+
+The kernel in C has them from the system's libraries. Where one is missing, Python takes them of contents that C leaves
+in memory.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import blake3
+import pytest
+import xxhash
+
+from pcopy.fsio.backend.batches import CopyPlan, CopyResult, CopySmallFiles, ReadResult, ReadSmallFiles
+from pcopy.fsio.backend.columns import RowCode, pack_names
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, Backend, BackendSettings
+from pcopy.fsio.preserve import Preserve
+from pcopy.tasks.base.hashing import JobHashing
+from tests.fsio.backend_bench import BACKENDS, Bench, done, found
+from tests.support import native, reference_signature
+
+KIB = 1 << 10
+PIECE = 256 * KIB
+"""What the kernel in C reads at once."""
+BLOCKS = [64 * KIB, 128 * KIB, 256 * KIB, 1024 * KIB, 4096 * KIB]
+
+ORACLES: dict[str, Callable[[bytes], bytes]] = {
+    "xxh3-128": xxhash.xxh3_128_digest,
+    "blake3": lambda data: blake3.blake3(data).digest(),
+}
+
+
+def sizes(block: int) -> list[int]:
+    """On both sides of what is no longer one block, one piece, or a power of two of blocks."""
+    edges = {0, 1, block, 2 * block, 3 * block, 5 * block, PIECE, 2 * PIECE, MAX_SMALL_FILE_BYTES}
+    around = {edge + by for edge in edges for by in (-1, 0, 1)}
+    return sorted(size for size in around if 0 <= size <= MAX_SMALL_FILE_BYTES)
+
+
+@pytest.fixture(params=["python", "c", "c-threads", "c-without-library"])
+def make(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[BackendSettings], Backend]:
+    name = str(request.param).removesuffix("-without-library")
+    if name != request.param:
+        native.require()
+        from pcopy.fsio.backend import native as in_c
+
+        class WithoutLibrary:
+            def __getattr__(self, name: str) -> Any:
+                return (lambda _: 0) if name == "pk_find_digest" else getattr(library, name)
+
+        library = in_c._lib
+        monkeypatch.setattr(in_c, "_lib", WithoutLibrary())
+    return BACKENDS[name]
+
+
+@pytest.mark.in_turn(12)
+@pytest.mark.parametrize("block", BLOCKS)
+@pytest.mark.parametrize("algorithm", ORACLES)
+def test_digests_are_those_of_the_definition(
+    make: Callable[[BackendSettings], Backend], algorithm: str, block: int, area: Path
+) -> None:
+    (area / "source").mkdir()
+    (area / "target").mkdir()
+    random, contents = Random(block), {}
+    for size in sizes(block):
+        contents[f"{size}"] = random.randbytes(size)
+        (area / "source" / f"{size}").write_bytes(contents[f"{size}"])
+    oracle = partial(reference_signature.of_file, block_size=block, digest=ORACLES[algorithm])
+    expected = [oracle(content) for content in contents.values()]
+    names, number = pack_names(map(os.fsencode, contents)), len(contents)
+    backend = make(
+        BackendSettings(Preserve(), 0o022, False, JobHashing(algorithm, block).digest_of_data, algorithm, block)
+    )
+    source, target = (os.open(area / name, os.O_RDONLY) for name in ("source", "target"))
+    try:
+        rows = found(area / "source", list(contents))
+        copied: CopyResult = done(backend, CopySmallFiles(source, names, target, bytes([CopyPlan.NEW]) * number, rows))
+        read: ReadResult = done(backend, ReadSmallFiles(target, names, True))
+        assert list(copied.verdicts.codes) == list(read.verdicts.codes) == [RowCode.DONE] * number
+    finally:
+        backend.close()
+        os.close(source)
+        os.close(target)
+    assert [copied.digests[row] for row in range(number)] == expected
+    assert [read.digests[row] for row in range(number)] == expected
+
+
+def test_the_library_of_the_default_algorithm_is_used() -> None:
+    """bin/install-debian-packages installs it; without it this would pass by, and take three times as long."""
+    native.require()
+    from pcopy.fsio.backend.native import _lib
+
+    if not os.path.exists("/usr/lib/x86_64-linux-gnu/libxxhash.so.0"):
+        pytest.skip("there is no libxxhash0 here")
+    assert _lib.pk_find_digest(b"xxh3-128") == 1
+    assert _lib.pk_find_digest(b"sha-1") == 0
+
+
+def test_digests_are_taken_again_if_memory_runs_out_after_them(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows that C defers want memory, too. Without a library the contents are still there then."""
+    native.require()
+    from pcopy.fsio.backend import native_batches
+
+    class OutOfMemory:
+        def __init__(self, *_: object) -> None:
+            monkeypatch.undo()
+            raise MemoryError
+
+    (area / "target").mkdir()
+    (area / "file").write_bytes(b"content")
+    rows = found(area, ["file", "file"])
+    backend = BACKENDS["c"](BackendSettings(Preserve(), 0o022, False, JobHashing("xxh3-128", BLOCKS[0]).digest_of_data))
+    source, target = (os.open(path, os.O_RDONLY) for path in (area, area / "target"))
+    try:
+        ticket = backend.submit(CopySmallFiles(source, b"file/absent", target, bytes([CopyPlan.NEW]) * 2, rows))
+        monkeypatch.setattr(native_batches, "CopyRows", OutOfMemory)
+        with pytest.raises(MemoryError):
+            backend.poll()
+        while not ticket.is_done:
+            backend.poll()
+    finally:
+        backend.close()
+        os.close(source)
+        os.close(target)
+    assert list(ticket.result.verdicts.codes) == [RowCode.DONE, RowCode.SOURCE_CHANGED]
+    assert ticket.result.digests[0] == reference_signature.of_file(b"content", BLOCKS[0], ORACLES["xxh3-128"])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_each_file_has_its_own(backend: str, on: Any) -> None:
+    """A row that is not copied takes none from another."""
+    new = Bench(BACKENDS[backend], CopyPlan.NEW, on("ext4"))
+    names = [f"{number}" for number in range(5)]
+    for number, name in enumerate(names):
+        new.add(name, b"x" * number)
+    (new.target / "2").touch()
+    told = new.copy(
+        *names, new_names=[b"a", b"b", b"2", b"d", b"e"], digest=lambda data: reference_signature.of_file(data, 1 << 16)
+    )
+    assert told == [0, 1, RowCode.DECIDE_AGAIN, 3, 4]

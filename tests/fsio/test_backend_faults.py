@@ -1,0 +1,106 @@
+"""Every system call of a copy fails once, by each plan: the verdict names it, and nothing half done is left."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan
+from pcopy.fsio.backend.columns import RowCode
+from tests.support import native
+from tests.support.faults import require_strace
+from tests.support.users import is_root
+
+PROGRAM = Path(__file__).with_name("one_batch.py")
+ROOT = Path(__file__).resolve().parents[2]
+
+NEW, REPLACE, TEMPORARY = CopyPlan.NEW, CopyPlan.REPLACE, CopyPlan.TEMPORARY
+EVERY = (NEW, REPLACE, TEMPORARY, NEW | SYNC_FLAG, REPLACE | SYNC_FLAG, TEMPORARY | SYNC_FLAG)
+
+
+class Fault(NamedTuple):
+    """``call`` fails with ``error`` on the source, on the file that is made, or on its directory (``side``)."""
+
+    call: str
+    side: str
+    error: int
+    code: RowCode
+    operation: str
+    plans: tuple[int, ...] = EVERY
+
+
+FAULTS = (
+    Fault("openat", "source", errno.EACCES, RowCode.SOURCE_FAILED, "open"),
+    Fault("openat", "source", errno.ENOENT, RowCode.SOURCE_CHANGED, "open"),
+    Fault("read", "source", errno.EIO, RowCode.SOURCE_FAILED, "read"),
+    Fault("flistxattr", "source", errno.EACCES, RowCode.LACKS_METADATA, "listxattr"),
+    Fault("newfstatat", "source", errno.EACCES, RowCode.SOURCE_FAILED, "fstat"),
+    Fault("close", "source", errno.EIO, RowCode.SOURCE_FAILED, "close"),
+    Fault("openat", "made", errno.ENOSPC, RowCode.FAILED, "create"),
+    Fault("openat", "made", errno.EEXIST, RowCode.DECIDE_AGAIN, "create", (NEW, NEW | SYNC_FLAG)),
+    Fault("openat", "made", errno.EEXIST, RowCode.FAILED, "create", (REPLACE, TEMPORARY)),
+    Fault("write", "made", errno.EDQUOT, RowCode.FAILED, "write"),
+    Fault("fchown", "made", errno.EIO, RowCode.LACKS_METADATA, "chown"),
+    Fault("fchmod", "made", errno.EIO, RowCode.LACKS_METADATA, "chmod"),
+    Fault("utimensat", "made", errno.EIO, RowCode.LACKS_METADATA, "utimensat"),
+    Fault(
+        "fsync",
+        "made",
+        errno.EIO,
+        RowCode.FAILED,
+        "fsync",
+        (NEW | SYNC_FLAG, REPLACE | SYNC_FLAG, TEMPORARY | SYNC_FLAG),
+    ),
+    Fault("close", "made", errno.EDQUOT, RowCode.FAILED, "close"),
+    Fault("rename,renameat,renameat2", "made", errno.EIO, RowCode.FAILED, "rename", (REPLACE, REPLACE | SYNC_FLAG)),
+)
+CASES = [(fault, plan) for fault in FAULTS for plan in fault.plans]
+
+
+def _name(case: tuple[Fault, int]) -> str:
+    fault, plan = case
+    synced = "-synced" if plan & SYNC_FLAG else ""
+    return f"{fault.call}-{fault.side}-{errno.errorcode[fault.error]}-{CopyPlan(plan & ~SYNC_FLAG).name}{synced}"
+
+
+THREADS = {"python": 0, "c": 0, "c-threads": 2}
+
+
+@pytest.mark.in_turn(75)
+@pytest.mark.parametrize("backend", THREADS)
+@pytest.mark.parametrize(("fault", "plan"), CASES, ids=map(_name, CASES))
+def test_a_call_that_fails(fault: Fault, plan: int, backend: str, area: Path) -> None:
+    require_strace()
+    if backend != "python":
+        native.require()
+    source, target = area / "source", area / "target"
+    source.mkdir()
+    target.mkdir()
+    (source / "file").write_bytes(b"content")
+    if is_root():
+        os.chown(source / "file", 4242, 4242)  # else the kernel in C sees that a new file has the right owner
+    over = plan & ~SYNC_FLAG == REPLACE
+    if over:
+        (target / "copy").write_bytes(b"old")
+    made_as = target / ("copy" if plan & ~SYNC_FLAG == NEW else ".temporary")
+    path = source / "file" if fault.side == "source" else made_as
+    trace = area / "trace"
+    line = ["strace", "-f", "-qq", "-o", str(trace), "-P", str(path), "-P", path.name, "-e", f"trace={fault.call}"]
+    line += ["-e", f"inject={fault.call}:error={errno.errorcode[fault.error]}:when=1+"]
+    command = [*line, sys.executable, str(PROGRAM), str(source), str(target), str(plan), str(THREADS[backend])]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PCOPY_BACKEND": backend.partition("-")[0]}
+    told = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True).stdout.split()
+    assert "(INJECTED)" in trace.read_text(), "a fault that never happened proves nothing"
+    code, number, operation = RowCode(int(told[0])), int(told[1]), " ".join(told[2:])
+    assert (code, number, operation) == (fault.code, fault.error, fault.operation)
+    left = {path.name: path.read_bytes() for path in target.iterdir()}
+    if fault.code is RowCode.LACKS_METADATA:
+        assert left == {"copy" if over else made_as.name: b"content"}
+    else:
+        assert left == ({"copy": b"old"} if over else {})

@@ -1,0 +1,211 @@
+"""What every kernel does with items that exist: lists, looks at and removes them."""
+
+from __future__ import annotations
+
+import errno
+import os
+import subprocess
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.fsio.backend.batches import Batch, ListNames, RemoveItems, StatNames, SyncDirectories
+from pcopy.fsio.backend.columns import (
+    ATIME,
+    GROUP,
+    INODE,
+    OWNER,
+    SCAN_COLUMNS,
+    RowCode,
+    Rows,
+    pack_names,
+    unpack_names,
+)
+from pcopy.fsio.backend.interface import Backend, BackendSettings
+from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.problem import MetadataProblem, Problem
+from tests.fsio.backend_bench import BACKENDS, done, found
+
+EVERYTHING = SCAN_COLUMNS | OWNER | GROUP | ATIME
+
+
+class Items:
+    """A directory with items of all kinds, and a kernel."""
+
+    def __init__(self, backend: Callable[[BackendSettings], Backend], place: Path) -> None:
+        self._backend = backend
+        self.place = place / "items"
+        self.outside = place / "outside"
+        self.outside.write_bytes(b"outside")
+        self.place.mkdir()
+        (self.place / "file").write_bytes(b"content")
+        (self.place / "a\nb\udcff").write_bytes(b"")
+        (self.place / "directory").mkdir()
+        (self.place / "full").mkdir()
+        (self.place / "full/file").touch()
+        (self.place / "link").symlink_to(self.outside)
+        (self.place / "dangling").symlink_to("nowhere")
+        os.mkfifo(self.place / "fifo")
+        self.names = sorted(os.listdir(self.place))
+
+    def do(self, make: Callable[[int], Batch[Any]]) -> Any:
+        directory = os.open(self.place, os.O_RDONLY)
+        backend = self._backend(BackendSettings(Preserve(), 0o022))
+        before = len(os.listdir("/proc/self/fd"))
+        try:
+            result = done(backend, make(directory))
+            assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
+            return result
+        finally:
+            backend.close()
+            os.close(directory)
+
+    def rows(self, names: Sequence[str], mask: int = SCAN_COLUMNS) -> Rows:
+        return found(self.place, names, mask)
+
+
+@pytest.fixture(params=BACKENDS)
+def items(request: pytest.FixtureRequest, on: Any) -> Items:
+    return Items(BACKENDS[request.param], on("ext4"))
+
+
+def packed(names: Sequence[str]) -> bytes:
+    return pack_names(map(os.fsencode, names))
+
+
+def codes(result: Any) -> list[RowCode]:
+    return [RowCode(code) for code in result.verdicts.codes]
+
+
+@pytest.mark.parametrize("on_source", [False, True])
+def test_stat(items: Items, on_source: bool) -> None:
+    names = [*items.names, "absent"]
+    told = items.do(lambda directory: StatNames(directory, packed(names), EVERYTHING, on_source))
+    assert codes(told) == [RowCode.DONE] * len(items.names) + [RowCode.SOURCE_FAILED if on_source else RowCode.FAILED]
+    problem = told.verdicts.problem(len(items.names))
+    assert (problem.operation, problem.errno, problem.on_source) == ("stat", errno.ENOENT, on_source)
+    rows = told.rows
+    for row, name in enumerate(items.names):
+        there = (items.place / name).lstat()
+        assert rows.mode[row] == there.st_mode
+        assert (rows.uid[row], rows.gid[row]) == (there.st_uid, there.st_gid)
+        assert (rows.inode[row], rows.device[row], rows.size[row]) == (there.st_ino, there.st_dev, there.st_size)
+        assert (rows.atime[row], rows.mtime[row], rows.ctime[row]) == (
+            there.st_atime_ns, there.st_mtime_ns, there.st_ctime_ns
+        )  # fmt: skip
+
+
+def test_stat_of_what_is_asked_for(items: Items) -> None:
+    told = items.do(lambda directory: StatNames(directory, packed(["file", "fifo"]), INODE))
+    assert list(told.rows.inode) == [(items.place / name).lstat().st_ino for name in ("file", "fifo")]
+    assert not told.rows.mode and not told.rows.mtime and len(told.rows) == 2
+    assert items.do(lambda directory: StatNames(directory, b"")).verdicts.codes == b""
+
+
+def test_stat_follows_links_if_told_to(items: Items) -> None:
+    told = items.do(lambda directory: StatNames(directory, packed(["link", "dangling"]), INODE, follows_links=True))
+    assert told.rows.inode[0] == items.outside.stat().st_ino
+    assert codes(told) == [RowCode.DONE, RowCode.SOURCE_FAILED]
+
+
+@pytest.mark.parametrize("most", [1, 3, 2048])
+def test_list(items: Items, most: int) -> None:
+    kinds: dict[bytes, bytes] = {}
+    inodes: dict[bytes, int] = {}
+    directory = os.open(items.place, os.O_RDONLY)
+    backend = items._backend(BackendSettings(Preserve(), 0o022))
+    part: ListNames | None = ListNames(directory, most, is_detailed=True)
+    while part is not None:
+        listed = done(backend, part)
+        assert codes(listed) == [RowCode.DONE] and listed.number <= most
+        names = unpack_names(listed.names, listed.number)
+        kinds.update(zip(names, (bytes([kind]) for kind in listed.kinds), strict=True))
+        inodes.update(zip(names, listed.inodes, strict=True))
+        part = listed.rest
+    backend.close()
+    os.close(directory)
+    assert sorted(map(os.fsdecode, kinds)) == items.names
+    assert inodes == {os.fsencode(name): (items.place / name).lstat().st_ino for name in items.names}
+    found: list[str | Path] = ["find", items.place, "-mindepth", "1", "-maxdepth", "1", "-printf", "%y %f\\0"]
+    lines = subprocess.run(found, check=True, capture_output=True).stdout.split(b"\0")[:-1]
+    assert {name: kind for kind, name in (line.split(b" ", 1) for line in lines)} == kinds
+
+
+def test_list_of_what_is_no_directory(items: Items) -> None:
+    items.place /= "file"
+    told = items.do(ListNames)
+    problem = told.verdicts.problem(0)
+    assert (problem.operation, problem.errno, problem.on_source) == ("readdir", errno.ENOTDIR, True)
+    assert told.number == 0 and told.rest is None
+
+
+def test_remove(items: Items) -> None:
+    rows = items.rows(items.names)
+    told = items.do(lambda directory: RemoveItems(directory, packed(items.names), rows))
+    by_name = dict(zip(items.names, codes(told), strict=True))
+    assert by_name.pop("full") is RowCode.FAILED
+    assert set(by_name.values()) == {RowCode.DONE}
+    problem = told.verdicts.problem(items.names.index("full"))
+    assert (problem.operation, problem.errno) == ("rmdir", errno.ENOTEMPTY)
+    assert os.listdir(items.place) == ["full"] and items.outside.read_bytes() == b"outside"
+    told = items.do(lambda directory: RemoveItems(directory, b"file", Rows(1, 0)))
+    assert told.verdicts.problem(0).errno == errno.ENOENT
+
+
+@pytest.mark.parametrize("kind", ["another file", "symlink", "directory"])
+def test_another_item_is_not_removed(items: Items, kind: str) -> None:
+    path, rows = items.place / "file", items.rows(["file", "fifo"])
+    path.rename(items.place / "aside")
+    make: dict[str, Callable[[], object]] = {
+        "another file": lambda: path.write_bytes(b"another"),
+        "symlink": lambda: path.symlink_to("directory"),
+        "directory": path.mkdir,
+    }
+    make[kind]()
+    told = items.do(lambda directory: RemoveItems(directory, b"file/fifo", rows))
+    assert codes(told) == [RowCode.DECIDE_AGAIN, RowCode.DONE]
+    assert os.path.lexists(path) and not os.path.lexists(items.place / "fifo")
+
+
+def test_without_its_mode_nothing_is_a_directory(items: Items) -> None:
+    told = items.do(lambda directory: RemoveItems(directory, b"directory/link", Rows(2, 0)))
+    assert told.verdicts.problem(0).operation == "unlink" and codes(told)[1] is RowCode.DONE
+    assert (items.place / "directory").is_dir() and items.outside.exists()
+
+
+def test_directories_are_synced(items: Items) -> None:
+    """A pipe can not be synced."""
+    reading, writing = os.pipe()
+    told = items.do(lambda directory: SyncDirectories((directory, reading, directory)))
+    os.close(reading)
+    os.close(writing)
+    assert codes(told) == [RowCode.DONE, RowCode.FAILED, RowCode.DONE]
+    problem = told.verdicts.problem(1)
+    assert (problem.operation, problem.errno) == ("fsync", errno.EINVAL)
+
+
+def test_verdicts_keep_what_went_wrong(items: Items) -> None:
+    """Operation, attribute, errno and text of a problem survive the columns."""
+    from pcopy.fsio.backend.columns import Verdicts
+
+    problems: Iterator[Problem] = iter(
+        [
+            Problem("open", errno.ESTALE, on_source=True, changed=True),
+            Problem("read", 0, on_source=True, changed=True, text="the file grew while it was copied"),
+            Problem("read", errno.EIO, on_source=True),
+            Problem("getxattr user.a b", errno.EIO, on_source=True),
+            Problem("rename", errno.ESTALE, text="something else"),
+            MetadataProblem("setxattr user.large", errno.ENOSPC),
+        ]
+    )
+    verdicts = Verdicts(6)
+    for row, problem in enumerate(problems):
+        verdicts.set_problem(row, problem)
+        again = verdicts.problem(row)
+        assert (type(again), again.packed) == (type(problem), problem.packed)
+    assert codes(type("Told", (), {"verdicts": verdicts})) == [
+        RowCode.SOURCE_CHANGED, RowCode.SOURCE_CHANGED, RowCode.SOURCE_FAILED, RowCode.SOURCE_FAILED, RowCode.FAILED,
+        RowCode.LACKS_METADATA
+    ]  # fmt: skip

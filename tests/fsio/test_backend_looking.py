@@ -1,0 +1,209 @@
+"""``ListDirectories`` and ``ListPaths``, which the kernel in C alone has: what is in directories that lie beside each
+other.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import stat
+import subprocess
+from array import array
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.fsio.backend.columns import COLUMNS, MODE, SIZE, RowCode, pack_names
+from pcopy.fsio.backend.directory_batches import ListDirectories, ListDirectoriesResult, ListPaths, ListPathsResult
+from pcopy.fsio.backend.interface import BackendSettings
+from pcopy.fsio.preserve import Preserve
+from tests.fsio.backend_bench import Making, done
+
+ALL = sum(bit for _, _, bit, _ in COLUMNS)
+LETTERS = {
+    stat.S_IFREG: "f", stat.S_IFDIR: "d", stat.S_IFLNK: "l", stat.S_IFIFO: "p", stat.S_IFSOCK: "s", stat.S_IFCHR: "c"
+}  # fmt: skip
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    """``full`` with items of all types, ``empty``, ``some`` with five names, and what is no directory."""
+    for name in ("full/inner", "empty", "some"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "full/file").write_bytes(b"contents")
+    (tmp_path / "full/a\nb\udcff").touch()
+    os.utime(tmp_path / "full/file", ns=(5, 10**18 + 1))
+    (tmp_path / "full/link").symlink_to("../empty")
+    os.mkfifo(tmp_path / "full/fifo", 0o604)
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(str(tmp_path / "full/socket"))
+    if os.geteuid() == 0:
+        os.mknod(tmp_path / "full/null", 0o600 | stat.S_IFCHR, os.makedev(1, 3))
+    for number in range(5):
+        (tmp_path / f"some/{number}").touch()
+    (tmp_path / "leading").symlink_to("full")
+    (tmp_path / "file").touch()
+    return tmp_path
+
+
+def told(
+    making: Making,
+    place: Path,
+    names: Sequence[str],
+    inodes: Sequence[int] | None = None,
+    device: int | None = None,
+    *,
+    batch: type[ListDirectories | ListPaths] = ListPaths,
+    **wanted: Any,
+) -> Any:
+    """What comes of a ``batch``; ``wanted`` as there."""
+    backend = making(BackendSettings(Preserve(), 0o022))
+    directory = os.open(place, os.O_RDONLY)
+    before = len(os.listdir("/proc/self/fd"))
+    numbers = array("Q", inodes or [os.stat(place / name).st_ino for name in names])
+    at = os.stat(place).st_dev if device is None else device
+    try:
+        result = done(
+            backend, batch(directory, pack_names(map(os.fsencode, names)), numbers, at, **{"most": 100, **wanted})
+        )
+        assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
+        return result
+    finally:
+        backend.close()
+        os.close(directory)
+
+
+def looked(making: Making, place: Path, *which: Any, **wanted: Any) -> ListDirectoriesResult:
+    result: ListDirectoriesResult = told(making, place, *which, batch=ListDirectories, **wanted)
+    return result
+
+
+@pytest.mark.parametrize("mask", [0, ALL, SIZE, MODE])
+def test_tells_what_is_there(making: Making, place: Path, mask: int) -> None:
+    result = looked(making, place, ["full", "empty", "some"], mask=mask)
+    assert bytes(result.verdicts.codes) == bytes([RowCode.DONE] * 3)
+    for row, name in enumerate(("full", "empty", "some")):
+        within = result.contents[row]
+        names = within.names.split(b"/") if within.names else []
+        assert sorted(names) == sorted(map(os.fsencode, os.listdir(place / name)))
+        statuses = [os.lstat(os.path.join(place, name, os.fsdecode(each))) for each in names]
+        assert within.kinds.decode() == "".join(LETTERS[stat.S_IFMT(status.st_mode)] for status in statuses)
+        if "d" in within.kinds.decode():
+            assert [*within.inodes] == [status.st_ino for status in statuses]
+        if mask and names:
+            assert within.rows is not None and len(within.rows) == len(names)
+            for column, _, bit, field in COLUMNS:
+                wanted = [getattr(status, field) for status in statuses] if mask & bit else []
+                assert [*getattr(within.rows, column)] == wanted, column
+        else:
+            assert within.rows is None
+
+
+def test_looks_at_the_types_that_are_wanted(making: Making, place: Path) -> None:
+    within = looked(making, place, ["full"], mask=MODE, kinds=b"l").contents[0]
+    assert within.rows is not None
+    modes = dict(zip(within.names.split(b"/"), within.rows.mode, strict=True))
+    assert stat.S_ISLNK(modes[b"link"]) and not modes[b"file"] and not modes[b"inner"]
+
+
+@pytest.mark.parametrize("threads", [0, 2])
+def test_no_threads_fill_a_tally(making: Making, place: Path, threads: int) -> None:
+    """Those that there are leave it as it is, and the first ones do not begin while it is filled."""
+    backend = making(BackendSettings(Preserve(), 0o022))
+    tally, pool = backend.new_column_sums([0] * 9), backend.pool
+    assert tally is not None and pool is not None
+    pool.request_threads(threads)
+    directory = os.open(place, os.O_RDONLY)
+    inodes = array("Q", [os.stat(place / "some").st_ino])
+    try:
+        ticket = backend.submit(
+            ListDirectories(
+                directory,
+                b"some",
+                inodes,
+                os.stat(place).st_dev,
+                100,
+                ALL,
+                column_sums=tally,
+                max_summed_file_bytes=4096,
+            )
+        )
+        pool.request_threads(2)
+        assert backend.runs_in_poll == (threads == 0)
+        while not ticket.is_done:
+            backend.poll()
+        assert bool(ticket.result.contents[0].totals) == (threads == 0) == any(tally.histograms()["sizes"].values())
+        assert bool(ticket.result.contents[0].rows) == (threads > 0)
+        pool.request_threads(2)
+        assert not backend.runs_in_poll
+    finally:
+        backend.close()
+        os.close(directory)
+
+
+def test_a_tally_gets_directories_with_nothing_unusual(making: Making, place: Path) -> None:
+    """``some`` has nothing else; each of the others has one thing of which more has to be known."""
+    for name in ("strange", "large", "mixed"):
+        shutil.copytree(place / "some", place / name)
+    (place / "strange/\x7f").touch()
+    (place / "large/more").write_bytes(b"x" * 4097)
+    (place / "some/inner").mkdir()
+    (place / "some/0").write_bytes(b"x" * 4096)
+    names = ["strange", "large", "some", "empty"]
+    if os.geteuid() == 0:
+        os.chown(place / "mixed/0", 1, -1)
+        names.append("mixed")
+    backend = making(BackendSettings(Preserve(), 0o022))
+    tally = backend.new_column_sums([0] * 9)
+    assert tally is not None
+    found = {name: looked(making, place, [name], mask=ALL, tally=tally, largest=4096).contents[0] for name in names}
+    if not backend.runs_in_poll:
+        assert not any(within.totals for within in found.values()) and found["some"].rows
+        return
+    assert [name for name, within in found.items() if within.totals] == ["some"]
+    assert [name for name, within in found.items() if within.rows] == [
+        name for name in names if name not in ("some", "empty")
+    ]
+    statuses = [os.lstat(place / "some" / name) for name in os.listdir(place / "some")]
+    assert found["some"].totals == (4096, sum(512 * each.st_blocks for each in statuses), os.geteuid(), os.getegid())
+    assert sorted(found["some"].names.split(b"/")) == sorted(map(os.fsencode, os.listdir(place / "some")))
+    assert tally.sums()["bytes"] == 4096 and tally.histograms()["sizes"] == {0: 4, 13: 1}
+
+
+def test_tells_paths(making: Making, place: Path) -> None:
+    (place / "full" / "second").mkdir()
+    result: ListPathsResult = told(making, place, ["full", "empty", "some"], above=b"up/on top/")
+    assert bytes(result.verdicts.codes) == bytes([RowCode.DONE] * 3)
+    find = ["find", "full", "empty", "some", "-mindepth", "1", "-printf", "up/on top/%p\\0%y\\0"]
+    words = subprocess.run(find, cwd=place, check=True, capture_output=True).stdout.split(b"\0")
+    paths, letters = words[:-1:2], b"".join(words[1::2])
+    assert sorted(result.packed_paths.split(b"\0")[:-1]) == sorted(paths)
+    others = len(letters) - sum(map(letters.count, b"fdl"))
+    assert result.counts[:4] == (letters.count(b"f"), letters.count(b"d"), letters.count(b"l"), others)
+    assert others >= 2 and [*result.remaining] == [0]
+    inside = dict(zip(result.remaining[0].names.split(b"/"), result.remaining[0].inodes, strict=True))
+    assert inside == {os.fsencode(name): os.stat(place / "full" / name).st_ino for name in ("inner", "second")}
+
+
+@pytest.mark.parametrize("batch", [ListDirectories, ListPaths])
+def test_others_want_care(making: Making, place: Path, batch: type[ListDirectories | ListPaths]) -> None:
+    """Never through a link, never another directory than was found, none on another device, none with more names."""
+    inode = os.stat(place / "full").st_ino
+    ask: Callable[..., Any] = (
+        partial(told, making, place, batch=batch, above=b"") if batch is ListPaths else partial(looked, making, place)
+    )
+    result = ask(["leading", "file", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)])
+    assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 5)
+    assert (result.found if batch is ListDirectories else result.left) == {}
+    assert batch is ListDirectories or (result.text, sum(result.sums)) == (b"", 0)
+    assert ask(["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == RowCode.SLOW_PATH
+    assert [ask(["some"], most=most).verdicts.codes[0] for most in (4, 5)] == [RowCode.SLOW_PATH, RowCode.DONE]
+
+
+def test_refuses_columns_of_another_length(making: Making, place: Path) -> None:
+    with pytest.raises(ValueError, match="1 inodes for 2 rows"):
+        looked(making, place, ["full", "some"], [1])

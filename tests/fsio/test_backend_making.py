@@ -1,0 +1,96 @@
+"""``Make``: small files from memory, in every kernel; what goes wrong is a row's verdict, and leaves nothing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.fsio.backend.batches import CreateResult, CreateSmallFiles
+from pcopy.fsio.backend.columns import CREATION_COLUMNS, RowCode, Rows, pack_names
+from pcopy.fsio.backend.interface import Backend, BackendSettings
+from pcopy.fsio.preserve import Preserve
+from tests.fsio.backend_bench import BACKENDS, done
+
+MOMENT = 1_600_000_000_123_456_789
+
+Making = Callable[..., CreateResult]
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="gives files to others")
+
+
+@pytest.fixture(params=list(BACKENDS.values()), ids=list(BACKENDS))
+def made(request: pytest.FixtureRequest, area: Path) -> Making:
+    """Makes files with these names and contents; the last three columns are the same for all."""
+    make: Callable[[BackendSettings], Backend] = request.param
+
+    def making(
+        files: dict[bytes, bytes], mode: int = 0o640, mtime: int = MOMENT, owner: tuple[int, int] = (0, 0), **more: Any
+    ) -> CreateResult:
+        number, contents = len(files), b"".join(files.values())
+        rows = Rows(number, CREATION_COLUMNS)
+        rows.mode, rows.mtime = array("I", [mode]) * number, array("q", [mtime]) * number
+        rows.uid, rows.gid = (array("I", [each]) * number for each in owner)
+        rows.size = array("Q", map(len, files.values()))
+        offsets = array("Q", [sum(rows.size[:row]) for row in range(number)])
+        directory = os.open(area, os.O_RDONLY)
+        backend = make(BackendSettings(Preserve(), 0o022))
+        try:
+            result: CreateResult = done(
+                backend, CreateSmallFiles(directory, pack_names(files), rows, contents, offsets, **more)
+            )
+            return result
+        finally:
+            backend.close()
+            os.close(directory)
+
+    return making
+
+
+@needs_root
+def test_they_are_made_with_all_that_is_told(made: Making, area: Path) -> None:
+    files = {b"one": b"contents", b"empty": b"", b"large\n": b"x" * 300_000}
+    result = made(files, 0o4751, owner=(1234, 2345))
+    assert list(result.verdicts.codes) == [RowCode.DONE] * 3 and not result.metadata_outcomes
+    assert result.verdicts.moved == sum(map(len, files.values()))
+    for name, contents in files.items():
+        status = (area / os.fsdecode(name)).stat()
+        assert (area / os.fsdecode(name)).read_bytes() == contents
+        assert stat.S_IMODE(status.st_mode) == 0o4751
+        assert (status.st_uid, status.st_gid, status.st_mtime_ns) == (1234, 2345, MOMENT)
+
+
+def test_a_name_that_is_taken_stays_what_it_is(made: Making, area: Path) -> None:
+    (area / "there").write_bytes(b"before")
+    (area / "link").symlink_to("elsewhere")
+    ours = os.geteuid(), os.getegid()
+    result = made({b"there": b"1", b"link": b"2", b"new": b"3", b"n" * 256: b"4"}, owner=ours)
+    assert list(result.verdicts.codes) == [RowCode.DECIDE_AGAIN, RowCode.DECIDE_AGAIN, RowCode.DONE, RowCode.FAILED]
+    problem = result.verdicts.problem(3)
+    assert (problem.operation, problem.errno) == ("create", errno.ENAMETOOLONG)
+    assert (area / "there").read_bytes() == b"before" and sorted(os.listdir(area)) == ["link", "new", "there"]
+
+
+def test_times_that_not_all_file_systems_hold(made: Making, area: Path) -> None:
+    assert list(made({b"old": b"x"}, mtime=-1, owner=(os.geteuid(), os.getegid())).verdicts.codes) == [RowCode.DONE]
+    assert (area / "old").stat().st_mtime_ns == -1
+
+
+@needs_root
+def test_an_acl_that_is_inherited_goes(made: Making, area: Path) -> None:
+    def entry(tag: int, may: int, whose: int = 0xFFFFFFFF) -> bytes:
+        return tag.to_bytes(2, "little") + may.to_bytes(2, "little") + whose.to_bytes(4, "little")
+
+    acl = b"\2\0\0\0" + entry(1, 7) + entry(2, 7, 1234) + entry(4, 5) + entry(0x10, 7) + entry(0x20, 0)
+    try:
+        os.setxattr(area, "system.posix_acl_default", acl)
+    except OSError as error:
+        pytest.skip(f"no ACLs here: {error.strerror}")
+    assert list(made({b"new": b"x"}, 0o640, inherits=True).verdicts.codes) == [RowCode.DONE]
+    assert os.listxattr(area / "new") == [] and stat.S_IMODE((area / "new").stat().st_mode) == 0o640

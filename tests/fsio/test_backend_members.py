@@ -1,0 +1,112 @@
+"""``ReadMembers`` and ``FindWithoutXattrs``, which the kernel in C alone has: small files as members of an archive."""
+
+from __future__ import annotations
+
+import io
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from pcopy.archive.headers import simple_header_end, simple_sizes, time_pax_header
+from pcopy.fsio.backend.columns import RowCode, pack_names
+from pcopy.fsio.backend.directory_batches import MEMBER_ROW, FindWithoutXattrs, ReadMembers
+from pcopy.fsio.backend.interface import BackendSettings
+from pcopy.fsio.preserve import Preserve
+from tests.fsio.backend_bench import Making, done
+
+GUARD = b"\xaa" * 4096
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    for name, size in (("a/one", 0), ("a/two", 700), ("b/three", 512), ("b/four", 100_000)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(os.urandom(size))
+    os.utime(tmp_path / "b/three", ns=(10**18, 10**18))
+    return tmp_path
+
+
+def row_of(status: os.stat_result, whole: int | None = None) -> bytes:
+    whole = simple_sizes([status.st_size], [status.st_mtime_ns])[0] if whole is None else whole
+    return MEMBER_ROW.pack(
+        status.st_ino, status.st_size, status.st_dev, status.st_mtime_ns, status.st_ctime_ns, status.st_mode,
+        status.st_uid, status.st_gid, whole,
+    )  # fmt: skip
+
+
+def packed(making: Making, place: Path, rows: dict[str, bytes]) -> tuple[list[int], bytes]:
+    """The verdicts, and what stands in the room; nothing is written behind it."""
+    backend = making(BackendSettings(Preserve(), 0o022))
+    size = sum(MEMBER_ROW.unpack(row)[-1] for row in rows.values())
+    room = bytearray(size) + GUARD
+    names = [*map(Path, rows)]
+    open_ones = {name: os.open(place / name, os.O_RDONLY) for name in sorted({str(name.parent) for name in names})}
+    places = [(open_ones[str(name.parent)], 1, os.fsencode(name.parent) + b"/") for name in names]
+    owners = {(os.geteuid(), os.getegid()): simple_header_end(b"user", b"group")}
+    try:
+        batch = ReadMembers(
+            pack_names(os.fsencode(name.name) for name in names),
+            b"".join(rows.values()),
+            places,
+            room,
+            owners,
+            time_pax_header(),
+        )
+        judged = done(backend, batch)
+    finally:
+        for descriptor in open_ones.values():
+            os.close(descriptor)
+        backend.close()
+    assert room.endswith(GUARD)
+    return [*judged.verdicts.codes], bytes(room[:size])
+
+
+def test_python_reads_what_was_packed(making: Making, place: Path) -> None:
+    names = ("a/one", "a/two", "b/three", "b/four")
+    codes, archive = packed(making, place, {name: row_of((place / name).stat()) for name in names})
+    assert codes == [RowCode.DONE] * 4
+    with tarfile.open(fileobj=io.BytesIO(archive + bytes(1024))) as read:
+        found = read.getmembers()
+        assert [member.name for member in found] == [*names]
+        for member in found:
+            status = (place / member.name).stat()
+            assert (member.mode, member.uid, member.gid) == (status.st_mode & 0o7777, status.st_uid, status.st_gid)
+            assert (member.uname, member.gname, member.size) == ("user", "group", status.st_size)
+            assert abs(member.mtime - status.st_mtime_ns / 1e9) < 1e-5
+            contents = read.extractfile(member)
+            assert contents is not None and contents.read() == (place / member.name).read_bytes()
+
+
+def test_what_is_not_as_it_was_found_wants_care(making: Making, place: Path) -> None:
+    rows = {}
+    for name in ("changed", "gone", "pipe", "link", "short", "untouched", "foreign"):
+        (place / "a" / name).write_bytes(b"x" * 600)
+        rows[f"a/{name}"] = row_of((place / "a" / name).stat(), 512 + 599 if name == "short" else None)
+    (place / "a/changed").write_bytes(b"y" * 600)
+    (place / "a/gone").unlink()
+    (place / "a/pipe").unlink()
+    os.mkfifo(place / "a/pipe")
+    (place / "a/link").rename(place / "b/elsewhere")
+    (place / "a/link").symlink_to("../b/elsewhere")
+    fields = MEMBER_ROW.unpack(rows["a/foreign"])
+    rows["a/foreign"] = MEMBER_ROW.pack(*fields[:6], 4242, *fields[7:])  # no header is known for this user
+    codes, _ = packed(making, place, rows)
+    assert codes == [RowCode.DONE if name == "a/untouched" else RowCode.SLOW_PATH for name in rows]
+
+
+def test_what_has_attributes_is_not_bare(making: Making, place: Path) -> None:
+    subprocess.run(("setfattr", "-n", "user.a", "-v", "b", "a/one"), cwd=place, check=True)
+    subprocess.run(("setfacl", "-m", "u:1:r", "a/two"), cwd=place, check=True)
+    (place / "a/three").touch()
+    for preserve, expected in ((Preserve(), "CCDC"), (Preserve(acl=False), "CCDC"), (Preserve(xattr=False), "DCDC")):
+        backend = making(BackendSettings(preserve, 0o022))
+        directory = os.open(place / "a", os.O_RDONLY)
+        done(backend, FindWithoutXattrs(directory, b"one"))  # C asks once what is done with an attribute
+        judged = done(backend, FindWithoutXattrs(directory, b"one/two/three/gone"))
+        told = "".join("D" if code == RowCode.DONE else "C" for code in judged.verdicts.codes)
+        os.close(directory)
+        backend.close()
+        assert told == expected, preserve

@@ -1,0 +1,87 @@
+"""``RemoveDirectories``, which the kernel in C alone has: directories beside each other go with what is in them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from array import array
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pcopy.fsio.backend.columns import RowCode, pack_names
+from pcopy.fsio.backend.directory_batches import ContentsResult, ItemCounts, RemoveDirectories
+from pcopy.fsio.backend.interface import BackendSettings
+from pcopy.fsio.preserve import Preserve
+from tests.fsio.backend_bench import Making, done
+from tests.support.users import require_root
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    for name in ("files", "empty", "deep/inner", "outside"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "files/a\nb\udcff").write_bytes(b"seven b")
+    (tmp_path / "files/link").symlink_to("../outside")
+    os.mkfifo(tmp_path / "files/fifo")
+    for name in ("deep/file", "deep/inner/file", "outside/canary"):
+        (tmp_path / name).touch()
+    (tmp_path / "leading").symlink_to("outside")
+    return tmp_path
+
+
+def removed(
+    making: Making, place: Path, names: Sequence[str], inodes: Sequence[int] = (), **more: Any
+) -> ContentsResult:
+    backend = making(BackendSettings(Preserve(), 0o022))
+    directory = os.open(place, os.O_RDONLY)
+    before = len(os.listdir("/proc/self/fd"))
+    numbers = array("Q", inodes or [os.stat(place / name).st_ino for name in names])
+    given = {"device": os.stat(place).st_dev, "most": 100, **more}
+    try:
+        batch = RemoveDirectories(directory, pack_names(map(os.fsencode, names)), numbers, **given)
+        result: ContentsResult = done(backend, batch)
+        assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
+        return result
+    finally:
+        backend.close()
+        os.close(directory)
+
+
+def test_what_holds_only_files_goes(making: Making, place: Path) -> None:
+    result = removed(making, place, ["files", "empty", "deep"])
+    assert bytes(result.verdicts.codes) == bytes([RowCode.DONE, RowCode.DONE, RowCode.SLOW_PATH])
+    assert result.counts == ItemCounts(files=2, directories=2, links=1, other_items=1, bytes=7)
+    assert sorted(os.listdir(place)) == ["deep", "leading", "outside"]
+    assert os.listdir(place / "deep") == ["inner"] and os.listdir(place / "deep/inner") == ["file"]
+    assert os.listdir(place / "outside") == ["canary"]
+
+
+def test_others_stay(making: Making, place: Path) -> None:
+    """Never through a link, never another directory than was found, none on another device, none with more names."""
+    outside = os.stat(place / "outside").st_ino
+    result = removed(making, place, ["leading", "files", "gone"], [outside] * 3)
+    assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 3)
+    assert removed(making, place, ["files"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == RowCode.SLOW_PATH
+    assert removed(making, place, ["files"], most=2).verdicts.codes[0] == RowCode.SLOW_PATH
+    assert len(os.listdir(place / "files")) == 3 and os.listdir(place / "outside") == ["canary"]
+    with pytest.raises(ValueError, match="1 inodes for 2 rows"):
+        removed(making, place, ["files", "empty"], [1])
+
+
+def test_what_is_mounted_stays(making: Making, place: Path) -> None:
+    """A directory of the same device, by the inode that is seen there: only its mount tells. So does a file."""
+    require_root("mount")
+    (place / "files/at").touch()
+    mounts = [(place / "outside", place / "empty"), (place / "outside/canary", place / "files/at")]
+    for what, where in mounts:
+        subprocess.run(["mount", "--bind", what, where], check=True)
+    try:
+        result = removed(making, place, ["empty", "files"])
+        assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 2)
+        assert os.listdir(place / "outside") == ["canary"] and os.listdir(place / "files") == ["at"]
+    finally:
+        for _, where in mounts:
+            subprocess.run(["umount", where], check=True)

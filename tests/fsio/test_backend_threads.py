@@ -1,0 +1,193 @@
+"""The threads of the kernel in C: how many rows are under way at once, where, and what is told of them.
+
+A slow file system counts: its writes sleep, and any number of them at once, also in one directory.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from bench.latency import SlowMount, mounted_slow
+from pcopy.fsio.backend.batches import CopyPlan, CopyResult, CopySmallFiles
+from pcopy.fsio.backend.choose import backend_name
+from pcopy.fsio.backend.columns import pack_names
+from pcopy.fsio.backend.interface import BackendSettings, Ticket
+from pcopy.fsio.preserve import Preserve
+from tests.fsio.backend_bench import found
+from tests.support.users import require_root
+
+if backend_name() != "c":
+    pytest.skip("there is no kernel in C here", allow_module_level=True)
+
+from pcopy.fsio.backend.native import NativeBackend
+from pcopy.fsio.backend.native_pool import LARGE_DIRECTORY_ROWS, ROWS_PER_DIRECTORY
+
+LATENCY = 20_000
+FILES = 40
+
+
+@pytest.fixture
+def server(area: Path) -> Iterator[SlowMount]:
+    require_root("mount")
+    if not shutil.which("gcc") or subprocess.run(["pkg-config", "--exists", "fuse3"], check=False).returncode:
+        pytest.skip("there is no gcc, or no libfuse3-dev")
+    (area / "below").mkdir()
+    with mounted_slow(area / "below", entry_timeout=60, attribute_timeout=60) as mounted:
+        yield mounted
+
+
+class Copies:
+    """Batches of files in memory, each copied to a directory of its own on the slow file system."""
+
+    def __init__(self, area: Path, server: SlowMount, *, directories: int = 1, files: int = FILES) -> None:
+        self.backend = NativeBackend(BackendSettings(Preserve(), 0o022))
+        self._opened: list[int] = []
+        self._batches = []
+        self._paths = []
+        for number in range(directories):
+            source, target = area / f"source{number}", server.path / f"target{number}"
+            source.mkdir()
+            target.mkdir()
+            names = [f"{file}" for file in range(files)]
+            for name in names:
+                (source / name).write_text(f"{number} {name}")
+            descriptors = [os.open(path, os.O_RDONLY) for path in (source, target)]
+            self._opened += descriptors
+            packed = pack_names(map(os.fsencode, names))
+            self._batches.append((descriptors, packed, bytes([CopyPlan.NEW]) * files, found(source, names)))
+            self._paths.append((source, target))
+        server.set_delays(write=LATENCY)
+
+    def begin(self) -> list[Ticket[CopyResult]]:
+        time.sleep(0.05)  # threads rest by now, and want to be woken
+        return [
+            self.backend.submit(CopySmallFiles(source, packed, target, plans, rows))
+            for (source, target), packed, plans, rows in self._batches
+        ]
+
+    def end(self, tickets: list[Ticket[CopyResult]]) -> None:
+        while not all(ticket.is_done for ticket in tickets):
+            self.backend.poll()
+            time.sleep(0.001)
+        for source, target in self._paths:
+            subprocess.run(["diff", "-r", source, target], check=True)
+
+    def close(self) -> None:
+        self.backend.close()
+        for descriptor in self._opened:
+            os.close(descriptor)
+
+
+@contextmanager
+def copies(area: Path, server: SlowMount, *, directories: int = 1, files: int = FILES) -> Iterator[Copies]:
+    made = Copies(area, server, directories=directories, files=files)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def test_some_rows_of_one_directory_are_under_way(area: Path, server: SlowMount) -> None:
+    with copies(area, server) as made:
+        made.backend.pool.set_threads(32)
+        made.end(made.begin())
+        assert ROWS_PER_DIRECTORY // 2 < server.max_concurrent() <= ROWS_PER_DIRECTORY
+
+
+def test_several_directories_give_all_threads_something_to_do(area: Path, server: SlowMount) -> None:
+    with copies(area, server, directories=6) as made:
+        made.backend.pool.set_threads(32)
+        made.end(made.begin())
+        assert 2 * ROWS_PER_DIRECTORY < server.max_concurrent() <= 32
+
+
+def test_threads_do_not_wait_for_each_other_in_one_directory_while_there_are_others(
+    area: Path, server: SlowMount
+) -> None:
+    with copies(area, server, directories=4, files=10) as made:
+        server.set_delays(write=0, create=LATENCY)  # which a directory does one after the other
+        made.backend.pool.set_threads(4)
+        made.end(made.begin())
+        assert server.max_concurrent() == 4
+
+
+@pytest.mark.parametrize(("ranks", "most"), [(4, 2), (100, 1)])
+def test_the_ranks_of_a_host_share_a_large_directory(area: Path, server: SlowMount, ranks: int, most: int) -> None:
+    with copies(area, server, files=LARGE_DIRECTORY_ROWS) as made:
+        made.backend.pool.set_limits(ranks, 0)
+        made.backend.pool.set_threads(16)
+        made.end(made.begin())
+        assert server.max_concurrent() == most
+
+
+def test_what_modifies_is_limited_over_all_directories(area: Path, server: SlowMount) -> None:
+    with copies(area, server, directories=6, files=10) as made:
+        made.backend.pool.set_limits(1, 3)
+        made.backend.pool.set_threads(16)
+        made.end(made.begin())
+        assert server.max_concurrent() == 3
+
+
+def test_threads_that_are_not_wanted_any_more_rest(area: Path, server: SlowMount) -> None:
+    with copies(area, server, directories=6, files=10) as made:
+        made.backend.pool.set_threads(16)
+        made.backend.pool.set_threads(2)
+        made.end(made.begin())
+        assert server.max_concurrent() == 2
+
+
+def test_threads_take_part_in_a_batch_that_is_under_way(area: Path, server: SlowMount) -> None:
+    with copies(area, server, files=FILES) as made:
+        tickets = made.begin()
+        made.backend.poll()
+        assert made.backend.runs_in_poll and not tickets[0].is_done
+        made.backend.pool.request_threads(4)
+        assert not made.backend.runs_in_poll
+        made.end(tickets)
+        assert server.most_at_once() == 4
+
+
+def test_they_rest_when_no_ticket_is_under_way(area: Path, server: SlowMount) -> None:
+    with copies(area, server, directories=2, files=3) as made:
+        pool = made.backend.pool
+        pool.request_threads(4)
+        tickets = made.begin()
+        pool.request_threads(0)
+        assert not made.backend.runs_in_poll
+        made.end(tickets)
+        for number in range(2):
+            for path in (server.backing / f"target{number}").iterdir():
+                path.unlink()
+        tickets = made.begin()
+        assert made.backend.runs_in_poll
+        made.end(tickets)
+
+
+def test_the_oldest_row_and_what_was_done_are_told(area: Path, server: SlowMount) -> None:
+    with copies(area, server, directories=2, files=10) as made:
+        pool = made.backend.pool
+        assert pool.oldest_row() is None
+        pool.set_threads(2)
+        before = time.monotonic()
+        tickets = made.begin()
+        time.sleep(LATENCY / 2e6)
+        row = pool.oldest_row()
+        assert row is not None and before <= row.since <= time.monotonic()
+        assert row.operation == "write"
+        assert row.path.rpartition(b"/")[0] in {os.fsencode(server.path / f"target{number}") for number in (0, 1)}
+        made.end(tickets)
+        took = time.monotonic() - before
+        assert pool.oldest_row() is None
+        load = pool.load()
+        assert 10 * LATENCY / 1e6 <= load.busy <= took
+        assert 20 * LATENCY / 1e6 <= load.wall <= 2 * load.busy
+        assert load.processor < load.wall / 2
+        assert 20 * 5 < load.operations < 20 * 20

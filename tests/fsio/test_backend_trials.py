@@ -1,0 +1,82 @@
+"""Trials: each row is one bare operation, in every kernel; what goes wrong is its verdict."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pcopy.fsio.backend.batches import TrialCalls, TrialOperation
+from pcopy.fsio.backend.columns import RowCode, pack_names
+from pcopy.fsio.backend.interface import Backend, BackendSettings
+from pcopy.fsio.preserve import Preserve
+from tests.fsio.backend_bench import BACKENDS, done
+
+NAMES = [b"one", b"two", b"three\n"]
+
+Try = Callable[..., list[tuple[int, int, str]]]
+
+
+@pytest.fixture(params=list(BACKENDS.values()), ids=list(BACKENDS))
+def attempt(request: pytest.FixtureRequest, area: Path) -> Try:
+    """Tries a call with some names; returns code, errno and operation of each row."""
+    make: Callable[[BackendSettings], Backend] = request.param
+
+    def tried(
+        call: TrialOperation, names: list[bytes] = NAMES, new_names: tuple[bytes, ...] = ()
+    ) -> list[tuple[int, int, str]]:
+        directory = os.open(area, os.O_RDONLY)
+        backend = make(BackendSettings(Preserve(), 0o022))
+        try:
+            verdicts = done(backend, TrialCalls(directory, pack_names(names), call, pack_names(new_names))).verdicts
+            failed = RowCode.FAILED
+            return [
+                (code, verdicts.errnos[row], verdicts.problem(row).operation if code == failed else "")
+                for row, code in enumerate(verdicts.codes)
+            ]
+        finally:
+            backend.close()
+            os.close(directory)
+
+    return tried
+
+
+def fine(number: int = len(NAMES)) -> list[tuple[int, int, str]]:
+    return [(RowCode.DONE, 0, "")] * number
+
+
+def test_the_life_of_files(attempt: Try, area: Path) -> None:
+    assert attempt(TrialOperation.CREATE) == fine()
+    assert sorted(os.listdir(os.fsencode(area))) == sorted(NAMES)
+    made = (area / "one").stat()
+    assert (made.st_size, stat.S_IMODE(made.st_mode)) == (0, 0o600)
+    assert attempt(TrialOperation.STAT) == attempt(TrialOperation.OPEN) == fine()
+    new = (b"1", b"2", b"3")
+    assert attempt(TrialOperation.RENAME, new_names=new) == fine()
+    assert sorted(os.listdir(os.fsencode(area))) == sorted(new)
+    assert attempt(TrialOperation.UNLINK, [*new]) == fine()
+    assert os.listdir(area) == []
+
+
+def test_what_goes_wrong_is_told_of_its_row(attempt: Try, area: Path) -> None:
+    (area / "one").write_bytes(b"contents")
+    (area / "link").symlink_to("one")
+    (area / "directory").mkdir()
+    assert attempt(TrialOperation.CREATE, [b"one", b"new"]) == [(RowCode.FAILED, errno.EEXIST, "create"), *fine(1)]
+    assert (area / "one").read_bytes() == b"contents"
+    gone = errno.ENOENT
+    assert attempt(TrialOperation.STAT, [b"none", b"link"]) == [(RowCode.FAILED, gone, "stat"), *fine(1)]
+    assert attempt(TrialOperation.OPEN, [b"none", b"link"]) == [
+        (RowCode.FAILED, gone, "open"),
+        (RowCode.FAILED, errno.ELOOP, "open"),
+    ]
+    assert attempt(TrialOperation.RENAME, [b"none"], (b"other",)) == [(RowCode.FAILED, gone, "rename")]
+    assert attempt(TrialOperation.UNLINK, [b"directory", b"link"]) == [
+        (RowCode.FAILED, errno.EISDIR, "unlink"),
+        *fine(1),
+    ]
+    assert (area / "one").exists()

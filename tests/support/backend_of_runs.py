@@ -1,0 +1,18 @@
+"""Whole runs use the kernel in C; with ``PCOPY_TESTS=all`` each does so once more with the one in Python."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support import command, native
+from tests.support.extent import everything
+
+OF_RUNS = ("c", "python") if everything() else ("",)
+
+
+@pytest.fixture(autouse=True, params=OF_RUNS, ids=[f"backend-{name}" for name in OF_RUNS])
+def backend_of_runs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    if request.param == "c":
+        native.require()
+    if request.param:
+        monkeypatch.setattr(command, "backend", request.param)

@@ -1,0 +1,205 @@
+"""Kernels that behave as one with many threads may: tickets are done in any order, late, and some rows at a time.
+
+What they do is the Python kernel's. When ``FakeBackend`` does it comes from a seed, and ``LateBackend`` does it in real
+time: threads of it wake whoever sleeps.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
+from typing import Any, Protocol, TypeVar
+
+from pcopy.fsio.backend.batches import Batch
+from pcopy.fsio.backend.interface import BackendSettings, ThreadPool, Ticket, WakeDescriptor
+from pcopy.fsio.backend.python import PythonBackend, RowProcessor, RowTicket
+from pcopy.fsio.directories import PinnedDescriptors, open_nothing
+
+Result = TypeVar("Result")
+
+MOST_POLLS = 4
+"""So many polls may pass before a ticket begins, and again before it is told that it is done."""
+
+
+class SettableWake(WakeDescriptor, Protocol):
+    """A wake as its kernel sees it."""
+
+    def set(self) -> None:
+        """There is something to poll for."""
+
+    def close(self) -> None:
+        """Nobody will wait for it any more."""
+
+
+class EventWake:
+    """A wake by eventfd(2). Any thread may set it."""
+
+    def __init__(self) -> None:
+        self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._lock = threading.Lock()
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def set(self) -> None:
+        """Makes it readable."""
+        with self._lock:
+            if self._descriptor >= 0:
+                os.eventfd_write(self._descriptor, 1)
+
+    def clear(self) -> None:
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._descriptor)
+
+    def close(self) -> None:
+        with self._lock:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class _Uneven(PythonBackend):
+    """Does one to three rows at a time."""
+
+    def __init__(self, settings: BackendSettings, random: Random) -> None:
+        super().__init__(settings)
+        self._random = random
+
+    def _row_processor(self, batch: Batch[Any]) -> tuple[RowProcessor, int]:
+        return super()._row_processor(batch)[0], self._random.randint(1, 3)
+
+
+class FakeTicket:
+    """The ticket of a kernel of its own."""
+
+    def __init__(self, inner: _Uneven, ticket: Ticket[Any], random: Random) -> None:
+        self._inner = inner
+        self._ticket = ticket
+        self._random = random
+        self._until_begun = random.randrange(MOST_POLLS)
+        self._until_told = random.randrange(MOST_POLLS)
+        self.is_done = False
+
+    @property
+    def result(self) -> Any:
+        return self._ticket.result
+
+    @property
+    def is_cut_short(self) -> bool:
+        return self._ticket.is_cut_short
+
+    def advance(self) -> bool:
+        """Is it done now?"""
+        if self._until_begun:
+            self._until_begun -= 1
+        elif not self._ticket.is_done:
+            self._inner.poll()
+        elif self._until_told:
+            self._until_told -= 1
+        else:
+            self._inner.close()
+            self.is_done = True
+        return self.is_done
+
+    def cancel(self) -> None:
+        """Rows that are under way end."""
+        if self._ticket.is_done or self.is_done:
+            return
+        for _ in range(self._random.randrange(3)):
+            self._inner.poll()
+        self._ticket.cancel()
+
+
+class FakeBackend:
+    """Fills ``pcopy.fsio.backend.interface.Backend``."""
+
+    pool: ThreadPool | None = None
+    runs_in_poll = False
+    open_directory = staticmethod(open_nothing)
+    has_directory_batches = False
+
+    def __init__(self, settings: BackendSettings, seed: int = 1, wake: SettableWake | None = None) -> None:
+        self._settings = settings
+        self._random = Random(seed)
+        self._under_way: dict[FakeTicket, tuple[int, ...]] = {}
+        self.pins = PinnedDescriptors()
+        self.wake: SettableWake = wake or EventWake()
+
+    def new_column_sums(self, bounds: Sequence[int]) -> None:
+        """It has none."""
+
+    def submit(self, batch: Batch[Result]) -> Ticket[Result]:
+        inner = _Uneven(self._settings, self._random)
+        ticket = FakeTicket(inner, inner.submit(batch), self._random)
+        for descriptor in batch.descriptors:
+            self.pins.pin(descriptor)
+        self._under_way[ticket] = batch.descriptors
+        self.wake.set()
+        return ticket
+
+    def poll(self) -> list[Ticket[Any]]:
+        """Some tickets go on."""
+        done = [ticket for ticket in self._under_way if self._random.random() < 0.5 and ticket.advance()]
+        for ticket in done:
+            for descriptor in self._under_way.pop(ticket):
+                self.pins.unpin(descriptor)
+        if self._under_way:
+            self.wake.set()
+        return [*done]
+
+    def close(self) -> None:
+        for ticket in self._under_way:
+            ticket.cancel()
+        while self._under_way:
+            self.poll()
+        self.wake.close()
+
+
+class LateBackend(PythonBackend):
+    """Does some rows of a ticket in the poll that follows when one of its threads has woken the rank, and so on."""
+
+    runs_in_poll = False
+    has_directory_batches = False
+
+    def __init__(self, settings: BackendSettings, seed: int = 1, latest: float = 0.002) -> None:
+        super().__init__(settings)
+        self.wake = self._event = EventWake()
+        self.most = 0
+        """Tickets that were under way at once."""
+        self._random = Random(seed)
+        self._latest = latest
+        self._due: deque[RowTicket[Any]] = deque()
+
+    def submit(self, batch: Batch[Result]) -> Ticket[Result]:
+        ticket = super().submit(batch)
+        if isinstance(ticket, RowTicket):
+            self._later(ticket)
+            self.most = max(self.most, len(self._tickets))
+        return ticket
+
+    def _later(self, ticket: RowTicket[Any]) -> None:
+        timer = threading.Timer(self._random.random() * self._latest, self._wake_for, (ticket,))
+        timer.daemon = True
+        timer.start()
+
+    def _wake_for(self, ticket: RowTicket[Any]) -> None:
+        self._due.append(ticket)
+        self._event.set()
+
+    def poll(self) -> list[Ticket[Any]]:
+        while self._due:
+            ticket = self._due.popleft()
+            if not ticket.is_done:
+                ticket.advance()
+            if not ticket.is_done:
+                self._later(ticket)
+        done: list[Ticket[Any]] = [ticket for ticket in self._tickets if ticket.is_done]
+        self._tickets[:] = [ticket for ticket in self._tickets if not ticket.is_done]
+        return done
+
+    def close(self) -> None:
+        super().close()
+        self._event.close()
