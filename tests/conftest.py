@@ -112,9 +112,7 @@ def _expect_a_busy_machine() -> None:
 
 
 def pytest_report_header() -> list[str]:
-    backend = (
-        f"no kernel in C, its tests are skipped: {native.why_not()}" if native.why_not() else "with the kernel in C"
-    )
+    backend = f"no C backend, its tests are skipped: {native.why_not()}" if native.why_not() else "with the C backend"
     if everything():
         return ["PCOPY_TESTS=all: everything is run", backend]
     return [f"{SEED}={seed()} decides what is run beside what always is; PCOPY_TESTS=all runs everything", backend]

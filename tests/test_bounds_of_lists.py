@@ -58,16 +58,16 @@ LIMITS = {
         ("jobs.listed._BUDGET", "64 MiB of memory"),
     ),
     "names that `-T` lists for `-x` and `-t`": (
-        ("tools.unpack.MOST_LISTED", "1,000,000 names"),
-        ("tools.unpack.MOST_LISTED_BYTES", "256 MiB in sum"),
+        ("tools.unpack.MAX_LISTED_NAMES", "1,000,000 names"),
+        ("tools.unpack.MAX_LISTED_BYTES", "256 MiB in sum"),
     ),
     "patterns": (
-        ("cli.filter_options.MOST_PATTERNS", "50,000 in all"),
-        ("cli.filter_options.LARGEST_FILE", "16 MiB in each file"),
+        ("cli.filter_options.MAX_PATTERNS", "50,000 in all"),
+        ("cli.filter_options.MAX_PATTERN_FILE_SIZE", "16 MiB in each file"),
         ("walk.patterns.LONGEST", "4,096 bytes in each line"),
     ),
     "configuration": (
-        ("cli.config_files.LARGEST", "1 MiB"),
+        ("cli.config_files.MAX_CONFIG_SIZE", "1 MiB"),
         ("signature.plain_yaml.DEEPEST", "16 levels"),
     ),
 }

@@ -83,7 +83,7 @@ UNWANTED = {
 
 MOST_MODULES_OF_A_WALK = 186
 MOST_MODULES, MOST_OTHERS = 201, 75
-"""Modules of pcopy, and others, that a plain copy loads (five of them are the kernel in C). A start takes as long as
+"""Modules of pcopy, and others, that a plain copy loads (five of them are the C backend). A start takes as long as
 these take to load."""
 
 

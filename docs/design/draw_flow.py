@@ -27,7 +27,7 @@ BOXES = {
     "backlog": Box(40, 190, 150, 60, ("backlog, spool", "engine/backlog.py"), _ENGINE),
     "driver": Box(250, 70, 150, 60, ("driver and node", "engine/driver.py, node.py"), _ENGINE),
     "task": Box(460, 70, 150, 60, ("task and result", "tasks/, tasks/base/result.py"), _TASKS),
-    "kernel": Box(460, 190, 150, 60, ("backend, new file", "fsio/backend/, new_file.py"), _FSIO),
+    "backend": Box(460, 190, 150, 60, ("backend, new file", "fsio/backend/, new_file.py"), _FSIO),
     "journal": Box(250, 190, 150, 60, ("journal", "checkpoint/journal.py"), _ENGINE),
     "others": Box(690, 70, 150, 60, ("other ranks", "engine/transports/"), _OTHER),
     "source": Box(460, 340, 150, 50, ("source",), _DISK),

@@ -22,7 +22,7 @@ READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CL
 CONSUMED_BY_READING = frozenset((b"kmsg", b"trace_pipe", b"trace_pipe_raw", b"snapshot_raw", b"free_buffer"))
 """Names of files in /proc and tracefs whose contents are consumed by reading, or, for root, by opening them.
 
-The kernel keeps messages and traces in them. ``is_consumed`` of the kernel in C has the same list.
+The kernel keeps messages and traces in them. ``is_consumed`` of the C backend has the same list.
 """
 
 _CONSUMED_FILE_SYSTEMS = (0x9FA0, 0x74726163)

@@ -28,7 +28,7 @@ class RankDescription(NamedTuple):
     - ``pid``: process id.
     - ``arguments``: digest of the command line.
     - ``tasks``: version of the format of packed tasks (``pcopy.tasks.base.kind.TASK_FORMAT``).
-    - ``kernel``: name of the backend, ``c`` or ``python``; empty if the required one is missing.
+    - ``backend``: name of the backend, ``c`` or ``python``; empty if the required one is missing.
     """
 
     version: str

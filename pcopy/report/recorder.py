@@ -31,7 +31,7 @@ class RunFacts(NamedTuple):
     - ``stages``: how progress is measured.
     - ``job``: the job.
     - ``hosts``: the host of each rank.
-    - ``kernel``: the backend, for people.
+    - ``backend``: the backend, for people.
     - ``started``: start of the run, in seconds since 1970.
     """
 

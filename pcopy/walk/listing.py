@@ -64,7 +64,7 @@ class DirectoryListing:
     """The current batch of names of a directory, ``listed``, each name once."""
 
     def __init__(self, backend: Backend | None = None, listed: ListResult | None = None) -> None:
-        """Without a ``kernel`` it is the empty listing of no directory."""
+        """Without a ``backend`` it is the empty listing of no directory."""
         self._backend = backend
         self.listed = listed or ListResult(Verdicts(1))
         self._duplicates = _DuplicateFilter()

@@ -64,7 +64,7 @@ class WalkSums:
 
     Args:
         now: time from which ages are counted, in nanoseconds since 1970.
-        kernel: a backend that may provide a ``Tally``, which adds up columns.
+        backend: a backend that may provide a ``Tally``, which adds up columns.
     """
 
     MASK = MODE | LINKS | OWNER | GROUP | SIZE | BLOCKS | ATIME | MTIME

@@ -103,7 +103,7 @@ def test_a_job_cuts_and_waits_by_its_facts_whatever_the_time(journal: FactJourna
     rank = Spoken(0, 1, Directions(first=200, phases=2), journal=journal, limits=Limits())
     rank.node.start(0.0)
     cuts: list[int] = []
-    with mock.patch.object(journal, "cut", wraps=journal.end_epoch) as cut:
+    with mock.patch.object(journal, "end_epoch", wraps=journal.end_epoch) as cut:
         for run in range(1, 65):
             rank.run(NewTask(1, PAYLOAD, 1))
             cuts += [run] * (cut.call_count - len(cuts))

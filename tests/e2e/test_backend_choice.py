@@ -1,4 +1,4 @@
-"""Which kernel runs: told, chosen by ``PCOPY_BACKEND``, and refused once where it is not there."""
+"""Which backend runs: printed, chosen by ``PCOPY_BACKEND``, and refused once where it is not there."""
 
 from __future__ import annotations
 

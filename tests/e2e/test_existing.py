@@ -131,7 +131,7 @@ def test_a_second_run_copies_nothing(area: Path, option: str) -> None:
 def test_directories_that_somebody_has_looked_into_are_left_alone(area: Path) -> None:
     """Their access times differ then, and nothing else."""
     if not runs_in_c():
-        pytest.skip("only the kernel in C leaves them alone")
+        pytest.skip("only the C backend leaves them alone")
     for number in range(3):
         write(area / f"source/{number}/file", b"content")
     succeed("-T", area / "source", area / "copy")

@@ -84,7 +84,7 @@ def calls(log: Path) -> Counter[str]:
 def test_as_many_calls_are_made_as_are_told(area: Path, tmp_path: Path, backend: str) -> None:
     require_strace()
     if backend == "c" and backend_name() != "c":
-        pytest.skip("there is no kernel in C here")
+        pytest.skip("there is no C backend here")
     log = tmp_path / "log"
     trace = ["strace", "-f", "-qq", "-o", log, "-e", "trace=openat,newfstatat,renameat,unlinkat"]
     some = ("--tests", "create,stat,open,rename,unlink", "--files", "100", "--time", "60")

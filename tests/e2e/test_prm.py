@@ -305,7 +305,7 @@ def test_progress_and_phases(area: Path, outside: Path) -> None:
     words = ("-v", "--progress", "json", "--progress-interval", "0.05", area / "tree")
     run = prm("--yes", *words, wrap=slowed("unlink,unlinkat", 1), ranks=2)
     backend, first, *lines = run.stderr.decode().splitlines()
-    assert re.fullmatch("prm: kernel (c|python)", backend)
+    assert re.fullmatch("prm: backend (c|python)", backend)
     assert re.fullmatch(r"prm: remove: \d+ of \d+ items? done so far", first)
     assert lines
     assert {json.loads(line)["phase"] for line in lines} == {"remove"}

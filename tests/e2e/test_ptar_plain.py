@@ -58,7 +58,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("options", [(), ("--zstd",), ("--signature",)], ids=" ".join)
 def test_the_bytes_are_those_of_each_file_by_itself(options: tuple[str, ...], tree: Path, tmp_path: Path) -> None:
-    """With the kernel in Python each is described, read and written by itself."""
+    """With the Python backend each is described, read and written by itself."""
     made = []
     for backend, ranks, more in (("c", 2, ("--in-flight", "4")), ("c", 3, ()), ("python", 1, ())):
         words: list[Argument] = [*options, tmp_path / "signature"] if "--signature" in options else [*options]

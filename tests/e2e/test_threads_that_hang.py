@@ -1,4 +1,4 @@
-"""Small files whose calls hang in threads of the kernel: their rank tells of the oldest one, and ends as it is told to.
+"""Calls for small files hang in threads of the backend: the rank reports the oldest one, and ends when requested.
 
 The main thread of such a rank goes on: it answers others, and hears signals.
 """
@@ -20,7 +20,7 @@ from tests.support.command import Argument, succeed
 from tests.support.oracle import differences
 from tests.support.processes import Run, background, wait_until
 
-pytestmark = pytest.mark.skipif(backend_name() != "c", reason="there is no kernel in C here")
+pytestmark = pytest.mark.skipif(backend_name() != "c", reason="there is no C backend here")
 
 FILES, DIRECTORIES = 6000, 2
 """Few directories: while files are copied no main thread makes one."""

@@ -1,6 +1,6 @@
 """Items that would stay because they look unchanged: the text of a symbolic link is always compared.
 
-A table: every program that keeps unchanged items, with both kernels, over every situation. The judge is rsync.
+A table: every program that keeps unchanged items, with both backends, over every situation. The judge is rsync.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def looks(tree: Path) -> dict[Path, tuple[int, ...]]:
     return {path: (each.st_ino, each.st_nlink, each.st_mtime_ns, each.st_ctime_ns) for path, each in found.items()}
 
 
-@pytest.mark.usefixtures("kernel_of_run")
+@pytest.mark.usefixtures("backend_of_run")
 @pytest.mark.parametrize("situation", SITUATIONS, ids=lambda each: each.__name__)
 @pytest.mark.parametrize("way", WAYS)
 def test_result_is_what_rsync_calls_equal(area: Path, way: str, situation: Callable[[Path, Path], None]) -> None:
@@ -192,7 +192,7 @@ def test_result_is_what_rsync_calls_equal(area: Path, way: str, situation: Calla
     assert (again["symlinks"], again["hardlinks"], again["special"]) == (0, 0, 0)
 
 
-@pytest.mark.usefixtures("kernel_of_run")
+@pytest.mark.usefixtures("backend_of_run")
 @pytest.mark.parametrize("policy", ["skip", "newer"])
 def test_link_that_the_policy_protects_stays(area: Path, policy: str) -> None:
     link(area / "source/cur", "run8")
@@ -208,7 +208,7 @@ COMPARISONS: dict[str, tuple[Argument, ...]] = {
 }
 
 
-@pytest.mark.usefixtures("kernel_of_run")
+@pytest.mark.usefixtures("backend_of_run")
 @pytest.mark.parametrize("ways", COMPARISONS)
 @pytest.mark.parametrize("number", [1, 3], ids=["one directory", "several"])
 def test_pverify_reports_another_text(area: Path, ways: str, number: int) -> None:

@@ -28,7 +28,7 @@ class Row:
 
     ``at``: ``source`` or ``target`` (a descriptor of the victim), ``name`` (a look-up of the victim's name),
     ``temporary`` (a descriptor of its temporary file, or its name), ``handle`` (see ``HANDLES``), or ``anything``.
-    ``when`` counts those calls from 1, as strace does: each call by itself. ``in_c``: with the kernel in C, where that
+    ``when`` counts those calls from 1, as strace does: each call by itself. ``in_c``: with the C backend, where that
     makes others before. ``besides`` fails always, so that another way is taken.
     """
 

@@ -4,7 +4,7 @@
     F  failed: not in the target, or still with its old content; status 1
     W  whole: failed and told, yet it is there with its contents (metadata, or what comes after them, went wrong)
     E  empty: a directory that is there without what should be in it; it has failed
-    e  failed by the kernel in C, and else empty without a word: ENOENT of getdents64, which the C library takes for the
+    e  failed by the C backend, and else empty without a word: ENOENT of getdents64, which the C library takes for the
        end of a directory that is being removed (readdir(3))
     V  vanished: failed, because its name is gone; at the second attempt too
     C  changed: failed, because it is no longer the same; at the second attempt too
@@ -13,7 +13,7 @@
     N  notice: copied, and something is told that is no failure; status 0
     U  unsynced: everything is copied, the file system's last sync failed; status 1
 
-Where an operation is made in several ways (a small file by the kernel, a replaced one under a temporary name, a split
+Where an operation is made in several ways (a small file by the backend, a replaced one under a temporary name, a split
 one by several ranks) each has a row. Errors that can't occur there in reality are injected all the same.
 """
 

@@ -1,4 +1,4 @@
-"""Two directories and a kernel between them, for all tests of kernels. A new kernel is added to ``KERNELS``."""
+"""Two directories and a backend between them, for all tests of backends. A new backend is added to ``BACKENDS``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Making = Callable[[BackendSettings], Backend]
 
 
 def in_c(settings: BackendSettings, threads: int = 0) -> Backend:
-    """The kernel in C; skips where it could not be built."""
+    """The C backend; skips where it could not be built."""
     native.require()
     from pcopy.fsio.backend.native import NativeBackend
 
@@ -64,7 +64,7 @@ def found(place: Path, names: Sequence[str], mask: int = SCAN_COLUMNS) -> Rows:
 
 
 class Bench:
-    """Two directories and a kernel between them, which copies by one plan."""
+    """Two directories and a backend between them, which copies by one plan."""
 
     def __init__(self, backend: Callable[[BackendSettings], Backend], plan: int, place: Path) -> None:
         self.backend = backend

@@ -30,5 +30,5 @@ def directory(area: Path) -> Iterator[int]:
 
 @pytest.fixture(params=["c", "c-threads"])
 def making(request: pytest.FixtureRequest) -> Making:
-    """What makes a kernel in C, without threads and with some."""
+    """What makes a C backend, without threads and with some."""
     return BACKENDS[request.param]

@@ -1,8 +1,8 @@
-"""Copies one random directory with one kernel, and prints what became of each row, as JSON; for ``test_backend_fuzz``.
+"""Copies one random directory with one backend, and prints what became of each row, as JSON; for ``test_backend_fuzz``.
 
-    fuzz_kernel KERNEL SEED SOURCE TARGET
+    fuzz_backend BACKEND SEED SOURCE TARGET
 
-All that is random comes from the seed, so that each kernel is given the same.
+All that is random comes from the seed, so that each backend is given the same.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``CompareDirectories``, which the kernel in C alone has: directories that two trees have are compared."""
+"""``CompareDirectories``, which the C backend alone has: directories that two trees have are compared."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Digests that a kernel takes of what it copies and reads, against the definition of the signature.
+"""Digests that a backend takes of what it copies and reads, against the definition of the signature.
 
-The kernel in C has them from the system's libraries. Where one is missing, Python takes them of contents that C leaves
+The C backend has them from the system's libraries. Where one is missing, Python takes them of contents that C leaves
 in memory.
 """
 
@@ -27,7 +27,7 @@ from tests.support import native, reference_signature
 
 KIB = 1 << 10
 PIECE = 256 * KIB
-"""What the kernel in C reads at once."""
+"""What the C backend reads at once."""
 BLOCKS = [64 * KIB, 128 * KIB, 256 * KIB, 1024 * KIB, 4096 * KIB]
 
 ORACLES: dict[str, Callable[[bytes], bytes]] = {

@@ -84,7 +84,7 @@ def test_a_call_that_fails(fault: Fault, plan: int, backend: str, area: Path) ->
     target.mkdir()
     (source / "file").write_bytes(b"content")
     if is_root():
-        os.chown(source / "file", 4242, 4242)  # else the kernel in C sees that a new file has the right owner
+        os.chown(source / "file", 4242, 4242)  # else the C backend sees that a new file has the right owner
     over = plan & ~SYNC_FLAG == REPLACE
     if over:
         (target / "copy").write_bytes(b"old")

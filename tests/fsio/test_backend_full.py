@@ -18,7 +18,7 @@ from tests.support.filesystems import mounted
 
 FILES = 60
 AT_ONCE = 4
-"""Threads of a kernel that has some: what they have begun ends."""
+"""Threads of a backend that has some: what they have begun ends."""
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def with_files(source: Path, sizes: list[int], attribute: bool = False) -> list[
     names = [f"{number:03}" for number in range(len(sizes))]
     for name, size in zip(names, sizes, strict=True):
         (source / name).write_bytes(bytes([7]) * size)
-        if attribute:  # no kernel in C knows this one at first: it is left to the one in Python
+        if attribute:  # no C backend knows this one at first: it is left to the Python backend
             os.setxattr(source / name, f"trusted.key{name}", b"value")
     return names
 

@@ -1,4 +1,4 @@
-"""Random directories, with files that meet errors and calls that do less: each kernel comes to the same end."""
+"""Random directories, with files that meet errors and calls that do less: each backend comes to the same end."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.support.preload import preloaded
 from tests.support.users import require_root
 from tests.support.walk import walk
 
-PROGRAM = Path(__file__).with_name("fuzz_kernel.py")
+PROGRAM = Path(__file__).with_name("fuzz_backend.py")
 ROOT = Path(__file__).resolve().parents[2]
 FAULTY = ROOT / "tests/native/faulty.c"
 SEEDS = 200 if everything() else 8

@@ -1,4 +1,4 @@
-"""What every kernel does with items that exist: lists, looks at and removes them."""
+"""What every backend does with items that exist: lists, looks at and removes them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ EVERYTHING = SCAN_COLUMNS | OWNER | GROUP | ATIME
 
 
 class Items:
-    """A directory with items of all kinds, and a kernel."""
+    """A directory with items of all kinds, and a backend."""
 
     def __init__(self, backend: Callable[[BackendSettings], Backend], place: Path) -> None:
         self._backend = backend

@@ -1,4 +1,4 @@
-"""``ListDirectories`` and ``ListPaths``, which the kernel in C alone has: what is in directories that lie beside each
+"""``ListDirectories`` and ``ListPaths``, which the C backend alone has: what is in directories that lie beside each
 other.
 """
 

@@ -1,4 +1,4 @@
-"""``Make``: small files from memory, in every kernel; what goes wrong is a row's verdict, and leaves nothing."""
+"""``Make``: small files from memory, in every backend; what goes wrong is a row's verdict, and leaves nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``ReadMembers`` and ``FindWithoutXattrs``, which the kernel in C alone has: small files as members of an archive."""
+"""``ReadMembers`` and ``FindWithoutXattrs``, which the C backend alone has: small files as members of an archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every kernel does with items that get other owners and modes."""
+"""What every backend does with items that get other owners and modes."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ COPIES = pytest.mark.parametrize("copies", [False, True])
 
 
 class Reader:
-    """A directory, and a kernel that reads in it."""
+    """A directory, and a backend that reads in it."""
 
     def __init__(self, backend: Callable[[BackendSettings], Backend], place: Path) -> None:
         self._backend = backend

@@ -1,4 +1,4 @@
-"""``RemoveDirectories``, which the kernel in C alone has: directories beside each other go with what is in them."""
+"""``RemoveDirectories``, which the C backend alone has: directories beside each other go with what is in them."""
 
 from __future__ import annotations
 

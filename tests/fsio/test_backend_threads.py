@@ -1,4 +1,4 @@
-"""The threads of the kernel in C: how many rows are under way at once, where, and what is told of them.
+"""The threads of the C backend: how many rows are under way at once, where, and what is told of them.
 
 A slow file system counts: its writes sleep, and any number of them at once, also in one directory.
 """
@@ -25,7 +25,7 @@ from tests.fsio.backend_bench import found
 from tests.support.users import require_root
 
 if backend_name() != "c":
-    pytest.skip("there is no kernel in C here", allow_module_level=True)
+    pytest.skip("there is no C backend here", allow_module_level=True)
 
 from pcopy.fsio.backend.native import NativeBackend
 from pcopy.fsio.backend.native_pool import LARGE_DIRECTORY_ROWS, ROWS_PER_DIRECTORY

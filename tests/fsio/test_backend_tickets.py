@@ -20,7 +20,7 @@ from tests.support import native
 from tests.support.fake_backend import FakeBackend, LateBackend
 
 FILES = 120
-"""More than any kernel does in three polls."""
+"""More than any backend does in three polls."""
 NAMES = [f"{number}" for number in range(FILES)]
 PACKED = pack_names(map(os.fsencode, NAMES))
 

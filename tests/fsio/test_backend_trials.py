@@ -1,4 +1,4 @@
-"""Trials: each row is one bare operation, in every kernel; what goes wrong is its verdict."""
+"""Trials: each row is one bare operation, in every backend; what goes wrong is its verdict."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_attributes_are_compared(tmp_path: Path, backend: str) -> None:
     try:
         for index, preserve in enumerate(PRESERVED):
             made = BACKENDS[backend](BackendSettings(preserve, 0o022))
-            for _ in range(2):  # a kernel may learn the attributes at first
+            for _ in range(2):  # a backend may learn the attributes at first
                 codes = done(made, CompareXattrs(directories[0], packed, directories[1])).verdicts.codes
             made.close()
             wanted = [RowCode.DONE if CASES[name][2][index] == "y" else RowCode.SLOW_PATH for name in names]

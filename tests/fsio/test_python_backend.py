@@ -1,4 +1,4 @@
-"""What only the Python kernel can be made to show: system calls that answer as scripted."""
+"""What only the Python backend can be made to show: system calls that answer as scripted."""
 
 from __future__ import annotations
 

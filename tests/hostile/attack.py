@@ -19,7 +19,7 @@ def _nothing(_stage: Stage, _ended: Ended) -> list[str]:
 class Attack(NamedTuple):
     """``prepare`` sets the stage as root; ``act`` is the attacker's, as an ordinary user, while the run waits in
     ``window`` (its second argument is the name there). ``harm`` tells of what the stage doesn't see by itself.
-    ``in_c`` is the same moment with the kernel in C, where that makes other calls until then."""
+    ``in_c`` is the same moment with the C backend, where that makes other calls until then."""
 
     name: str
     prepare: Callable[[Stage], object]

@@ -195,7 +195,7 @@ def test_file_of_root_is_not_changed(name: str, backend: str, tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["pchmod mode", "pchmod below"])
 def test_exchanged_file_fails_with_the_reason(name: str, tmp_path: Path) -> None:
-    """The kernel in C looks at a name before it opens it: an item that takes the name between both fails."""
+    """The C backend looks at a name before it opens it: an item that takes the name between both fails."""
     require_root("own files")
     failed = []
     for call in range(1, MOST_CALLS):

@@ -1,6 +1,6 @@
 """Each rule is needed: once it is switched off, in a copy of the package, an attack does harm.
 
-The rules are switched off in Python code, and so are those of the kernel.
+The rules are switched off in Python code, and so are those of the backend.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Whole jobs of real ranks whose kernel finishes later: tasks wait for their tickets, and others run meanwhile."""
+"""Whole jobs of real ranks whose backend finishes later: tasks wait for their tickets, and others run meanwhile."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def make(path: Path) -> None:
 
 @pytest.mark.in_turn(1)
 def test_a_whole_job(ranks: dict[str, Any], area: Path) -> None:
-    """Copied, read back, and found unchanged; as another kernel counts it."""
+    """Copied, read back, and found unchanged; as another backend counts it."""
     make(area / "source")
     words = ("--json", "--verify", "-T", area / "source")
     run = pcopy(*words, area / "copy", **ranks)

@@ -330,7 +330,7 @@ def test_a_small_file_costs_no_more_calls_than_it_must(lustre: Lustre) -> None:
     done(lustre, "-n", 1, source, target, wrap=wrap)
     lines = trace.read_text().splitlines()
     trace.unlink()
-    assert sum('"f20", O_' in line for line in lines) == 2  # of the source and of the copy, by the kernel in C
+    assert sum('"f20", O_' in line for line in lines) == 2  # of the source and of the copy, by the C backend
     of_one = [line for line in lines if '"f20"' in line or "/f20>" in line or '/f20"' in line]
     of_layouts = sum("xattr(" in line and "lustre.lov" in line for line in of_one)
     assert of_layouts == lustre.is_real  # of the source; the stand-in answers by itself

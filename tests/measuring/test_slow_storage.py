@@ -15,7 +15,7 @@ from tests.support.oracle import differences
 
 pytestmark = [
     pytest.mark.skipif(not can_mount(), reason="it takes root and libfuse3-dev"),
-    pytest.mark.skipif(backend_name() != "c", reason="there is no kernel in C here"),
+    pytest.mark.skipif(backend_name() != "c", reason="there is no C backend here"),
 ]
 
 DIRECTORIES, FILES = 24, 40

@@ -55,7 +55,7 @@ FAULTY(int, fsync, "fsync", (int file), (file), file)
 FAULTY(ssize_t, read, "read", (int file, void *out, size_t size), (file, out, less(file, size)), file)
 FAULTY(ssize_t, write, "write", (int file, const void *in, size_t size), (file, in, less(file, size)), file)
 
-/* Only where it changes something: the kernel in C leaves out the call where it does not. */
+/* Only where it changes something: the C backend leaves out the call where it does not. */
 int fchown(int file, uid_t user, gid_t group)
 {
     REAL(int, fchown, (int, uid_t, gid_t));

@@ -1,4 +1,4 @@
-/* Drives the kernel in C by itself, without Python: odd trees, several threads, calls that fail or do less than they
+/* Drives the C backend by itself, without Python: odd trees, several threads, calls that fail or do less than they
  * were asked for, batches that are cancelled, and a thread that always asks what is under way.
  *
  *     harness SEED ROUNDS DIRECTORY      (linked with --wrap for each call below; built with sanitizers)
@@ -230,28 +230,28 @@ static int number_of_descriptors(void)
     return number;
 }
 
-static void learn(pk_kernel *kernel)
+static void learn(pk_backend *backend)
 {
     char name[256];
-    while (pk_unknown(kernel, name))
-        pk_learn(kernel, name, (int)below(3));
+    while (pk_unknown(backend, name))
+        pk_learn(backend, name, (int)below(3));
 }
 
-static void drive(pk_kernel *kernel, batch *batches, uint32_t number, int source, int target)
+static void drive(pk_backend *backend, batch *batches, uint32_t number, int source, int target)
 {
     atomic_store(&always, below(3) ? 0 : ENOSPC);
     atomic_store(&faults, below(3) ? (int)(5 + below(400)) : NO_FAULT);
     for (uint32_t each = 0; each < number; each++)
-        expect(!pk_submit(kernel, &batches[each].in_c), "submit");
+        expect(!pk_submit(backend, &batches[each].in_c), "submit");
     for (uint32_t left = number; left;) {
-        pk_poll(kernel, below(3) * 100000);
+        pk_poll(backend, below(3) * 100000);
         if (!below(3))
-            learn(kernel);
+            learn(backend);
         if (!below(200))
-            (void)pk_set_threads(kernel, (int)below(9), (int)below(5)); /* others rest, or begin */
+            (void)pk_set_threads(backend, (int)below(9), (int)below(5)); /* others rest, or begin */
         const uint32_t one = below(number);
         if (!batches[one].is_seen && !below(6))
-            pk_cancel(kernel, &batches[one].in_c);
+            pk_cancel(backend, &batches[one].in_c);
         for (uint32_t each = 0; each < number; each++)
             if (!batches[each].is_seen && pk_is_done(&batches[each].in_c)) {
                 batches[each].is_seen = 1;
@@ -262,19 +262,19 @@ static void drive(pk_kernel *kernel, batch *batches, uint32_t number, int source
     atomic_store(&faults, NO_FAULT);
 }
 
-static void check_names(pk_kernel *kernel)
+static void check_names(pk_backend *backend)
 {
     pk_batch few = {.kind = PK_STAT, .rows = 3, .names = "a/b", .names_size = 3, .directory = -1};
-    expect(pk_submit(kernel, &few) == EINVAL, "names for two of three rows");
+    expect(pk_submit(backend, &few) == EINVAL, "names for two of three rows");
     few.names_size = 0;
-    expect(pk_submit(kernel, &few) == EINVAL, "no names for three rows");
+    expect(pk_submit(backend, &few) == EINVAL, "no names for three rows");
     few.rows = 1;
     few.names_size = 3;
-    expect(pk_submit(kernel, &few) == EINVAL, "two names for one row");
+    expect(pk_submit(backend, &few) == EINVAL, "two names for one row");
     few.rows = 0;
     few.names = NULL;
     few.names_size = 0;
-    expect(!pk_submit(kernel, &few) && pk_is_done(&few), "no rows");
+    expect(!pk_submit(backend, &few) && pk_is_done(&few), "no rows");
     pk_release(&few);
 }
 
@@ -308,13 +308,13 @@ static void round_of(int place, uint32_t round)
     expect(!mkdirat(place, one, 0700) && !mkdirat(place, two, 0700), "mkdir: %s", strerror(errno));
     const int source = openat(place, one, O_RDONLY), target = openat(place, two, O_RDONLY);
     const int wake = below(3) ? eventfd(0, EFD_NONBLOCK) : -1, algorithm = pk_find_digest("xxh3-128");
-    pk_kernel *kernel = pk_open(wake, (pk_digest){16, algorithm, 65536u << below(4)});
-    expect(kernel != NULL, "open");
+    pk_backend *backend = pk_open(wake, (pk_digest){16, algorithm, 65536u << below(4)});
+    expect(backend != NULL, "open");
     const int threads = below(4) ? (int)below(9) : below(4) ? 0 : 100;
     const uint32_t number = 1 + below(MOST_BATCHES);
     pthread_t looking;
     atomic_store(&is_over, 0);
-    expect(!pthread_create(&looking, NULL, look, kernel), "thread");
+    expect(!pthread_create(&looking, NULL, look, backend), "thread");
     for (uint32_t each = 0, rows; each < number; each++) {
         static const int kinds[] = {PK_COPY, PK_COPY, PK_COPY, PK_STAT, PK_REMOVE, PK_ENTER, PK_FINISH, PK_SYNC,
                                     PK_LOOK, PK_PATHS, PK_READ};
@@ -323,13 +323,13 @@ static void round_of(int place, uint32_t round)
     }
     list_all(source);
     if (below(2))
-        expect(pk_set_threads(kernel, threads, (int)below(5)) == (threads > 64 ? 64 : threads), "threads");
-    drive(kernel, batches, number, source, target);
-    check_names(kernel);
+        expect(pk_set_threads(backend, threads, (int)below(5)) == (threads > 64 ? 64 : threads), "threads");
+    drive(backend, batches, number, source, target);
+    check_names(backend);
     check_tally();
     atomic_store(&is_over, 1);
     pthread_join(looking, NULL);
-    pk_close(kernel);
+    pk_close(backend);
     if (wake >= 0)
         close(wake);
     close(source);

@@ -1,4 +1,4 @@
-"""The kernel in C by itself: under sanitizers, driven by ``harness.c``, and as strict compilers see it."""
+"""The C backend by itself: under sanitizers, driven by ``harness.c``, and as strict compilers see it."""
 
 from __future__ import annotations
 

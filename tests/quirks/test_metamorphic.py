@@ -1,4 +1,4 @@
-"""Runs that must agree, over random trees and all programs: again, dry, with other ranks or kernels, and resumed."""
+"""Runs that must agree, over random trees and all programs: again, dry, with other ranks or backends, and resumed."""
 
 from __future__ import annotations
 

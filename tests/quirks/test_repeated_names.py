@@ -87,7 +87,7 @@ def test_all_programs_process_each_item_once(backing: Path, backend: str) -> Non
 
 
 class Batches:
-    """A kernel whose listing consists of the given batches."""
+    """A backend whose listing consists of the given batches."""
 
     def __init__(self, *batches: tuple[bytes, ...]) -> None:
         self._batches = [*batches]

@@ -1,4 +1,4 @@
-"""Every quirk, every program, both kernels: a right copy, or a clear error and nothing left over."""
+"""Every quirk, every program, both backends: a right copy, or a clear error and nothing left over."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def cells_of(row: Row, backend: str) -> list[str]:
 
 
 def backends_of(row: Row) -> list[str]:
-    """Return both kernels, or one of them, another each day."""
+    """Return both backends, or one of them, another each day."""
     known = ["python"] if native.why_not() else ["c", "python"]
     return known if everything() else [known[(seed() + crc32(row.quirks.encode())) % len(known)]]
 

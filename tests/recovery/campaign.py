@@ -66,7 +66,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0, help="of the first job; the next ones follow")
     parser.add_argument("--without", choices=Rules._fields, action="append", default=[], help="a rule to switch off")
-    parser.add_argument("--waits", action="store_true", help="tasks wait for tickets of a kernel that is late")
+    parser.add_argument("--waits", action="store_true", help="tasks wait for tickets of a backend that is late")
     arguments = parser.parse_args()
     rules = ALL._replace(**dict.fromkeys(arguments.without, False))
     seeds = range(arguments.seed, arguments.seed + arguments.jobs)

@@ -40,7 +40,7 @@ T0 = 1_700_000_000.0
 STATE_HOME = b"/home/.local/state"
 
 _ENVIRONMENT = {b"XDG_STATE_HOME": STATE_HOME, b"PCOPY_BACKEND": b"python"}
-"""The kernel in C would ask the real system."""
+"""The C backend would ask the real system."""
 
 _OF_OS = (
     "access", "chmod", "chown", "close", "copy_file_range", "dup", "fchmod", "fchown", "fdatasync", "fstat", "fstatvfs",

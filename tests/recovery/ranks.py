@@ -54,7 +54,7 @@ Change = tuple[Any, str, Any]
 class Sizes(NamedTuple):
     """Numbers of pcopy's that a run shrinks, so that few and small files reach every boundary.
 
-    ``waits``: as in ``tests.recovery.waits``, where there is a kernel to wait for, with ``slots`` for tasks.
+    ``waits``: as in ``tests.recovery.waits``, where there is a backend to wait for, with ``slots`` for tasks.
     """
 
     limits: Limits

@@ -150,7 +150,7 @@ def _cut_alone(node: RankNode, interval: float, random: Random) -> None:
 
     _put(node, "_send", lambda destination, message: outbox.append((destination, message)))
     _put(node, "_send_all", send_all)
-    _put(node.cut_schedule, "is_due", is_due)
+    _put(node.cut_schedule, "is_cut_due", is_due)
 
 
 def _put(where: object, name: str, value: Any) -> None:

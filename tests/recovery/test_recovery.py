@@ -37,7 +37,7 @@ def _machine() -> Iterator[None]:
 
 
 def test_nothing_is_lost_while_tasks_wait() -> None:
-    """A kernel does its batches later and in any order; all other work waits as well, and tasks run meanwhile."""
+    """A backend does its batches later and in any order; all other work waits as well, and tasks run meanwhile."""
     at_once = 0
     for seed in WAITING_JOBS:
         played = play(seed, waits=True)

@@ -1,4 +1,4 @@
-"""What the tasks of a rank wait for: a kernel that does their batches later, and tickets that the campaign adds."""
+"""What the tasks of a rank wait for: a backend that does their batches later, and tickets that the campaign adds."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ LONGEST_WAIT = 0.01
 """Seconds that a ticket of the campaign's takes at most."""
 
 LONGEST_PAUSE = 0.002
-"""Seconds at most until the kernel has something to go on with."""
+"""Seconds at most until the backend has something to go on with."""
 
 
 Result = TypeVar("Result")
 
 
 class RankWake(SimulatedWake):
-    """Wakes one rank for its kernel, and for the tickets of the campaign."""
+    """Wakes one rank for its backend, and for the tickets of the campaign."""
 
     def __init__(self, world: World) -> None:
         super().__init__(lambda: world.now)
@@ -35,7 +35,7 @@ class RankWake(SimulatedWake):
         self._backend_due = NEVER
 
     def set(self) -> None:
-        """The kernel will have something to go on with."""
+        """The backend will have something to go on with."""
         self._backend_due = min(self._backend_due, self._world.now + self._world.random.random() * LONGEST_PAUSE)
 
     @property
@@ -75,7 +75,7 @@ class SlowBackend(FakeBackend):
     """Works in its world's time: a poll takes some, and none is made in a world that has ended."""
 
     def __init__(self, settings: BackendSettings, world: World, wake: RankWake, waits: Waits) -> None:
-        super().__init__(settings, world.chance.stream(f"kernel of {world.strand.name}").getrandbits(32), wake)
+        super().__init__(settings, world.chance.stream(f"backend of {world.strand.name}").getrandbits(32), wake)
         self._world, self._waits = world, waits
 
     def submit(self, batch: Batch[Result]) -> Ticket[Result]:
@@ -94,7 +94,7 @@ class Waits:
     def __init__(self, share: float) -> None:
         self._share = share
         self.most = 0
-        """Batches that a rank's kernel had under way at once."""
+        """Batches that a rank's backend had under way at once."""
         self._wakes: dict[Strand, RankWake] = {}
 
     def make_backend(self, settings: BackendSettings) -> Backend:
@@ -107,7 +107,7 @@ class Waits:
     def make_driver(
         self, node: RankNode, transport: Transport, run_task: Callable[[Task], TaskGenerator], **options: Any
     ) -> Driver:
-        """For the rank that runs, which has its kernel."""
+        """For the rank that runs, which has its backend."""
         strand = current()
         assert strand is not None
         wake, world, share = self._wakes[strand], strand.world, self._share

@@ -1,4 +1,4 @@
-"""Whole runs use the kernel in C; with ``PCOPY_TESTS=all`` each does so once more with the one in Python."""
+"""Whole runs use the C backend; with ``PCOPY_TESTS=all`` each does so once more with the Python backend."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ RUN = {
 """What the interpreter is to run for each of the commands; ``late`` is pcopy with a kernel of its own."""
 
 backend = ""
-"""Which kernel runs have to use; empty: the one in C, if there is one."""
+"""Which backend runs have to use; empty: the C backend, if there is one."""
 
 _MODULES = ("_cffi_backend", "blake3", "lmdb", "xxhash", "yaml", "_yaml")
 """What other users' runs import that Python lacks: neither a launcher nor a bar."""
@@ -216,7 +216,7 @@ def command(
 
 
 def runs_in_c() -> bool:
-    """Do runs use the kernel in C?"""
+    """Do runs use the C backend?"""
     return backend == "c" or not (backend or native.why_not())
 
 

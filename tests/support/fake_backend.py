@@ -1,7 +1,7 @@
-"""Kernels that behave as one with many threads may: tickets are done in any order, late, and some rows at a time.
+"""Backends that behave as one with many threads may: tickets are done in any order, late, and some rows at a time.
 
-What they do is the Python kernel's. When ``FakeBackend`` does it comes from a seed, and ``LateBackend`` does it in real
-time: threads of it wake whoever sleeps.
+What they do is the Python backend's. When ``FakeBackend`` does it comes from a seed, and ``LateBackend`` does it in
+real time: threads of it wake whoever sleeps.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MOST_POLLS = 4
 
 
 class SettableWake(WakeDescriptor, Protocol):
-    """A wake as its kernel sees it."""
+    """A wake as its backend sees it."""
 
     def set(self) -> None:
         """There is something to poll for."""
@@ -73,7 +73,7 @@ class _Uneven(PythonBackend):
 
 
 class FakeTicket:
-    """The ticket of a kernel of its own."""
+    """The ticket of a backend of its own."""
 
     def __init__(self, inner: _Uneven, ticket: Ticket[Any], random: Random) -> None:
         self._inner = inner

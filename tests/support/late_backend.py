@@ -1,4 +1,4 @@
-"""pcopy with a kernel whose tickets are done later, and which can't be told from one with threads.
+"""pcopy with a backend whose tickets are done later, and which can't be told from one with threads.
 
 Some rows of a ticket take ``LATEST`` seconds at most. Each rank tells on its standard error at its end how many tickets
 were under way at once, at most.
@@ -26,5 +26,5 @@ def _late(settings: BackendSettings) -> Backend:
 
 
 if __name__ == "__main__":
-    vars(rank)["make_kernel"] = _late
+    vars(rank)["create_backend"] = _late
     sys.exit(main())

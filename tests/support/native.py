@@ -1,4 +1,4 @@
-"""The kernel in C of this checkout: built for the tests, which run from here and not from what is installed."""
+"""The C backend of this checkout: built for the tests, which run from here and not from what is installed."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ def build() -> None:
 
 
 def why_not() -> str:
-    """Why there is no kernel in C; empty if there is one."""
+    """Why there is no C backend; empty if there is one."""
     return os.environ.get(_WHY_NOT, "")
 
 
 def require() -> None:
     """Skips without it."""
     if why_not():
-        pytest.skip(f"there is no kernel in C: {why_not()}")
+        pytest.skip(f"there is no C backend: {why_not()}")

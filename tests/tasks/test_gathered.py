@@ -39,7 +39,7 @@ BATCH = st.tuples(st.sampled_from(["all", "chosen"]), items(NEAR, st.just(b"f"))
 
 
 def batch_of(rows: list[tuple[bytes, ContentInfo]]) -> tuple[Rows, array[int], bytearray]:
-    """What a kernel would tell of them."""
+    """What a backend would report of them."""
     versions = Rows(len(rows), VERSION_COLUMNS)
     for row, (_, known) in enumerate(rows):
         version = known.version

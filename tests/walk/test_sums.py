@@ -1,4 +1,4 @@
-"""Sums over columns, by the kernel in C and in Python, against plain counting of one item after the other."""
+"""Sums over columns, by the C backend and in Python, against plain counting of one item after the other."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Types of the module that cffi makes of ``native/kernel.h`` (``build_native.py``)."""
+"""Types of the module that cffi makes of ``native/backend.h`` (``build_native.py``)."""
 
 from typing import Any
 

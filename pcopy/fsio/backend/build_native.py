@@ -34,10 +34,10 @@ def make_builder(root: Path = Path(), **options: Any) -> FFI:
     """
     native = root / _NATIVE
     builder = FFI()
-    builder.cdef(_COMMENT.sub("", (native / "kernel.h").read_text()))
+    builder.cdef(_COMMENT.sub("", (native / "backend.h").read_text()))
     builder.set_source(
         "pcopy.fsio.backend._native",
-        '#include "kernel.h"',
+        '#include "backend.h"',
         sources=[str(path) for path in sorted(native.glob("*.c"))],
         depends=[str(path) for path in sorted(native.glob("*.h"))],
         include_dirs=[str(native)],
@@ -57,7 +57,7 @@ def build_in_place() -> Path:
     ``VerificationError`` if it cannot be compiled; the compiler has printed why.
     """
     path = _ROOT / _PACKAGE / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
-    with tempfile.TemporaryDirectory(prefix="pcopy-kernel-") as directory:
+    with tempfile.TemporaryDirectory(prefix="pcopy-backend-") as directory:
         made = Path(make_builder(_ROOT).compile(tmpdir=directory))
         temporary = path.with_name(f"_native.{os.getpid()}.so")
         shutil.copy(made, temporary)

@@ -2,8 +2,8 @@
 
 The rows of a batch are directories next to each other in one parent directory; some batches have a parent directory on
 each side. Such batches pay off only if one call does everything for a directory, so the Python backend has none of them
-(``Kernel.enters``). The C backend handles simple directories. The others get the code ``SLOW_PATH``, and tasks process
-them one by one, as they do for all directories with the Python backend.
+(``Backend.has_directory_batches``). The C backend handles simple directories. The others get the code ``SLOW_PATH``,
+and tasks process them one by one, as they do for all directories with the Python backend.
 """
 
 from __future__ import annotations

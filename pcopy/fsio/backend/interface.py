@@ -122,7 +122,7 @@ class RowInProgress(NamedTuple):
 
 
 class ThreadPool(Protocol):
-    """The worker threads of a backend. Without threads, rows are processed in ``Kernel.poll``."""
+    """The worker threads of a backend. Without threads, rows are processed in ``Backend.poll``."""
 
     def request_threads(self, threads: int) -> None:
         """Request this number of threads. A change to zero takes effect when no ticket is in progress.

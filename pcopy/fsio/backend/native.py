@@ -1,6 +1,6 @@
 """The C backend: processes common cases in C, and leaves all others, row by row, to the code of the Python backend.
 
-The C code is in ``pcopy/fsio/backend/native``; kernel.h is its interface. If a row is ``DEFERRED``, C has changed
+The C code is in ``pcopy/fsio/backend/native``; backend.h is its interface. If a row is ``DEFERRED``, C has changed
 nothing: the Python code for the same batch processes that row into the same result. So rare cases are implemented once.
 
 Without threads (``pcopy.fsio.backend.native_pool``), rows are processed in ``poll``.

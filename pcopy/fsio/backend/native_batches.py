@@ -72,9 +72,9 @@ PERMISSION_VALUES = 4096
 
 _POINTER_TYPES = {"I": "uint32_t[]", "q": "int64_t[]", "Q": "uint64_t[]"}
 _OWNER_STRUCT = Struct("=III356s")
-"""Format of a ``pk_owner`` of kernel.h."""
+"""Format of a ``pk_owner`` of backend.h."""
 _PLACE_STRUCT = Struct("=iIII")
-"""Format of a ``pk_place`` of kernel.h."""
+"""Format of a ``pk_place`` of backend.h."""
 _MEMBER_BYTES_INDEX = MEMBER_ROW.size // 4 - 1
 """Index of the last number in a row of ``ReadMembers``, counted in units of 4 bytes."""
 _COLUMNS = [(name, _POINTER_TYPES[typecode], bit) for name, typecode, bit, _ in COLUMNS]
@@ -83,14 +83,14 @@ _COLUMNS = [(name, _POINTER_TYPES[typecode], bit) for name, typecode, bit, _ in 
 class NativeBatch:
     """A batch, converted to pointers for the C code.
 
-    ``batch`` is a ``pk_batch`` of kernel.h. This object keeps the memory alive that it points to.
+    ``batch`` is a ``pk_batch`` of backend.h. This object keeps the memory alive that it points to.
     """
 
     def __init__(self, kind: int, batch: Any, result: BatchResult, make_work: Callable[[], RowProcessor]) -> None:
         """Fill in what all batches have in common.
 
         Args:
-            kind: type of the batch, a ``PK_`` constant of kernel.h.
+            kind: type of the batch, a ``PK_`` constant of backend.h.
             batch: the batch.
             result: the result to fill in.
             make_work: function that returns the Python code for the deferred rows.

@@ -334,7 +334,7 @@ def _raise_unexpected_deferral() -> RowProcessor:
 
 
 def _tree_struct(common: DirectoryBatchSettings) -> Any:
-    """Return the settings of a batch of directories as a ``pk_tree`` of kernel.h."""
+    """Return the settings of a batch of directories as a ``pk_tree`` of backend.h."""
     chosen = (
         (common.is_parent_new, _lib.PK_IN_NEW),
         (has_capability(CAP_DAC_OVERRIDE), _lib.PK_POWERFUL),

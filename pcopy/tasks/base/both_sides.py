@@ -164,7 +164,7 @@ def _open_root_directories(
 
     Args:
         descriptors: open descriptors of the two directories of each root.
-        kernel: the backend. Descriptors stay open while a ticket of it uses them.
+        backend: the backend. Descriptors stay open while a ticket of it uses them.
         one_host: True if all ranks run on one host.
     """
     sources: list[RootDirectories] = []

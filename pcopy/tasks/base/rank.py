@@ -115,7 +115,7 @@ class Rank(SourceAndTargetDirectories):
         number: number of this rank.
         size: number of ranks.
         descriptors: open descriptors of the two directories of each root.
-        kernel: the backend that executes batches.
+        backend: the backend that executes batches.
         visitor: function that returns the tool's visitor for a directory.
         sink: receiver of progress and failures, on rank 0.
         leaders: one rank of each host.
