@@ -138,7 +138,7 @@ WAITING = ("pinned",)
 """Rules that are needed only where tasks wait for tickets."""
 
 
-ERRORS_OF_A_REPLACEMENT = re.compile(r"^(?:Type|Name|Attribute|Import|NotImplemented)Error\b", re.MULTILINE)
+OF_THE_RULES = re.compile(r"^(?:Type|Name|Attribute|Import|NotImplemented)Error\b", re.MULTILINE)
 """Errors of a replacement that does not fit the code: they say nothing about the rule."""
 
 
@@ -149,7 +149,7 @@ def test_each_rule_is_needed(rule: str) -> None:
     found = ((seed, play(seed, rules, waits=waits).wrong) for seed in SEEDS[rule])
     seed, wrong = next((each for each in found if each[1]), None) or first_found(rules, 2000, waits=waits) or (-1, "")
     assert wrong
-    assert not ERRORS_OF_A_REPLACEMENT.search(wrong), wrong
+    assert not OF_THE_RULES.search(wrong), wrong
     assert not play(seed, waits=waits).wrong
 
 
