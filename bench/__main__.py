@@ -52,8 +52,8 @@ _COMPARE_COMMAND = ("rsync", "-aHAXn", "--checksum", "--modify-window=-1", "--it
 class MeasurementDirectories(NamedTuple):
     """The directories of a measurement.
 
-    ``source``, and ``base``, in which copies are created, are the paths that commands get. ``below`` has the same two
-    directories without the slow file system in between, whose ``mounts`` are listed.
+    ``source``, and ``copies``, in which copies are created, are the paths that commands get. ``backing`` has the same
+    two directories without the slow file system in between, whose ``mounts`` are listed.
     """
 
     source: Path

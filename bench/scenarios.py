@@ -39,8 +39,8 @@ class Scenario(NamedTuple):
     - ``shape``: a dataset of ``bench.datasets.SHAPES``; ``slow_shape``, if not empty, replaces it on slow file systems.
     - ``kinds``: the types of file systems.
     - ``ways``: the ways to compare.
-    - ``against``: the way to which the others are compared; if empty, the first one.
-    - ``before``: the state before each run.
+    - ``reference_way``: the way to which the others are compared; if empty, the first one.
+    - ``initial_state``: the state before each run.
     """
 
     name: str

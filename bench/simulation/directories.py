@@ -39,8 +39,8 @@ class CallCounts(NamedTuple):
 class DivisionRules(NamedTuple):
     """How names of a directory become tasks.
 
-    A rank that has listed a directory with up to ``in_place`` names processes them itself. For more, it creates tasks
-    of ``at_once`` names. ``divides``: True if such tasks are divided when ranks need work.
+    A rank that has listed a directory with up to ``max_in_place`` names processes them itself. For more, it creates
+    tasks of ``names_per_task`` names. ``divides``: True if such tasks are divided when ranks need work.
     """
 
     max_in_place: int = MAX_NAMES_IN_SCAN

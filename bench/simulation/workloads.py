@@ -42,8 +42,8 @@ _DIRECTORY, _BATCH = -1, -2
 class WorkloadParameters(NamedTuple):
     """The parameters of a job: about ``tasks`` tasks of ``seconds`` each on average.
 
-    Estimates are wrong by up to a factor of ``estimate_error``. Each task has ``payload`` bytes in the queue, besides
-    its header.
+    Estimates are wrong by up to a factor of ``estimate_error``. Each task has ``payload_size`` bytes in the queue,
+    besides its header.
     """
 
     tasks: int
@@ -53,7 +53,7 @@ class WorkloadParameters(NamedTuple):
 
 
 class Workload:
-    """A job. Task 0 is the root's. ``run`` must be called once for each task, when it ends."""
+    """A job. Task 0 is the root's. ``finish_task`` must be called once for each task, when it ends."""
 
     def __init__(self, padding: int = 0) -> None:
         self.seconds = array("d")

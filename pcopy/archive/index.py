@@ -37,7 +37,7 @@ class Index(NamedTuple):
     """The index of an archive of ``size`` bytes with this ``mtime`` (nanoseconds since 1970).
 
     Fields:
-      points: offsets of members in increasing order, beginning with 0.
+      offsets: offsets of members in increasing order, beginning with 0.
       end: the offset at which the last member ends.
       frames: for a gzip archive, which has no table of its own: for each part its bytes in the archive and its bytes
           before compression. A part consists of one or several members of gzip.

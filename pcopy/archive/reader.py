@@ -74,8 +74,8 @@ class FoundMember(NamedTuple):
       member: the member.
       data, stored: the offset and the bytes of its stored contents.
       next: the offset of the next header.
-      trouble: an error about metadata that cannot be read; empty if there is none.
-      remark: a warning about anything else; empty if there is none.
+      problem_text: an error about metadata that cannot be read; empty if there is none.
+      warning: a warning about anything else; empty if there is none.
     """
 
     offset: int
@@ -100,8 +100,8 @@ class Damage(NamedTuple):
 
 
 class InvalidHeader(Exception):
-    """Error for an invalid or contradictory header. The next header is looked for at the offset ``after``, if that is
-    known."""
+    """Error for an invalid or contradictory header. The next header is looked for at the offset ``next_offset``, if
+    that is known."""
 
     next_offset: int | None = None
 
@@ -124,7 +124,7 @@ def read_members(
 
     Args:
       end: if it is not None, only members that begin before it are read.
-      known: records of earlier global headers; those that are read are added.
+      global_records: records of earlier global headers; those that are read are added.
       most_extents: a sparse file with more extents is reported as ``Damage``.
     """
     source = ArchiveBlocks(read, most_extents)

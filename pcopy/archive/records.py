@@ -39,8 +39,8 @@ class PaxRecords(dict[bytes, bytes]):
     """The records of a pax header: the last value of each key.
 
     Attributes:
-      pairs: records with the keys of sparse files that occur many times, in order.
-      withdrawn: keys with empty values, which cancel the records of earlier headers.
+      sparse_pairs: records with the keys of sparse files that occur many times, in order.
+      cancelled_keys: keys with empty values, which cancel the records of earlier headers.
     """
 
     def __init__(self) -> None:

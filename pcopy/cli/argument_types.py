@@ -77,8 +77,8 @@ def _refuse_unmapped(uid: int, gid: int) -> None:
 
 
 def _parse_id(name_lookup: Callable[[], int], text: str, kind: str) -> int:
-    """Return the ID that ``look_up`` finds for the name ``text``, or ``text`` itself as a number if there is no such
-    name.
+    """Return the ID that ``name_lookup`` finds for the name ``text``, or ``text`` itself as a number if there is no
+    such name.
 
     ``kind`` is "user" or "group", for the message. Raise ``ValueError`` if ``text`` is neither a known name nor a valid
     ID.

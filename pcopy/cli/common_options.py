@@ -52,7 +52,7 @@ def add_in_flight_option(parser: Any) -> None:
 def add_limit_options(parser: Any, *, has_contents: bool = True) -> None:
     """Add ``--bwlimit`` and ``--oplimit`` to a parser or a group of options.
 
-    ``moves``: False for a program that does not copy the contents of files; it gets no ``--bwlimit``.
+    ``has_contents``: False for a program that does not copy the contents of files; it gets no ``--bwlimit``.
     """
     add = parser.add_argument
     if has_contents:
@@ -112,9 +112,9 @@ def add_output_options(
     Args:
         quiet: the help text of ``--quiet``.
         json: the help text of ``--json``.
-        errors: True if the program can list the items that failed (``--errors``).
-        items: True if the program can report the outcome of each item (``--log``).
-        each: what the help text of ``--verbose`` says about items.
+        has_errors_file: True if the program can list the items that failed (``--errors``).
+        has_item_log: True if the program can report the outcome of each item (``--log``).
+        verbose_items: what the help text of ``--verbose`` says about items.
     """
     add = parser.add_argument_group("output").add_argument
     add("-q", "--quiet", action="store_true", help=quiet)
@@ -201,7 +201,7 @@ def refuse_invalid_file_names(values: Namespace, *names: str, refuse_directories
     """Raise ``RequestRefused`` if the value of one of the options ``names`` cannot be the name of a file (empty or
     ``-``).
 
-    ``directories``: True to refuse also a path that is spelled as a directory, such as ``dir/`` or ``..``.
+    ``refuse_directories``: True to refuse also a path that is spelled as a directory, such as ``dir/`` or ``..``.
     """
     for name in names:
         _refuse_invalid_file_name(name, getattr(values, name), refuse_directories)

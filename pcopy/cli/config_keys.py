@@ -141,7 +141,7 @@ class ConfigKeys:
 
         Args:
             place: the file's name and the line.
-            is_own: True if the key stands in the mapping for this program alone.
+            is_program_mapping: True if the key stands in the mapping for this program alone.
 
         Raise ``RequestRefused`` if no program has the key, if no file may set it, or if its value is not valid.
         """

@@ -91,7 +91,7 @@ def _action_with_value(actions: Sequence[Action]) -> Action:
 def _lines_of_set_option(actions: Sequence[Action], occurrences: Sequence[_Occurrence]) -> list[str]:
     """Return the lines for an option that is set.
 
-    ``actions`` are the options of that meaning, and ``here`` their occurrences, the last of which is in effect.
+    ``actions`` are the options of that meaning, and ``occurrences`` their occurrences, the last of which is in effect.
     """
     action, last = _action_with_value(actions), occurrences[-1]
     if is_appended(action):

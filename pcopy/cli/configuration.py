@@ -131,9 +131,9 @@ class Configuration:
     def settings_in_effect(
         self, given: Sequence[GivenOption], only_dests: Collection[str] | None = None
     ) -> list[FileSetting]:
-        """Return the settings that are in effect together with the options of the command line ``said``.
+        """Return the settings that are in effect together with the options of the command line ``given``.
 
-        ``only``: if not None, the attributes (``dest``) to which the settings are limited.
+        ``only_dests``: if not None, the attributes (``dest``) to which the settings are limited.
         """
         by_hand = {option.dest for option in given if option.name not in PATTERN_OPTIONS}
         found = [
@@ -153,7 +153,7 @@ class EffectiveOptions(NamedTuple):
 
     - ``given``: the options on the command line.
     - ``settings``: the settings of files that are in effect.
-    - ``idle``: the settings of files that are not in effect although no other value has replaced them.
+    - ``ignored_settings``: the settings of files that are not in effect although no other value has replaced them.
     """
 
     given: list[GivenOption]
@@ -269,6 +269,6 @@ def _contradicts(setting: FileSetting, other: FileSetting | GivenOption) -> bool
 
 
 def _has_effect(setting: FileSetting, others: Iterable[FileSetting | GivenOption]) -> bool:
-    """Return True unless the setting needs another option (``_REQUIREMENTS``) that is not among ``beside``."""
+    """Return True unless the setting needs another option (``_REQUIREMENTS``) that is not among ``others``."""
     needed = _REQUIREMENTS.get(setting.name)
     return not needed or any(other.is_one_of(needed) for other in others)

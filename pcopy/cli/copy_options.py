@@ -48,7 +48,7 @@ def _parse_existing(text: str) -> str:
 
 
 def _parse_attributes(option: str, text: str) -> tuple[str, Sequence[str]]:
-    """Return ``what``, and the attributes in ``text``, a comma-separated list.
+    """Return ``option``, and the attributes in ``text``, a comma-separated list.
 
     Raise ``ValueError`` for an unknown one.
     """

@@ -37,7 +37,7 @@ def add_filter_options(
 
     Args:
         done: what happens to the selected items, as a participle such as "copied".
-        older: the help text of ``--older-than``.
+        older_help: the help text of ``--older-than``.
     """
     root = "SRC" if done == "copied" else "PATH"
     words = f"P: a pattern as in .gitignore, for paths below {root}; the last one that\nmatches decides"

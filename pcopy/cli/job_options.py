@@ -120,7 +120,7 @@ def requested_job_command(
     Args:
         operands: the arguments that are no options.
         words: the options as they were written.
-        make: makes a new parser, with which ``words`` are parsed again.
+        new_parser: makes a new parser, with which ``words`` are parsed again.
 
     Raise ``RequestRefused``, naming the option, for a combination that is not possible.
     """

@@ -301,8 +301,8 @@ def _is_sequential(values: Namespace, existing: str) -> bool:
 def _list_path(values: Namespace, words: Sequence[str], new_parser: Callable[[], ArgumentParser]) -> bytes:
     """Return the absolute path of the file of ``--files-from``, ``-`` for standard input, or an empty path for no list.
 
-    ``make`` makes a new parser, with which ``words`` are parsed again. Raise ``RequestRefused`` if the list cannot be
-    used.
+    ``new_parser`` makes a new parser, with which ``words`` are parsed again. Raise ``RequestRefused`` if the list
+    cannot be used.
     """
     name = values.files_from
     if name is None:
@@ -333,7 +333,7 @@ def _compression_fields(values: Namespace, existing: str) -> dict[str, Any]:
 def _preserved_attributes(requests: Sequence[tuple[str, Sequence[str]]]) -> Preserve:
     """Return the attributes to preserve.
 
-    ``wishes`` are the values of ``--preserve`` and ``--no-preserve``, in order: the first ``preserve`` replaces the
+    ``requests`` are the values of ``--preserve`` and ``--no-preserve``, in order: the first ``preserve`` replaces the
     default, later ones add to it, and ``no_preserve`` subtracts.
     """
     kept = set(PRESERVABLE_METADATA)

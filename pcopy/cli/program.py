@@ -54,7 +54,9 @@ _HELP_WITH_PATHS_MESSAGE = (
 
 
 class ParsedCommandLine(NamedTuple):
-    """A parsed command line: the ``options`` as they were written, their ``values``, and the ``others`` (operands)."""
+    """A parsed command line: the ``option_words`` as they were written, their ``values``, and the ``operands``
+    (operands).
+    """
 
     option_words: Sequence[str]
     values: Namespace
@@ -197,10 +199,10 @@ class Program(ABC):
     def parse(
         self, argv: Sequence[bytes | str], convert: Callable[[Any], Any] | None = None, *, use_config_files: bool = True
     ) -> Any:
-        """Return the arguments that ``argv`` (without the program's name) stands for, or the result of ``make`` for
+        """Return the arguments that ``argv`` (without the program's name) stands for, or the result of ``convert`` for
         them.
 
-        The caller has called ``help_or_version`` before. If ``configured``, options from configuration files are
+        The caller has called ``help_or_version`` before. If ``use_config_files``, options from configuration files are
         included. Raise ``RequestRefused`` with a one-line message if the command line is not valid.
         """
         parsed = self.parse_words(argv)
@@ -218,7 +220,7 @@ class Program(ABC):
     def _converted_arguments(
         self, parsed: ParsedCommandLine, values: Namespace, convert: Callable[[Any], Any] | None
     ) -> Any:
-        """Return the arguments for the command line ``said``, or the result of ``make`` for them.
+        """Return the arguments for the command line ``parsed``, or the result of ``convert`` for them.
 
         ``values`` are the option values, including those of configuration files.
         """
@@ -290,7 +292,7 @@ class Program(ABC):
 def existing_config_files(requested: str | None) -> list[bytes]:
     """Return the configuration files to read, in ascending precedence.
 
-    These are the default files that exist, and ``asked``, the file of ``--config``.
+    These are the default files that exist, and ``requested``, the file of ``--config``.
     """
     found = []
     for path in default_config_files():

@@ -108,10 +108,10 @@ class MetadataOutcome(NamedTuple):
     - ``excused``: number of items for which this process lacked a privilege, or which have an attribute that the new
       file system does not support.
     - ``notices``: lines for the user.
-    - ``unknown``: attributes and system calls that the new file system does not support. They are reported once, not
-      per item.
-    - ``layout``: the reason why a file did not get the wanted layout (``pcopy.fsio.layout``); empty if it did.
-    - ``fewer``: the layout attribute of a file that got fewer stripes than wanted; else empty.
+    - ``unsupported``: attributes and system calls that the new file system does not support. They are reported once,
+      not per item.
+    - ``layout_reason``: the reason why a file did not get the wanted layout (``pcopy.fsio.layout``); empty if it did.
+    - ``reduced_layout``: the layout attribute of a file that got fewer stripes than wanted; else empty.
     """
 
     excused: int = 0
@@ -341,9 +341,9 @@ def apply_attributes(
     """Apply ``attributes`` to the item behind ``handle``, as far as possible; raise ``MetadataProblem``.
 
     Args:
-        kept: status of the existing item that is kept (a directory) or replaced (a file); None if there was none.
+        existing: status of the existing item that is kept (a directory) or replaced (a file); None if there was none.
             Metadata that are not preserved from the source are taken from it.
-        inherits: True if the item was created in a directory with a default ACL and inherited an ACL from it.
+        inherits_acl: True if the item was created in a directory with a default ACL and inherited an ACL from it.
     """
     writer = MetadataWriter(handle, is_link=stat.S_ISLNK(attributes.mode))
     # The module's docstring explains the order.
@@ -381,7 +381,7 @@ def are_times_portable(atime: int, mtime: int) -> bool:
 class MetadataWriter:
     """Sets the metadata of one item, step by step, and records the first problem.
 
-    Every step is tried, even if an earlier one failed. ``applied`` returns the outcome or raises the problem.
+    Every step is tried, even if an earlier one failed. ``outcome`` returns the outcome or raises the problem.
     """
 
     def __init__(self, handle: Handle, *, is_link: bool) -> None:
@@ -436,7 +436,7 @@ class MetadataWriter:
         permissions than the ACL does.
 
         Args:
-            keeps: True if a mode that is right already is not set again, which would change the item's ctime.
+            skip_if_equal: True if a mode that is right already is not set again, which would change the item's ctime.
         """
         access = next((value for name, value in acls if name == ACCESS_ACL), None)
         without = mode if access is None else mode & (~_ALL_PERMISSIONS | mode_without_acl(access))
@@ -451,7 +451,7 @@ class MetadataWriter:
                 self._chmod(without, skip_if_equal=skip_if_equal)
 
     def _chmod(self, mode: int, *, skip_if_equal: bool) -> None:
-        """Set the mode, unless ``keeps`` is True and the item has it already."""
+        """Set the mode, unless ``skip_if_equal`` is True and the item has it already."""
         if skip_if_equal and self.has_mode(mode):
             return
         self.attempt_call("chmod", lambda: os.chmod(self._handle, mode))

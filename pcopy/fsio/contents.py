@@ -122,7 +122,7 @@ def digest_contents(
     """Digest the bytes from ``start`` to ``end``; yield the number of bytes of each step; raise ``Problem``.
 
     Args:
-        holes: True if the file may have holes, which are then not read.
+        may_have_holes: True if the file may have holes, which are then not read.
         direct: True if the file is open with O_DIRECT, and ``start`` is a multiple of ``SECTOR``.
     """
     at = start

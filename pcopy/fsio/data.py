@@ -144,7 +144,7 @@ class ContentsCopier:
 
         Args:
             devices: st_dev of source and target.
-            holes: True if the source may have holes. They are skipped, and count as moved.
+            may_have_holes: True if the source may have holes. They are skipped, and count as moved.
         """
         extents = data_extents(source, start, end) if may_have_holes and self._sparse else iter([(start, end)])
         in_kernel = (

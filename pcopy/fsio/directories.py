@@ -64,7 +64,8 @@ class PinnedDescriptors:
     """Counts the users of descriptors; one that is in use (pinned) is not closed.
 
     Users are tasks, and threads that cannot be interrupted. If a descriptor were closed while it is in use, its number
-    could be reused for another directory. A cache that drops a descriptor calls ``let_go`` instead of closing it.
+    could be reused for another directory. A cache that drops a descriptor calls ``close_when_unpinned`` instead of
+    closing it.
     """
 
     def __init__(self) -> None:
@@ -235,11 +236,11 @@ class RootDirectories:
             base: descriptor of the root directory.
             code: its mount code.
             on_source: True if the directories belong to the source.
-            kept: the cache of open directories, which several roots may share.
-            number: identifies ``base`` among the roots that share ``kept``.
-            followed: given if symbolic links are followed, which is never so on the target's side.
-            mounted: the mounts that must exist below ``base``, by path; no others are allowed. None: mounts are not
-                checked.
+            cache: the cache of open directories, which several roots may share.
+            root_number: identifies ``base`` among the roots that share ``cache``.
+            followed_links: given if symbolic links are followed, which is never so on the target's side.
+            expected_mounts: the mounts that must exist below ``base``, by path; no others are allowed. None: mounts are
+                not checked.
             one_host: True if no other host works with this root.
         """
         self._base = base
@@ -377,7 +378,7 @@ class RootDirectories:
     def identity(self, path: bytes, *, created_by_job: bool = True) -> Identity:
         """Return the identity of the directory ``path``; raise ``Problem``. On the source's side it has no mark.
 
-        ``made`` as in ``pcopy.fsio.identity.mark_of``: False if the directory may be older than this job.
+        ``created_by_job`` as in ``pcopy.fsio.identity.mark_of``: False if the directory may be older than this job.
         """
         descriptor, identity = self._cached_or_opened(path)
         return identity if created_by_job else identity._replace(mark=mark_of(descriptor, created_by_job=False))
@@ -387,7 +388,7 @@ class RootDirectories:
 
         If its inode number is another one now, it is accepted in these cases only:
         - It is on another file system than its parent, or the job knows of a mount at ``path``.
-        - It is another mount of the parent's file system, and ``mounts`` is True.
+        - It is another mount of the parent's file system, and ``accepts_mounts`` is True.
         - Listings on this file system show other inode numbers than stat(2).
 
         Raise ``Problem``, with ESTALE if another directory has taken the name since it was listed.
@@ -395,7 +396,7 @@ class RootDirectories:
         Args:
             inode: the inode number in the listing.
             parent_code: mount code of the parent.
-            mounts: accept other mounts of the parent's file system.
+            accepts_mounts: accept other mounts of the parent's file system.
         """
         identity = self.identity(path)
         is_expected = identity.inode == inode or identity.mount_code != parent_code or path in self.expected_mounts
@@ -486,7 +487,7 @@ def entry_count(directory: int, *, counts_sockets: bool) -> int:
     """Return the number of entries of an open directory; raise ``OSError``.
 
     Args:
-        sockets: False if sockets are not counted, since they are no part of a dataset.
+        counts_sockets: False if sockets are not counted, since they are no part of a dataset.
     """
     with open_directory_entries(directory) as entries:
         if not counts_sockets:

@@ -56,9 +56,9 @@ def replaced_file(
     Args:
         temporary: the name under which the file is written; it must not exist.
         mode: permission bits of the file, less the umask.
-        synced: what must be on stable storage at the end.
-        unnamed: create the file with O_TMPFILE where that is supported, and give it the name ``temporary`` only when it
-            is complete. Then nothing is left behind if the process is killed.
+        durability: what must be on stable storage at the end.
+        uses_unnamed_file: create the file with O_TMPFILE where that is supported, and give it the name ``temporary``
+            only when it is complete. Then nothing is left behind if the process is killed.
     """
     descriptor = _create_unnamed(directory, mode) if uses_unnamed_file else -1
     is_named = descriptor < 0

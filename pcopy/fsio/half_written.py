@@ -170,8 +170,8 @@ def remove_stale_sidecar(directory: int, sidecar: bytes, job: str, *, is_complet
     """Remove a sidecar of ``job`` if the file that it marks has been removed or replaced; raise ``Problem``.
 
     On FUSE, a file with another inode number may still be the marked one. Then the sidecar is removed only if
-    ``is_filled``, which means that the new contents are complete. Otherwise it remains, so that an incomplete file does
-    not pass for a complete one.
+    ``is_complete``, which means that the new contents are complete. Otherwise it remains, so that an incomplete file
+    does not pass for a complete one.
     """
     found = _read_sidecar(directory, sidecar)
     if found is None or sidecar_name(found.name) != sidecar or found.mark.job != job:

@@ -85,7 +85,7 @@ def identity_of(descriptor: int, status: os.stat_result, mount: int, *, created_
     Args:
         status: its status.
         mount: mount code of the item, or of the directory that contains it.
-        made: True if this job created the item; other items have no mark on an overlay.
+        created_by_job: True if this job created the item; other items have no mark on an overlay.
     """
     return Identity(mount, status.st_ino, mark_of(descriptor, created_by_job=created_by_job))
 
@@ -93,7 +93,7 @@ def identity_of(descriptor: int, status: os.stat_result, mount: int, *, created_
 def mark_of(descriptor: int, *, created_by_job: bool) -> bytes:
     """Return the identity mark of an open item, made from its file handle or time of birth. Raises nothing.
 
-    It is empty if neither is available. ``made``: True if this job created the item.
+    It is empty if neither is available. ``created_by_job``: True if this job created the item.
     """
     try:
         handle = libc.file_handle(descriptor)

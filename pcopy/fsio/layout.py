@@ -34,7 +34,7 @@ class Recipe(NamedTuple):
     Fields:
     - ``flags``: added to those of open(2).
     - ``attribute``: name and value of an extended attribute that is set while the file is empty; None: no attribute.
-    - ``amiss``: takes the value that is read back, and returns how it differs from the wanted one; empty if it does
+    - ``deviation``: takes the value that is read back, and returns how it differs from the wanted one; empty if it does
       not.
     - ``fallback_reason``: why the file is created with the default layout although another one is wanted; empty if it
       is not.
@@ -57,8 +57,8 @@ class FileStripes(NamedTuple):
     """How the data of an open file are spread over its servers.
 
     Fields:
-    - ``unit``: the largest stripe size, in bytes; 0: unknown.
-    - ``size``: bytes that lie on one server before the next server follows.
+    - ``max_stripe_size``: the largest stripe size, in bytes; 0: unknown.
+    - ``stripe_size``: bytes that lie on one server before the next server follows.
     - ``osts``: the servers (OSTs), in turn. Empty unless the same servers hold the file from its first byte to its
       last.
     """
@@ -153,7 +153,7 @@ class LayoutPolicy:
 
         Args:
             group: number of the group lock; not 0.
-            insists: False if the context may do without the lock.
+            is_required: False if the context may do without the lock.
         """
         yield from ()
         return nullcontext()
@@ -176,7 +176,7 @@ class LayoutResult(NamedTuple):
 
     Fields:
     - ``value``: the value of the extended attribute.
-    - ``why``: how it differs from the wanted one; empty if it does not.
+    - ``deviation``: how it differs from the wanted one; empty if it does not.
     - ``is_acceptable``: True if the file keeps this layout.
     """
 

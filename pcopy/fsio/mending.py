@@ -180,7 +180,7 @@ class MetadataDifference(NamedTuple):
     Fields:
     - ``owner``, ``mode``, ``times``: True if they differ.
     - ``set``: extended attributes (including ACLs) that are missing or have another value.
-    - ``drop``: names of extended attributes that must be removed.
+    - ``remove``: names of extended attributes that must be removed.
     """
 
     owner: bool

@@ -55,7 +55,8 @@ MountRootTuple = tuple[int, int, int, bytes]
 class MountRoot(NamedTuple):
     """The root of a mount: type and id of the file system, inode number and mark of the root directory.
 
-    ``kind`` is the f_type, ``number`` the id; 0: unknown. The special value ``ANY_OTHER_FILE_SYSTEM`` has zeros only.
+    ``file_system_type`` is the f_type, ``file_system_id`` the id; 0: unknown. The special value
+    ``ANY_OTHER_FILE_SYSTEM`` has zeros only.
     """
 
     file_system_type: int
@@ -114,7 +115,7 @@ class MountPoint(NamedTuple):
     """A mount point that this process sees in /proc/self/mountinfo.
 
     Fields:
-    - ``number``: the id of the mount (mnt_id).
+    - ``mount_id``: the id of the mount (mnt_id).
     - ``is_automount``: True if the operating system mounts the file system when the directory is entered.
     """
 

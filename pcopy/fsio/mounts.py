@@ -29,7 +29,7 @@ class FollowedLinks(NamedTuple):
     """Data that ``Mounts`` needs if symbolic links are followed.
 
     Fields:
-    - ``bases``: the mount codes of all roots, by st_dev.
+    - ``root_codes``: the mount codes of all roots, by st_dev.
     - ``one_host``: True if no other host takes part in the job.
     """
 

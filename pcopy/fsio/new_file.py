@@ -87,10 +87,10 @@ class NewFile:
     """Access and modification time in nanoseconds, to be set after the file is closed where closing changes them."""
 
     def __init__(self, directory: int, made_as: bytes, descriptor: int = -1, before: tuple[int, ...] = ()) -> None:
-        """Wrap a file in the open ``directory`` that is called ``original_name``.
+        """Wrap a file in the open ``directory`` that is called ``made_as``.
 
         Args:
-            original_name: name with which the file was created; empty if it must never be removed.
+            made_as: name with which the file was created; empty if it must never be removed.
             descriptor: descriptor that is open for writing; -1 if the file is opened later.
             before: mode, owner and group of an existing file that is overwritten.
         """
@@ -197,7 +197,7 @@ class NewFile:
         self._is_extended = False
 
     @property
-    def original_name(self) -> bytes:
+    def made_as(self) -> bytes:
         """Name with which the file was created."""
         return self._original_name
 

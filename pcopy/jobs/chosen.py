@@ -157,7 +157,7 @@ def discard_superseded(
 def _discard_locked(
     job: StoredJob, lock: Lock, remove_temporaries: Callable[[StoredJob], object], report: Report
 ) -> None:
-    """Remove a job whose lock this process holds, as ``discard`` does; release the lock."""
+    """Remove a job whose lock this process holds, as ``remove_temporaries`` does; release the lock."""
     path = job.path
     with closing(lock):
         try:

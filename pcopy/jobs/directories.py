@@ -67,7 +67,8 @@ class UnreadableJob(RequestRefused):
 class StoredJob(NamedTuple):
     """A recorded job: its file and its directory ``path`` (absolute).
 
-    ``unsynced``: directories that must be synced until the job directory is on stable storage; empty if it is.
+    ``unsynced_directories``: directories that must be synced until the job directory is on stable storage; empty if it
+    is.
     """
 
     path: bytes
@@ -81,7 +82,7 @@ class ListedJob(NamedTuple):
     Fields:
     - ``path``: its absolute path.
     - ``file``: the job file; None if it cannot be used.
-    - ``trouble``: why it cannot be used; empty if it can.
+    - ``reason``: why it cannot be used; empty if it can.
     - ``roots``: the roots of a job that another version recorded, if they could be read.
     """
 
@@ -128,7 +129,7 @@ def create_job(
         job: the contents of the job file.
         durable: return only after everything is on stable storage. Otherwise a power failure may remove the job until
             ``sync_job`` is called.
-        listed: the list of ``--files-from``, which is copied into the job directory.
+        list_of_files: the list of ``--files-from``, which is copied into the job directory.
 
     Raise ``RequestRefused`` if the directory contains a job or a file that is not pcopy's, or cannot be written to.
     """

@@ -52,7 +52,7 @@ class EarlierJobs(NamedTuple):
     """Older jobs that concern a new one.
 
     Fields:
-    - ``told``: notices for the user.
+    - ``notices``: notices for the user.
     - ``superseded``: jobs to discard after the new one has ended with status 0.
     - ``doubted``: as in ``Job``.
     """
@@ -65,8 +65,8 @@ class EarlierJobs(NamedTuple):
 def earlier_jobs(roots: Sequence[Root], options: Options, *, has_default_directory: bool) -> EarlierJobs:
     """Return the unfinished jobs that concern a new job with these ``roots``.
 
-    ``alone``: the new job has no job directory of its own (``--checkpoint``). Then the job is refused if the same
-    command has begun to copy to another directory.
+    ``has_default_directory``: the new job has no job directory of its own (``--checkpoint``). Then the job is refused
+    if the same command has begun to copy to another directory.
 
     Raise ``RequestRefused``, with what to do, for such a job, and for one that would keep incomplete files of an older
     job.

@@ -44,8 +44,8 @@ def sorted_list(
         open_spool: opens a temporary file.
         nul: the paths end with a NUL instead.
         top: name of the root's directory in messages.
-        nothing: end of the message for an empty list.
-        whole: directories are copied with their contents, so entries below a listed directory are left out.
+        empty_text: end of the message for an empty list.
+        omit_below_listed: directories are copied with their contents, so entries below a listed directory are left out.
 
     Raise ``RequestRefused`` with file and line if the list is invalid, and ``SpillFailed`` if a temporary file cannot
     be written.

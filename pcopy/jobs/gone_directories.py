@@ -68,8 +68,8 @@ class MissingDirectories:
         """Start without any removed directory.
 
         Args:
-            keeps: existing files are never replaced unless they are known to be this job's own.
-            links: names of one inode become hard links of each other.
+            keeps_existing: existing files are never replaced unless they are known to be this job's own.
+            preserves_links: names of one inode become hard links of each other.
         """
         self.run = 0
         """Number of the run that recorded the tasks."""

@@ -107,7 +107,8 @@ class JobFile(NamedTuple):
     - ``created``: when the job was created, in seconds since 1970.
     - ``roots``: its sources and targets.
     - ``options``: the options of the job, as primitive values, tuples and mappings.
-    - ``asked``: the values of the command line, as primitive values, tuples and mappings; compared by ``differing``.
+    - ``asked``: the values of the command line, as primitive values, tuples and mappings; compared by
+      ``differing_keys``.
     - ``t0``: ctime of a probe file on the destination when the job began, in nanoseconds since 1970.
     - ``umask``, ``user``: of the user who started the job.
     - ``nonce``: random text that identifies the job.

@@ -117,7 +117,7 @@ class JobDirectory:
     States: not created -> created (possibly not yet on stable storage) -> durable -> finished (removed) | kept for a
     resume | abandoned.
 
-    ``keeping`` has the settings that all ranks need.
+    ``checkpoint`` has the settings that all ranks need.
     """
 
     def __init__(self, checkpoint: CheckpointSettings, file: JobFile, lock: Lock | None = None) -> None:
@@ -277,7 +277,7 @@ def new_job_directory(job: Job, checkpoint: CheckpointSettings, asked: dict[str,
 
     Args:
         job: the job to record.
-        keeping: settings; an empty ``directory`` stands for one in the state directory.
+        checkpoint: settings; an empty ``directory`` stands for one in the state directory.
         asked: the values of the command line, to be compared with those of a later run.
 
     Raise ``RequestRefused`` if the job directory could not be created, or lies in a source or in the destination.
@@ -329,8 +329,8 @@ def prepare_resume(
     Args:
         stored: the job as it is recorded.
         lock: rank 0's lock of it.
-        size: number of ranks of the new run. Recorded tasks and notes are dealt out to them.
-        keeping: settings of the new run.
+        ranks: number of ranks of the new run. Recorded tasks and notes are dealt out to them.
+        checkpoint: settings of the new run.
         options: options of the new run.
 
     The records of the earlier runs are replaced by those of the new run. Raise ``RequestRefused`` if that fails.

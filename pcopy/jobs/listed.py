@@ -48,8 +48,8 @@ class PathList(NamedTuple):
     Fields:
     - ``root``: the root that contains all paths.
     - ``file``: the list, an open file without a name.
-    - ``told``: number of bytes of the record after each path; 0 if there are none.
-    - ``number``: number of items.
+    - ``record_size``: number of bytes of the record after each path; 0 if there are none.
+    - ``item_count``: number of items.
     """
 
     root: Root
@@ -76,7 +76,8 @@ def read_list(
         within: the directory in which all paths must lie, and to which plain paths are relative. None: plain paths are
             relative to the working directory.
         check: returns why an absolute path may not be listed, or an empty text.
-        whole: directories are processed with their contents, so entries below a listed directory are left out.
+        omit_below_listed: directories are processed with their contents, so entries below a listed directory are left
+            out.
 
     Raise ``RequestRefused`` with file and line if the list is invalid, and ``SpillFailed`` if a temporary file cannot
     be written.
@@ -200,8 +201,8 @@ def _write_unique(
         sorter: the paths and records.
         written: the file to write to.
         skipped: bytes to remove from the beginning of each path.
-        tells: write the records.
-        whole: leave out paths below a listed directory, which come right after it.
+        with_records: write the records.
+        omit_below_listed: leave out paths below a listed directory, which come right after it.
     """
     last, last_record, number = b"", b"", 0  # An empty ``last`` means that there is none: no path is empty.
     is_directory: bool | None = None

@@ -42,7 +42,7 @@ _MAX_LINKS = 40  # limit of the Linux kernel
 
 
 class _Source(NamedTuple):
-    """A SRC argument and what it refers to. ``given`` is the argument; ``item`` is the name in ``directory``,
+    """A SRC argument and what it refers to. ``argument`` is the argument; ``item`` is the name in ``directory``,
     empty if that directory itself is copied; ``name`` is its name in a target directory, empty for its contents.
     """
 
@@ -56,8 +56,8 @@ class _Source(NamedTuple):
 
 
 class _Destination(NamedTuple):
-    """The DST argument and what it refers to. ``given`` is the argument; ``has_slash``: it is written as a directory;
-    ``parent`` and ``name`` are its two parts.
+    """The DST argument and what it refers to. ``argument`` is the argument; ``has_slash``: it is written as a
+    directory; ``parent`` and ``name`` are its two parts.
     """
 
     argument: bytes
@@ -80,10 +80,10 @@ def resolve_roots(
     """Return one root for each of ``sources``, in their order, all below the same target directory.
 
     Args:
-        exact: DST itself is the target (``-T``).
+        no_target_directory: DST itself is the target (``-T``).
         follow: a source that is a symbolic link stands for its target, and keeps its own name (``-L``).
-        stays: the job does not leave each source's file system (``-x``), so DST may be another file system that is
-            mounted inside a source.
+        one_file_system: the job does not leave each source's file system (``-x``), so DST may be another file system
+            that is mounted inside a source.
         recoding: the options of a job that compresses or decompresses, and so renames files; None for other jobs.
 
     Raise ``RequestRefused``, with the path and what to do, if the paths cannot be copied as they are given.

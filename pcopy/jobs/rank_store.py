@@ -62,10 +62,10 @@ class RankRecords:
         """Prepare to write; nothing is created yet.
 
         Args:
-            keeping: settings; the directory is set.
+            checkpoint: settings; the directory is set.
             run: number of the run.
             rank: number of this rank, of ``size``.
-            keeper: rank 0's job directory; None on other ranks.
+            job_directory: rank 0's job directory; None on other ranks.
             counts: the counters of a new job before its first task.
         """
         self._counts = tuple(counts)
@@ -136,10 +136,10 @@ def check_job_visible(
     """Raise ``RequestRefused`` unless this host sees rank 0's job directory within ``patience`` seconds.
 
     Args:
-        keeping: settings with the directory and the nonce of the job.
+        checkpoint: settings with the directory and the nonce of the job.
         patience: seconds to wait.
         name: the file that must be there.
-        seen: the directory was visible earlier. Then the wait ends soon after it has been removed.
+        was_seen: the directory was visible earlier. Then the wait ends soon after it has been removed.
     """
     until = time.monotonic() + patience
     missed = 0

@@ -49,8 +49,8 @@ class ControlDirectory:
             run: number of the run; requests for other runs are ignored.
             ranks: number of ranks.
             stages: how progress is measured.
-            steersman: applies the limits.
-            steered: called with a description of the limits after the user has changed them.
+            rank_limits: applies the limits.
+            on_change: called with a description of the limits after the user has changed them.
         """
         self._directory = directory
         self._run = run

@@ -24,10 +24,10 @@ class RankDescription(NamedTuple):
     - ``version``: version of pcopy.
     - ``host``: host name.
     - ``machine``: boot id of the running operating system, or the host name.
-    - ``mounts``, ``processes``: mount and process namespace, as in /proc/self/ns.
+    - ``mount_namespace``, ``process_namespace``: mount and process namespace, as in /proc/self/ns.
     - ``pid``: process id.
-    - ``arguments``: digest of the command line.
-    - ``tasks``: version of the format of packed tasks (``pcopy.tasks.base.kind.TASK_FORMAT``).
+    - ``arguments_digest``: digest of the command line.
+    - ``task_format``: version of the format of packed tasks (``pcopy.tasks.base.kind.TASK_FORMAT``).
     - ``backend``: name of the backend, ``c`` or ``python``; empty if the required one is missing.
     """
 

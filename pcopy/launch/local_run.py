@@ -23,8 +23,8 @@ KILL_GRACE = 2.0
 
 
 def run_locally(words: Sequence[str], command: Command, default_ranks: int = 0) -> int:
-    """Run the job; return its exit status. ``usual``: number of ranks unless the user asks for another; 0: by the
-    processors.
+    """Run the job; return its exit status. ``default_ranks``: number of ranks unless the user asks for another; 0: by
+    the processors.
     """
     return run_job(command, words, ForkedRanks(default_ranks or min(len(os.sched_getaffinity(0)), MAX_DEFAULT_RANKS)))
 

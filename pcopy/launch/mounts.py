@@ -78,9 +78,9 @@ class RootSide(NamedTuple):
     """One side of a root.
 
     Fields:
-    - ``called``: path of its directory as the job names it.
+    - ``path``: path of its directory as the job names it.
     - ``descriptor``: that directory, open.
-    - ``part``: name of the item in it that is copied or created; empty: the directory itself.
+    - ``item``: name of the item in it that is copied or created; empty: the directory itself.
     - ``on_source``: True for the source, False for the target.
     """
 
@@ -94,11 +94,11 @@ class MountState(NamedTuple):
     """State of a path in one place.
 
     Fields:
-    - ``trouble``: why it cannot be entered; empty if it can.
-    - ``mounted``: True if it is a mount point.
+    - ``error``: why it cannot be entered; empty if it can.
+    - ``is_mount_point``: True if it is a mount point.
     - ``root``: identity of the file system and directory that are there.
     - ``device``: its st_dev.
-    - ``is_own``: True for a file system that belongs to one machine, such as a local disk.
+    - ``is_of_one_machine``: True for a file system that belongs to one machine, such as a local disk.
     """
 
     error: str

@@ -69,22 +69,23 @@ class RankSetup(NamedTuple):
 
     Fields:
     - ``tool``, ``job``: the program and the job.
-    - ``keeping``: how the job is recorded.
+    - ``checkpoint``: how the job is recorded.
     - ``transport``: messages between the ranks.
     - ``roots``: the open directories of the job's roots.
-    - ``leaders``: the first rank of each host.
+    - ``first_ranks``: the first rank of each host.
     - ``hosts``: the host of each rank; empty if all ranks are on this host.
     - ``signals``: the reason to stop, once a signal has arrived.
     - ``notices``: pipe to rank 0 for messages of forked ranks; None under a launcher.
     - ``in_flight``: number of operations under way; 0: automatic.
-    - ``gathers``: collect what a report (``--report``) needs.
+    - ``collects_report``: collect what a report (``--report``) needs.
 
     On rank 0 only:
     - ``sink``: receives progress, failures and notices.
-    - ``settle``: called when all items are processed; does the remaining work and returns the exit status.
-    - ``kept``: the job directory.
-    - ``advice``: message that is printed once a record exists, if launchers may kill all ranks without a message.
-    - ``steered``: called with the limits after the user has changed them.
+    - ``complete``: called when all items are processed; does the remaining work and returns the exit status.
+    - ``job_directory``: the job directory.
+    - ``resume_advice``: message that is printed once a record exists, if launchers may kill all ranks without a
+      message.
+    - ``on_control``: called with the limits after the user has changed them.
     """
 
     tool: Tool
@@ -249,9 +250,9 @@ def engine_limits(ranks: int, ranks_per_host: float, checkpoint: CheckpointSetti
     work for, and their requests take processor time from those that work.
 
     Args:
-        size: number of ranks.
-        on_host: average number of ranks per host.
-        keeping: how the job is recorded.
+        ranks: number of ranks.
+        ranks_per_host: average number of ranks per host.
+        checkpoint: how the job is recorded.
     """
     limits = Limits()
     in_core = DATABASE_MEMORY if checkpoint.store == "lmdb" else max(1 << 20, 4 * limits.queue_memory_bytes // ranks)

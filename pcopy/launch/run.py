@@ -79,7 +79,7 @@ class _SharedJob(NamedTuple):
     """The job as all ranks know it.
 
     Fields: the job and how it is recorded, the number ``size`` of ranks, the number of operations ``in_flight`` (0:
-    automatic), and whether each rank ``gathers`` what a report needs.
+    automatic), and whether each rank ``collects_report`` what a report needs.
     """
 
     job: Job

@@ -28,7 +28,7 @@ from pcopy.walk.visitor import Visitor
 
 
 class JobResult(NamedTuple):
-    """How a job ended, on rank 0: its exit status, the exact counters, and why it ``halted`` if it did not do
+    """How a job ended, on rank 0: its exit status, the exact counters, and why it ``halt`` if it did not do
     everything.
     """
 

@@ -101,7 +101,7 @@ class BarScreen(ProgressScreen):
 def render_bar(
     phase: str, reading: ProgressReading, silent: Sequence[int], width: int, *, ascii_only: bool = False
 ) -> Group:
-    """Return the two lines for a terminal of ``width`` columns; ``plain``: use ASCII only."""
+    """Return the two lines for a terminal of ``width`` columns; ``ascii_only``: use ASCII only."""
     from rich.cells import cell_len
     from rich.console import Group
     from rich.progress_bar import ProgressBar

@@ -36,10 +36,10 @@ class ProgressReading(NamedTuple):
     Fields:
     - ``elapsed``: time since the start of the job. All other fields are those of the current stage.
     - ``fraction``: completed part, 0 to 1; None while the total is unknown.
-    - ``left``: estimated remaining time; None while it cannot be estimated.
+    - ``remaining``: estimated remaining time; None while it cannot be estimated.
     - ``failed``: number of failed items of the job.
     - ``is_scanning``: True if the total is still unknown and will be known later.
-    - ``measured``: False if the stage has no counters of its own; then items and bytes are those of the job.
+    - ``is_measured``: False if the stage has no counters of its own; then items and bytes are those of the job.
     """
 
     elapsed: float
@@ -77,8 +77,8 @@ class Stage(NamedTuple):
 
     Fields:
     - ``measure``: returns the amount of work from the counters.
-    - ``scans``: True if its total is found while it runs.
-    - ``measured``: False if it has no counters of its own.
+    - ``finds_total``: True if its total is found while it runs.
+    - ``is_measured``: False if it has no counters of its own.
     """
 
     measure: Callable[[Totals], WorkDone]

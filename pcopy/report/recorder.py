@@ -26,8 +26,8 @@ class RunFacts(NamedTuple):
 
     Fields:
     - ``program``: name of the program.
-    - ``done``: the word for what it does to an item, as "copied".
-    - ``writes``: True if it writes to the targets of the job's roots.
+    - ``done_word``: the word for what it does to an item, as "copied".
+    - ``writes_to_targets``: True if it writes to the targets of the job's roots.
     - ``stages``: how progress is measured.
     - ``job``: the job.
     - ``hosts``: the host of each rank.
@@ -57,9 +57,9 @@ class JobEnd(NamedTuple):
     Fields:
     - ``status``: the exit status.
     - ``totals``: the counters; after a failure of a rank, those that were received last.
-    - ``halted``: why the job stopped early; empty if it did not.
+    - ``halt_reason``: why the job stopped early; empty if it did not.
     - ``summary``: the values of ``--json``; empty after a failure of a rank.
-    - ``gathered``: what all ranks reported of their work (``pcopy.tasks.base.rank_sums``), if they could.
+    - ``work_of_ranks``: what all ranks reported of their work (``pcopy.tasks.base.rank_sums``), if they could.
     """
 
     status: int

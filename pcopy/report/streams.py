@@ -23,7 +23,7 @@ from pcopy.text import encodable_text, one_line_message
 
 
 class TolerantStream:
-    """A text stream whose methods never fail; the first error is stored in ``lost``.
+    """A text stream whose methods never fail; the first error is stored in ``first_error``.
 
     ``encoding`` is that of the user's locale.
     """

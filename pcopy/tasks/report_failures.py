@@ -27,9 +27,9 @@ class ReportFailures(Note, code=70, doing="reporting failures"):
         failures: path, operation, errno and message of each failure.
         notices: further lines for the user.
         retries: what a resumed job does about the failures.
-        unknown: key and text of notices about features that a file system does not support. Each is shown once in the
-            whole job and counts as one warning.
-        once: key and text of notices that are shown once in the whole job and were counted already.
+        unsupported_notices: key and text of notices about features that a file system does not support. Each is shown
+            once in the whole job and counts as one warning.
+        one_time_notices: key and text of notices that are shown once in the whole job and were counted already.
     """
 
     failures: tuple[tuple[bytes, str, int, str], ...]

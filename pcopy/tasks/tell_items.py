@@ -22,7 +22,7 @@ ranks.
 
 
 class ReportItems(RecreatedNote, code=71, doing="reporting outcomes of items"):
-    """Note that reports the outcomes of items of the rank ``teller`` to rank 0.
+    """Note that reports the outcomes of items of the rank ``sender`` to rank 0.
 
     Each of ``batches`` contains the fields of a ``pcopy.tasks.base.itemized.ItemOutcomes``.
     """

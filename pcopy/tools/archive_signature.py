@@ -47,7 +47,7 @@ class NotATree(ValueError):
 
 
 class ArchiveSignature:
-    """Computes the signature of an archive from its members, in this order: ``take`` for each member, ``add_link`` for
+    """Computes the signature of an archive from its members, in this order: ``add`` for each member, ``add_link`` for
     each hard link, ``signature``.
     """
 

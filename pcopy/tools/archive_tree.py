@@ -38,8 +38,8 @@ class LastMember(NamedTuple):
     Fields:
     - ``item``: the member as ``ptar -x`` would unpack it.
     - ``problem``: the reason why the member cannot be unpacked, or "".
-    - ``copied``: for a hard link whose target is replaced by a later member: the name and the offset of the target,
-      whose contents the link gets. Else None.
+    - ``link_target``: for a hard link whose target is replaced by a later member: the name and the offset of the
+      target, whose contents the link gets. Else None.
     """
 
     item: MemberToExtract

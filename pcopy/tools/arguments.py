@@ -54,7 +54,7 @@ class JobRequest(NamedTuple):
     - ``resume``: the job to resume, ``ALONE``, or None.
     - ``jobs``: True if jobs are to be listed.
     - ``discard``: the jobs to discard; empty: all jobs that were inactive for ``older_than`` seconds; None: none.
-    - ``given``: the names of the options that were given as well.
+    - ``given_options``: the names of the options that were given as well.
     - ``older_than``: the minimum age in seconds for ``discard``, or None.
     - ``control``: the running job to be changed, or None.
     - ``change``: how the job ``control`` is to be changed.
@@ -79,12 +79,12 @@ class CopyArguments(NamedTuple):
     """The parsed command line of ``pcopy``.
 
     Fields:
-    - ``sources``, ``destination``: the paths; empty if ``asked`` refers to an older job.
+    - ``sources``, ``destination``: the paths; empty if ``job_request`` refers to an older job.
     - ``ranks``: the number of ranks; 0 if ``-n`` was not given.
     - ``in_flight``: operations that each rank keeps under way; 0: automatic.
     - ``options``: the options of the job; its ``umask`` has the default value here.
-    - ``is_kept``: True if the job may be recorded for ``--resume``.
-    - ``keeping``: how the job is recorded; its ``directory`` is empty if the user named none.
+    - ``is_recorded``: True if the job may be recorded for ``--resume``.
+    - ``checkpoint``: how the job is recorded; its ``directory`` is empty if the user named none.
     - ``force``: True if the copy is to start even if there seems to be too little free space.
     - ``program``: the name under which the program was called.
     """
@@ -107,10 +107,10 @@ class ComparisonArguments(NamedTuple):
     """The options of ``pverify --compare``.
 
     Fields:
-    - ``wanted``: the properties that are compared, as bits (``pcopy.tasks.compare.properties``).
+    - ``properties``: the properties that are compared, as bits (``pcopy.tasks.compare.properties``).
     - ``window``: seconds by which times may differ.
     - ``lists``: (class of items, file to which their paths are written), one for each ``--output``.
-    - ``nul``: True if paths in these files end with a NUL byte.
+    - ``nul_separated``: True if paths in these files end with a NUL byte.
     """
 
     properties: int
@@ -156,8 +156,8 @@ class RemoveArguments(NamedTuple):
 
     Fields:
     - ``yes``: True if items are removed without a question.
-    - ``missing_is_fine``: True if a path that does not exist is not a failure.
-    - ``whole``: True if listed directories are removed with all their contents.
+    - ``may_be_missing``: True if a path that does not exist is not a failure.
+    - ``whole_directories``: True if listed directories are removed with all their contents.
     """
 
     tree: TreeArguments
@@ -237,7 +237,7 @@ class BenchArguments(NamedTuple):
 
 
 class WalkArguments(NamedTuple):
-    """The parsed command line of ``pwalk``. ``now`` is the time when it was parsed, in nanoseconds since the epoch:
+    """The parsed command line of ``pwalk``. ``now_ns`` is the time when it was parsed, in nanoseconds since the epoch:
     ages are relative to it.
     """
 
@@ -302,7 +302,7 @@ def refuse_other_arguments(
         stored: the stored job.
         arguments: the parsed command line.
         words: the words of the command line.
-        resolved: returns the roots that ``arguments`` resolve to now.
+        resolve: returns the roots that ``arguments`` resolve to now.
 
     The meaning of DST may have changed since the job was started. So if SRC or DST differ as text, the stored ones and
     these are compared by the roots that both resolve to now.
@@ -335,9 +335,9 @@ def resumed_options(stored: Options, new: Options, given_options: frozenset[str]
 
     Args:
         stored: the options that the job was started with.
-        now: the options of this command line.
-        given: the names of the options on this command line. None: the command line is complete, so that an option that
-            is missing has its default value.
+        new: the options of this command line.
+        given_options: the names of the options on this command line. None: the command line is complete, so that an
+            option that is missing has its default value.
 
     Raise ``RequestRefused`` if the resulting options contradict each other.
     """

@@ -108,8 +108,9 @@ COPY_TOOL = CopyTool()
 class CopyJob(PreparedJob):
     """The job of ``pcopy`` on rank 0: a new job, or the stored one that is resumed.
 
-    ``__init__`` checks the command line, ``begin`` records the job or loads the progress of the resumed one, ``settle``
-    writes the signature, and ``report_end`` prints the summary and removes or keeps the records of the job.
+    ``__init__`` checks the command line, ``complete_preparation`` records the job or loads the progress of the resumed
+    one, ``complete`` writes the signature, and ``report_end`` prints the summary and removes or keeps the records of
+    the job.
     """
 
     def __init__(self, words: Sequence[str], arguments: CopyArguments) -> None:

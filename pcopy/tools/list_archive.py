@@ -91,7 +91,7 @@ def listing_options(arguments: ArchiveArguments) -> Options:
 
 
 class ArchiveListing:
-    """Prints the members of an archive in their order, and computes its signature if asked for. ``wrong`` counts
+    """Prints the members of an archive in their order, and computes its signature if asked for. ``failures`` counts
     failures.
     """
 

@@ -65,8 +65,8 @@ def excluded_text(number: int, filters: Sequence[str], suffix: str = "", options
     Args:
         number: the number of excluded items.
         filters: where filters are set, as in ``OutputOptions``.
-        of: text after the number of items.
-        by: name of the options that exclude items.
+        suffix: text after the number of items.
+        options_name: name of the options that exclude items.
     """
     if not number:
         return ""

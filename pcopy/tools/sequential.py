@@ -44,7 +44,7 @@ def refuse_without_rename(path: bytes, file: bytes, advice: str, *, at_any_offse
         path: the directory.
         file: the path of the output file, for the message.
         advice: what the user can do, for the message.
-        writes: True if the file is written in any order.
+        at_any_offset: True if the file is written in any order.
     """
     if why := examine_directory(path, writes=at_any_offset).no_rename_reason:
         raise RequestRefused(f"{printable_path(file)}: cannot be made: {why}; {advice}")

@@ -59,8 +59,8 @@ class LayoutReport(NamedTuple):
     Fields:
     - ``layouts``: number and bytes of the files of each layout.
     - ``osts``: number of objects on each OST.
-    - ``fewer``: number of files with fewer stripes than ``--stripe auto`` would give them.
-    - ``more``: number of files with more stripes than that.
+    - ``with_too_few_stripes``: number of files with fewer stripes than ``--stripe auto`` would give them.
+    - ``with_too_many_stripes``: number of files with more stripes than that.
     """
 
     layouts: dict[str, tuple[int, int]]
@@ -81,8 +81,8 @@ class LayoutReport(NamedTuple):
         return cls(largest_first, dict(sorted(osts.items())), sums.get(FEWER, 0), sums.get(MORE, 0))
 
     def lines(self, *, with_suitability: bool) -> Iterator[str]:
-        """Yield the lines of the report for people. ``suits``: also report files whose number of stripes does not suit
-        their size.
+        """Yield the lines of the report for people. ``with_suitability``: also report files whose number of stripes
+        does not suit their size.
         """
         if self.layouts:
             yield f"{'files':>12}  {'bytes':>9}  layout"

@@ -48,8 +48,8 @@ def copy_summary_lines(
         ended: how it ended.
         seconds: wall time.
         ranks: number of ranks.
-        before: bytes that earlier runs of the job copied; None for a new job.
-        unwritten: True if the signature or the manifest could not be written.
+        earlier_bytes: bytes that earlier runs of the job copied; None for a new job.
+        has_write_error: True if the signature or the manifest could not be written.
         filters: where filters are set, as in ``OutputOptions``.
     """
     from pcopy.jobs.earlier_jobs import KEEP_WITHOUT_READING
@@ -90,7 +90,7 @@ def summary_lines(
         seconds: wall time.
         ranks: number of ranks.
         status: exit status.
-        before: bytes that earlier runs of the job copied: they do not count for the rate. None for a new job.
+        earlier_bytes: bytes that earlier runs of the job copied: they do not count for the rate. None for a new job.
         filters: where filters are set, as in ``OutputOptions``.
     """
     lines = counts_lines(totals, "copied", "skipped")
@@ -125,8 +125,8 @@ def counts_lines(totals: Totals, copied_word: str, skipped_word: str, *, sizes: 
 
     Args:
         totals: the counters.
-        done: word for items that count as copied.
-        left: word for items that count as skipped.
+        copied_word: word for items that count as copied.
+        skipped_word: word for items that count as skipped.
         sizes: False if the sizes of files are unknown.
     """
     rest = totals.found - totals.copied - totals.skipped - totals.failed
@@ -178,8 +178,8 @@ def copy_json_summary(
     """Return the summary of a copy as values for ``--json``; sizes are in bytes, and ``bytes_per_second`` is an
     integer.
 
-    ``before`` as for ``summary_lines``; ``sequential`` as in ``Options``. ``job`` is the name of the job if it can be
-    resumed.
+    ``earlier_bytes`` as for ``summary_lines``; ``sequential`` as in ``Options``. ``job`` is the name of the job if it
+    can be resumed.
     """
     totals = ended.totals
     values = common_json_values(totals, _COUNTED, seconds, ranks, ended.status)
@@ -218,8 +218,8 @@ def _nonzero_line(title: str, parts: list[str]) -> list[str]:
 def halt_text(reason: Halt, may_be_cut_short: bool) -> str:
     """Return the reason why the job halted, and the consequence for the files that were copied.
 
-    Every copied file is complete, except after a failed sync: then it is unknown. ``cut_short``: an earlier run may
-    have left incomplete files.
+    Every copied file is complete, except after a failed sync: then it is unknown. ``may_be_cut_short``: an earlier run
+    may have left incomplete files.
     """
     text = stop_message(reason)
     exception = "; but what an earlier run was writing when it ended early may be cut short" if may_be_cut_short else ""

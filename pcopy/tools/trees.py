@@ -52,10 +52,10 @@ class TreeJob(UnrecordedJob):
         """Return the roots of the paths of the command line.
 
         Args:
-            root_of: returns the root of a path. It raises ``OSError`` if the path does not exist, which is recorded as
-                a failure, and ``RequestRefused``.
+            make_root: returns the root of a path. It raises ``OSError`` if the path does not exist, which is recorded
+                as a failure, and ``RequestRefused``.
             missing_is_fine: True if a path that does not exist is not a failure.
-            once: True if a root that is named more than once is returned once only.
+            unique: True if a root that is named more than once is returned once only.
         """
         found: dict[object, Root] = {}
         for path in self.tree.paths:

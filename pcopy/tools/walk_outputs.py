@@ -66,8 +66,8 @@ def _check_parquet() -> None:
 def check_replaceable(target: ListTarget, *, force: bool, known_beginning: bytes = b"") -> None:
     """Raise ``RequestRefused`` if the file exists and must not be replaced.
 
-    It may be replaced if it is empty, begins like an older list of this format, or begins with ``begins``; with
-    ``force``, if it is a regular file.
+    It may be replaced if it is empty, begins like an older list of this format, or begins with ``known_beginning``;
+    with ``force``, if it is a regular file.
     """
     from pcopy.fsio.named_file import UntrustedFile
 

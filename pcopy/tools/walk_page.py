@@ -107,9 +107,9 @@ def _histograms(
 
     Args:
         title: title of the section.
-        mark: its identifier in the page.
+        anchor: its identifier in the page.
         rows: the rows of the histogram.
-        called: returns the label of a row.
+        label_of: returns the label of a row.
         units: (key of the number in a row, True if it is in bytes), one for each chart.
     """
     charts = []

@@ -113,7 +113,7 @@ def _count_label(power: int) -> str:
 def _labelled_histogram(
     title: str, numbers: Mapping[int, int], label_of: Callable[[int], str], sizes: Mapping[int, int] | None = None
 ) -> Iterator[str]:
-    """Yield the lines of a histogram whose rows are labelled by ``called``."""
+    """Yield the lines of a histogram whose rows are labelled by ``label_of``."""
     return histogram_lines(
         title, [(label_of(key), number, sizes[key] if sizes else None) for key, number in sorted(numbers.items())]
     )

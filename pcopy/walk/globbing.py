@@ -23,7 +23,7 @@ def matcher(pattern: bytes, *, ignores_case: bool) -> Callable[[bytes], object]:
     """Return a function that returns a true value if ``pattern`` matches a whole name.
 
     Args:
-        folds: True to ignore case.
+        ignores_case: True to ignore case.
     """
 
     def match_in_locale(name: bytes) -> bool:

@@ -40,7 +40,7 @@ def refuse_repetition(
 def refuse_inside_target(
     directory: int, status: os.stat_result, around: int, names: Sequence[bytes], *, checks_all_parents: bool
 ) -> None:
-    """Raise ``Problem`` if ``directory`` is a target or, with ``all_the_way``, lies anywhere below one.
+    """Raise ``Problem`` if ``directory`` is a target or, with ``checks_all_parents``, lies anywhere below one.
 
     All targets lie in one directory ``around`` under these ``names``, or are that directory itself (an empty name). It
     is therefore enough to check, on the way up to the root directory, through which entry of ``around`` the path leads.
@@ -51,7 +51,7 @@ def refuse_inside_target(
         directory: open descriptor of the directory; ``status`` is its status.
         around: open descriptor of the directory that contains the targets.
         names: names of the targets in it.
-        all_the_way: check all parent directories.
+        checks_all_parents: check all parent directories.
     """
     with as_problem("open", on_source=True):
         is_inside = _is_inside_target(directory, status, around, names, checks_all_parents=checks_all_parents)

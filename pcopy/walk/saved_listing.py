@@ -102,7 +102,7 @@ _CUT_OFF_TEXT = "has no end: the listing was cut off; write it anew"
 
 
 class ListedItem(NamedTuple):
-    """An item that stands in line ``number`` of a list, counted from 1; ``known`` is None in a plain list."""
+    """An item that stands in line ``number`` of a list, counted from 1; ``recorded`` is None in a plain list."""
 
     number: int
     path: bytes
@@ -148,7 +148,7 @@ class PathListReader:
             file: path of the list; ``-`` for standard input.
             option: the option with which the list was given, for error messages.
             nul: paths of a plain list end with a NUL instead of a newline.
-            meant: returns advice for the message if the file does not exist.
+            advice_for: returns advice for the message if the file does not exist.
         """
         self._advice_for = advice_for
         self.name = f"{option} {'standard input' if file == STANDARD_INPUT else printable_path(file)}"

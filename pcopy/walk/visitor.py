@@ -94,7 +94,7 @@ def stat_and_visit(
 
     Args:
         follow: True to follow symbolic links.
-        also: columns that are needed besides ``VISITOR_COLUMNS``.
+        extra_columns: columns that are needed besides ``VISITOR_COLUMNS``.
     """
     if packed:
         ticket = backend.submit(

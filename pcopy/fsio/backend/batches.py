@@ -135,11 +135,11 @@ class ListResult(BatchResult):
 
     Fields:
         names: the names, packed.
-        number: how many names there are.
+        name_count: how many names there are.
         kinds: the type of each item as a letter of ``find -type``, or ``?`` if the directory does not list types; empty
             unless the batch is ``is_detailed``.
         inodes: the inode numbers that the directory lists; empty unless the batch is ``is_detailed``.
-        rest: a batch that lists the names after these, or None at the end of the directory.
+        next_batch: a batch that lists the names after these, or None at the end of the directory.
     """
 
     names: bytes = b""
@@ -162,7 +162,7 @@ class StatResult(BatchResult):
 class RemoveResult(BatchResult):
     """The result of ``RemoveItems``.
 
-    If the batch has inode numbers, ``seen`` has the sizes (column ``SIZE``) of the regular files, and 0 for other
+    If the batch has inode numbers, ``observed`` has the sizes (column ``SIZE``) of the regular files, and 0 for other
     items. Otherwise all sizes are 0.
     """
 
@@ -172,14 +172,14 @@ class RemoveResult(BatchResult):
 class UniformMetadataResult(BatchResult):
     """The result of ``SetUniformMetadata``.
 
-    ``seen`` has the modes before the change and the sizes of regular files (``MODE | SIZE``).
+    ``observed`` has the modes before the change and the sizes of regular files (``MODE | SIZE``).
     """
 
     observed: Rows
 
 
 class ReadResult(BatchResult):
-    """The result of ``Read``: the ``FileVersion`` of each file that was read, in ``seen``, and its digest."""
+    """The result of ``Read``: the ``FileVersion`` of each file that was read, in ``observed``, and its digest."""
 
     observed: Rows
     digests: Digests
@@ -191,10 +191,11 @@ class CopyResult(BatchResult):
     Fields:
         verdicts: ``verdicts.bytes`` has the number of bytes copied, which for a file in /proc may exceed its size.
         digests: the digest of each copied file, if the settings have a digest function.
-        made: inode numbers of the files that were created under temporary names, and of all new files if the batch is
-            ``reports_identities``.
+        created_inodes: inode numbers of the files that were created under temporary names, and of all new files if the
+            batch is ``reports_identities``.
         marks: identity marks of those files, unless they were renamed to replace another item.
-        applied: by row, metadata that could not be set without this being an error, or that deserves a notice.
+        metadata_outcomes: by row, metadata that could not be set without this being an error, or that deserves a
+            notice.
     """
 
     digests: Digests
@@ -204,7 +205,7 @@ class CopyResult(BatchResult):
 
 
 class CreateResult(BatchResult):
-    """The result of ``Make``. ``applied`` has the same meaning as in ``Copied``."""
+    """The result of ``Make``. ``metadata_outcomes`` has the same meaning as in ``Copied``."""
 
     metadata_outcomes: dict[int, MetadataOutcome]
 
@@ -235,10 +236,10 @@ class ListNames(Batch[ListResult]):
 
     Fields:
         directory: descriptor of the directory.
-        most: the largest number of names to return.
-        detailed: True if types and inode numbers are to be returned, too, as the directory lists them.
+        max_names: the largest number of names to return.
+        is_detailed: True if types and inode numbers are to be returned, too, as the directory lists them.
         on_source: True if errors concern the source side.
-        going_on: the state of a listing in progress, which only the backend interprets; None to begin at the first
+        listing_state: the state of a listing in progress, which only the backend interprets; None to begin at the first
             name.
     """
 
@@ -259,7 +260,7 @@ class StatNames(NamesBatch[StatResult]):
     Fields:
         mask: the columns to return.
         on_source: True if the directory is on the source side: then transient errors are retried.
-        follow: True if symbolic links are followed.
+        follows_links: True if symbolic links are followed.
     """
 
     mask: int = SCAN_COLUMNS
@@ -279,10 +280,11 @@ class CopySmallFiles(NamesBatch[CopyResult]):
         plans: a ``Plan`` for each row, perhaps with the flag ``SYNC``.
         rows: the columns from which the plans were made (``VERSION`` and ``DEVICE``).
         new_names: the packed names in the target if they differ from ``names``, otherwise empty.
-        temporaries: packed free names in the target, one for each row; a name is empty if its plan does not need it.
-        inherits: True if files created in ``target`` inherit an ACL that must be removed.
+        temporary_names: packed free names in the target, one for each row; a name is empty if its plan does not need
+            it.
+        inherits_acl: True if files created in ``target`` inherit an ACL that must be removed.
         recipe: how new files are created; files with another recipe belong to another batch.
-        identified: True if ``made`` and ``marks`` are needed for files of the plan ``NEW``, too.
+        reports_identities: True if ``made`` and ``marks`` are needed for files of the plan ``NEW``, too.
     """
 
     target: int
@@ -303,12 +305,13 @@ class ReadSmallFiles(NamesBatch[ReadResult]):
     """Read small regular files to compute their digests.
 
     Files that are large, not regular or not readable without complications get the code ``SLOW_PATH``, and so do files
-    that change while they are read, unless ``copies`` is set.
+    that change while they are read, unless ``are_copies`` is set.
 
     Fields:
-        copies: True if the files are copies in the target: their pages are dropped from the page cache first, so that
-            they are read from storage.
-        whole: True if files that are marked as half written (``pcopy.fsio.half_written``) get ``SLOW_PATH``, too.
+        are_copies: True if the files are copies in the target: their pages are dropped from the page cache first, so
+            that they are read from storage.
+        excludes_half_written: True if files that are marked as half written (``pcopy.fsio.half_written``) get
+            ``SLOW_PATH``, too.
     """
 
     are_copies: bool = False
@@ -334,8 +337,8 @@ class RemoveItems(NamesBatch[RemoveResult]):
     Fields:
         rows: columns of the items. Without ``INODE``, items are removed without a check. ``MODE`` says which are
             directories; without it none is.
-        gone: memory of two 64-bit counters, or None. The C code adds 1 to the first and Python adds 1 to the second
-            after each removal.
+        removal_counters: memory of two 64-bit counters, or None. The C code adds 1 to the first and Python adds 1 to
+            the second after each removal.
     """
 
     rows: Rows
@@ -390,7 +393,7 @@ class CreateSmallFiles(NamesBatch[CreateResult]):
         rows: the metadata (``MADE``); atime and mtime are both set to the column of mtimes.
         contents: the contents of all files.
         offsets: where in ``contents`` each file begins.
-        inherits: True if files created in the directory inherit an ACL that must be removed.
+        inherits_acl: True if files created in the directory inherit an ACL that must be removed.
     """
 
     rows: Rows
@@ -417,7 +420,7 @@ class CompareXattrs(NamesBatch[BatchResult]):
 class TrialCalls(NamesBatch[BatchResult]):
     """Carry out one bare system call for each name, to measure a file system.
 
-    ``call`` is the operation; ``RENAME`` renames each item to its name in ``new_names``.
+    ``operation`` is the operation; ``RENAME`` renames each item to its name in ``new_names``.
     """
 
     operation: TrialOperation

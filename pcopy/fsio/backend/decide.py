@@ -30,17 +30,17 @@ class CopyPolicy(NamedTuple):
     Fields:
         existing: policy for existing items, as in ``pcopy.fsio.existing``.
         modify_window: seconds by which equal times may differ, as in ``pcopy.fsio.existing``.
-        contents: True if contents are compared (``--checksum``).
-        keeps: True if existing items are replaced only on request, so that files are copied under temporary names and
-            get their own names last.
-        dresses: True if copies get the owner and mode of their sources.
-        in_place: True if existing files are overwritten in place.
-        sync: True if each file is synced separately.
-        touched: items in the target that have changed since this time (nanoseconds since 1970) may have been created by
-            this job; None if there are none.
-        mends: the metadata to preserve, and ``modify_window``, if a skipped item gets the metadata of its source where
-            they differ (``pcopy.fsio.mending.has_metadata_of_source``); otherwise None.
-        backs_up: True if a backup is made of each item before it is replaced.
+        compares_contents: True if contents are compared (``--checksum``).
+        names_files_last: True if existing items are replaced only on request, so that files are copied under temporary
+            names and get their own names last.
+        copies_owner_and_mode: True if copies get the owner and mode of their sources.
+        writes_in_place: True if existing files are overwritten in place.
+        syncs_files: True if each file is synced separately.
+        changed_since: items in the target that have changed since this time (nanoseconds since 1970) may have been
+            created by this job; None if there are none.
+        metadata_update: the metadata to preserve, and ``modify_window``, if a skipped item gets the metadata of its
+            source where they differ (``pcopy.fsio.mending.has_metadata_of_source``); otherwise None.
+        makes_backups: True if a backup is made of each item before it is replaced.
     """
 
     existing: str = "replace"

@@ -38,15 +38,16 @@ class DirectoryBatchSettings(NamedTuple):
     Fields:
         source_device: st_dev of the source directories; those with another get ``SLOW_PATH``.
         target_device: st_dev of the target directories; those with another get ``SLOW_PATH``.
-        shunned: st_dev and inode of the target root, which must not be copied into itself.
-        touched: target directories, and files in them, that have changed since this time (nanoseconds since 1970) get
-            ``SLOW_PATH``.
-        window: seconds by which the times of a file and its copy may differ.
-        most: a directory with more names gets ``SLOW_PATH``.
-        in_new: True if this job created the parent directory of the targets.
-        compares: True if a file is skipped that has a matching copy in the target.
-        links_apart: True if files with several hard links are neither skipped nor copied here.
-        copies: True if small files are copied immediately into a directory that was just created, within a time limit.
+        excluded_directory: st_dev and inode of the target root, which must not be copied into itself.
+        changed_since: target directories, and files in them, that have changed since this time (nanoseconds since 1970)
+            get ``SLOW_PATH``.
+        modify_window: seconds by which the times of a file and its copy may differ.
+        max_names: a directory with more names gets ``SLOW_PATH``.
+        is_parent_new: True if this job created the parent directory of the targets.
+        skips_matching_files: True if a file is skipped that has a matching copy in the target.
+        excludes_hard_links: True if files with several hard links are neither skipped nor copied here.
+        copies_small_files: True if small files are copied immediately into a directory that was just created, within a
+            time limit.
     """
 
     source_device: int
@@ -68,8 +69,8 @@ class RemainingDirectory(NamedTuple):
         attributes: metadata of the source directory.
         inode: inode number of the target directory.
         mark: identity mark of the target directory (``pcopy.fsio.identity``).
-        fresh: True if the target directory was created by this batch.
-        inherits: True if the target directory belongs to another user.
+        is_new: True if the target directory was created by this batch.
+        is_owned_by_other_user: True if the target directory belongs to another user.
         names: packed names of the items that remain to be processed.
         rows: the columns of these items.
         skipped: number and bytes of the files that were skipped.
@@ -90,13 +91,13 @@ class RemainingDirectory(NamedTuple):
 class EnterResult(BatchResult):
     """The result of ``EnterDirectories``.
 
-    A directory that is ``DONE`` and not in ``left`` is finished: it has its metadata, and all items in it were skipped.
-    A directory that is ``ANEW`` was created, but the slow path has to continue with it.
+    A directory that is ``DONE`` and not in ``remaining`` is finished: it has its metadata, and all items in it were
+    skipped. A directory that is ``ANEW`` was created, but the slow path has to continue with it.
 
     Fields:
         skipped: number of files that were skipped in the finished directories.
         skipped_bytes: bytes of these files.
-        left: the directories in which something remains to be done, by row.
+        remaining: the directories in which something remains to be done, by row.
     """
 
     skipped: int
@@ -112,7 +113,7 @@ class EnterDirectories(NamesBatch[EnterResult]):
         target: descriptor of the parent directory of the targets.
         names: names of the directories, the same on both sides.
         inodes: inode numbers that the source directories must have.
-        common: settings of the batch.
+        settings: settings of the batch.
     """
 
     target: int
@@ -144,11 +145,11 @@ class DirectoryContents(NamedTuple):
     """The contents of one directory.
 
     Fields:
-        names: packed names. If ``summed`` is set, they are included only if there are directories among the items.
+        names: packed names. If ``totals`` is set, they are included only if there are directories among the items.
         kinds: the type of each item as a letter of ``find -type``.
         inodes: inode numbers that the directory lists; empty if there are no directories among the items.
-        rows: columns of the items; None if no columns were requested, or if ``summed`` is set.
-        summed: totals, if the contents were added to a ``Tally``.
+        rows: columns of the items; None if no columns were requested, or if ``totals`` is set.
+        totals: totals, if the contents were added to a ``Tally``.
     """
 
     names: bytes
@@ -171,20 +172,20 @@ class ListDirectories(NamesBatch[ListDirectoriesResult]):
 
     The status is read only if ``mask`` requests columns. Items whose status was not read have zeros.
 
-    If ``tally`` is set and no threads are used, the contents of a directory are added to it instead of being returned.
-    This requires that all items have one owner and group, that names are printable ASCII, and that no file is larger
-    than ``largest``. The mask must then include the columns of the tally, and the owners.
+    If ``column_sums`` is set and no threads are used, the contents of a directory are added to it instead of being
+    returned. This requires that all items have one owner and group, that names are printable ASCII, and that no file is
+    larger than ``max_summed_file_bytes``. The mask must then include the columns of the tally, and the owners.
 
     Fields:
         directory: descriptor of the parent directory.
         names: names of the directories.
         inodes: inode numbers that they must have.
         device: st_dev that they must have.
-        most: a directory with more names gets ``SLOW_PATH``; at most 1023.
+        max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
         mask: the columns to return; 0 for none.
         kinds: letters of the types whose status is read; empty for all types.
-        tally: sums to which simple directories are added, or None.
-        largest: size in bytes of the largest file that may be added to ``tally``.
+        column_sums: sums to which simple directories are added, or None.
+        max_summed_file_bytes: size in bytes of the largest file that may be added to ``column_sums``.
     """
 
     inodes: array[int]
@@ -205,7 +206,7 @@ class RemainingItems(NamedTuple):
             for an item for the slow path, ``c`` for files that differ only in their contents, ``!`` for an item whose
             name was taken by another item meanwhile.
         inodes: inode numbers that the directory lists; 0 for an item that exists on one side only.
-        others: inode numbers on the second side, if two sides are compared; otherwise empty.
+        other_inodes: inode numbers on the second side, if two sides are compared; otherwise empty.
     """
 
     names: bytes
@@ -236,8 +237,8 @@ class ContentsResult(BatchResult):
     that ``RemoveDirectories`` may have removed items.
 
     Fields:
-        sums: counts of the processed items of all rows together.
-        left: the remaining items of each directory, by row.
+        counts: counts of the processed items of all rows together.
+        remaining: the remaining items of each directory, by row.
     """
 
     counts: ItemCounts
@@ -247,8 +248,8 @@ class ContentsResult(BatchResult):
 class ListPathsResult(ContentsResult):
     """The result of ``ListPaths``.
 
-    ``left`` has the subdirectories of the directories that are ``DONE``. ``text`` has the paths of all items, each
-    followed by a zero byte.
+    ``remaining`` has the subdirectories of the directories that are ``DONE``. ``packed_paths`` has the paths of all
+    items, each followed by a zero byte.
     """
 
     packed_paths: bytes = b""
@@ -262,8 +263,8 @@ class ListPaths(NamesBatch[ListPathsResult]):
         names: names of the directories.
         inodes: inode numbers that they must have.
         device: st_dev that they must have.
-        most: a directory with more names gets ``SLOW_PATH``; at most 1023.
-        above: path of the parent directory, with a slash at its end; all returned paths begin with it.
+        max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
+        path_prefix: path of the parent directory, with a slash at its end; all returned paths begin with it.
     """
 
     inodes: array[int]
@@ -280,7 +281,7 @@ class SetMetadataWithin(NamesBatch[ContentsResult]):
         names: names of the directories.
         inodes: inode numbers that they must have.
         device: st_dev that they must have.
-        most: a directory with more names gets ``SLOW_PATH``; at most 1023.
+        max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
         modes: array of type "H" with the new permission bits for each of the 4096 possible ones.
         directory_modes: the same for directories.
         uid: the new owner, or ``KEEP``.
@@ -304,11 +305,11 @@ class CompareDirectories(NamesBatch[ContentsResult]):
         target: descriptor of the parent directory on the second side.
         names: names of the directories, the same on both sides.
         inodes: inode numbers that the directories must have on the first side.
-        others: inode numbers that they must have on the second side.
+        other_inodes: inode numbers that they must have on the second side.
         devices: st_dev that they must have on each side.
-        most: a directory with more names on a side gets ``SLOW_PATH``; at most 255.
-        wanted: bits of the properties to compare (``pcopy.tasks.compare.properties``).
-        window: seconds by which mtimes may differ.
+        max_names: a directory with more names on a side gets ``SLOW_PATH``; at most 255.
+        properties: bits of the properties to compare (``pcopy.tasks.compare.properties``).
+        modify_window: seconds by which mtimes may differ.
     """
 
     target: int
@@ -335,7 +336,7 @@ class RemoveDirectories(NamesBatch[ContentsResult]):
         names: names of the directories.
         inodes: inode numbers that they must have.
         device: st_dev that they must have.
-        most: a directory with more names gets ``SLOW_PATH``; at most 1023.
+        max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
     """
 
     inodes: array[int]
@@ -351,8 +352,8 @@ class FinishDirectories(NamesBatch[BatchResult]):
     Fields:
         rows: the metadata (``DRESSED``) and the inode numbers (``INODE``).
         marks: identity marks of the directories.
-        fresh: a byte for each directory, 1 if the job created it.
-        common: settings of the batch.
+        created_by_job: a byte for each directory, 1 if the job created it.
+        settings: settings of the batch.
     """
 
     rows: Rows
@@ -371,17 +372,18 @@ class FindWithoutXattrs(NamesBatch[BatchResult]):
 class ReadMembers(Batch[BatchResult]):
     """Read small regular files, of several directories, as members of a tar archive.
 
-    Header and contents of each member are written to ``room``, one after the other. A file that cannot be read without
-    complications gets ``SLOW_PATH``; the contents of its part of ``room`` are undefined then.
+    Header and contents of each member are written to ``buffer``, one after the other. A file that cannot be read
+    without complications gets ``SLOW_PATH``; the contents of its part of ``buffer`` are undefined then.
 
     Fields:
         names: packed names of the files.
         rows: packed rows, in the format of ``MEMBER_ROW``.
-        places: for each directory its descriptor, the number of its rows, and the prefix of its names in the archive.
-        room: the memory for the members, filled with zeros.
-        owners: for each user and group, the part of a header from its type field on, and the sum of the bytes of that
-            part.
-        pax: the header block that precedes an extended pax record with a time.
+        source_directories: for each directory its descriptor, the number of its rows, and the prefix of its names in
+            the archive.
+        buffer: the memory for the members, filled with zeros.
+        owner_fields: for each user and group, the part of a header from its type field on, and the sum of the bytes of
+            that part.
+        pax_header: the header block that precedes an extended pax record with a time.
     """
 
     names: bytes

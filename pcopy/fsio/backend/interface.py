@@ -48,7 +48,7 @@ class BackendSettings(NamedTuple):
     Fields:
         preserve: the metadata that copies get.
         umask: the umask that limits the mode of new items if modes are not preserved.
-        follow: True if a source name may be a symbolic link to the item that the scan found.
+        follows_links: True if a source name may be a symbolic link to the item that the scan found.
         digest: function for the digest of each file that is copied or read; None if no digests are needed.
         hash_name: name of the hash algorithm if ``digest`` is that of a signature, otherwise empty.
         block_size: bytes per block of that signature.

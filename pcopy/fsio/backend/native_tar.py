@@ -25,10 +25,10 @@ class SimpleMembers(NamedTuple):
     Fields:
         keys: the key of each member, by which members are sorted.
         values: the packed value of each member.
-        begins: the members, by their index, that are in another directory than the one before.
+        directory_starts: the members, by their index, that are in another directory than the one before.
         bytes: size of the contents of all members.
-        at: offset in the archive of the next member.
-        is_unread: True if the data end before the next member; False if its header is not simple.
+        next_offset: offset in the archive of the next member.
+        needs_more_data: True if the data end before the next member; False if its header is not simple.
     """
 
     keys: list[bytes]

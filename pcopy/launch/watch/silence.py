@@ -39,7 +39,7 @@ class SilenceMonitor:
         """Start without any silence.
 
         Args:
-            due: seconds after which a silence is reported first.
+            report_after: seconds after which a silence is reported first.
             most_named: length at which a list of silent ranks may be truncated, so that a rank that is not in it may
                 still be silent.
         """

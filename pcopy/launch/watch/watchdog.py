@@ -69,7 +69,7 @@ class RankMessages(NamedTuple):
 
     Fields:
     - ``rank``: this rank.
-    - ``hosts``: the host of each rank; empty: all are on this host.
+    - ``hosts_of_ranks``: the host of each rank; empty: all are on this host.
     - ``print_message``: called with each message.
     - ``notices``: on rank 0, the pipe with messages of other ranks.
     """

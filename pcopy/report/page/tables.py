@@ -15,12 +15,12 @@ def table(
     """Return a table.
 
     Args:
-        heads: titles of the columns.
+        titles: titles of the columns.
         rows: cells of each row.
         text: columns that contain words, and may be wrapped.
-        less: columns that are hidden on a narrow screen.
+        hidden_if_narrow: columns that are hidden on a narrow screen.
         caption: caption of the table; empty: none.
-        kind: its class in the style sheet.
+        style_class: its class in the style sheet.
     """
 
     def classes(column: int) -> str | None:

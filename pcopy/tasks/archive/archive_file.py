@@ -127,7 +127,7 @@ class ArchiveFile:
     """The unfinished archive, which each rank has open for reading and writing.
 
     It lies in the directory of the final name, which is the target directory of all roots. Rank 0 creates it
-    (``make``); other ranks open it when they first use it.
+    (``create``); other ranks open it when they first use it.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -145,7 +145,7 @@ class ArchiveFile:
     def create(self, *, resume: bool) -> bool:
         """Create the file on rank 0, or open the one of an interrupted run, before any other rank opens it.
 
-        An unfinished archive of an interrupted run is kept if ``go_on`` is true, and removed otherwise. Return True if
+        An unfinished archive of an interrupted run is kept if ``resume`` is true, and removed otherwise. Return True if
         there was such a file. Raise ``Problem`` if the file cannot be created or locked, also if another process is
         creating the same archive.
         """

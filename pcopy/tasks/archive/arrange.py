@@ -55,10 +55,10 @@ class ReportPieces(Note, code=134, doing="laying out members", is_note=False):
 
 
 class PiecesNote(Note, code=135, doing="recording pieces"):
-    """Note to rank 0 that describes some pieces of the rank ``teller``.
+    """Note to rank 0 that describes some pieces of the rank ``sender``.
 
     Fields:
-      teller: the number of the rank that sends it.
+      sender: the number of the rank that sends it.
       keys: the keys of the first members, packed.
       sizes: the bytes of the pieces in the archive, 8 bytes for each.
       digests: digests of the descriptions of their members, one behind the other; empty unless an interrupted run may
@@ -195,7 +195,7 @@ def _take_up_earlier_pieces(rank: Rank, layout: ArchiveLayout) -> None:
 class OffsetsNote(TaskKind, code=137, doing="starting to write members", is_note=False):
     """Task that gives a rank the offsets of its next pieces, 8 bytes each.
 
-    If ``last`` is true, the rank knows all of its offsets, and the tasks that write the pieces are spawned.
+    If ``is_last`` is true, the rank knows all of its offsets, and the tasks that write the pieces are spawned.
     """
 
     offsets: bytes

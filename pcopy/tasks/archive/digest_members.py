@@ -195,7 +195,7 @@ class DigestPart(TaskKind, code=184, doing="reading a part of a member", is_note
       data: the offset in the archive at which the contents of the part begin.
       size: the bytes of the part, holes included.
       extents: the extents of a sparse file, packed.
-      teller: the rank that waits for all parts of the member.
+      coordinator: the rank that waits for all parts of the member.
     """
 
     at: int

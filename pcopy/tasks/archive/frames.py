@@ -47,7 +47,7 @@ class FrameWriter:
     """The frames that this rank has made and not yet written; on rank 0 also the offsets of all frames.
 
     Attributes:
-      placed: on rank 0, the sizes of the frames whose offsets are known, from the first one on.
+      placed_frames: on rank 0, the sizes of the frames whose offsets are known, from the first one on.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -173,7 +173,7 @@ class FrameNote(Note, code=131, doing="placing parts of the archive"):
       compressed: its bytes in the archive; 0 if an interrupted run has already written it.
       size: the bytes of its contents.
       offset: -1 in a report to rank 0; in the answer the offset of the frame in the archive.
-      teller: the rank that has made the frame.
+      maker: the rank that has made the frame.
     """
 
     number: int

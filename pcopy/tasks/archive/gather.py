@@ -234,7 +234,7 @@ class MembersToLayOut:
 class MembersNote(Note, code=130, doing="gathering members"):
     """Note to the rank that lays out members: their descriptions, packed.
 
-    If ``linked`` is true, they are names of inodes with several hard links. Their keys begin with the inode, and the
+    If ``is_linked`` is true, they are names of inodes with several hard links. Their keys begin with the inode, and the
     rank first brings the names of each inode together.
     """
 

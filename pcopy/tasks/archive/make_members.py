@@ -36,8 +36,8 @@ class RemainingRows:
     """Rows of simple members that were not created.
 
     Attributes:
-      care: rows that the slow path must handle.
-      unbegun: rows that were not tried, and are left to another task.
+      slow_path: rows that the slow path must handle.
+      not_started: rows that were not tried, and are left to another task.
     """
 
     def __init__(self) -> None:

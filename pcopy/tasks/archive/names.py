@@ -260,7 +260,7 @@ class ResolvedLink(NamedTuple):
 
     ``each`` is a hard link to the name of a member that is no link, or a link with an error in ``trouble``. If a later
     member takes the name of its target, ``each`` becomes a regular file with the same contents, or a link to such a
-    file. Then ``copied`` is the name and the offset of the original target; otherwise it is None.
+    file. Then ``copied_from`` is the name and the offset of the original target; otherwise it is None.
     """
 
     at: int
@@ -290,7 +290,7 @@ def resolved_links(rivals: Iterable[SortRecord], spool: BinaryIO) -> Iterator[Re
 class _LinkTable:
     """Links to be resolved. Each takes few bytes of memory; the rest of it is in a temporary file.
 
-    The links are numbered in the order of the archive. ``_meant`` holds the resolution of each.
+    The links are numbered in the order of the archive. ``_resolutions`` holds the resolution of each.
     """
 
     def __init__(self, spool: BinaryIO) -> None:
@@ -444,7 +444,7 @@ class ConflictingNames(dict[bytes, NumberPairs]):
 class DirectoryMembers(NamedTuple):
     """Members of the directory ``path``, packed: the last one of each name, and the ``names``.
 
-    ``others`` is the number of earlier members of these names.
+    ``superseded`` is the number of earlier members of these names.
     """
 
     path: bytes

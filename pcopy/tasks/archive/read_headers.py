@@ -132,8 +132,8 @@ class ReadSpan(TaskKind, code=143, doing="reading headers", is_note=False):
 class SpanConsumer(Protocol):
     """Interface of a consumer of the members of a span.
 
-    ``take`` receives a member, ``take_simple`` simple members that the C backend has found, and ``damaged`` a damaged
-    place of the archive.
+    ``take_member`` receives a member, ``take_simple`` simple members that the C backend has found, and ``take_damage``
+    a damaged place of the archive.
     """
 
     takes_simple: bool

@@ -50,7 +50,7 @@ class MemberToExtract(NamedTuple):
       name: the name in the directory; empty if the member is that directory itself.
       data: the offset of its contents in the archive.
       member: the member.
-      trouble: an error about metadata or contents that it lacks; empty if it is complete.
+      problem_text: an error about metadata or contents that it lacks; empty if it is complete.
     """
 
     path: bytes
@@ -101,7 +101,7 @@ def pack_simple(data: int, member: Member, uid: int, gid: int) -> bytes:
 class SimpleRows:
     """Simple members of one directory in columns.
 
-    ``places`` are the offsets of their contents in the archive, ``sizes`` the bytes of their contents.
+    ``data_offsets`` are the offsets of their contents in the archive, ``sizes`` the bytes of their contents.
     """
 
     def __init__(self, names: Sequence[bytes], packed: bytes) -> None:

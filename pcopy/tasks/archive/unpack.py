@@ -107,7 +107,7 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
       superseded: the number of earlier members of the same names, which are counted as skipped.
       path: the directory below the target.
       names: the names of the simple members.
-      plain: the simple members, packed.
+      simple_members: the simple members, packed.
 
     If a job stops, its tasks are dropped between two slices, and the counts of a dropped task are lost. So a task that
     has created something ends without another slice, and leaves the remaining members to a new task.

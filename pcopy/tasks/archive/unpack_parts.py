@@ -71,11 +71,11 @@ class UnpackPart(TaskKind, code=180, doing="unpacking a part of", is_note=False)
     Fields:
       path, name: directory and name of the file below the target.
       temporary: the name of the temporary file.
-      made: the identity of the temporary file.
+      identity: the identity of the temporary file.
       size: the bytes of the whole file.
       data: the offset in the archive at which the contents of the file begin.
       start, end: the range of the part in the file.
-      teller: the rank that has created the temporary file, and waits for the parts.
+      coordinator: the rank that has created the temporary file, and waits for the parts.
       shown: mode and owner that the server shows for the temporary file, if they differ from those that it was given.
     """
 
@@ -135,7 +135,7 @@ class PartUnpacked(Note, code=181, doing="recording a part of a file"):
 
 
 class FileBeingExtracted(NamedTuple):
-    """A large member (``told``) that is being extracted into the file ``temporary``, whose identity is ``made``.
+    """A large member (``member``) that is being extracted into the file ``temporary``, whose identity is ``identity``.
 
     ``shown`` are mode and owner that the server shows for that file, if they differ from those that it was given.
     """

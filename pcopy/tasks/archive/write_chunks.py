@@ -133,7 +133,7 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
       at: the offset of the contents in the archive.
       start, end: the range of the part in the file.
       part: the number of the part.
-      teller: the rank that waits for the parts.
+      coordinator: the rank that waits for the parts.
       number: in a compressed archive the number of the frame that the part becomes; otherwise -1. The frame of the
           first part also contains the header, that of the last part the padding to a multiple of 512 bytes.
       piece: the key of the piece that the member belongs to; empty if nothing is recorded.

@@ -42,8 +42,8 @@ def fail_or_retry(
     Args:
         attempt: number of the attempt that failed, from 0.
         size: size in bytes.
-        at_once: True if the item is tried again in the same phase. Otherwise it waits for LINK, because a name that was
-            not examined yet may belong to an inode with several names, which are grouped in LINK.
+        in_same_phase: True if the item is tried again in the same phase. Otherwise it waits for LINK, because a name
+            that was not examined yet may belong to an inode with several names, which are grouped in LINK.
     """
     if is_retried(problem, attempt):
         phase = result.phase if in_same_phase else max(Phase.LINK, result.phase)

@@ -88,7 +88,7 @@ class TaskKind(tuple[Any, ...]):
             cls.is_note = is_note
         if code is None:
             return
-        for needed in ("doing", "is_note", "run", "about"):
+        for needed in ("doing", "is_note", "run", "subject"):
             if getattr(cls, needed, None) is getattr(TaskKind, needed, None):
                 raise TypeError(f"the kind {cls.__name__} does not define {needed}")
         known = KIND_BY_CODE.setdefault(code, cls)
@@ -196,7 +196,7 @@ class TaskKind(tuple[Any, ...]):
         since the last record may have.
 
         Args:
-            first: True if the interrupted run was the first run of the job.
+            after_first_run: True if the interrupted run was the first run of the job.
         """
         for place in self.contained_places():
             yield LeftoverLocation(place.root, place.path, False)
@@ -367,7 +367,7 @@ class LeftoverLocation(NamedTuple):
     Fields:
         root: number of the root.
         path: path of the directory below the source.
-        below: True if all directories below it are included.
+        is_recursive: True if all directories below it are included.
     """
 
     root: int

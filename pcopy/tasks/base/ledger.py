@@ -70,8 +70,8 @@ class CompletionLedger(Generic[Key, Opened, Note]):
     def count_part(self, key: Key, note: Note, result: TaskResult) -> Steps | None:
         """Count one part. If its object was not opened yet, keep the ``note`` until it is.
 
-        Return the slices of ``ended`` if this was the last part, else None. Raise ``InvariantBroken`` if the object was
-        never opened and the job was not resumed.
+        Return the slices of ``result`` if this was the last part, else None. Raise ``InvariantBroken`` if the object
+        was never opened and the job was not resumed.
         """
         # Until the last part has arrived, only this rank's memory contains what the note says.
         result.defer_completion()

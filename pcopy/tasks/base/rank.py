@@ -89,9 +89,9 @@ class RunningTask:
     Fields:
         phase: phase of the task.
         task: the packed task.
-        changed: directories that the task wrote to and that must be synced.
-        held: descriptors that stay open for the task.
-        full: failures for lack of space since the task last wrote something: the error number of each, and the
+        changed_directories: directories that the task wrote to and that must be synced.
+        pinned_descriptors: descriptors that stay open for the task.
+        shortages: failures for lack of space since the task last wrote something: the error number of each, and the
             directory, project and owner to which the item was charged (``pcopy.tasks.base.no_room.QuotaCharge``).
         has_written: True if the task has written something.
     """

@@ -234,7 +234,7 @@ class TaskResult(counts.TaskCounts):
 
         Args:
             known: type, size, digest and version of the contents.
-            alone: False if the item has further names; it is verified together with them.
+            is_only_name: False if the item has further names; it is verified together with them.
             chunk, writers: as in ``pcopy.tasks.base.values.FileToRead``.
             how: action and duration, which are recorded for the report of each item.
         """
@@ -328,8 +328,8 @@ class TaskResult(counts.TaskCounts):
             problem: the error.
             size: size of the item in bytes.
             retry: what a resumed job does: it runs this task, copies this item, or acts as ``RetryMode`` says.
-            retry_in: the phase of the retry.
-            touched: True if something may have been created for the item, whatever the ``problem`` is.
+            retry_phase: the phase of the retry.
+            may_exist: True if something may have been created for the item, whatever the ``problem`` is.
         """
         if self._awaits_deletion(problem):
             self._defer_until_deletion(place, name, retry)
@@ -429,7 +429,7 @@ class TaskResult(counts.TaskCounts):
 
         Args:
             inode: its inode number.
-            failed: True if it lacks metadata.
+            lacks_metadata: True if it lacks metadata.
         """
         self.overwritten_files[place, lacks_metadata].append((name, inode))
 

@@ -29,10 +29,10 @@ class Place(NamedTuple):
         root: number of the root.
         path: path below the root, empty for the root itself.
         source_id, target_id: expected identities of the source directory and of the target directory.
-        fresh: True if this job created the target directory.
-        inherits: True if items that are created in the target directory inherit an ACL.
-        since: the first run that may have created items in the target directory, and the time at which that run started
-            (``Job.resumed``); (0, 0) for the first run of the job.
+        is_new: True if this job created the target directory.
+        inherits_acl: True if items that are created in the target directory inherit an ACL.
+        first_run: the first run that may have created items in the target directory, and the time at which that run
+            started (``Job.resumed``); (0, 0) for the first run of the job.
     """
 
     root: int
@@ -68,8 +68,8 @@ class Item(NamedTuple):
         names: directory and name of each hard link, sorted. One of them is copied first, the others are linked to the
             copy.
         attempt: number of earlier attempts, from 0.
-        failed: names that failed already. They are reported only when the outcome of the other names is known, because
-            a resumed job links them to those.
+        failed_names: names that failed already. They are reported only when the outcome of the other names is known,
+            because a resumed job links them to those.
     """
 
     mount: int
@@ -124,14 +124,14 @@ class ChunkedFile(NamedTuple):
     Fields:
         item: the file in the source.
         version: version of the source when it was opened.
-        temporary: name of the temporary file. With ``over`` there is no such file, and the name only identifies the
-            copy in messages between ranks.
-        made: identity of the file that is written to.
-        over: mode, owner and group that an existing file had before it was opened to be overwritten (``--inplace``);
-            empty for a new file.
-        cloned: True if the contents were cloned by a reflink, so that no chunk has to be written.
-        shown: mode and owner that the file server reports for the file while it is written, if they differ from those
-            that were set; else empty.
+        temporary: name of the temporary file. With ``overwritten_owner`` there is no such file, and the name only
+            identifies the copy in messages between ranks.
+        identity: identity of the file that is written to.
+        overwritten_owner: mode, owner and group that an existing file had before it was opened to be overwritten
+            (``--inplace``); empty for a new file.
+        is_cloned: True if the contents were cloned by a reflink, so that no chunk has to be written.
+        server_status: mode and owner that the file server reports for the file while it is written, if they differ from
+            those that were set; else empty.
     """
 
     item: Item
@@ -147,7 +147,7 @@ class ItemCopy(NamedTuple):
     """The copy of an item: the identity of its inode, and its contents.
 
     Fields:
-        made: identity of the inode that was created.
+        identity: identity of the inode that was created.
         known: type, size, digest and version of the contents.
         chunk: size in bytes of the parts in which it was written; 0 if it was written as a whole.
         writers: number of the host that wrote each part, one byte each.
@@ -169,7 +169,7 @@ class FileToRead(NamedTuple):
         counter: counter in which the file was counted already; -1 if it is still to be counted.
         chunk: size in bytes of the parts in which it is read; 0 if the task chooses the size.
         writers: number of the host that wrote each part of the copy, one byte each; a single byte stands for all parts.
-        group: the item with all of its names, if the copy has several; else None.
+        linked_item: the item with all of its names, if the copy has several; else None.
     """
 
     place: Place
@@ -226,8 +226,8 @@ class Retry(NamedTuple):
     Fields:
         task: the packed task; empty if there is none.
         phase: the first phase in which the task may run.
-        counted: pairs of counter and number that are subtracted from the counts.
-        untouched: True if this job certainly created nothing of the items that the task copies.
+        counts_to_subtract: pairs of counter and number that are subtracted from the counts.
+        is_untouched: True if this job certainly created nothing of the items that the task copies.
         place: the directory under which the item was counted.
     """
 

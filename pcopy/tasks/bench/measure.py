@@ -76,8 +76,8 @@ class PrepareStep(StepTask, code=150, doing="preparing a measurement"):
 
     Fields:
     - ``file_owner``: the rank whose files are read or examined.
-    - ``made``: the number of files that rank has created, or the number of bytes that it has written.
-    - ``private``: the inode of the private directory; 0 if it must be created.
+    - ``created``: the number of files that rank has created, or the number of bytes that it has written.
+    - ``private_inode``: the inode of the private directory; 0 if it must be created.
     """
 
     file_owner: int

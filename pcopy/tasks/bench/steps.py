@@ -37,18 +37,19 @@ class BenchmarkTest(IntEnum):
 
 
 class Step(NamedTuple):
-    """One test on the first ``ranks`` ranks, which ends after ``microseconds`` or at ``most``, whichever comes first.
+    """One test on the first ``ranks`` ranks, which ends after ``microseconds`` or at ``max_amount``, whichever comes
+    first.
 
     Fields of metadata tests:
-    - ``most``: the maximum number of files of each rank.
-    - ``shared``: True if all files are in one directory, False if each rank has a directory.
+    - ``max_amount``: the maximum number of files of each rank.
+    - ``is_shared``: True if all files are in one directory, False if each rank has a directory.
     - ``in_flight``: the number of operations that each rank keeps under way.
     - ``round``: steps of the same round use the same files; the steps of round 0 warm up.
 
     Fields of data tests:
-    - ``most``: the maximum number of bytes of each rank.
-    - ``shared``: True if all ranks use segments of one file, False if each rank has a file.
-    - ``block``: the number of bytes of each write or read; 0 in metadata tests.
+    - ``max_amount``: the maximum number of bytes of each rank.
+    - ``is_shared``: True if all ranks use segments of one file, False if each rank has a file.
+    - ``block_bytes``: the number of bytes of each write or read; 0 in metadata tests.
     - ``direct``: True if the page cache is bypassed.
     """
 
@@ -80,7 +81,7 @@ class RankTiming(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """The result of a step: the ``number`` of operations or bytes of all ranks together, and the time in
+    """The result of a step: the ``amount`` of operations or bytes of all ranks together, and the time in
     ``seconds``.
     """
 

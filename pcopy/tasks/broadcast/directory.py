@@ -54,8 +54,8 @@ class HostDirectory:
         return os.uname().nodename
 
     def open(self, path: bytes, *, creates_probe: bool = True) -> None:
-        """Open the directory ``path`` and, with ``shows``, create the probe file of this rank if it is a leader. An
-        error is stored in ``problem``.
+        """Open the directory ``path`` and, with ``creates_probe``, create the probe file of this rank if it is a
+        leader. An error is stored in ``problem``.
         """
         self.path = path
         try:

@@ -71,7 +71,7 @@ class _ModeTable(dict[int, int]):
 class ChangesNeeded(NamedTuple):
     """The ``rows`` that must be changed, and what each of them gets (``wanted``, as in ``SetMetadata``).
 
-    ``unknown`` holds the rows whose ACLs cannot be read, with the reason.
+    ``unreadable`` holds the rows whose ACLs cannot be read, with the reason.
     """
 
     rows: Sequence[int]

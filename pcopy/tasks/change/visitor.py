@@ -233,8 +233,8 @@ class ChangeVisitor:
         """Change the items that differ.
 
         Args:
-            stay: directories are not changed.
-            closes: returns True for a directory whose change must wait until everything below it is done.
+            keeps_directories: directories are not changed.
+            may_lock_out: returns True for a directory whose change must wait until everything below it is done.
             is_owner: this rank owns the inodes. In a dry run, inodes with several names are handed to their owner.
         """
         names = unpack_names(packed)

@@ -209,7 +209,7 @@ class OfFilePair(TaskKind):
 class CompareFile(OfFilePair, code=123, doing="comparing", is_note=False):
     """Compares a large file that both sides have with the same ``size`` (bytes).
 
-    ``inode`` is its inode number on the first side, ``other`` the one on the second side.
+    ``inode`` is its inode number on the first side, ``other_inode`` the one on the second side.
     """
 
     bits: int
@@ -280,7 +280,7 @@ def compare_part(
 
 class ComparePart(OfFilePair, code=125, doing="comparing a part of", is_note=False):
     """Compares the bytes from ``start`` to ``end`` of the file ``number``, whose versions are ``version`` and
-    ``other``.
+    ``other_version``.
     """
 
     version: FileVersion

@@ -37,7 +37,7 @@ class Difference(NamedTuple):
 
 
 class ReportDifferences(RecreatedNote, code=127, doing="reporting differences"):
-    """A note for rank 0 with the differences that the rank ``teller`` has found."""
+    """A note for rank 0 with the differences that the rank ``sender`` has found."""
 
     sender: int
     batches: tuple[DifferenceBatch, ...]

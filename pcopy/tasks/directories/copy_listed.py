@@ -48,13 +48,13 @@ class CopyListedPaths(TaskKind, code=23, doing="going through the list of", is_n
     - ``root``: number of the root.
     - ``start``, ``end``: byte offsets in the list. An ``end`` of -1 means the end of the list. Otherwise the task is
       the retry of the one path in this range, which failed before; the directories that lead to it may exist by now.
-    - ``above``: the directories that have been entered, from the top down to the current one.
-    - ``last``: the path that was handed over, or failed, last.
-    - ``whole``: the last directory that is copied with everything below it.
-    - ``left_out``: the last directory that is copied without its contents, or is excluded.
-    - ``counted``: the directories from the top down to this path are already counted as found (None: not even SRC).
-      Directories that could not be entered are counted by the retry of the first path below them. So each directory
-      counts once, whichever path is tried again, and in whatever order.
+    - ``entered``: the directories that have been entered, from the top down to the current one.
+    - ``last_path``: the path that was handed over, or failed, last.
+    - ``copied_whole``: the last directory that is copied with everything below it.
+    - ``without_contents``: the last directory that is copied without its contents, or is excluded.
+    - ``counted_down_to``: the directories from the top down to this path are already counted as found (None: not even
+      SRC). Directories that could not be entered are counted by the retry of the first path below them. So each
+      directory counts once, whichever path is tried again, and in whatever order.
     """
 
     root: int

@@ -51,11 +51,12 @@ class FinishDir(DirectoryTask, code=3, doing="finishing", is_note=False):
     Fields:
 
     - ``attributes``: the source's attributes when it was scanned; None means that they are read when the task runs.
-    - ``counted``: True if the directory counts as copied when this task ends. It is False once the directory has
-      failed.
-    - ``entries``: number of names in the source directory, or -1 if the target need not be checked for additional
-      items.
-    - ``again``: the directory has been finished before. Together with ``counted`` it has also failed since then.
+    - ``counts_as_copied``: True if the directory counts as copied when this task ends. It is False once the directory
+      has failed.
+    - ``source_entries``: number of names in the source directory, or -1 if the target need not be checked for
+      additional items.
+    - ``is_again``: the directory has been finished before. Together with ``counts_as_copied`` it has also failed since
+      then.
     - ``earlier_mtime``: the target's mtime (ns) before the job wrote into it again; None if its mode had to be changed
       for that.
     - ``action``: the ``Action`` that is reported to the user for this directory.
@@ -79,7 +80,7 @@ class FinishDir(DirectoryTask, code=3, doing="finishing", is_note=False):
 
     def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
         """Yield this directory, where earlier runs may have left temporary files, unless the job had only one run so
-        far (``first``).
+        far (``after_first_run``).
 
         Temporary files of earlier runs stay until the directory is finished. Those of the first run are named by its
         other tasks.

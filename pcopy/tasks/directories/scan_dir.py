@@ -99,7 +99,7 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
 
         Args:
             finish_later: receives the ``FinishDir`` of this directory.
-            made: True if the target directory has just been created by the caller.
+            is_target_new: True if the target directory has just been created by the caller.
         """
         result.count(counts.UNSCANNED, -1)
         yield from rank.throttle.charge_and_wait(operations=OPERATIONS_PER_DIRECTORY)
@@ -152,8 +152,8 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
         source cannot be opened or listed, or the target cannot be created.
 
         Args:
-            made: True if the target directory has just been created by the caller.
-            lists: False if the source is not to be listed.
+            is_target_new: True if the target directory has just been created by the caller.
+            should_list: False if the source is not to be listed.
         """
         source = rank.sources[self.root].open(self.path, self.source_id)
         status = status_of(source, on_source=True)
@@ -394,7 +394,7 @@ def _create_target(
     Args:
         handle: the source directory, for its file layout.
         source: status of the source directory.
-        made: True if the target has just been created by the caller.
+        is_target_new: True if the target has just been created by the caller.
     """
     targets = rank.targets[task.root]
     path = rank.path_below_target(task.root, task.path)

@@ -66,8 +66,8 @@ def copy_node(rank: Rank, result: TaskResult, item: Item, *, may_get_links: bool
     then.
 
     Args:
-        linked: True if further names of the inode may be found later. An item with further names is verified together
-            with its links.
+        may_get_links: True if further names of the inode may be found later. An item with further names is verified
+            together with its links.
     """
     began = time.monotonic_ns()
     place, name = item.names[0]

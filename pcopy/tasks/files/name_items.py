@@ -57,7 +57,7 @@ class NameItems(DivisibleTask, code=18, doing="naming copies of", is_note=False)
         inodes, marks: inode numbers and marks that identify the copies.
         kinds, sizes, versions, digests: contents of the copies.
         writer: number of the host that wrote them.
-        took: duration of each copy in nanoseconds, packed; empty if durations are not reported.
+        durations: duration of each copy in nanoseconds, packed; empty if durations are not reported.
     """
 
     temporaries: bytes
@@ -123,11 +123,11 @@ class NameGroup(ItemTask, code=19, doing="naming the copy of", is_note=False):
     """Task that gives a copy the first name of ``item`` that is free; the other names become hard links to it.
 
     Fields:
-        made: the copy.
+        unnamed_copy: the copy.
         known: its contents.
         chunk, writers: as in ``Copy``.
         shortcoming: the problem with its metadata, or None.
-        took: duration of the copy in nanoseconds.
+        duration: duration of the copy in nanoseconds.
     """
 
     unnamed_copy: UnnamedCopy
@@ -310,7 +310,7 @@ def spawn_naming(
 ) -> None:
     """Spawn the task that gives a copy, perhaps with further names, its final name in the phase NAME.
 
-    It corresponds to ``spawn_links`` for a copy whose first name is not given yet. ``took`` is the duration of
+    It corresponds to ``spawn_links`` for a copy whose first name is not given yet. ``duration_ns`` is the duration of
     the copy in nanoseconds.
     """
     lacks = None if shortcoming is None else shortcoming.packed

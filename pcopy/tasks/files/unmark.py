@@ -20,7 +20,7 @@ from pcopy.tasks.files.existing import target_status
 class Unmark(DirectoryTask, code=17, doing="syncing overwritten files of", is_note=False):
     """Task that syncs files of one directory that were overwritten completely, and removes their marks.
 
-    ``failed`` is True if they lack metadata, so that they were counted as failed already.
+    ``lacks_metadata`` is True if they lack metadata, so that they were counted as failed already.
     """
 
     names: bytes

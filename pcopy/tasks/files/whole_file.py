@@ -48,8 +48,8 @@ class ItemResult(NamedTuple):
 
     Fields:
         known: type, size, digest and version of the source.
-        made: identity of the item in the target, if further names may be linked to it; else None. For a skipped item it
-            is None unless that item equals the source.
+        identity: identity of the item in the target, if further names may be linked to it; else None. For a skipped
+            item it is None unless that item equals the source.
         unnamed: the copy, if it still has its temporary name; else None.
         shortcoming: the problem with its metadata, or None.
         how: action and duration of the copy.
@@ -79,10 +79,10 @@ def copy_file(
     unchanged then.
 
     Args:
-        linked: True if further names of the inode may be found later. An item with further names is verified together
-            with its links.
-        together: if given, a file that must be on stable storage before it gets its name is added to it; the next step
-            must come after these files were stored.
+        may_get_links: True if further names of the inode may be found later. An item with further names is verified
+            together with its links.
+        storage_batch: if given, a file that must be on stable storage before it gets its name is added to it; the next
+            step must come after these files were stored.
     """
     began = time.monotonic_ns()
     with _open_checked(rank, item) as opened:
@@ -114,7 +114,7 @@ def copy_file(
 class _OpenSource:
     """A file of the source, open for reading.
 
-    ``stays`` is True if the existing item was kept and counted already, so that an error on closing must not fail the
+    ``is_kept`` is True if the existing item was kept and counted already, so that an error on closing must not fail the
     file.
     """
 

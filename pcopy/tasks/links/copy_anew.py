@@ -34,10 +34,10 @@ class ReplaceIncompleteCopy(ItemTask, code=35, doing="looking at", is_note=False
     Fields:
 
     - ``inode``, ``mark``: identity of that copy (``pcopy.fsio.identity``).
-    - ``known``: size and mtime of the copy if nothing has written to it since. The size is compared for regular files
-      only.
-    - ``is_whole``: the copy had all of its metadata. If something has written to it since, it then belongs to the user
-      and is no failure.
+    - ``size_and_mtime``: size and mtime of the copy if nothing has written to it since. The size is compared for
+      regular files only.
+    - ``has_metadata``: the copy had all of its metadata. If something has written to it since, it then belongs to the
+      user and is no failure.
 
     If ``item.attempt`` is 0, the size of the inode has been subtracted from the counters and is added again.
     """

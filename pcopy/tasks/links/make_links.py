@@ -58,11 +58,11 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
 
     Fields:
 
-    - ``more``: these are further names of an inode whose first name is verified by another task.
+    - ``are_further_names``: these are further names of an inode whose first name is verified by another task.
     - ``item.failed``: if there are any, the first of them is the first name itself, whose metadata could not be set
       completely.
-    - ``copied``: the name that counts as the copy, if it is not the first name. It was removed since, and may be among
-      the names to be created.
+    - ``counted_name``: the name that counts as the copy, if it is not the first name. It was removed since, and may be
+      among the names to be created.
     """
 
     copy: ItemCopy

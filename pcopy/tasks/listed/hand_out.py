@@ -54,8 +54,8 @@ _READ_BYTES = 1 << 16
 
 
 class DistributeList(TaskKind, code=110, doing="reading the list of", is_note=False):
-    """Reads the list from the offset ``start`` (in bytes) and creates tasks for its paths. ``told``: length in bytes of
-    the record after each path.
+    """Reads the list from the offset ``start`` (in bytes) and creates tasks for its paths. ``record_size``: length in
+    bytes of the record after each path.
     """
 
     record_size: int
@@ -115,7 +115,7 @@ class VisitListed(TaskKind, code=111, doing="processing listed items of", is_not
 
     Fields:
     - ``paths``: paths below the root, joined by NUL bytes.
-    - ``told``: a ``LISTED`` record for each path, or empty.
+    - ``records``: a ``LISTED`` record for each path, or empty.
     """
 
     paths: bytes

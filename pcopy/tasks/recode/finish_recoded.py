@@ -33,7 +33,7 @@ from pcopy.tasks.recode.goal import commit_recoded, open_checked, recode_target
 class RecodedFileTask(TaskKind):
     """Base of the tasks about a large ``file`` that is recoded in parts.
 
-    Until the file is finished, its temporary file has ``room`` bytes.
+    Until the file is finished, its temporary file has ``temporary_size`` bytes.
     """
 
     file: ChunkedFile

@@ -22,7 +22,7 @@ class Division(NamedTuple):
           decompressed.
       table: the seek table of a source that is decompressed; empty columns otherwise.
       span: bytes of the source that a frame holds.
-      room: bytes of the temporary file.
+      temporary_size: bytes of the temporary file.
     """
 
     bounds: bytes

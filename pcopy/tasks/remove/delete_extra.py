@@ -56,8 +56,8 @@ class ExamineMounts(DirectoryTask, code=169, doing="examining the mounts below",
 
     Fields:
 
-    - ``number``: index of the host, as in ``Rank.leaders``.
-    - ``counted``: passed on to ``DeleteExtra``.
+    - ``host_index``: index of the host, as in ``Rank.leaders``.
+    - ``counted_before``: passed on to ``DeleteExtra``.
 
     If the mounts of one host differ, nothing is deleted on any host, because the hosts see different sources.
     """
@@ -81,7 +81,7 @@ class DeleteExtra(DirectoryTask, code=84, doing="deleting from", is_note=False):
     have.
 
     The ``source_id`` is ``NOWHERE``: whatever directory exists now is the source. In the phase COUNT, items to delete
-    are only counted. ``counted`` is the number of items that an earlier run has counted and not deleted; it is
+    are only counted. ``counted_before`` is the number of items that an earlier run has counted and not deleted; it is
     subtracted from the counter first.
     """
 
@@ -275,7 +275,9 @@ def _must_make_way(rank: Rank, selected: JobFilter, path: bytes, kind: int) -> b
 
 
 class _SortedRows(NamedTuple):
-    """Row numbers of a listing of the target: ``to_delete`` are to be deleted, ``below`` are directories to compare."""
+    """Row numbers of a listing of the target: ``to_delete`` are to be deleted, ``to_compare`` are directories to
+    compare.
+    """
 
     to_delete: list[int]
     to_compare: list[int]

@@ -61,7 +61,7 @@ MOUNTED_HERE_TEXT = "a file system is mounted here: not removed"
 class _RemovalPart(DirectoryTask):
     """A task that removes the directory ``place``, or a part of it, and for whose end a rank may wait.
 
-    ``awaited`` names that rank, the number under which it waits, and the run. In a later run no rank waits any more,
+    ``waiter`` names that rank, the number under which it waits, and the run. In a later run no rank waits any more,
     since the waiting task is started again there.
     """
 
@@ -70,8 +70,8 @@ class _RemovalPart(DirectoryTask):
     is_counted_if_unfinished = True
 
     def finish_contents(self, rank: Rank, result: TaskResult, *, has_remaining: bool) -> None:
-        """Complete this part after all directories found in it were processed, on whatever rank. ``left`` is True if
-        any item was not removed.
+        """Complete this part after all directories found in it were processed, on whatever rank. ``has_remaining`` is
+        True if any item was not removed.
         """
         self.notify_waiter(rank, result, has_remaining=has_remaining)
 
@@ -85,7 +85,7 @@ class _RemovalPart(DirectoryTask):
 class RemoveNames(_RemovalPart, code=80, doing="removing files of", is_note=False):
     """Removes ``names`` (joined by slashes) of a directory, with all that is below them.
 
-    ``awaited`` as in ``_RemovalPart``. ``kinds`` and ``inodes`` are as in ``Listed``, or empty.
+    ``waiter`` as in ``_RemovalPart``. ``kinds`` and ``inodes`` are as in ``Listed``, or empty.
     """
 
     names: bytes
@@ -121,9 +121,9 @@ class RemoveDir(_RemovalPart, code=81, doing="removing", is_note=False):
 
     Fields:
 
-    - ``awaited``: as in ``_RemovalPart``.
+    - ``waiter``: as in ``_RemovalPart``.
     - ``is_empty``: the contents have been removed already.
-    - ``stays``: only the contents are selected for removal, not the directory itself.
+    - ``keeps_directory``: only the contents are selected for removal, not the directory itself.
     """
 
     parent: Place
@@ -185,8 +185,8 @@ class RemoveDir(_RemovalPart, code=81, doing="removing", is_note=False):
         return removal_problem(removed.verdicts, 0)
 
     def _finish_kept(self, rank: Rank, result: TaskResult, *, has_remaining: bool) -> None:
-        """Count the directory as not removed, because an item in it remains (``left``) or it is not selected itself.
-        This is no failure.
+        """Count the directory as not removed, because an item in it remains (``has_remaining``) or it is not selected
+        itself. This is no failure.
         """
         removal = RemovalCounts(rank, result)
         if has_remaining:
@@ -217,7 +217,7 @@ class RemoveDirs(_RemovalPart, code=86, doing="removing directories of", is_note
     """Removes the sub-directories ``names`` of ``place`` with their contents; ``inodes`` are their inode numbers (8
     bytes each).
 
-    Directories that contain only files are removed by a batch of the backend, the others one by one. ``awaited`` as in
+    Directories that contain only files are removed by a batch of the backend, the others one by one. ``waiter`` as in
     ``_RemovalPart``.
     """
 
@@ -288,8 +288,8 @@ def _count_within(removal: RemovalCounts, done: ContentsResult) -> None:
 
 
 class PartRemovedNote(Note, code=83, doing="recording removals in"):
-    """A note for the rank that waits under ``number``: a part is complete; ``left`` is True if an item of it was not
-    removed.
+    """A note for the rank that waits under ``number``: a part is complete; ``has_remaining`` is True if an item of it
+    was not removed.
 
     It is ignored in any other run than ``of_run``, since no rank waits there.
     """
@@ -305,7 +305,7 @@ class PartRemovedNote(Note, code=83, doing="recording removals in"):
 
 
 class _WaitingPart(NamedTuple):
-    """A ``part`` whose directories are not complete yet; ``left`` is True if an item of them was not removed."""
+    """A ``part`` whose directories are not complete yet; ``has_remaining`` is True if an item of them was not removed."""
 
     part: _RemovalPart
     has_remaining: bool

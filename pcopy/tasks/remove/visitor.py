@@ -71,8 +71,8 @@ _SIZED_TYPES = (stat.S_IFREG, stat.S_IFDIR)
 
 
 class RemoveVisitor:
-    """A ``Visitor`` that removes all items but directories, which it collects in ``below``. ``left`` is True if any
-    item is not removed.
+    """A ``Visitor`` that removes all items but directories, which it collects in ``subdirectories``. ``has_remaining``
+    is True if any item is not removed.
     """
 
     separates_linked = False

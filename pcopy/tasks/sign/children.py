@@ -114,7 +114,7 @@ class MergedChildren(NamedTuple):
     """The children of a directory on one side, sorted by name, each name once.
 
     Fields:
-    - ``is_there``: True if the bundles contained the directory itself.
+    - ``has_directory``: True if the bundles contained the directory itself.
     - ``names``, ``kinds``, ``sizes``, ``digests``: one element for each child.
     - ``tally``: sums over all children and everything below them.
     """

@@ -66,7 +66,7 @@ class SendManifestLines(RecreatedNote, code=58, doing="sorting the lines of the 
 
 
 class ManifestLinesNote(RecreatedNote, code=59, doing="writing lines of the manifest"):
-    """Delivers a part of the lines of ``rank`` to rank 0: (key, packed entry) each. ``last`` is True if no
+    """Delivers a part of the lines of ``rank`` to rank 0: (key, packed entry) each. ``is_last`` is True if no
     more follow.
     """
 

@@ -153,7 +153,7 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
 
 
 class VerifyLinks(OfFileContents, code=42, doing="reading back the copies of", is_note=False):
-    """Verifies that all names of ``contents`` are the inode ``made``, and that this inode has the contents that were
+    """Verifies that all names of ``contents`` are the inode ``inode``, and that this inode has the contents that were
     copied.
     """
 

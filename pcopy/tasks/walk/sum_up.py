@@ -148,7 +148,7 @@ class SendSums(RecreatedNote, code=105, doing="summing up"):
 
 
 class SumsNote(RecreatedNote, code=106, doing="summing up"):
-    """A note for rank 0 with the sums of one rank: packed ``words`` of ``pcopy.walk.sums``, and of
+    """A note for rank 0 with the sums of one rank: packed ``packed_sums`` of ``pcopy.walk.sums``, and of
     ``pcopy.walk.layout_sums``.
     """
 

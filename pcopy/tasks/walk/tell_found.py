@@ -60,7 +60,7 @@ def unpack(packed: PackedItems) -> Items:
 
 
 class FoundItemsNote(RecreatedNote, code=103, doing="reporting found items"):
-    """A note for rank 0 with the items that the rank ``teller`` has found: ``parts`` of bytes, one for each form, or
+    """A note for rank 0 with the items that the rank ``sender`` has found: ``parts`` of bytes, one for each form, or
     ``packed`` items.
     """
 

@@ -90,7 +90,8 @@ class StatListedPaths(TaskKind, code=107, doing="examining listed paths", is_not
 
 
 class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
-    """Reads the list ``file``, whose paths end with a NUL if ``nul``. ``directory`` is the user's working directory.
+    """Reads the list ``file``, whose paths end with a NUL if ``ends_with_nul``. ``directory`` is the user's working
+    directory.
 
     All paths must lie in the directory ``base``, unless that is empty; relative paths of a plain list start there. A
     task reads a part of the list, and leaves the rest to the next one, so that tasks which it has spawned can run
