@@ -197,7 +197,7 @@ class NewFile:
         self._is_extended = False
 
     @property
-    def made_as(self) -> bytes:
+    def original_name(self) -> bytes:
         """Name with which the file was created."""
         return self._original_name
 

@@ -305,7 +305,7 @@ class PartRemovedNote(Note, code=83, doing="recording removals in"):
 
 
 class _WaitingPart(NamedTuple):
-    """A ``part`` whose directories are not complete yet; ``has_remaining`` is True if an item of them was not removed."""
+    """A ``part`` with incomplete directories. ``has_remaining`` is True if an item of them was not removed."""
 
     part: _RemovalPart
     has_remaining: bool
