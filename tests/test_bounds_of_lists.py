@@ -98,8 +98,8 @@ import sys
 def peak():
     return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1]) << 10
 from pcopy.cli import filter_options
-from pcopy.signature.plain_yaml import load
-from pcopy.walk.saved_listing import SavedListing
+from pcopy.signature.plain_yaml import load_yaml
+from pcopy.walk.saved_listing import PathListReader
 before = peak()
 try:
     {what}

@@ -206,8 +206,8 @@ class DirectoryRepair:
         for task in tasks:
             self._tasks.append(task)
             value = decode(task.payload)
-            value.tell(task, self._removed)
-            is_idle = value.waits_for_others
+            value.register_for_resume(task, self._removed)
+            is_idle = value.depends_on_other_tasks
             for place in _places_of(value):
                 key_of_place = (place.root, place.path, is_idle)
                 if place.target_id != NO_DIRECTORY and key_of_place not in seen:
@@ -310,7 +310,7 @@ class DirectoryRepair:
             yield lost.new_task(FinishDir(place, None, False, -1, is_again=True), phase=Phase.FINISH)
         for task in self._tasks.pop_all():
             if lost.parents or lost.may_find_links:
-                yield from decode(task.payload).mended(task, lost)
+                yield from decode(task.payload).replacement_tasks(task, lost)
             else:
                 yield task
 

@@ -351,7 +351,7 @@ def prepare_resume(
     def address(task: Task) -> Task | None:
         # Return the task for one of ``size`` ranks, or None if it is dropped. ``least`` is the earliest phase of all.
         nonlocal least
-        if task.phase in _RESTARTED_ON_RESUME and decode(task.payload).is_found_anew:
+        if task.phase in _RESTARTED_ON_RESUME and decode(task.payload).is_respawned_on_resume:
             return None
         if task.owner == ANY_RANK:
             least = min(least, task.phase)

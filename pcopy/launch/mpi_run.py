@@ -91,7 +91,7 @@ class LaunchedRanks(RankStarter):
         self.descriptions = hosts.checked_descriptions(self.gather(tuple(hosts.own_description(words))))
         following = hosts.next_rank_on_host(self.descriptions, self.rank)
         if following is not None:
-            self._transport.watch(following, self.descriptions[following].pid)
+            self._transport.watch_process(following, self.descriptions[following].pid)
 
     def number_of_ranks(self, asked: int) -> int:
         size: int = self._transport.size
@@ -106,11 +106,11 @@ class LaunchedRanks(RankStarter):
         """Run this rank, and wait until all ranks have ended, up to ``CLOSING_PATIENCE`` seconds."""
         ended = run_rank(setup)
         with suppress(PeerLost):  # ``end`` reports the lost rank, after the result of the job was reported.
-            self._transport.meet(CLOSING_TIMEOUT)
+            self._transport.wait_for_all_ranks(CLOSING_TIMEOUT)
         return ended
 
     def end(self) -> None:
-        self._transport.end()
+        self._transport.finalise()
 
     def fail(self, abort: JobAborted | ResourceUnavailable, tool: Tool, advise: Callable[[], None]) -> None:
         """Report why the job failed on rank 0, or, if that is lost, on the rank that has noticed it; then end all
@@ -124,7 +124,7 @@ class LaunchedRanks(RankStarter):
         if self.rank == 0:
             _report_failure(abort, advise)
         try:
-            missing = None if self._transport.end(FAILURE_TIMEOUT) else 0
+            missing = None if self._transport.finalise(FAILURE_TIMEOUT) else 0
         except PcopyError as error:
             missing = error.rank if isinstance(error, PeerLost) else self.rank
         if missing is None:
@@ -159,7 +159,7 @@ def _initialise_mpi(launch: Launch, words: Sequence[str], command: Command) -> A
     transport = mpi.initialise(patience, text if is_reporting_rank(os.environ) else "")
     if transport.size != launch.size:
         if transport.size == 1:
-            transport.end()
+            transport.finalise()
         raise wrong_size(launch, mpi.vendor(), transport.size)
     return transport
 

@@ -55,7 +55,7 @@ class ReportFailures(Note, code=70, doing="reporting failures"):
     def register_for_resume(self, task: Task, gone: MissingDirectories) -> None:
         for retry in self.retries:
             if retry.task and retry.phase < Phase.REPAIR:
-                decode(retry.task).tell(task._replace(phase=int(Phase.COPY)), gone)
+                decode(retry.task).register_for_resume(task._replace(phase=int(Phase.COPY)), gone)
 
     def replacement_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         """Yield this note with the retries that are still possible. New retries stay in the same note, so that their
@@ -86,14 +86,14 @@ def _replacement_retries(retry: Retry, task: Task, gone: MissingDirectories) -> 
     An item that was verified and differed is copied again in REPAIR. It is not changed here unless its directory
     vanished: none of its names may be linked to the existing copy.
     """
-    is_lost = retry.place is not None and gone.has(retry.place)
+    is_lost = retry.place is not None and gone.contains(retry.place)
     kept = retry._replace(counts_to_subtract=()) if is_lost else retry
     if retry.task:
         again = decode(retry.task)
-        gathers = gone.finds and retry.phase < Phase.REPAIR and again.unmade is not None
-        if gathers or any(map(gone.has, again.places())):
+        gathers = gone.may_find_links and retry.phase < Phase.REPAIR and again.uncopied_item is not None
+        if gathers or any(map(gone.contains, again.contained_places())):
             kept = kept._replace(task=b"")
-            for one in again.reduced(task._replace(payload=retry.task, phase=retry.phase), gone):
+            for one in again.tasks_without_missing(task._replace(payload=retry.task, phase=retry.phase), gone):
                 yield Retry(one.payload, one.phase)
     if kept.task or kept.counts_to_subtract:
         yield kept
@@ -120,7 +120,7 @@ def _spawn_retries(retries: tuple[Retry, ...], rank: Rank, result: TaskResult) -
             continue
         retry, phase = decode(failed.task), max(failed.phase, result.phase)
         if failed.is_untouched and is_next:
-            retry = retry.begun_now((rank.job.run, rank.job.resumed))
+            retry = retry.with_first_run((rank.job.run, rank.job.resumed))
         if isinstance(retry, ScanNames):
             names.setdefault((retry.place, retry.attempt, phase), []).append(retry.names)
         else:

@@ -40,7 +40,7 @@ def is_droppable_work(task: Task) -> bool:
 
 def is_slow_note(task: Task) -> bool:
     """Return True for a note that may wait for storage: a job that stops drops it, as it drops work."""
-    return task.owner != ANY_RANK and decode(task.payload).may_be_dropped
+    return task.owner != ANY_RANK and decode(task.payload).is_dropped_on_stop
 
 
 def current_activity(rank: Rank) -> str:
@@ -54,7 +54,7 @@ def current_activity(rank: Rank) -> str:
     if task is None:
         return ""
     value = decode(task.payload)
-    found = value.about()
+    found = value.subject()
     return (
         value.doing if found is None else f"{value.doing} {printable_path(rank.display_path(*found, on_source=True))}"
     )

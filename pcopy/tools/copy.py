@@ -98,7 +98,7 @@ class CopyTool(Tool):
             recode_file.discard_unfinished(rank, since)
         with suppress(OSError):  # The spool may be unreadable, for instance on a full disk: its tasks are unknown then.
             for task in forgotten:
-                decode(task.payload).discard(rank, since)
+                decode(task.payload).remove_temporaries(rank, since)
 
 
 COPY_TOOL = CopyTool()

@@ -31,8 +31,8 @@ MIB = 1 << 20
 _MEASURE = """\
 import sys, io
 from pathlib import Path
-from pcopy.archive.index import unpacked
-from pcopy.archive.reader import members
+from pcopy.archive.index import read_index
+from pcopy.archive.reader import read_members
 def peak():
     return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1]) << 10
 before = peak()
@@ -320,8 +320,8 @@ import sys, time
 from io import BytesIO
 from pcopy.archive.member import FILE, LINK, Member
 from pcopy.signature.sorting import ExternalSorter
-from pcopy.tasks.archive.names import LinkRival, NameRecords, RivalName, compared, followed
-from pcopy.tasks.archive.to_unpack import packed_at
+from pcopy.tasks.archive.names import LinkToResolve, NameRecords, NameConflict, name_conflicts, resolved_links
+from pcopy.tasks.archive.to_unpack import pack_member
 from tempfile import TemporaryFile
 def peak():
     return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1]) << 10
@@ -329,7 +329,7 @@ def add(name, kind, link=b""):
     global at, records
     at += 512
     member = Member(name, kind, 0o644, 0, 0, 0, 0, link)
-    records.add(name.rstrip(b"/"), member, at, packed_at(name.rstrip(b"/"), member, at, ""))
+    records.add(name.rstrip(b"/"), member, at, pack_member(name.rstrip(b"/"), member, at, ""))
     if at % (512 * 1024) == 0:
         hand_on()
 def hand_on():
@@ -352,13 +352,13 @@ for each in range(number // 2):
         add(b"c%d" % each, LINK, b"c%d" % (each - 1))
 hand_on()
 stretches = found = 0
-for rival in compared(members.sorted(), marks.sorted()):
-    if isinstance(rival, LinkRival):
+for rival in name_conflicts(members.sorted(), marks.sorted()):
+    if isinstance(rival, LinkToResolve):
         links.add(*rival.record)
-    elif isinstance(rival, RivalName):
+    elif isinstance(rival, NameConflict):
         stretches += len(rival.stretches) // 16
 with TemporaryFile() as spool:
-    found = sum(each is not None for each in followed(links.sorted(), spool))
+    found = sum(each is not None for each in resolved_links(links.sorted(), spool))
 print(stretches, found, peak() - before)
 """
 

@@ -88,8 +88,8 @@ def tree(directory: Path) -> dict[str, int]:
 
 HOLD = """\
 import os, sys
-from pcopy.jobs.lock import hold
-locks = [hold(os.fsencode(sys.argv[1]), int(rank)) for rank in sys.argv[2:]]
+from pcopy.jobs.lock import take_lock
+locks = [take_lock(os.fsencode(sys.argv[1]), int(rank)) for rank in sys.argv[2:]]
 print("held", flush=True)
 sys.stdin.read()
 """

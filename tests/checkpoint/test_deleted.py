@@ -18,10 +18,10 @@ SIZES = {"tmpfs": 2 << 20, "ext4": 16 << 20, "btrfs": 120 << 20}
 COUNTS = """
 import os, sys
 from contextlib import suppress
-from pcopy.jobs.deleted import deleted_by
+from pcopy.jobs.deleted import deletion_counters
 
 place = os.fsencode(sys.argv[1])
-numbers = deleted_by(place + b"/job", 3, print)
+numbers = deletion_counters(place + b"/job", 3, print)
 numbers()[0] += 5
 numbers()
 os.sync()  # a page that is mapped and clean

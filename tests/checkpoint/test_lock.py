@@ -22,12 +22,12 @@ from tests.support.processes import wait_until
 
 FORK = """\
 import os, sys, time
-from pcopy.jobs.lock import hold
-lock = hold(os.fsencode(sys.argv[1]), 0)
+from pcopy.jobs.lock import take_lock
+lock = take_lock(os.fsencode(sys.argv[1]), 0)
 if os.fork():
     os.wait()
 assert lock.descriptor < 0
-own = hold(os.fsencode(sys.argv[1]), 1)
+own = take_lock(os.fsencode(sys.argv[1]), 1)
 assert own.descriptor >= 0
 print(os.getpid(), flush=True)
 time.sleep(60)
@@ -35,20 +35,20 @@ time.sleep(60)
 
 SPAWN = """\
 import os, subprocess, sys, time
-from pcopy.jobs.lock import hold
-lock = hold(os.fsencode(sys.argv[1]), 0)
+from pcopy.jobs.lock import take_lock
+lock = take_lock(os.fsencode(sys.argv[1]), 0)
 print(subprocess.Popen(["sleep", "60"], close_fds=False).pid, flush=True)
 time.sleep(60)
 """
 
 RACE = """\
 import os, sys, time
-from pcopy.jobs.lock import Held, hold_alone
+from pcopy.jobs.lock import JobLocked, take_only_lock
 print("ready", flush=True)
 sys.stdin.readline()
 try:
-    lock = hold_alone(os.fsencode(sys.argv[1]))
-except Held:
+    lock = take_only_lock(os.fsencode(sys.argv[1]))
+except JobLocked:
     sys.exit(3)
 print("held", flush=True)
 sys.stdin.read()

@@ -296,31 +296,31 @@ def test_what_cannot_be_removed_is_no_error_once_the_job_is_safe(area: Path) -> 
 
 MEMORY_PROGRAM = """
 import resource, sys, tempfile
-from pcopy.checkpoint.base import read_header
-from pcopy.checkpoint.record import Record, pack_id
-from pcopy.checkpoint.base import read_header
+from pcopy.checkpoint.base import read_base_header
+from pcopy.checkpoint.record import FactRecord, pack_id
+from pcopy.checkpoint.base import read_base_header
 from pcopy.checkpoint import join
-from pcopy.checkpoint.resume import begin, compact
-from pcopy.checkpoint.framing import SegmentWriter
+from pcopy.checkpoint.resume import write_first_run, write_next_run
+from pcopy.checkpoint.framing import RecordFileWriter
 
 job, tasks, per_record, budget = sys.argv[1], *map(int, sys.argv[2:])
-begin(job, 2, (0,), [])
-writers = [SegmentWriter(job, 1, rank) for rank in range(2)]
+write_first_run(job, 2, (0,), [])
+writers = [RecordFileWriter(job, 1, rank) for rank in range(2)]
 epoch = 0
 for start in range(0, tasks, per_record):
     epoch += 1
     numbers = range(start, start + per_record)
     spawned = tuple(((1, 0, n), 0, b"%0100d" % n, 1, False, -1) for n in numbers)
-    writers[0].append(Record(1, 0, 2, epoch, 0, (1,), b"", spawned))
+    writers[0].append(FactRecord(1, 0, 2, epoch, 0, (1,), b"", spawned))
     done = b"".join(pack_id((1, 0, n)) for n in numbers if n % 10 == 0)
-    writers[1].append(Record(1, 1, 2, epoch, -1, (1,), done, ()))
+    writers[1].append(FactRecord(1, 1, 2, epoch, -1, (1,), done, ()))
     del spawned, done
 def peak():
     return int([line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")][0])
 open("/proc/self/clear_refs", "w").write("5")
 before = peak()
 join.BUDGET = budget
-compact(job, 3, open_spool=tempfile.TemporaryFile)
+write_next_run(job, 3, open_spool=tempfile.TemporaryFile)
 print(peak() - before)
 """
 

@@ -43,18 +43,18 @@ class TestJobOptions:
         how = ["--checkpoint-interval", "0.5", "--checkpoint-store", "lmdb", "--memory", "1.5G"]
         found = parse([*where, *how, "a", "b"])
         directory = os.path.join(os.getcwdb(), b"dir\xff")
-        assert (found.is_kept, found.keeping) == (
+        assert (found.is_recorded, found.checkpoint) == (
             True,
             CheckpointSettings(directory, "", 0.5, "lmdb", b"/var", 3 << 29, durable_at_start=True),
         )
-        assert found.asked == JobRequest()
+        assert found.job_request == JobRequest()
         assert (found.sources, found.destination) == ((b"a",), b"b")
 
     def test_none_is_no_directory(self) -> None:
         found = parse(["--checkpoint", "none", "a", "b"])
-        assert (found.is_kept, found.keeping) == (False, CheckpointSettings())
+        assert (found.is_recorded, found.checkpoint) == (False, CheckpointSettings())
         directory = os.path.join(os.getcwdb(), b"none")
-        assert parse(["--checkpoint", "./none", "a", "b"]).keeping == CheckpointSettings(
+        assert parse(["--checkpoint", "./none", "a", "b"]).checkpoint == CheckpointSettings(
             directory=directory, durable_at_start=True
         )
 
@@ -86,8 +86,8 @@ class TestJobOptions:
     )
     def test_older_jobs(self, argv: list[str], asked: JobRequest) -> None:
         found = parse(argv)
-        assert found.asked == asked
-        assert found.asked.anything
+        assert found.job_request == asked
+        assert found.job_request.is_any
         assert (found.sources, found.destination) == ((), b"")
 
     def test_how_it_works_may_be_said_anew(self) -> None:
@@ -97,13 +97,13 @@ class TestJobOptions:
             *("--checkpoint-store", "auto", "--spool", "s", "--memory", "1G", "--in-flight", "auto"),
         ]
         found = parse(["--resume", "j", *how])
-        assert found.asked.given == {
+        assert found.job_request.given_options == {
             *("ranks", "quiet", "verbose", "archive", "json", "errors", "max_errors", "progress"),
             *("progress_interval", "no_sync", "termination", "checkpoint_interval", "checkpoint_store", "spool"),
             *("memory", "in_flight"),
         }
-        assert (found.ranks, found.keeping.memory) == (2, 1 << 30)
-        assert (found.telling.verbose, found.telling.quiet) == (2, True)
+        assert (found.ranks, found.checkpoint.memory) == (2, 1 << 30)
+        assert (found.output.verbose, found.output.quiet) == (2, True)
 
     @pytest.mark.parametrize(
         ("option", "named"),

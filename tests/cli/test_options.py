@@ -55,7 +55,7 @@ def test_options_and_operands_in_any_order() -> None:
     arguments = parse(["a", "-n2", "b", "-ru", "-Tvv", "c", "--no-sync", "-q"])
     assert arguments.sources == (b"a", b"b")
     assert arguments.destination == b"c"
-    assert (arguments.ranks, arguments.telling.verbose, arguments.telling.quiet) == (2, 2, True)
+    assert (arguments.ranks, arguments.output.verbose, arguments.output.quiet) == (2, 2, True)
     assert arguments.no_target_directory
     assert arguments.options.existing == "newer"
     assert not arguments.options.sync
@@ -69,7 +69,7 @@ def test_archive_letters_have_no_effect() -> None:
 @pytest.mark.parametrize("letters", ["-aHAXS", "-p -d -P -l -g -o -D", "-r -R", "-H -A -X -S", "-pdPltgoDHAXSar"])
 def test_letters_of_cp_and_rsync_say_what_is_the_default(letters: str) -> None:
     assert parse([*letters.split(), "a", "b"]) == parse(["a", "b"])
-    assert parse(["--resume=job", *letters.split()]).asked.resume == b"job"
+    assert parse(["--resume=job", *letters.split()]).job_request.resume == b"job"
     bundle = parse([f"-{letters.replace('-', '').replace(' ', '')}ux", "a", "b"])
     assert bundle == parse(["-u", "-x", "a", "b"])
 
@@ -121,18 +121,18 @@ def test_progress_may_stand_without_a_value() -> None:
         == parse(["a", "--progress", "-q", "b"])._replace(telling=OutputOptions())
         == parse(["a", "b"])
     )
-    assert parse(["--progress", "json", "a", "b"]).telling.progress == "json"
+    assert parse(["--progress", "json", "a", "b"]).output.progress == "json"
     assert parse(["--progress", "jsonl", "a", "b"]).sources == (b"jsonl", b"a")
     assert parse(["--progress", "--", "json", "b"]).sources == (b"json",)
     assert parse(["--", "--progress", "b"]).sources == (b"--progress",)
-    assert parse(["--resume", "--progress"]).asked.resume == b""
+    assert parse(["--resume", "--progress"]).job_request.resume == b""
     assert (verify_request := PVERIFY.parse(["--progress", "a", "b"])).paths == (b"a", b"b")
-    assert verify_request.telling.progress == "auto"
+    assert verify_request.output.progress == "auto"
 
 
 def test_names_are_bytes() -> None:
     assert parse([b"\xff\n", "\udcfe"])[:2] == ((b"\xff\n",), b"\xfe")
-    assert parse(["--errors", b"\xff.jsonl", "a", "b"]).telling.errors == b"\xff.jsonl"
+    assert parse(["--errors", b"\xff.jsonl", "a", "b"]).output.errors == b"\xff.jsonl"
 
 
 def test_what_follows_two_dashes_is_a_name() -> None:
@@ -147,8 +147,8 @@ def test_values() -> None:
     assert arguments.options == Options(
         existing="changed", modify_window=2, chunk_size=3 << 29, block_size=65536, max_errors=9
     )
-    assert (arguments.telling.errors, arguments.telling.json) == (b"e", True)
-    assert (arguments.telling.progress, arguments.telling.interval) == ("plain", 0.5)
+    assert (arguments.output.errors, arguments.output.json) == (b"e", True)
+    assert (arguments.output.progress, arguments.output.interval) == ("plain", 0.5)
     assert parse(["--chunk-size", "auto", "a", "b"]).options.chunk_size == 0
 
 
@@ -325,8 +325,8 @@ def test_early_answers() -> None:
 def test_the_version_needs_no_parser() -> None:
     program = """
 import sys
-from pcopy.cli.pcopy import early_answer
-print(early_answer(["--version"]))
+from pcopy.cli.pcopy import help_or_version
+print(help_or_version(["--version"]))
 print({"argparse", "rich", "inspect", "dataclasses", "mpi4py", "json"} & set(sys.modules), file=sys.stderr)
 """
     command = [sys.executable, "-S", "-c", program]

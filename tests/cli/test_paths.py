@@ -286,9 +286,9 @@ def test_bind_mounts_do_not_hide_that_directories_are_the_same() -> None:
         '"$1" -c "$2" $pair || exit 3\ndone'
     )
     program = (
-        "import sys\nfrom pcopy.jobs.paths import resolve\nfrom pcopy.errors import Refused\n"
-        "try: resolve([sys.argv[1].encode()], sys.argv[2].encode(), False)\n"
-        "except Refused: sys.exit(0)\nsys.exit(1)"
+        "import sys\nfrom pcopy.jobs.paths import resolve_roots\nfrom pcopy.errors import RequestRefused\n"
+        "try: resolve_roots([sys.argv[1].encode()], sys.argv[2].encode(), False)\n"
+        "except RequestRefused: sys.exit(0)\nsys.exit(1)"
     )
     repository = Path(__file__).parents[2]
     environment = {**os.environ, "PYTHONPATH": str(repository)}

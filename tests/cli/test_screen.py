@@ -29,10 +29,10 @@ from pcopy.tools.director import STAGES
 class Clock:
     def __init__(self) -> None:
         self.now = 1000.0
-        self.asked = 0
+        self.job_request = 0
 
     def __call__(self) -> float:
-        self.asked += 1
+        self.job_request += 1
         return self.now
 
 
@@ -312,15 +312,15 @@ def test_rich_comes_with_the_first_drawing_only() -> None:
     program = """
 import io, os, sys
 os.environ["TERM"] = "xterm"
-from pcopy.report.screen import Telling
+from pcopy.report.screen import OutputOptions
 from pcopy.report.bar import open_screen
-from pcopy.tools.copy import COPY
+from pcopy.tools.copy import COPY_TOOL
 from pcopy.tasks.base.job import Failure, Totals
 class Terminal(io.StringIO):
     isatty = lambda self: True
 now = 0.0
 stream = Terminal()
-screen = open_screen(COPY.name, COPY.stages, Telling(), stream, lambda: now)
+screen = open_screen(COPY_TOOL.name, COPY_TOOL.stages, OutputOptions(), stream, lambda: now)
 screen.progress("copying", Totals(found=1), ())
 screen.failures([Failure(b"a", "open", 13, "")])
 assert "rich" not in sys.modules

@@ -28,11 +28,11 @@ class TestJobs:
             "no-sync: true\nspool: /tmp\nerrors: e.jsonl\nstripe-table: {1G: 8}\nolder-than: 7d\n"
         )
         found = PCOPY.parse(["--resume", "job", "--termination", "ring"])
-        assert (found.asked.resume, found.asked.given) == (b"job", {"termination"})
-        assert (found.ranks, found.telling.errors, found.keeping.spool) == (3, b"e.jsonl", b"/tmp")
-        assert (found.keeping.directory, found.options.existing) == (b"", "replace")
+        assert (found.job_request.resume, found.job_request.given_options) == (b"job", {"termination"})
+        assert (found.ranks, found.output.errors, found.checkpoint.spool) == (3, b"e.jsonl", b"/tmp")
+        assert (found.checkpoint.directory, found.options.existing) == (b"", "replace")
         for words in (["--jobs"], ["--discard", "x"], ["--discard", "--older-than", "7d"]):
-            assert PCOPY.parse(words).keeping.directory == b""
+            assert PCOPY.parse(words).checkpoint.directory == b""
 
     def test_a_launcher_says_how_many_ranks_there_are(self, files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
         files(user="ranks: 3\nmax-errors: 4\n")

@@ -213,13 +213,13 @@ def test_a_second_sigint_ends_a_rank_that_hangs(count: int) -> None:
     program = """
 import os
 from pcopy.launch.watch.signals import StopSignals
-from pcopy.launch.watch.watchdog import Pace, Pulse, Voice, Watchdog
+from pcopy.launch.watch.watchdog import Pace, Heartbeat, RankMessages, Watchdog
 class Lines:
     def notice(self, text):
         print(text, flush=True)
 signals = StopSignals()
 signals.install()
-watching = Watchdog(Voice(0, (), Lines().notice), Pulse(), str, Pace(0.05, 60.0, 0.1, 60.0))
+watching = Watchdog(RankMessages(0, (), Lines().notice), Heartbeat(), str, Pace(0.05, 60.0, 0.1, 60.0))
 watching.start()
 reading, _ = os.pipe()
 print("ready", flush=True)

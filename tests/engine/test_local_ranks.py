@@ -235,8 +235,8 @@ def test_a_process_with_other_threads_is_not_forked() -> None:
 
 def test_a_thread_that_ends_is_waited_for() -> None:
     done = python(
-        "import os, time; from pcopy.beside import Beside; from pcopy.engine.transports.local import fork_ranks\n"
-        "Beside(lambda: time.sleep(0.2)); fork_ranks(1).close(); print(len(os.listdir('/proc/self/task')))\n"
+        "import os, time; from pcopy.beside import BackgroundThread; from pcopy.engine.transports.local import fork_ranks\n"
+        "BackgroundThread(lambda: time.sleep(0.2)); fork_ranks(1).close(); print(len(os.listdir('/proc/self/task')))\n"
     )
     assert done.stdout == "1\n", done
 
@@ -260,13 +260,13 @@ def test_children_die_with_their_parent() -> None:
 def test_sixty_four_ranks_raise_the_soft_limit() -> None:
     done = python(
         "import os, resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))\n"
-        "from pcopy.engine.messages import Ready; from pcopy.engine.transports.local import fork_ranks\n"
+        "from pcopy.engine.messages import SubtreeReady; from pcopy.engine.transports.local import fork_ranks\n"
         "transport, heard = fork_ranks(64), set()\n"
         "[transport.forgive(rank) for rank in range(64) if rank != transport.rank]\n"
-        "transport.send((transport.rank + 1) % 64, Ready())\n"
+        "transport.send((transport.rank + 1) % 64, SubtreeReady())\n"
         "while not heard: heard.update(sender for sender, _ in transport.poll(10))\n"
         "if transport.rank:\n"
-        "    transport.send(0, Ready())\n"
+        "    transport.send(0, SubtreeReady())\n"
         "    transport.close(); os._exit(0 if heard >= {transport.rank - 1} else 1)\n"
         "while len(heard) < 63: heard.update(sender for sender, _ in transport.poll(10))\n"
         "transport.close(); transport.children.reap(10); print(sorted(heard) == list(range(1, 64)))\n"
@@ -277,9 +277,9 @@ def test_sixty_four_ranks_raise_the_soft_limit() -> None:
 def test_too_low_a_limit_is_refused_in_one_line() -> None:
     done = python(
         "import os, resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 512))\n"
-        "from pcopy.errors import Refused; from pcopy.engine.transports.local import fork_ranks\n"
+        "from pcopy.errors import RequestRefused; from pcopy.engine.transports.local import fork_ranks\n"
         "try: fork_ranks(64)\n"
-        "except Refused as error: print(error)\n"
+        "except RequestRefused as error: print(error)\n"
         "try: os.waitpid(-1, os.WNOHANG)\n"
         "except ChildProcessError: print('no child')\n"
     )
@@ -287,9 +287,9 @@ def test_too_low_a_limit_is_refused_in_one_line() -> None:
     assert re.fullmatch(expected, done.stdout), done
     done = python(
         "import resource; resource.setrlimit(resource.RLIMIT_NOFILE, (20, 20))\n"
-        "from pcopy.errors import Refused; from pcopy.engine.transports.local import fork_ranks\n"
+        "from pcopy.errors import RequestRefused; from pcopy.engine.transports.local import fork_ranks\n"
         "try: fork_ranks(1)\n"
-        "except Refused as error: print(error)\n"
+        "except RequestRefused as error: print(error)\n"
     )
     assert re.fullmatch(r"1 rank needs \d+ open files, the limit is 20: raise ulimit -Hn\n", done.stdout), done
 

@@ -46,10 +46,10 @@ def test_a_rank_whose_task_waits_begins_another_one_while_it_has_a_slot() -> Non
     assert spoken.node.take_task() is None  # since that one can run
     spoken.node.begun_tasks.suspend(task(2, owner=1))
     assert not spoken.node.can_take_task
-    assert spoken.node.take() is None
-    spoken.node.under_way.resume(task(1, owner=1))
-    spoken.node.finished(task(1, owner=1), Outcome(), 0.0)
-    assert spoken.node.take() == task(3, owner=1)
+    assert spoken.node.take_task() is None
+    spoken.node.begun_tasks.resume(task(1, owner=1))
+    spoken.node.finish_task(task(1, owner=1), Outcome(), 0.0)
+    assert spoken.node.take_task() == task(3, owner=1)
 
 
 def test_a_note_needs_no_slot() -> None:
@@ -60,11 +60,11 @@ def test_a_note_needs_no_slot() -> None:
     assert node.can_take_task
     assert node.take_task() == task(2, owner=1)
     assert not node.can_take_task and node.take_task() is None  # since that one can run
-    node.finished(task(2, owner=1), Outcome(), 0.0)
-    assert not node.may_take and node.take() is None  # since work comes next
-    node.under_way.resume(task(1, owner=1))
-    node.finished(task(1, owner=1), Outcome(), 0.0)
-    assert node.take() == task(3, owner=1)
+    node.finish_task(task(2, owner=1), Outcome(), 0.0)
+    assert not node.can_take_task and node.take_task() is None  # since work comes next
+    node.begun_tasks.resume(task(1, owner=1))
+    node.finish_task(task(1, owner=1), Outcome(), 0.0)
+    assert node.take_task() == task(3, owner=1)
 
 
 def test_a_rank_with_a_task_under_way_gives_away_even_its_last_task() -> None:

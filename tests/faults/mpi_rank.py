@@ -30,7 +30,7 @@ def main(words: Sequence[str]) -> None:
         transport = join(launch, *rest)
         if transport.rank == traced and options:
             tracer = trace(os.getpid(), Path(place, "log"), options)
-            meet, end = transport.meet, transport.end
+            meet, end = transport.wait_for_all_ranks, transport.finalise
 
             def met(seconds: float = math.inf) -> bool:
                 have_met: bool = meet(seconds)
@@ -40,10 +40,10 @@ def main(words: Sequence[str]) -> None:
                 return have_met
 
             def ended(seconds: float = math.inf) -> Any:
-                transport.meet = met
+                transport.wait_for_all_ranks = met
                 return end(seconds)
 
-            transport.end = ended
+            transport.finalise = ended
         return transport
 
     mpi_run._initialise_mpi = joined  # type: ignore[assignment]

@@ -116,7 +116,7 @@ class Bench:
             os.close(target)
             backend.close()
         assert len(self.result.verdicts) == len(names)
-        self.applied = list(self.result.applied.values())
+        self.applied = list(self.result.metadata_outcomes.values())
         final = new_names or [os.fsencode(name) for name in names]
         return [self._told(row, name, os.fsdecode(final[row]), digest) for row, name in enumerate(names)]
 
@@ -140,7 +140,7 @@ class Bench:
     def identify(self, row: int, path: Path) -> None:
         """It is told that this was made."""
         held = os.open(path, os.O_PATH | os.O_NOFOLLOW)
-        assert os.fstat(held).st_ino == self.result.made[row]
+        assert os.fstat(held).st_ino == self.result.created_inodes[row]
         assert self.result.marks[row] == mark_of(held, created_by_job=True) != b""
         os.close(held)
 

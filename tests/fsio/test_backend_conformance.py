@@ -82,7 +82,7 @@ def test_what_was_made_is_identified_where_that_is_asked_for(new: Bench) -> None
         new.identify(row, new.target / name)
     new.add("three")
     assert new.copy("three") == [7]
-    assert (new.result.made[0], new.result.marks[0]) == (0, b"")
+    assert (new.result.created_inodes[0], new.result.marks[0]) == (0, b"")
 
 
 @pytest.mark.parametrize("name", ["x" * 255, "a\nb", "\udcff\udcfe", "-rf", " ", "\\"])
@@ -194,7 +194,7 @@ def test_what_has_the_name_is_replaced_and_never_written_through(new: Bench, kin
     assert new.copy("file", plans=[CopyPlan.REPLACE]) == [7]
     assert new.left() == ["file"] and taken.read_bytes() == b"content" and not taken.is_symlink()
     assert outside.read_bytes() == b"outside" and not (new.target / "nowhere").exists()
-    assert taken.lstat().st_ino == new.result.made[0]
+    assert taken.lstat().st_ino == new.result.created_inodes[0]
 
 
 def test_a_directory_is_not_replaced(new: Bench) -> None:

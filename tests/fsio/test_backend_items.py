@@ -119,11 +119,11 @@ def test_list(items: Items, most: int) -> None:
     part: ListNames | None = ListNames(directory, most, is_detailed=True)
     while part is not None:
         listed = done(backend, part)
-        assert codes(listed) == [RowCode.DONE] and listed.number <= most
-        names = unpack_names(listed.names, listed.number)
+        assert codes(listed) == [RowCode.DONE] and listed.name_count <= most
+        names = unpack_names(listed.names, listed.name_count)
         kinds.update(zip(names, (bytes([kind]) for kind in listed.kinds), strict=True))
         inodes.update(zip(names, listed.inodes, strict=True))
-        part = listed.rest
+        part = listed.next_batch
     backend.close()
     os.close(directory)
     assert sorted(map(os.fsdecode, kinds)) == items.names
@@ -138,7 +138,7 @@ def test_list_of_what_is_no_directory(items: Items) -> None:
     told = items.do(ListNames)
     problem = told.verdicts.problem(0)
     assert (problem.operation, problem.errno, problem.on_source) == ("readdir", errno.ENOTDIR, True)
-    assert told.number == 0 and told.rest is None
+    assert told.name_count == 0 and told.next_batch is None
 
 
 def test_remove(items: Items) -> None:

@@ -198,8 +198,8 @@ def test_others_want_care(making: Making, place: Path, batch: type[ListDirectori
     )
     result = ask(["leading", "file", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)])
     assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 5)
-    assert (result.found if batch is ListDirectories else result.left) == {}
-    assert batch is ListDirectories or (result.text, sum(result.sums)) == (b"", 0)
+    assert (result.contents if batch is ListDirectories else result.remaining) == {}
+    assert batch is ListDirectories or (result.packed_paths, sum(result.counts)) == (b"", 0)
     assert ask(["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == RowCode.SLOW_PATH
     assert [ask(["some"], most=most).verdicts.codes[0] for most in (4, 5)] == [RowCode.SLOW_PATH, RowCode.DONE]
 

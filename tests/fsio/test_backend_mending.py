@@ -93,8 +93,8 @@ def test_plain_items(items: Items) -> None:
     batch = lambda directory: SetUniformMetadata(directory, packed(names), inodes(items, names), table, 7, 0)  # noqa: E731
     told = items.do(batch)
     assert codes(told) == [RowCode.DONE, RowCode.DECIDE_AGAIN, RowCode.DONE, RowCode.DONE, RowCode.DONE]
-    assert [oct(stat.S_IMODE(mode)) for mode in told.seen.mode] == ["0o2644", "0o0", "0o2710", "0o4755", "0o777"]
-    assert list(told.seen.size) == [0, 0, 0, 7, 0]
+    assert [oct(stat.S_IMODE(mode)) for mode in told.observed.mode] == ["0o2644", "0o0", "0o2710", "0o4755", "0o777"]
+    assert list(told.observed.size) == [0, 0, 0, 7, 0]
     expected = {"a\nb\udcff": 0o2644, "fifo": 0o714, "file": 0o755, "link": 0o777}
     assert {name: stat.S_IMODE((items.place / name).lstat().st_mode) for name in expected} == expected
     assert {owner(items.place / name) for name in expected} == {(7, 0)}

@@ -68,7 +68,7 @@ def test_contents_and_status(reader: Reader, copies: bool) -> None:
     assert reads == [reference(content) for content in contents.values()]
     for row, (name, content) in enumerate(contents.items()):
         status = (reader.place / name).stat()
-        assert reader.result.seen.version(row) == FileVersion.from_status(status)
+        assert reader.result.observed.version(row) == FileVersion.from_status(status)
         assert reader.result.verdicts.bytes[row] == len(content)
         assert status.st_atime_ns == 1, "reading leaves no trace"
 

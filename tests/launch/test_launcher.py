@@ -157,8 +157,8 @@ def test_a_deadline_that_is_met_changes_nothing() -> None:
     pytest.importorskip("mpi4py")
     program = (
         "import signal, time\n"
-        "from pcopy.engine.transports.mpi import deadline\n"
-        "with deadline(0.2, 2, b'late'):\n"
+        "from pcopy.engine.transports.mpi import exit_after\n"
+        "with exit_after(0.2, 2, b'late'):\n"
         "    pass\n"
         "time.sleep(0.4)\n"
         "assert signal.getitimer(signal.ITIMER_REAL) == (0.0, 0.0)\n"

@@ -30,7 +30,7 @@ def task_of(value: TaskKind, owner: int = ANY_RANK, phase: int = Phase.COPY) -> 
 
 def readdress(task: Task, size: int) -> Task | None:
     """What a resumed job of ``size`` ranks does with it."""
-    resumed: Task | None = decode(task.payload).readdress(task, size)
+    resumed: Task | None = decode(task.payload).reassigned(task, size)
     return resumed
 
 

@@ -215,8 +215,8 @@ def test_a_copy_whose_tasks_are_all_divided_is_the_same(tmp_path: Path, existing
             task = next(each for each in waiting if each.phase == phase)
             waiting.remove(task)
             value = decode(task.payload)
-            if value.items > 1:
-                waiting += [task._replace(payload=encode(each)) for each in value.divide(value.items)]
+            if value.item_count > 1:
+                waiting += [task._replace(payload=encode(each)) for each in value.divide(value.item_count)]
                 continue
             ran.append(type(value))
             steps = runner(task)

@@ -107,7 +107,7 @@ def test_sums_up_what_plain_counting_finds(backend: Backend, letters: str) -> No
 def test_a_column_of_another_length_is_refused() -> None:
     native_tally = pytest.importorskip("pcopy.fsio.backend.native_tally")
     items = _items(Random(1), 3, "f")
-    tally = native_tally.NativeTally(range(9))
+    tally = native_tally.NativeColumnSums(range(9))
     with pytest.raises(ValueError, match="does not have all rows"):
         tally.add(items.columns, b"ffff")
     items.columns.size = array("Q", [1])

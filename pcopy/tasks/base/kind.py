@@ -264,16 +264,16 @@ class TaskKind(tuple[Any, ...]):
         """Yield the tasks that a resumed job runs in place of this one, if directories vanished (``gone``) or could not
         be read. ``task`` packs this one.
         """
-        if any(map(gone.has, self.contained_places())):
+        if any(map(gone.contains, self.contained_places())):
             return self.tasks_without_missing(task, gone)
-        return self.regrouped_tasks(task, gone) if gone.finds else iter((task,))
+        return self.regrouped_tasks(task, gone) if gone.may_find_links else iter((task,))
 
     def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         """Yield the tasks that replace this one if some of its directories vanished.
 
         Only the names of one inode lie in several directories; for all other tasks nothing remains.
         """
-        return iter(()) if self.uncopied_item is None else gone.released(self.uncopied_item, self.uncopied_item.names)
+        return iter(()) if self.uncopied_item is None else gone.link_notes(self.uncopied_item, self.uncopied_item.names)
 
     def regrouped_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         """Yield the tasks that replace this one if a resumed job may find more names of any inode.

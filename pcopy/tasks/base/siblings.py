@@ -180,7 +180,7 @@ class SiblingsTask(DirectoryTask):
 
     def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         remaining = [
-            row for row, one in enumerate(self.single_tasks()) if not any(map(gone.has, one.contained_places()))
+            row for row, one in enumerate(self.single_tasks()) if not any(map(gone.contains, one.contained_places()))
         ]
         if remaining:
             yield task._replace(payload=encode(self.subset(remaining)))

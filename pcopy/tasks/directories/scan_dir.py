@@ -89,7 +89,7 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
 
     def register_for_resume(self, task: Task, gone: MissingDirectories) -> None:
         if task.phase == Phase.COPY:
-            gone.scans()
+            gone.expect_scan()
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
         yield from self.scan(rank, result, lambda result, finish: result.spawn(finish, phase=Phase.FINISH))
@@ -273,7 +273,7 @@ class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
 
     def register_for_resume(self, task: Task, gone: MissingDirectories) -> None:
         if task.phase == Phase.COPY:
-            gone.scans()
+            gone.expect_scan()
 
     def regrouped_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         yield task._replace(phase=int(Phase.COPY)) if task.phase == Phase.LINK else task

@@ -61,7 +61,7 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
 
     def register_for_resume(self, task: Task, gone: MissingDirectories) -> None:
         if task.phase == Phase.COPY:
-            gone.scans()
+            gone.expect_scan()
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Scan the directories batch by batch. After ``LONG`` seconds, or if the rank stops, the remaining ones become

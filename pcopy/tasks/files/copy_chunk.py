@@ -77,7 +77,7 @@ class ChunkTask(TaskKind):
         return self.file.item.names[0]
 
     def replacement_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
-        is_lost = gone.has(self.file.item.place) or gone.has_chunk(self.file.temporary)
+        is_lost = gone.contains(self.file.item.place) or gone.is_chunk_obsolete(self.file.temporary)
         return iter(()) if is_lost else iter((task,))
 
 

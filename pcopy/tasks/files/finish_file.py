@@ -53,7 +53,7 @@ class ChunkedFileTask(TaskKind):
 
     def register_for_resume(self, task: Task, gone: MissingDirectories) -> None:
         """Record in ``gone`` the directories of the file, which its chunks do not contain."""
-        gone.copies(self.file.temporary, self.contained_places(), task.phase)
+        gone.add_large_file(self.file.temporary, self.contained_places(), task.phase)
 
 
 class FinishFile(ChunkedFileTask, code=16, doing="finishing", is_note=True):

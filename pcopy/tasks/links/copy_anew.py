@@ -48,8 +48,8 @@ class ReplaceIncompleteCopy(ItemTask, code=35, doing="looking at", is_note=False
     has_metadata: bool = False
 
     def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
-        if kept := gone.kept(self.item.names):
-            item = self.item._replace(names=kept, attempt=gone.attempt(self.item, self.item.names))
+        if kept := gone.names_elsewhere(self.item.names):
+            item = self.item._replace(names=kept, attempt=gone.attempt_for(self.item, self.item.names))
             yield task._replace(payload=encode(self._replace(item=item)))
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
@@ -101,8 +101,8 @@ def regathering_tasks(
     found.
     """
     all_names = (*((place, name) for place, name, _ in item.failed_names), *item.names)
-    if kept := tuple(dict.fromkeys(gone.kept(all_names))):
-        again = item._replace(names=kept, failed_names=(), attempt=gone.attempt(item, all_names))
-        yield gone.new(
+    if kept := tuple(dict.fromkeys(gone.names_elsewhere(all_names))):
+        again = item._replace(names=kept, failed_names=(), attempt=gone.attempt_for(item, all_names))
+        yield gone.new_task(
             ReplaceIncompleteCopy(again, made.inode, made.mark, (known.size, known.version.mtime), has_metadata=True)
         )

@@ -111,8 +111,8 @@ class InodeCopiedNote(ItemTask, code=34, doing="recording a copy with hard links
         The first name counts as the copy even if it was removed. A place whose directory was removed gets the identity
         ``NOWHERE``, because a directory that is created there later is another one.
         """
-        if gone.kept(self.item.names):
-            lost = {place: place._replace(target_id=NO_DIRECTORY) for place, _ in self.item.names if gone.has(place)}
+        if gone.names_elsewhere(self.item.names):
+            lost = {place: place._replace(target_id=NO_DIRECTORY) for place, _ in self.item.names if gone.contains(place)}
             names = tuple((lost.get(place, place), name) for place, name in self.item.names)
             yield task._replace(payload=encode(self._replace(item=self.item._replace(names=names))))
 
@@ -144,7 +144,7 @@ class GatherHardLinks(RecreatedNote, code=31, doing="gathering hard links"):
         backlog = rank.instance(Buckets).pop(self.bucket)
         while backlog.count:
             for packed in backlog.pop_frame():
-                if decode(packed.payload).gather(groups):
+                if decode(packed.payload).add_to_group(groups):
                     result.complete_deferred((packed.id,))
             yield None
         backlog.close()

@@ -90,7 +90,7 @@ class CopyLinkGroups(TaskKind, code=37, doing="copying and linking", is_note=Fal
 
     def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         for item in self.unpacked_items():
-            yield from gone.released(item, item.names)
+            yield from gone.link_notes(item, item.names)
 
     def regrouped_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         return self.tasks_without_missing(task, gone) if task.phase == Phase.LINK else iter((task,))

@@ -48,7 +48,7 @@ class StoredEntries(Note, code=50, doing="storing entries of the signature"):
         """Yield the task again when a job is resumed, unless its directory vanished and is copied again, with new
         entries.
         """
-        return iter(()) if gone.has_entries(self.entries.path) else iter((task,))
+        return iter(()) if gone.contains_dataset_path(self.entries.path) else iter((task,))
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         found = rank.instance(UnsentEntries)

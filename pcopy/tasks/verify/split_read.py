@@ -47,7 +47,7 @@ class OfFileContents(TaskKind):
     def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
         """Yield the task with the names that still exist; any name of an inode serves to read it."""
         group = self.contents.linked_item
-        if group is not None and (kept := gone.kept(group.names)):
+        if group is not None and (kept := gone.names_elsewhere(group.names)):
             remaining = self.contents._replace(linked_item=group._replace(names=kept))
             if kept[0] != group.names[0]:
                 place, name = kept[0]
@@ -98,7 +98,7 @@ class ReadStartedNote(OfFileContents, code=44, doing="waiting for the chunks of"
         """Yield the task with the remaining names, or a ``SplitRead`` if the first name, by which the chunks are read,
         was removed.
         """
-        if gone.has(self.contents.place):
+        if gone.contains(self.contents.place):
             return SplitRead(self.contents).tasks_without_missing(task._replace(owner=ANY_RANK), gone)
         return super().tasks_without_missing(task, gone)
 
