@@ -100,10 +100,10 @@ def prepare(source: Path, place: Path, seed: int, leave_out: Collection[str]) ->
     for path, status in _listing(source):
         there = os.path.join(prepared.tree, path)
         if os.path.dirname(path) in gone:
-            gone.add_directory(path)
+            gone.add(path)
         elif stat.S_ISDIR(status.st_mode):
             if path and maker.random() < 0.2 and path != b"many names":
-                gone.add_directory(path)
+                gone.add(path)
                 shutil.rmtree(there)
                 continue
             if maker.random() < 0.5:

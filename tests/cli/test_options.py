@@ -118,7 +118,7 @@ def test_progress_may_stand_without_a_value() -> None:
     assert parse(["--progress", "a", "b"]) == parse(["a", "b"])
     assert (
         parse(["a", "b", "--progress"])
-        == parse(["a", "--progress", "-q", "b"])._replace(telling=OutputOptions())
+        == parse(["a", "--progress", "-q", "b"])._replace(output=OutputOptions())
         == parse(["a", "b"])
     )
     assert parse(["--progress", "json", "a", "b"]).output.progress == "json"

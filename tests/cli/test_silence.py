@@ -18,8 +18,8 @@ def test_silence_is_told_of_at_doubling_intervals_and_when_it_is_over() -> None:
     assert own.has_reported
     assert own.due_own_reports(8, 501.0) == [SilenceReport(3, 501.0, True)]
     assert not own.has_reported
-    assert own.look_at(8, 502.0) == []
-    assert own.look_at(9, 503.0) == []
+    assert own.due_own_reports(8, 502.0) == []
+    assert own.due_own_reports(9, 503.0) == []
 
 
 def test_a_rank_that_is_to_stop_tells_sooner() -> None:

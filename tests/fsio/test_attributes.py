@@ -118,11 +118,11 @@ def test_an_existing_files_set_id_bits_are_not_for_another_owner(area: Path) -> 
     old.touch()
     os.chown(old, NOBODY, NOBODY)
     old.chmod(0o6755)
-    status, _ = dressed(area / "new", source(0o640), Preserve(mode=False), kept=old.lstat())
+    status, _ = dressed(area / "new", source(0o640), Preserve(mode=False), existing=old.lstat())
     assert (status.st_uid, status.st_mode & 0o7777) == (0, 0o755)
-    status, _ = dressed(area / "same", source(0o640, NOBODY, NOBODY), Preserve(mode=False), kept=old.lstat())
+    status, _ = dressed(area / "same", source(0o640, NOBODY, NOBODY), Preserve(mode=False), existing=old.lstat())
     assert (status.st_uid, status.st_mode & 0o7777) == (NOBODY, 0o6755)
-    status, _ = dressed(area / "neither", source(0o640), Preserve(mode=False, ownership=False), kept=old.lstat())
+    status, _ = dressed(area / "neither", source(0o640), Preserve(mode=False, ownership=False), existing=old.lstat())
     assert (status.st_uid, status.st_mode & 0o7777) == (NOBODY, 0o6755)
 
 
@@ -141,10 +141,10 @@ def test_an_ordinary_users_copy_of_somebody_elses_program(area: Path) -> None:
         existing[0], existing[4], existing[5] = REGULAR | 0o6755, OTHER, OTHER
         kept = os.stat_result(existing)
         preserve = Preserve(ownership=False, xattr=False)
-        status, _ = dressed(area / "two", attributes, preserve, kept=kept)
+        status, _ = dressed(area / "two", attributes, preserve, existing=kept)
         assert (status.st_uid, status.st_mode & 0o7777) == (os.geteuid(), 0o755)
         preserve = Preserve(mode=False, ownership=False, xattr=False)
-        status, _ = dressed(area / "three", attributes, preserve, kept=kept)
+        status, _ = dressed(area / "three", attributes, preserve, existing=kept)
         assert (status.st_uid, status.st_mode & 0o7777) == (os.geteuid(), 0o755)
 
     as_user(try_it)
@@ -156,7 +156,7 @@ def test_the_mode_of_another_kind_is_not_kept(area: Path, kind: int) -> None:
     existing = list(area.lstat())
     existing[0] = kind | 0o777
     status, _ = dressed(
-        area / "file", source(0o640), Preserve(mode=False, ownership=False), kept=os.stat_result(existing)
+        area / "file", source(0o640), Preserve(mode=False, ownership=False), existing=os.stat_result(existing)
     )
     assert status.st_mode & 0o7777 == 0o640
 

@@ -149,11 +149,11 @@ def test_within_a_window(making: Making, place: Path) -> None:
             for path in (place / side / "full").iterdir():
                 os.utime(path, ns=(0, moment), follow_symlinks=False)
         if beyond:
-            assert len(left(compared(making, place, MTIME, window=1))) == 7
-    assert left(compared(making, place, MTIME, window=1)) == {"inner": "d"}
+            assert len(left(compared(making, place, MTIME, modify_window=1))) == 7
+    assert left(compared(making, place, MTIME, modify_window=1)) == {"inner": "d"}
     assert len(left(compared(making, place, MTIME))) == 7
     (place / "b/full/1").touch()
-    assert left(compared(making, place, MTIME, window=1)) == {"inner": "d", "1": "?"}
+    assert left(compared(making, place, MTIME, modify_window=1)) == {"inner": "d", "1": "?"}
 
 
 def test_others_want_care(making: Making, place: Path) -> None:
@@ -168,9 +168,9 @@ def test_others_want_care(making: Making, place: Path) -> None:
     device = os.stat(place).st_dev
     for devices in ((device + 1, device), (device, device + 1)):
         assert compared(making, place, 0, ["some"], devices=devices).verdicts.codes[0] == RowCode.SLOW_PATH
-    result = compared(making, place, 0, ["full"], most=6)
+    result = compared(making, place, 0, ["full"], max_names=6)
     assert result.verdicts.codes[0] == RowCode.SLOW_PATH and not any(result.counts) and not result.remaining
-    assert compared(making, place, 0, ["full"], most=7).verdicts.codes[0] == RowCode.DONE
+    assert compared(making, place, 0, ["full"], max_names=7).verdicts.codes[0] == RowCode.DONE
     with pytest.raises(ValueError, match="1 inodes for 2 rows"):
         compared(making, place, 0, ["full", "some"], [1])
 

@@ -160,7 +160,7 @@ def test_a_tally_gets_directories_with_nothing_unusual(making: Making, place: Pa
     backend = making(BackendSettings(Preserve(), 0o022))
     tally = backend.new_column_sums([0] * 9)
     assert tally is not None
-    found = {name: looked(making, place, [name], mask=ALL, tally=tally, largest=4096).contents[0] for name in names}
+    found = {name: looked(making, place, [name], mask=ALL, column_sums=tally, max_summed_file_bytes=4096).contents[0] for name in names}
     if not backend.runs_in_poll:
         assert not any(within.totals for within in found.values()) and found["some"].rows
         return
@@ -176,7 +176,7 @@ def test_a_tally_gets_directories_with_nothing_unusual(making: Making, place: Pa
 
 def test_tells_paths(making: Making, place: Path) -> None:
     (place / "full" / "second").mkdir()
-    result: ListPathsResult = told(making, place, ["full", "empty", "some"], above=b"up/on top/")
+    result: ListPathsResult = told(making, place, ["full", "empty", "some"], path_prefix=b"up/on top/")
     assert bytes(result.verdicts.codes) == bytes([RowCode.DONE] * 3)
     find = ["find", "full", "empty", "some", "-mindepth", "1", "-printf", "up/on top/%p\\0%y\\0"]
     words = subprocess.run(find, cwd=place, check=True, capture_output=True).stdout.split(b"\0")
@@ -194,14 +194,14 @@ def test_others_want_care(making: Making, place: Path, batch: type[ListDirectori
     """Never through a link, never another directory than was found, none on another device, none with more names."""
     inode = os.stat(place / "full").st_ino
     ask: Callable[..., Any] = (
-        partial(told, making, place, batch=batch, above=b"") if batch is ListPaths else partial(looked, making, place)
+        partial(told, making, place, batch=batch, path_prefix=b"") if batch is ListPaths else partial(looked, making, place)
     )
     result = ask(["leading", "file", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)])
     assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 5)
     assert (result.contents if batch is ListDirectories else result.remaining) == {}
     assert batch is ListDirectories or (result.packed_paths, sum(result.counts)) == (b"", 0)
     assert ask(["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == RowCode.SLOW_PATH
-    assert [ask(["some"], most=most).verdicts.codes[0] for most in (4, 5)] == [RowCode.SLOW_PATH, RowCode.DONE]
+    assert [ask(["some"], max_names=most).verdicts.codes[0] for most in (4, 5)] == [RowCode.SLOW_PATH, RowCode.DONE]
 
 
 def test_refuses_columns_of_another_length(making: Making, place: Path) -> None:

@@ -92,5 +92,5 @@ def test_an_acl_that_is_inherited_goes(made: Making, area: Path) -> None:
         os.setxattr(area, "system.posix_acl_default", acl)
     except OSError as error:
         pytest.skip(f"no ACLs here: {error.strerror}")
-    assert list(made({b"new": b"x"}, 0o640, inherits=True).verdicts.codes) == [RowCode.DONE]
+    assert list(made({b"new": b"x"}, 0o640, inherits_acl=True).verdicts.codes) == [RowCode.DONE]
     assert os.listxattr(area / "new") == [] and stat.S_IMODE((area / "new").stat().st_mode) == 0o640

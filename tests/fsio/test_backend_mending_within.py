@@ -118,9 +118,9 @@ def test_others_want_care(making: Making, place: Path) -> None:
     result = mended(making, place, ["leading", "outside", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)])
     assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 5)
     assert mended(making, place, ["full"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == RowCode.SLOW_PATH
-    assert mended(making, place, ["some"], most=2).verdicts.codes[0] == RowCode.SLOW_PATH
+    assert mended(making, place, ["some"], max_names=2).verdicts.codes[0] == RowCode.SLOW_PATH
     assert modes_in(place) == before and result.remaining == {} and not any(result.counts)
-    assert mended(making, place, ["some"], most=3).verdicts.codes[0] == RowCode.DONE
+    assert mended(making, place, ["some"], max_names=3).verdicts.codes[0] == RowCode.DONE
 
 
 def test_what_is_mounted_is_left(making: Making, place: Path) -> None:

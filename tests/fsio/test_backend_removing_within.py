@@ -65,7 +65,7 @@ def test_others_stay(making: Making, place: Path) -> None:
     result = removed(making, place, ["leading", "files", "gone"], [outside] * 3)
     assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 3)
     assert removed(making, place, ["files"], device=os.stat(place).st_dev + 1).verdicts.codes[0] == RowCode.SLOW_PATH
-    assert removed(making, place, ["files"], most=2).verdicts.codes[0] == RowCode.SLOW_PATH
+    assert removed(making, place, ["files"], max_names=2).verdicts.codes[0] == RowCode.SLOW_PATH
     assert len(os.listdir(place / "files")) == 3 and os.listdir(place / "outside") == ["canary"]
     with pytest.raises(ValueError, match="1 inodes for 2 rows"):
         removed(making, place, ["files", "empty"], [1])

@@ -152,7 +152,7 @@ def test_threads_take_part_in_a_batch_that_is_under_way(area: Path, server: Slow
         made.backend.pool.request_threads(4)
         assert not made.backend.runs_in_poll
         made.end(tickets)
-        assert server.most_at_once() == 4
+        assert server.max_concurrent() == 4
 
 
 def test_they_rest_when_no_ticket_is_under_way(area: Path, server: SlowMount) -> None:

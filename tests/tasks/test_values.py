@@ -229,10 +229,10 @@ def test_numbers(numbers: list[int]) -> None:
     assert list(unpack_numbers(pack_numbers(numbers))) == numbers
 
 
-@pytest.mark.parametrize("missing", ["doing", "is_note", "run", "about"])
+@pytest.mark.parametrize("missing", ["doing", "is_note", "run", "subject"])
 def test_a_kind_that_does_not_say_all_is_refused(missing: str) -> None:
     said: dict[str, Any] = {"code": 197, "doing": "trying", "is_note": False}
-    body: dict[str, Any] = {"run": lambda *_: None, "about": lambda _: None}
+    body: dict[str, Any] = {"run": lambda *_: None, "subject": lambda _: None}
     said.pop(missing, None)
     body.pop(missing, None)
     with pytest.raises(TypeError, match=f"does not define {missing}"):

@@ -71,7 +71,7 @@ class NameItems(DivisibleTask, code=18, doing="naming copies of", is_note=False)
     writer: int
     durations: bytes = b""
 
-    columns = ("inodes", "kinds", "sizes", "digests", "took")
+    columns = ("inodes", "kinds", "sizes", "digests", "durations")
 
     def divide(self, portions: int) -> list[NameItems]:
         at = portion_slices(self.item_count, portions)

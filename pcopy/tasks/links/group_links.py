@@ -77,7 +77,7 @@ class LinkNote(DirectoryTask, code=30, doing="recording hard links of", is_note=
     def run(self, rank: Rank, result: TaskResult) -> None:
         defer_to_bucket(self, self.bucket, rank, result)
 
-    def gather(self, groups: BucketContents) -> bool:
+    def add_to_group(self, groups: BucketContents) -> bool:
         """Add the names to their inodes in ``groups``; return True, since the note is then complete."""
         columns = (unpack_names(self.names), unpack_numbers(self.mounts), unpack_numbers(self.inodes))
         for name, mount, inode, size in zip(*columns, unpack_numbers(self.sizes), strict=True):
@@ -127,7 +127,7 @@ class InodeCopiedNote(ItemTask, code=34, doing="recording a copy with hard links
         else:
             result.defer_completion()
 
-    def gather(self, groups: BucketContents) -> bool:
+    def add_to_group(self, groups: BucketContents) -> bool:
         """Add the copy to ``groups``; return False, since the note is kept for the next run."""
         groups.copies.setdefault((self.item.mount, self.item.inode), []).append(self)
         return False
