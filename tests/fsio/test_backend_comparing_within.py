@@ -40,13 +40,13 @@ NAMES = ("full", "empty", "some")
 def compared(
     making: Making, place: Path, wanted: int, names: Sequence[str] = NAMES, inodes: Sequence[int] = (), **more: Any
 ) -> ContentsResult:
-    """``wanted`` and ``more`` as in ``CompareDirectories``."""
+    """``wanted``: the properties; ``more``: as in ``CompareDirectories``."""
     backend = making(BackendSettings(Preserve(), 0o022))
     sides = [os.open(place / side, os.O_RDONLY) for side in "ab"]
     before = len(os.listdir("/proc/self/fd"))
     ours, theirs = (array("Q", inodes or [os.stat(place / side / name).st_ino for name in names]) for side in "ab")
     devices = (os.stat(place).st_dev,) * 2
-    given = {"directory": sides[0], "target": sides[1], "devices": devices, "most": 100, "wanted": wanted, **more}
+    given = {"directory": sides[0], "target": sides[1], "devices": devices, "max_names": 100, "properties": wanted, **more}
     packed = pack_names(map(os.fsencode, names))
     try:
         batch = CompareDirectories(names=packed, inodes=ours, other_inodes=theirs, **given)

@@ -68,7 +68,7 @@ def told(
     at = os.stat(place).st_dev if device is None else device
     try:
         result = done(
-            backend, batch(directory, pack_names(map(os.fsencode, names)), numbers, at, **{"most": 100, **wanted})
+            backend, batch(directory, pack_names(map(os.fsencode, names)), numbers, at, **{"max_names": 100, **wanted})
         )
         assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
         return result

@@ -54,7 +54,7 @@ def mended(
     numbers = array("Q", inodes or [os.lstat(place / name).st_ino for name in names])
     chosen = {
         "device": os.stat(place).st_dev,
-        "most": 100,
+        "max_names": 100,
         "modes": MODES,
         "directory_modes": DIRECTORY_MODES,
         **wanted,

@@ -39,7 +39,7 @@ def removed(
     directory = os.open(place, os.O_RDONLY)
     before = len(os.listdir("/proc/self/fd"))
     numbers = array("Q", inodes or [os.stat(place / name).st_ino for name in names])
-    given = {"device": os.stat(place).st_dev, "most": 100, **more}
+    given = {"device": os.stat(place).st_dev, "max_names": 100, **more}
     try:
         batch = RemoveDirectories(directory, pack_names(map(os.fsencode, names)), numbers, **given)
         result: ContentsResult = done(backend, batch)

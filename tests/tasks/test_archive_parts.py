@@ -18,7 +18,7 @@ from tests.support.archives import ptar
 from tests.support.command import show
 
 CHUNK = 1000
-RANK: Any = SimpleNamespace(has_digests=False, is_split=lambda size: size >= 2 * CHUNK, chunk_size=lambda size: CHUNK)
+RANK: Any = SimpleNamespace(has_digests=False, is_split=lambda size: size >= 2 * CHUNK, chunk_bytes=lambda size: CHUNK)
 
 
 def sparse(seed: int) -> Member:

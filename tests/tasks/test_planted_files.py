@@ -96,7 +96,7 @@ def test_a_fifo_is_known_by_what_was_made(trees: tuple[Path, Path], monkeypatch:
             swaps[0]()
 
     monkeypatch.setattr(NewNode, "create_node", noted)
-    monkeypatch.setattr(NewNode, "keep", keep_and_swap)
+    monkeypatch.setattr(NewNode, "close_and_keep", keep_and_swap)
     copied = copy(root_of(source, target), existing="skip")
     inodes = {path.stat().st_ino: path for path in target.glob("*/file")}
     assert len(inodes) == len(list(target.glob("*/file")))  # his stays where he has put it, and has one name
