@@ -53,7 +53,7 @@ def peak_of(what: str, *arguments: object) -> tuple[int, str]:
     return int(done.stdout), done.stderr
 
 
-READ_INDEX = "found = unpacked(open(sys.argv[1], 'rb'), 1 << 40, 5)"
+READ_INDEX = "found = read_index(open(sys.argv[1], 'rb'), 1 << 40, 5)"
 FIRST = b"#pcopy-tar-index 1 1099511627776 5\n"
 
 
@@ -329,7 +329,7 @@ def add(name, kind, link=b""):
     global at, records
     at += 512
     member = Member(name, kind, 0o644, 0, 0, 0, 0, link)
-    records.add(name.rstrip(b"/"), member, at, pack_member(name.rstrip(b"/"), member, at, ""))
+    records.add_member(name.rstrip(b"/"), member, at, pack_member(name.rstrip(b"/"), member, at, ""))
     if at % (512 * 1024) == 0:
         hand_on()
 def hand_on():

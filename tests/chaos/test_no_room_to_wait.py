@@ -64,7 +64,7 @@ def test_a_job_is_not_discarded_blindly(linked: Path, area: Path, small: Path, e
     assert run.returncode == STOPPED, show(run)
     (job,) = (area / "state/pcopy").iterdir()
     program = (
-        "import sys; from pcopy.checkpoint import join; join.BUDGET = 1 << 20\n"
+        "import sys; from pcopy.checkpoint import join; join.JOIN_MEMORY_BYTES = 1 << 20\n"
         "from pcopy.cli.pcopy import main; sys.exit(main())"
     )
     line, environment = command("--discard", job.name, env={**env, "TMPDIR": str(small)})

@@ -296,7 +296,6 @@ def test_what_cannot_be_removed_is_no_error_once_the_job_is_safe(area: Path) -> 
 
 MEMORY_PROGRAM = """
 import resource, sys, tempfile
-from pcopy.checkpoint.base import read_base_header
 from pcopy.checkpoint.record import FactRecord, pack_id
 from pcopy.checkpoint.base import read_base_header
 from pcopy.checkpoint import join
@@ -319,7 +318,7 @@ def peak():
     return int([line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")][0])
 open("/proc/self/clear_refs", "w").write("5")
 before = peak()
-join.BUDGET = budget
+join.JOIN_MEMORY_BYTES = budget
 write_next_run(job, 3, open_spool=tempfile.TemporaryFile)
 print(peak() - before)
 """

@@ -61,7 +61,7 @@ def test_where_a_task_leads(area: Path, value: Any, first: bool, cleared: set[st
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     root = Root(b"/source", bytes(area), b"", b"copy", b"source", b"copy", (0, 0), (0, 0))
-    job: Any = SimpleNamespace(name="job", roots=(SimpleNamespace(plain=root),))
+    job: Any = SimpleNamespace(name="job", roots=(SimpleNamespace(as_root=root),))
     told: list[str] = []
     clearing = TemporaryFileRemover(StoredJob(b"", job), told.append)
     try:

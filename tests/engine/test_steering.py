@@ -196,7 +196,7 @@ def watch(take: object, steered: Steered, begun: list[tuple[int, Duty, int]], no
             begun.append((steered.rank, steered.duty, found.owner))
         return found
 
-    node.take = taken  # type: ignore[attr-defined]
+    node.take_task = taken  # type: ignore[attr-defined]
 
 
 def test_only_active_ranks_run_what_can_be_stolen() -> None:

@@ -46,7 +46,14 @@ def compared(
     before = len(os.listdir("/proc/self/fd"))
     ours, theirs = (array("Q", inodes or [os.stat(place / side / name).st_ino for name in names]) for side in "ab")
     devices = (os.stat(place).st_dev,) * 2
-    given = {"directory": sides[0], "target": sides[1], "devices": devices, "max_names": 100, "properties": wanted, **more}
+    given = {
+        "directory": sides[0],
+        "target": sides[1],
+        "devices": devices,
+        "max_names": 100,
+        "properties": wanted,
+        **more,
+    }
     packed = pack_names(map(os.fsencode, names))
     try:
         batch = CompareDirectories(names=packed, inodes=ours, other_inodes=theirs, **given)

@@ -160,7 +160,10 @@ def test_a_tally_gets_directories_with_nothing_unusual(making: Making, place: Pa
     backend = making(BackendSettings(Preserve(), 0o022))
     tally = backend.new_column_sums([0] * 9)
     assert tally is not None
-    found = {name: looked(making, place, [name], mask=ALL, column_sums=tally, max_summed_file_bytes=4096).contents[0] for name in names}
+    found = {
+        name: looked(making, place, [name], mask=ALL, column_sums=tally, max_summed_file_bytes=4096).contents[0]
+        for name in names
+    }
     if not backend.runs_in_poll:
         assert not any(within.totals for within in found.values()) and found["some"].rows
         return
@@ -194,7 +197,9 @@ def test_others_want_care(making: Making, place: Path, batch: type[ListDirectori
     """Never through a link, never another directory than was found, none on another device, none with more names."""
     inode = os.stat(place / "full").st_ino
     ask: Callable[..., Any] = (
-        partial(told, making, place, batch=batch, path_prefix=b"") if batch is ListPaths else partial(looked, making, place)
+        partial(told, making, place, batch=batch, path_prefix=b"")
+        if batch is ListPaths
+        else partial(looked, making, place)
     )
     result = ask(["leading", "file", "gone", "some", "empty"], [inode] * 4 + [inode + (1 << 40)])
     assert bytes(result.verdicts.codes) == bytes([RowCode.SLOW_PATH] * 5)

@@ -100,7 +100,7 @@ def test_without_handles_the_birth_tells(area: Path) -> None:
         "import os, sys; from pcopy.fsio.identity import identity_of as of\n"
         "for path in sys.argv[1:]:\n"
         "    at = os.open(path, os.O_PATH)\n"
-        "    print(of(at, os.fstat(at), 0, made=True).mark.hex())"
+        "    print(of(at, os.fstat(at), 0, created_by_job=True).mark.hex())"
     )
     (area / "one").touch()
     (area / "other").mkdir()

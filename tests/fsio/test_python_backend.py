@@ -96,5 +96,8 @@ def test_an_entry_whose_kind_cannot_be_told_is_listed(area: Path, monkeypatch: p
     ids=["one too many", "misspelt", "given twice"],
 )
 def test_a_batch_takes_its_own_fields_only(values: tuple[object, ...], named: dict[str, object]) -> None:
-    with pytest.raises(TypeError, match="Read has these fields, each once: directory, names, copies, whole"):
+    with pytest.raises(
+        TypeError,
+        match="ReadSmallFiles has these fields, each once: directory, names, are_copies, excludes_half_written",
+    ):
         ReadSmallFiles(*values, **named)  # type: ignore[arg-type]

@@ -62,7 +62,7 @@ class Calls(Contents):
         room["f_blocks"] -= 1  # less is used than is free
         return SimpleNamespace(f_fsid=0x1234, f_frsize=4096, f_bsize=4096, f_flag=0, **room)
 
-    def mark_of(self, descriptor: int, *, made: bool) -> bytes:
+    def mark_of(self, descriptor: int, *, created_by_job: bool) -> bytes:
         self._begin()
         return b"H\1\0\0\0%08d" % self._of(descriptor, path=True).inode.key
 

@@ -27,12 +27,12 @@ from typing import Any
 
 import pcopy
 from pcopy import libc
-from pcopy.beside import BackgroundThread as RealBeside
-from pcopy.beside import OneShotSignal as RealBell
+from pcopy.beside import BackgroundThread as RealThread
+from pcopy.beside import OneShotSignal as RealSignal
 from pcopy.fsio import identity, naming, preserve, syncer
 from tests.recovery.disk import USER
 from tests.recovery.lookup import FIRST_DESCRIPTOR
-from tests.recovery.world import Bell, Beside, Ended, Mutex, Queue, World, current
+from tests.recovery.world import BackgroundThread, Ended, Mutex, OneShotSignal, Queue, World, current
 
 T0 = 1_700_000_000.0
 """When the world begins, in seconds since 1970."""
@@ -90,7 +90,7 @@ class _Syncer:
     def sync(self, descriptor: int, anchor: int = -1) -> None:
         _here().calls.syncfs(descriptor)
 
-    def store(self, descriptors: list[int]) -> None:
+    def request_file_sync(self, descriptors: list[int]) -> None:
         """There is no process: a thread of the rank syncs files."""
 
     def close(self) -> None:
@@ -176,7 +176,7 @@ def installed() -> Iterator[None]:
                 if value == id(real) and vars(module)[own] is real:
                     change(module, own, call)
         exchanged = (
-            *((syncer.SyncProcess, _Syncer), (RealBeside, _beside), (RealBell, _bell)),
+            *((syncer.SyncProcess, _Syncer), (RealThread, _background_thread), (RealSignal, _one_shot_signal)),
             *((SimpleQueue, _queue), (allocate_lock, _mutex)),
         )
         for real_class, simulated_class in exchanged:
@@ -196,8 +196,8 @@ def installed() -> Iterator[None]:
             setattr(where, name, value)
 
 
-def _beside(action: Callable[[], object]) -> Beside:
-    return Beside(_here(), action)
+def _background_thread(action: Callable[[], object]) -> BackgroundThread:
+    return BackgroundThread(_here(), action)
 
 
 def _mutex() -> Any:
@@ -205,9 +205,9 @@ def _mutex() -> Any:
     return Mutex(strand.world) if strand is not None else allocate_lock()
 
 
-def _bell() -> Any:
+def _one_shot_signal() -> Any:
     strand = current()
-    return Bell(strand.world) if strand is not None else RealBell()
+    return OneShotSignal(strand.world) if strand is not None else RealSignal()
 
 
 def _queue() -> Any:

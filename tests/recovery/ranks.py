@@ -273,7 +273,7 @@ class Run:
             self.world.spawn(f"rank {number}", number % self.clients, partial(begin, number))
             for number in range(1, self.size)
         ]
-        ended = begin(0, sink=self.sink, settle=preparation.complete, kept=kept)
+        ended = begin(0, sink=self.sink, complete=preparation.complete, job_directory=kept)
         self.totals, self.is_complete = ended.totals, ended.status in (0, 1)
         for strand in others:  # as the parent of forked ranks does
             while not strand.is_over:

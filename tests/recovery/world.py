@@ -286,14 +286,14 @@ class Queue:
         return self._items.popleft()
 
 
-class Beside:
+class BackgroundThread:
     """In the place of ``pcopy.beside.BackgroundThread``."""
 
     def __init__(self, world: World, action: Callable[[], object]) -> None:
         self._strand = world.spawn_beside(action)
         self._world = world
 
-    def is_over(self, patience: float | None) -> bool:
+    def has_ended(self, patience: float | None) -> bool:
         end = self._world.now + (NEVER if patience is None else patience)
         while not self._strand.is_over and self._world.now < end:
             self._strand.over.wait(end - self._world.now)
@@ -317,7 +317,7 @@ class Mutex:
         self._freed.set()
 
 
-class Bell:
+class OneShotSignal:
     """In the place of ``pcopy.beside.OneShotSignal``."""
 
     def __init__(self, world: World) -> None:
@@ -329,7 +329,7 @@ class Bell:
             self._rings.wait(seconds)
         return self._has_rung
 
-    def ring(self) -> None:
+    def send(self) -> None:
         self._has_rung = True
         self._rings.set()
 

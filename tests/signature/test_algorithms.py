@@ -70,7 +70,7 @@ def test_libraries_are_loaded_only_when_asked_for(name: str) -> None:
         "import sys\n"
         "from pcopy.signature import algorithms, items, manifest, signature_file, sorting, tree\n"
         "print('xxhash' in sys.modules, 'blake3' in sys.modules, 'yaml' in sys.modules)\n"
-        f"algorithms.algorithm({name!r})\n"
+        f"algorithms.algorithm_named({name!r})\n"
         "print('xxhash' in sys.modules, 'blake3' in sys.modules, 'yaml' in sys.modules)\n"
     )
     root = Path(__file__).resolve().parents[2]

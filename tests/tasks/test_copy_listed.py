@@ -38,7 +38,7 @@ def test_all_of_it_is_copied_once(area: Path) -> None:
     copied = copy(root_of(area / "source", area / "target"), listed=listed(area, *NAMES))
     totals = consistent(copied)
     assert (totals.files, totals.directories) == (5, 3)
-    assert copied.kinds.count("CopyListed") == len(NAMES)
+    assert copied.kinds.count("CopyListedPaths") == len(NAMES)
 
 
 def test_what_is_left_out_counts_once(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:

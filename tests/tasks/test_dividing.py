@@ -43,7 +43,7 @@ from tests.tasks.one_rank import root_of, surroundings
 
 PLACE = Place(0, b"d", Identity(1, 2), Identity(3, 4), True, False)
 WIDTHS = {
-    "inodes": 8, "kinds": 1, "counters": 1, "sizes": 8, "digests": 16, "took": 8, "bits": 1, "others": 8,
+    "inodes": 8, "kinds": 1, "counters": 1, "sizes": 8, "digests": 16, "durations": 8, "bits": 1, "others": 8,
 }  # fmt: skip
 """Bytes of an item in each packed column, as the formats of the kinds say."""
 
@@ -65,7 +65,7 @@ def made(kind: type[DivisibleTask], items: int) -> DivisibleTask:
         "attempt": 1,
         "counter": -1,
         "writer": 7,
-        "once_more": True,
+        "skips_first_side": True,
     }
     values |= {field: column(width, items) for field, width in WIDTHS.items()}
     values["temporaries"] = names(items, "t")

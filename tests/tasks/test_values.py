@@ -151,7 +151,8 @@ def test_who_reads_tasks_knows_all_kinds(module: str) -> None:
     What other programs run is never stored: only these load it.
     """
     program = (
-        f"import {module}\nfrom pcopy.tasks.base.codec import LAZY_MODULES\nfrom pcopy.tasks.base.kind import KIND_BY_CODE\n"
+        f"import {module}\nfrom pcopy.tasks.base.codec import LAZY_MODULES\n"
+        "from pcopy.tasks.base.kind import KIND_BY_CODE\n"
         "print(*sorted({*KIND_BY_CODE, *LAZY_MODULES}))\n"
     )
     told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
@@ -161,14 +162,15 @@ def test_who_reads_tasks_knows_all_kinds(module: str) -> None:
 def test_a_kind_that_is_loaded_later_is_when_it_is_met() -> None:
     assert LAZY_MODULES.keys() >= {50, 61}
     program = (
-        "import os, pickle, sys\nfrom pcopy.tasks.base.codec import KINDS, LAZY_MODULES, decode\n"
+        "import os, pickle, sys\nfrom pcopy.tasks.base.codec import LAZY_MODULES, decode\n"
+        "from pcopy.tasks.base.kind import KIND_BY_CODE\n"
         "for code, module in LAZY_MODULES.items():\n"
         "    child = os.fork()\n"
         "    if child:\n        assert os.waitpid(child, 0)[1] == 0\n        continue\n"
         "    assert module not in sys.modules\n"
         "    try:\n        decode(pickle.dumps((code, *range(99))))\n"
         "    except Exception as error:\n        told = str(error)\n"
-        "    print(code, KINDS[code].__module__, told, flush=True)\n"
+        "    print(code, KIND_BY_CODE[code].__module__, told, flush=True)\n"
         "    os._exit(0)\n"
     )
     told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)

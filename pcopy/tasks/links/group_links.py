@@ -112,7 +112,9 @@ class InodeCopiedNote(ItemTask, code=34, doing="recording a copy with hard links
         ``NOWHERE``, because a directory that is created there later is another one.
         """
         if gone.names_elsewhere(self.item.names):
-            lost = {place: place._replace(target_id=NO_DIRECTORY) for place, _ in self.item.names if gone.contains(place)}
+            lost = {
+                place: place._replace(target_id=NO_DIRECTORY) for place, _ in self.item.names if gone.contains(place)
+            }
             names = tuple((lost.get(place, place), name) for place, name in self.item.names)
             yield task._replace(payload=encode(self._replace(item=self.item._replace(names=names))))
 

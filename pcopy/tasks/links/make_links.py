@@ -91,7 +91,9 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         if is_first_lost:  # the copy itself was removed; a note records its other names, if it has any
             return iter(gone.link_notes(item, further_names))
         failed = tuple(each for each in item.failed_names if not gone.contains(each[0]))
-        remaining = self._replace(item=item._replace(names=(first, *gone.names_elsewhere(further_names)), failed_names=failed))
+        remaining = self._replace(
+            item=item._replace(names=(first, *gone.names_elsewhere(further_names)), failed_names=failed)
+        )
         return (
             remaining._with_copy_note(task, gone)
             if len(remaining.item.names) > 1 or failed or not self.are_further_names
