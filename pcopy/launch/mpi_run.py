@@ -153,8 +153,8 @@ def _initialise_mpi(launch: Launch, words: Sequence[str], command: Command) -> A
     mpi = load_transport(launch, words)
     patience = INIT_TIMEOUT + launch.size * INIT_TIMEOUT_PER_RANK
     text = (
-        f"{command.tool.name}: {launch.name} has started {launch.size} ranks, but MPI ({mpi.library_name()}) has not found "
-        f"all of them in {patience:.0f} seconds: do all hosts have the same MPI?\n"
+        f"{command.tool.name}: {launch.name} has started {launch.size} ranks, but MPI ({mpi.library_name()}) has not "
+        f"found all of them in {patience:.0f} seconds: do all hosts have the same MPI?\n"
     )
     transport = mpi.initialise(patience, text if is_reporting_rank(os.environ) else "")
     if transport.size != launch.size:

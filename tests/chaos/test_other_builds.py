@@ -171,7 +171,7 @@ KNOWN: dict[int, tuple[str, str]] = {
     175: ("WritePart", "file temporary_size number offset"),
     176: ("FinishRecoded", "file temporary_size frames digest"),
 }
-"""The name and the fields of each kind, by code. A change of fields needs a higher ``TASK_FORMAT``; codes are never reused."""
+"""The name and the fields of each kind, by code. A change of fields needs another ``TASK_FORMAT``; no code is reused."""
 
 MORE = Edit("tasks/files/unmark.py", "", "", ANOTHER_KIND)
 FEWER = Edit("tasks/files/copy_files.py", "CopyFiles", "10", "198")
