@@ -9,13 +9,13 @@ from collections.abc import Callable
 
 import pytest
 
-from pcopy import beside
-from pcopy.beside import BackgroundThread
+from pcopy import background
+from pcopy.background import BackgroundThread
 
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "_START_TIMEOUT", 0.01)
+    monkeypatch.setattr(background, "_START_TIMEOUT", 0.01)
 
 
 def test_a_thread_runs_beside_its_caller() -> None:
@@ -43,7 +43,7 @@ def test_a_thread_that_fails_is_over() -> None:
 def test_a_thread_that_never_begins_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     late: list[Callable[[object], None]] = []
     ran: list[bool] = []
-    monkeypatch.setattr(beside, "start_new_thread", lambda run, _: late.append(run))
+    monkeypatch.setattr(background, "start_new_thread", lambda run, _: late.append(run))
     with pytest.raises(OSError, match="no thread"):
         BackgroundThread(lambda: ran.append(True))
     assert len(late) > 1
@@ -53,8 +53,8 @@ def test_a_thread_that_never_begins_is_an_error(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_thread_that_ends_before_it_begins_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "_START_TIMEOUT", 60.0)
-    monkeypatch.setattr(beside, "start_new_thread", lambda run, _: 0)
+    monkeypatch.setattr(background, "_START_TIMEOUT", 60.0)
+    monkeypatch.setattr(background, "start_new_thread", lambda run, _: 0)
     began = time.monotonic()
     with pytest.raises(OSError, match="no thread"):
         BackgroundThread(lambda: None)
@@ -68,8 +68,8 @@ def test_a_second_try_is_believed(monkeypatch: pytest.MonkeyPatch) -> None:
         tries.append(run)
         return real(run, arguments) if len(tries) > 1 else 0
 
-    monkeypatch.setattr(beside, "start_new_thread", start)
-    monkeypatch.setattr(beside, "_START_TIMEOUT", 1.0)
+    monkeypatch.setattr(background, "start_new_thread", start)
+    monkeypatch.setattr(background, "_START_TIMEOUT", 1.0)
     ran: list[bool] = []
     assert BackgroundThread(lambda: ran.append(True)).has_ended(None)
     assert ran == [True]
@@ -82,6 +82,6 @@ def test_no_thread_is_an_error(monkeypatch: pytest.MonkeyPatch, error: type[Exce
     def refuse(*_: object) -> int:
         raise error
 
-    monkeypatch.setattr(beside, "start_new_thread", refuse)
+    monkeypatch.setattr(background, "start_new_thread", refuse)
     with pytest.raises(OSError, match="no thread"):
         BackgroundThread(lambda: None)

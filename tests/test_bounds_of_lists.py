@@ -25,7 +25,7 @@ from pcopy.signature.items import DIRECTORY, FILE, ROOT_PATH, DirectoryHasher
 from pcopy.signature.manifest import ManifestEntry, ManifestWriter
 from pcopy.signature.plain_yaml import MAX_DEPTH, YamlError, load_yaml
 from pcopy.tasks.sign.manifest_lines import ReadManifest
-from pcopy.tools import unpack
+from pcopy.tools import extract
 from pcopy.walk.patterns import MAX_PATTERN_BYTES, patterns_in
 from pcopy.walk.saved_listing import LISTING_MAGIC, MAX_LINE_BYTES, PathListReader
 from tests.support.command import REPOSITORY, pcopy, show
@@ -55,11 +55,11 @@ LIMITS = {
     "lists of paths": (
         ("walk.saved_listing.LONGEST_LINE", "1 MiB in each line"),
         ("jobs.files_from._BUDGET", "64 MiB of memory"),
-        ("jobs.listed._BUDGET", "64 MiB of memory"),
+        ("jobs.path_list._BUDGET", "64 MiB of memory"),
     ),
     "names that `-T` lists for `-x` and `-t`": (
-        ("tools.unpack.MAX_LISTED_NAMES", "1,000,000 names"),
-        ("tools.unpack.MAX_LISTED_BYTES", "256 MiB in sum"),
+        ("tools.extract.MAX_LISTED_NAMES", "1,000,000 names"),
+        ("tools.extract.MAX_LISTED_BYTES", "256 MiB in sum"),
     ),
     "patterns": (
         ("cli.filter_options.MAX_PATTERNS", "50,000 in all"),
@@ -280,14 +280,14 @@ def test_lines_of_a_manifest_are_handed_on_by_their_bytes(area: Path) -> None:
 @pytest.mark.parametrize("more", [0, 1])
 @pytest.mark.parametrize("limit", ["MOST_LISTED", "MOST_LISTED_BYTES"])
 def test_most_names_of_members(area: Path, monkeypatch: pytest.MonkeyPatch, limit: str, more: int) -> None:
-    monkeypatch.setattr(unpack, limit, 100)
+    monkeypatch.setattr(extract, limit, 100)
     (area / "list").write_bytes(b"a\n" * (100 + more))
     arguments: Any = SimpleNamespace(listing=os.fsencode(area / "list"), nul=False, _replace=lambda paths: paths)
     if more:
         with pytest.raises(RequestRefused, match=r"line 101: more than 100 (names|bytes of names)"):
-            unpack.with_listed_members(arguments)
+            extract.with_listed_members(arguments)
     else:
-        assert len(unpack.with_listed_members(arguments)) == 100
+        assert len(extract.with_listed_members(arguments)) == 100
 
 
 def test_too_many_patterns_are_one_line(area: Path) -> None:

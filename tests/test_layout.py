@@ -216,10 +216,10 @@ def test_all_parts_of_the_package_are_known() -> None:
 LISTS_BY_ITSELF = {
     "fsio/close.py": "the one function",
     "fsio/directories.py": "a directory that was opened just now",
-    "walk/look_ahead.py": "a directory that was opened just now",
+    "walk/preliminary_walk.py": "a directory that was opened just now",
     "walk/matching.py": "a directory that was opened just now",
-    "jobs/meant.py": "a directory that was opened just now",
-    "beside.py": "/proc",
+    "jobs/suggestions.py": "a directory that was opened just now",
+    "background.py": "/proc",
     "engine/transports/local.py": "/proc",
     "launch/in_flight.py": "/proc and /sys",
     "checkpoint/layout.py": "by its path",

@@ -1,4 +1,4 @@
-"""``pcopy.named.NamedTuple`` against the one that it stands for."""
+"""``pcopy.fast_named_tuple.NamedTuple`` against the one that it stands for."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from pcopy import named
+from pcopy import fast_named_tuple
 
 
-class Ours(named.NamedTuple):
+class Ours(fast_named_tuple.NamedTuple):
     """What it is."""
 
     first: int
@@ -45,7 +45,7 @@ class Theirs(typing.NamedTuple):
 
 
 def test_it_is_not_the_one_of_typing() -> None:
-    assert named.NamedTuple is not typing.NamedTuple
+    assert fast_named_tuple.NamedTuple is not typing.NamedTuple
 
 
 @pytest.mark.parametrize("name", ["_fields", "_field_defaults", "__match_args__", "__doc__", "__module__", "__slots__"])

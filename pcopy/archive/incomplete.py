@@ -12,7 +12,7 @@ from collections.abc import Collection
 from pcopy.archive.headers import pax_header, pax_record
 from pcopy.archive.member import BLOCK, RECORD, rounded_up
 from pcopy.archive.reader import InvalidHeader, ReadFunction, is_valid_header, parse_number
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 MOST_NAME_BYTES = 16 << 20
 """Largest sum of the bytes of the names that a trailer lists, each with ``OVERHEAD``. A reader has all of them in

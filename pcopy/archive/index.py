@@ -13,8 +13,8 @@ from typing import BinaryIO
 
 from pcopy.archive.member import NumberPairs
 from pcopy.archive.records import NUMBER_LIMIT
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.seekable_zstd import MAX_FRAME_SIZE, MAX_FRAMES
-from pcopy.named import NamedTuple
 
 SUFFIX = b".idx"
 """Ending of the file name of an index, after the name of the archive."""

@@ -11,7 +11,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Self, overload
 
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 BLOCK = 512
 """Bytes of a block: headers consist of blocks, and contents are padded to a multiple of it."""

@@ -24,7 +24,7 @@ from pcopy.archive.records import (
     to_nanoseconds,
     too_many_extents,
 )
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 ReadFunction = Callable[[int, int], bytes]
 """Function that returns bytes of the archive: from an offset on, and how many.

@@ -24,8 +24,8 @@ from pcopy.engine.backlog import FRAME_BYTES
 from pcopy.engine.messages import dump_primitives
 from pcopy.engine.task import LabelledCounts, Task, task_batches
 from pcopy.errors import RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.syncer import sync_if_supported
-from pcopy.named import NamedTuple
 from pcopy.text import printable_path
 
 BASE_FORMAT = "pcopy-base"

@@ -23,7 +23,7 @@ from pcopy.checkpoint.layout import JOB_FILE
 from pcopy.errors import RequestRefused
 from pcopy.fsio.close import closed_at_end, names_in_directory
 from pcopy.fsio.durable import Durability, replaced_file, sync_directory_at
-from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.retries import open_with_retries
 from pcopy.text import printable_path
 
 AnyPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]

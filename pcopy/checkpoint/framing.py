@@ -29,9 +29,9 @@ from pcopy.checkpoint.directory import AnyPath, create_file, opened_file
 from pcopy.checkpoint.layout import facts_file_name, run_directory_name
 from pcopy.checkpoint.record import FactRecord
 from pcopy.errors import RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.durable import sync_directory_at
 from pcopy.fsio.syncer import sync_if_supported
-from pcopy.named import NamedTuple
 from pcopy.text import printable_path
 
 _FRAME_HEADER = struct.Struct(">Q16s")

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
-from pcopy.beside import BackgroundThread
+from pcopy.background import BackgroundThread
 from pcopy.checkpoint.record import FactCollector, FactRecord
 from pcopy.engine.messages import LAST_EPOCH
 from pcopy.engine.task import LabelledCounts, Task, TaskId

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pcopy.errors import RequestRefused
 from pcopy.fsio.close import closed_at_end, names_in_directory
 from pcopy.fsio.durable import boot_id, boot_ids_of_job, sync_directory_at
-from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.retries import open_with_retries
 from pcopy.text import printable_path
 
 JOB_FORMAT_VERSION = 6

@@ -15,7 +15,7 @@ from typing import Any
 
 from pcopy.engine.messages import PrimitiveUnpickler, dump_primitives
 from pcopy.engine.task import UNRECORDED, LabelledCounts, Task, TaskId
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 ID_BYTES = 16
 """Bytes of a packed task id: run, rank and number."""

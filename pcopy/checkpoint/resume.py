@@ -41,8 +41,8 @@ from pcopy.engine.backlog import OpenSpool
 from pcopy.engine.messages import dump_primitives
 from pcopy.engine.task import LabelledCounts, Task
 from pcopy.errors import RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.durable import sync_directory_at
-from pcopy.named import NamedTuple
 from pcopy.text import printable_path
 
 CURRENT_FORMAT = "pcopy-checkpoint"

@@ -233,9 +233,9 @@ def parse_block_size(text: str) -> int:
 def parse_stripe(text: str) -> str:
     """Return the value of ``--stripe`` unchanged. Raise ``ValueError`` if it is not valid.
 
-    The job stores the text; ``pcopy.lustre.wish`` parses it again where it is used.
+    The job stores the text; ``pcopy.lustre.layout_request`` parses it again where it is used.
     """
-    from pcopy.lustre.wish import parse_stripe
+    from pcopy.lustre.layout_request import parse_stripe
 
     parse_stripe(text)
     return text
@@ -243,7 +243,7 @@ def parse_stripe(text: str) -> str:
 
 def parse_stripe_table(text: str) -> str:
     """Return the value of ``--stripe-table`` unchanged, as ``stripe`` does. Raise ``ValueError`` if it is not valid."""
-    from pcopy.lustre.wish import parse_stripe_table
+    from pcopy.lustre.layout_request import parse_stripe_table
 
     parse_stripe_table(text)
     return text

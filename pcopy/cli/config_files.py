@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pcopy.errors import RequestRefused
 from pcopy.fsio.close import closed_at_end
 from pcopy.fsio.named_file import UntrustedFile, WrongFileType, open_to_read
-from pcopy.jobs.meant import suggestion_for
+from pcopy.jobs.suggestions import suggestion_for
 from pcopy.signature.plain_yaml import Value, YamlError, load_yaml
 from pcopy.text import printable_path, printable_text
 

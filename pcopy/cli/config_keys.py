@@ -16,8 +16,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from pcopy.errors import RequestRefused
-from pcopy.jobs.meant import most_similar_word
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.jobs.suggestions import most_similar_word
 from pcopy.signature.plain_yaml import Scalar, Value
 from pcopy.text import printable_path, printable_text
 

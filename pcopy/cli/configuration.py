@@ -28,8 +28,8 @@ from pcopy.cli.config_keys import (
     option_key,
 )
 from pcopy.errors import RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.launch.launcher import identify_launch, is_launched
-from pcopy.named import NamedTuple
 from pcopy.report.streams import print_error
 from pcopy.signature.plain_yaml import Scalar
 from pcopy.text import printable_path

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from pcopy.cli.argument_types import argparse_type, parse_age
 from pcopy.errors import RequestRefused
-from pcopy.jobs.meant import suggestion_for
 from pcopy.jobs.paths import absolute_path
+from pcopy.jobs.suggestions import suggestion_for
 from pcopy.text import printable_path
 from pcopy.units import parse_size
 from pcopy.walk.selection import Select

@@ -8,14 +8,14 @@ import time
 from functools import partial
 
 from pcopy.errors import PartlyRefused, RequestRefused
-from pcopy.jobs.chosen import discard_job, job_list_lines, job_path, print_to_stderr
 from pcopy.jobs.control import limits_text, send_request
 from pcopy.jobs.directories import last_change_of, state_directory, unfinished_jobs
+from pcopy.jobs.job_choice import discard_job, job_list_lines, job_path, print_to_stderr
 from pcopy.jobs.job_file import job_name
 from pcopy.jobs.leftovers import remove_temporaries
 from pcopy.jobs.listing import source_and_destination
 from pcopy.jobs.lock import lock_holders_if_any
-from pcopy.jobs.meant import joined_sentences
+from pcopy.jobs.suggestions import joined_sentences
 from pcopy.launch.launcher import is_reporting_rank
 from pcopy.report.streams import print_error
 from pcopy.text import printable_path

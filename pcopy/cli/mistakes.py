@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 
 from pcopy.errors import RequestRefused
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.text import printable_path
 
 _IS_DEFAULT = "pcopy does that by default; leave it out"
@@ -367,7 +367,7 @@ def message_with_nearest_choice(message: str) -> str:
 
 def nearest_hint(word: str, choices: Collection[str], dashes: str = "") -> str:
     """Return the end of a message that names the most similar of ``choices``; empty if none is similar to ``word``."""
-    from pcopy.jobs.meant import most_similar_word
+    from pcopy.jobs.suggestions import most_similar_word
 
     near = most_similar_word(word, choices)
     return f"; the nearest is {dashes}{near}" if near else ""

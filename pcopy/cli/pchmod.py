@@ -186,7 +186,7 @@ def _read_acls(file: str | None) -> tuple[bytes, bytes]:
 
     from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
     from pcopy.fsio.nodes import path_of_descriptor
-    from pcopy.tasks.change.intent import acl_of
+    from pcopy.tasks.change.intended_metadata import acl_of
 
     with _opened_for_status("--acl-from", file) as descriptor:
         found = {ACCESS_ACL: acl_of(os.fstat(descriptor).st_mode), DEFAULT_ACL: b""}

@@ -23,10 +23,10 @@ from pcopy import __version__, errors
 from pcopy.cli.common_options import INPLACE_CHOICES, INSECURE_LINKS_OPTION, PROGRESS_CHOICES
 from pcopy.cli.mistakes import OptionAdvice, message_with_nearest_choice, refuse_unknown_letters, refuse_unknown_options
 from pcopy.errors import RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.choose import backend_name
-from pcopy.fsio.patience import set_wait_announcer
+from pcopy.fsio.retries import set_wait_announcer
 from pcopy.launch import interrupts
-from pcopy.named import NamedTuple
 from pcopy.text import printable_text
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ class Program(ABC):
         parsed = self.parse_words(words)
         if not parsed.values.show_config:
             return None
-        from pcopy.cli.config_shown import effective_config_text
+        from pcopy.cli.show_config import effective_config_text
         from pcopy.launch.launcher import is_reporting_rank
 
         return (

@@ -85,7 +85,7 @@ exit status:
             arguments = self.parse(words)
         except PcopyError:  # ``_list`` parses again, and reports the error
             return False
-        from pcopy.tools.prove_archive import is_signed_in_parallel
+        from pcopy.tools.sign_archive import is_signed_in_parallel
 
         return is_signed_in_parallel(arguments)
 
@@ -111,11 +111,11 @@ exit status:
         from pcopy.launch.tool import Command
 
         if self._mode == "x":
-            from pcopy.tools.unpack import UNPACK_TOOL, UnpackJob
+            from pcopy.tools.extract import UNPACK_TOOL, UnpackJob
 
             return Command(UNPACK_TOOL, lambda words: self.parse(words, UnpackJob))
         if self._mode == "t":
-            from pcopy.tools.prove_archive import SIGN_ARCHIVE_TOOL, SignArchiveJob
+            from pcopy.tools.sign_archive import SIGN_ARCHIVE_TOOL, SignArchiveJob
 
             return Command(SIGN_ARCHIVE_TOOL, lambda words: self.parse(words, SignArchiveJob))
         from pcopy.tools.archive import ARCHIVE_TOOL, ArchiveJob

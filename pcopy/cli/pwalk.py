@@ -180,7 +180,7 @@ exit status:
 
 def _field_names() -> tuple[str, ...]:
     """Return the names of all fields of a listing."""
-    from pcopy.walk.forms import FIELD_COLUMNS
+    from pcopy.walk.output_formats import FIELD_COLUMNS
 
     return tuple(FIELD_COLUMNS)
 

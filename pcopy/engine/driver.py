@@ -31,7 +31,7 @@ from pcopy.errors import (
     current_traceback,
     resource_error_text,
 )
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 SLICE_SECONDS = 0.005
 """Seconds for which tasks run between two polls of the transport."""

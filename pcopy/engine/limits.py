@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 
 class Limits(NamedTuple):

@@ -12,7 +12,7 @@ from typing import Any, NoReturn, get_args
 
 from pcopy.engine.task import Task
 from pcopy.errors import EXIT_INTERNAL, InvariantBroken
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 SENDERS_ACCOUNT = -1
 """Value of ``Stamp.account`` that means the account of the message's sender."""

@@ -16,6 +16,7 @@ from random import Random
 from typing import Any, ClassVar
 
 from pcopy.engine.barrier import UpwardBarrier
+from pcopy.engine.begun_tasks import BegunTasks
 from pcopy.engine.commit import CutSchedule
 from pcopy.engine.journal import Journal, Outbox, RankEpoch
 from pcopy.engine.limits import Limits
@@ -46,7 +47,6 @@ from pcopy.engine.stealing import Thief
 from pcopy.engine.steering import NoSteering, Steering
 from pcopy.engine.task import ANY_RANK, UNRECORDED, NewTask, Task, task_batches
 from pcopy.engine.ticket import Outcome
-from pcopy.engine.under_way import BegunTasks
 from pcopy.engine.victim import DivideTask, Victim
 from pcopy.errors import EXIT_INTERNAL, InvariantBroken
 

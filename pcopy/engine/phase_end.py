@@ -15,7 +15,7 @@ from pcopy.engine.limits import Limits
 from pcopy.engine.messages import Halt, OutgoingMessages
 from pcopy.engine.progress import CounterTree
 from pcopy.engine.task import NewTask
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 
 class Director(Protocol):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 ANY_RANK = -1
 """Value of ``owner`` for a task that any rank may run, and that other ranks may steal."""

@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Sequence
 from typing import Protocol, TypeVar
 
 from pcopy.engine.task import LabelledCounts, NewTask, TaskId
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 Result = TypeVar("Result")
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import inf
 
+from pcopy.engine.begun_tasks import BegunTasks
 from pcopy.engine.messages import TaskRequest
 from pcopy.engine.queue import TaskQueue
 from pcopy.engine.steering import Duty, Steering
 from pcopy.engine.task import ANY_RANK, NewTask, Task, TaskId
-from pcopy.engine.under_way import BegunTasks
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 HUNGRY_SECONDS = 0.5
 """Seconds after a request for which other ranks are assumed to have no work. A thief asks the same rank only rarely."""

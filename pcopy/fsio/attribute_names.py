@@ -14,7 +14,7 @@ from enum import Enum
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 
-from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.retries import open_with_retries
 
 ACCESS_ACL = "system.posix_acl_access"
 DEFAULT_ACL = "system.posix_acl_default"
@@ -53,7 +53,7 @@ _NEVER_COPIED = frozenset(
     {"security.ima", "security.evm", "trusted.gfid", *(f"trusted.{name}" for name in _LUSTRE_NAMES)}
 )
 _NEVER_COPIED_PREFIXES = (
-    "trusted.pcopy.",  # set by pcopy itself (pcopy.fsio.half_written)
+    "trusted.pcopy.",  # set by pcopy itself (pcopy.fsio.incomplete_mark)
     "user.pcopy.",
     "lustre.",
     "trusted.SGI_",  # XFS

@@ -17,7 +17,8 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-from pcopy.fsio import half_written
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.fsio import incomplete_mark
 from pcopy.fsio.attribute_names import (
     ACCESS_ACL,
     DEFAULT_ACL,
@@ -27,10 +28,9 @@ from pcopy.fsio.attribute_names import (
     is_outside_namespaces,
     xattr_kind,
 )
-from pcopy.fsio.patience import NOTHING_DONE_ERRNOS, with_retries
 from pcopy.fsio.preserve import CAP_CHOWN, CAP_FSETID, CAP_SETFCAP, CAP_SYS_ADMIN, Preserve, are_mapped, has_capability
 from pcopy.fsio.problem import MetadataProblem, Problem
-from pcopy.named import NamedTuple
+from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, with_retries
 
 SET_ID_BITS = stat.S_ISUID | stat.S_ISGID
 """The set-user-ID and set-group-ID bits."""
@@ -168,7 +168,7 @@ def read_xattrs(
             return _xattrs_without_listing(handle, error, preserve, follow=follow)
     if not names:
         return NO_XATTRS
-    half_written.raise_if_mark_listed(names)
+    incomplete_mark.raise_if_mark_listed(names)
     found: list[tuple[str, bytes]] = []
     unread: list[tuple[str, int]] = []
     rights = _ALL_PERMISSIONS
@@ -202,7 +202,7 @@ def _xattrs_without_listing(handle: Handle, error: OSError, preserve: Preserve, 
         return NO_XATTRS
     unread = (_unread_entry("listxattr", error, by_name=not follow),) if preserve.xattr or preserve.acl else ()
     if isinstance(handle, int):
-        half_written.raise_if_marked(handle)
+        incomplete_mark.raise_if_marked(handle)
     try:
         acl = os.getxattr(handle, ACCESS_ACL, follow_symlinks=follow)
     except OSError as refused:

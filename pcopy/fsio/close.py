@@ -12,8 +12,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.syncer import SYNC_UNSUPPORTED_ERRNOS, record_unsyncable, sync_file, sync_if_supported
 
 is_mtime_set_on_close: dict[int, bool] = {}

@@ -15,8 +15,8 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from typing import Protocol
 
-from pcopy.fsio.patience import RETRY_PAUSES, TRANSIENT_ERRNOS, sleep_in_steps
 from pcopy.fsio.problem import Problem, as_problem, source_changed
+from pcopy.fsio.retries import RETRY_PAUSES, TRANSIENT_ERRNOS, sleep_in_steps
 from pcopy.fsio.throttle import UntransferredBytes
 from pcopy.libc import type_of_file_system
 

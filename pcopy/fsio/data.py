@@ -2,7 +2,7 @@
 
 - A clone (FICLONE) shares the source's extents and moves no bytes.
 - With copy_file_range(2), a file server copies without sending the bytes to this host.
-- Reading and writing in pieces (``pcopy.fsio.passage``) always works.
+- Reading and writing in pieces (``pcopy.fsio.memory_copy``) always works.
 
 Holes are skipped. A transfer completes or raises; a write of 0 bytes is an error.
 
@@ -27,10 +27,10 @@ from pcopy.fsio.contents import (
     may_have_holes,
     read_pieces_to_end,
 )
-from pcopy.fsio.passage import DEFAULT_CACHE_POLICY, CachePolicy, ContentCopy, write_all
+from pcopy.fsio.copy_methods import TransferTraitsCache
+from pcopy.fsio.memory_copy import DEFAULT_CACHE_POLICY, CachePolicy, ContentCopy, write_all
 from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.throttle import Throttle, UntransferredBytes, throttled
-from pcopy.fsio.ways import TransferTraitsCache
 
 COPY_FILE_RANGE_BYTES = 8 << 20
 """Bytes moved by one call of copy_file_range(2)."""

@@ -20,8 +20,8 @@ from pcopy.fsio.close import close_ignoring_errors, closed_at_end, open_director
 from pcopy.fsio.identity import FUSE_TYPE, OVERLAY_TYPE, Identity, IdentityComparison, mark_of, may_be_on_file_system
 from pcopy.fsio.mounted import ExpectedMounts, MountRoot, mount_id_of
 from pcopy.fsio.mounts import FollowedLinks, MountCodes
-from pcopy.fsio.patience import TRANSIENT_ERRNOS, TRANSIENT_OPEN_ERRNOS, with_retries
 from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.retries import TRANSIENT_ERRNOS, TRANSIENT_OPEN_ERRNOS, with_retries
 from pcopy.fsio.source import open_to_read, status_of
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK

@@ -15,8 +15,8 @@ from enum import Enum
 from typing import BinaryIO
 
 from pcopy.fsio.close import closed_at_end
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.syncer import SYNC_UNSUPPORTED_ERRNOS, open_for_sync, sync_file, sync_file_system, sync_if_supported
 from pcopy.fsio.temporary import CREATE_FLAGS
 

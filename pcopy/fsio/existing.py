@@ -16,8 +16,8 @@ from typing import Protocol
 
 from pcopy.fsio.close import close_after_failure, close_after_read
 from pcopy.fsio.contents import PIECE_BYTES, borrowed_buffer
-from pcopy.fsio.patience import with_retries
 from pcopy.fsio.problem import Problem, TargetChanged, as_problem, source_changed
+from pcopy.fsio.retries import with_retries
 from pcopy.fsio.source import FileVersion, check_unchanged, open_to_read, status_of
 from pcopy.fsio.throttle import Throttle
 

@@ -28,7 +28,7 @@ import struct
 from enum import Enum
 
 from pcopy import libc
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 FUSE_TYPE = libc.FUSE_TYPE
 """File system type of FUSE (f_type of statfs(2))."""

@@ -1,9 +1,9 @@
 """Writing over existing files (``--inplace``), instead of replacing them by new ones.
 
 Only a regular file with a single link is written over, and only the one that was examined. Before it is truncated, it
-is marked (``pcopy.fsio.half_written``), given to the user of this process, and closed to other users, as a new file is:
-they may read the new contents only when these are complete. The mark records the file's former owner, group and mode,
-for use where those of the source are not preserved.
+is marked (``pcopy.fsio.incomplete_mark``), given to the user of this process, and closed to other users, as a new file
+is: they may read the new contents only when these are complete. The mark records the file's former owner, group and
+mode, for use where those of the source are not preserved.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import errno
 import os
 import stat
 
-from pcopy.fsio import half_written
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.fsio import incomplete_mark
 from pcopy.fsio.attributes import Attributes, remove_extra_xattrs
 from pcopy.fsio.close import close_after_failure, closed_at_end
 from pcopy.fsio.data import set_size
 from pcopy.fsio.nodes import open_without_access, path_of_descriptor
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.preserve import CAP_CHOWN, Preserve, has_capability
 from pcopy.fsio.problem import MetadataProblem, Problem, as_problem
+from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.source import status_of
 from pcopy.fsio.syncer import sync_if_supported
-from pcopy.named import NamedTuple
 
 _OPEN_FLAGS = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NOT_WRITABLE_ERRNOS = (
@@ -86,10 +86,10 @@ def open_for_overwrite(
             close_after_failure(descriptor)
             return None
         # The mark comes first: after a crash no truncated file may be without one.
-        mark = half_written.mark_to_set(directory, name, descriptor, status, job)
-        half_written.set_mark(directory, name, descriptor, status, mark, temporary)
+        mark = incomplete_mark.mark_to_set(directory, name, descriptor, status, job)
+        incomplete_mark.set_mark(directory, name, descriptor, status, mark, temporary)
         if not _take_ownership(descriptor, status, preserve):
-            half_written.remove_mark(directory, name, descriptor)
+            incomplete_mark.remove_mark(directory, name, descriptor)
             close_after_failure(descriptor)
             return None
         set_size(descriptor, 0)
@@ -132,13 +132,13 @@ def mark_complete(directory: int, name: bytes, inode: int, job: str, *, sync: bo
         path_only = open_without_access(directory, name, on_source=False)
     except Problem as problem:
         if problem.errno == errno.ENOENT:
-            half_written.remove_stale_sidecar(directory, half_written.sidecar_name(name), job, is_complete=True)
+            incomplete_mark.remove_stale_sidecar(directory, incomplete_mark.sidecar_name(name), job, is_complete=True)
             return
         raise
     with closed_at_end(path_only), as_problem("chmod"):
         status = status_of(path_only)
         if status.st_ino != inode or not stat.S_ISREG(status.st_mode):
-            half_written.remove_stale_sidecar(directory, half_written.sidecar_name(name), job, is_complete=True)
+            incomplete_mark.remove_stale_sidecar(directory, incomplete_mark.sidecar_name(name), job, is_complete=True)
             return
         try:
             _sync_and_remove_mark(directory, name, path_only, sync)
@@ -163,7 +163,7 @@ def _sync_and_remove_mark(directory: int, name: bytes, path_only: int, sync: boo
         if sync:
             with as_problem("fsync"):
                 sync_if_supported(descriptor)
-        half_written.remove_mark(directory, name, descriptor)
+        incomplete_mark.remove_mark(directory, name, descriptor)
 
 
 def original_status(over: tuple[int, ...]) -> os.stat_result:

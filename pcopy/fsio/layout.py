@@ -11,8 +11,8 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import Handle
-from pcopy.named import NamedTuple
 
 LUSTRE_TYPE = 0x0BD00BD0
 """The f_type of Lustre (statfs(2))."""

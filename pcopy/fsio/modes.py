@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import stat
 
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 ALL_MODE_BITS = 0o7777
 """Permission bits, set-id bits and the sticky bit."""

@@ -27,12 +27,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 
 from pcopy import libc
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import closed_at_end
 from pcopy.fsio.identity import OVERLAY_TYPE, Identity, IdentityComparison, file_system_id, mark_of
-from pcopy.fsio.patience import TOO_MANY_OPEN_FILES_ERRNOS, open_with_retries, with_retries
 from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.retries import TOO_MANY_OPEN_FILES_ERRNOS, open_with_retries, with_retries
 from pcopy.fsio.source import status_of
-from pcopy.named import NamedTuple
 
 AUTOFS_TYPE = 0x187
 """File system type of the mount point of an automounter (f_type of statfs(2))."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import zlib
 
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 _FIRST_CODE_BELOW_ROOTS = 1 << 32  # codes below are those of roots
 _FIRST_CODE_OF_FILES = 1 << 62  # codes from here on are those of files; no root has such a large one

@@ -33,9 +33,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import close_ignoring_errors
-from pcopy.fsio.patience import ANNOUNCED_WAIT, announce_wait, open_with_retries, with_retries
-from pcopy.named import NamedTuple
+from pcopy.fsio.retries import ANNOUNCED_WAIT, announce_wait, open_with_retries, with_retries
 from pcopy.text import printable_path
 
 FIFO_READER_TIMEOUT = 5.0

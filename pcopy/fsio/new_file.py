@@ -40,9 +40,9 @@ from pcopy.fsio.close import (
     must_set_times_after_close,
 )
 from pcopy.fsio.data import set_size
-from pcopy.fsio.half_written import sidecar_name
 from pcopy.fsio.identity import Identity, identity_of
 from pcopy.fsio.in_place import OverwrittenFile, incomplete_file_problem, original_status, remove_old_xattrs
+from pcopy.fsio.incomplete_mark import sidecar_name
 from pcopy.fsio.layout import (
     DEFAULT_RECIPE,
     LayoutResult,

@@ -15,20 +15,20 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TypeVar
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import Attributes, Handle, read_attributes
 from pcopy.fsio.close import close_ignoring_errors, closed_at_end
-from pcopy.fsio.patience import (
+from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.problem import REPLACED_TEXT, MetadataProblem, Problem, as_problem, source_changed
+from pcopy.fsio.retries import (
     TOO_MANY_OPEN_FILES_ERRNOS,
     TRANSIENT_ERRNOS,
     TRANSIENT_OPEN_ERRNOS,
     open_with_retries,
     with_retries,
 )
-from pcopy.fsio.preserve import Preserve
-from pcopy.fsio.problem import REPLACED_TEXT, MetadataProblem, Problem, as_problem, source_changed
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import TEMPORARY_PREFIX
-from pcopy.named import NamedTuple
 
 T = TypeVar("T")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from functools import cache
 
-from pcopy.fsio.patience import TOO_MANY_OPEN_FILES_ERRNOS, with_retries
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.fsio.retries import TOO_MANY_OPEN_FILES_ERRNOS, with_retries
 
 PRESERVABLE_METADATA = ("mode", "ownership", "timestamps", "links", "xattr", "acl", "sparse")
 """Kinds of metadata that the user can select: the boolean fields of ``Preserve``."""

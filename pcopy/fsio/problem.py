@@ -6,7 +6,7 @@ import errno
 import os
 
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.patience import TOO_MANY_OPEN_FILES_ERRNOS, descriptor_shortage
+from pcopy.fsio.retries import TOO_MANY_OPEN_FILES_ERRNOS, descriptor_shortage
 
 PackedProblem = tuple[str, int, str, bool, bool, bool]
 """A ``Problem`` as a tuple of primitives.

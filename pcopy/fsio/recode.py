@@ -6,9 +6,9 @@ import os
 from functools import partial
 
 from pcopy.fsio.contents import early_end_problem
-from pcopy.fsio.passage import write_all
-from pcopy.fsio.patience import with_retries
+from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.problem import as_problem
+from pcopy.fsio.retries import with_retries
 from pcopy.fsio.seekable_zstd import MAX_FRAME_SIZE
 
 USUAL_FRAME_SIZE = 4 << 20

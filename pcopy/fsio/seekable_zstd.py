@@ -20,9 +20,9 @@ from functools import cache, partial
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-from pcopy.fsio.patience import with_retries
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.problem import Problem, as_problem
-from pcopy.named import NamedTuple
+from pcopy.fsio.retries import with_retries
 from pcopy.units import format_size
 
 if TYPE_CHECKING:

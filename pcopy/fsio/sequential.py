@@ -6,7 +6,7 @@ file.
 
 ``examine_directory`` finds out whether that is possible in a directory: it creates, writes, renames and removes one
 small file. It is called once for a destination, and only on file systems that are not known to support all of this
-(``pcopy.fsio.ways``).
+(``pcopy.fsio.copy_methods``).
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import close_after_failure, closed_at_end, is_mtime_set_on_close
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.server import determine_close_times
 from pcopy.fsio.temporary import CREATE_FLAGS, TEMPORARY_PREFIX, remove_if_present
-from pcopy.named import NamedTuple
 from pcopy.text import printable_path
 
 _UNSUPPORTED_ERRNOS = {

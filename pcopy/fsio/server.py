@@ -13,12 +13,12 @@ import os
 import stat
 
 from pcopy import libc
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import close_after_failure, closed_at_end, is_mtime_set_on_close
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import create_private_file, differing_status, is_private_file, remove_if_present
-from pcopy.named import NamedTuple
 
 _CREATE_UNSUPPORTED_ERRNOS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors that mean that no temporary file can ever be created on this server."""

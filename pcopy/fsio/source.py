@@ -11,10 +11,10 @@ import errno
 import os
 import stat
 
-from pcopy.fsio.patience import TRANSIENT_ERRNOS, open_with_retries, with_retries
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.problem import Problem, as_problem, source_changed
+from pcopy.fsio.retries import TRANSIENT_ERRNOS, open_with_retries, with_retries
 from pcopy.libc import type_of_file_system
-from pcopy.named import NamedTuple
 
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 """Flags of open(2) for a source file."""

@@ -20,8 +20,8 @@ from collections.abc import Callable
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.identity import FUSE_TYPE
 from pcopy.fsio.layout import LayoutPolicy, TargetDirectory
-from pcopy.fsio.patience import TOO_MANY_OPEN_FILES_ERRNOS
 from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.retries import TOO_MANY_OPEN_FILES_ERRNOS
 from pcopy.fsio.syncer import SYNC_UNSUPPORTED_ERRNOS, SyncProcess, open_for_sync
 
 _SYNCFS_REPORTS_ERRORS = (5, 8)

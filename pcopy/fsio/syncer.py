@@ -23,7 +23,7 @@ import sys
 from _thread import allocate_lock, start_new_thread
 
 from pcopy import libc
-from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.retries import open_with_retries
 
 TYPE_CHECKING = False  # stands for typing.TYPE_CHECKING: typing takes longer to load than all else here
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from itertools import count
 
 from pcopy.fsio.close import close_after_failure, names_in_directory
 from pcopy.fsio.identity import Identity, IdentityComparison, identity_of
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import REPLACED_TEXT, Problem, as_problem
+from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.source import status_of
 
 TEMPORARY_PREFIX = b".pcopy-"

@@ -17,9 +17,9 @@ from pcopy.checkpoint import directory as files
 from pcopy.checkpoint.directory import opened_directory
 from pcopy.checkpoint.layout import CONTROL_FILE, JOB_FILE, PROGRESS_FILE
 from pcopy.errors import PartlyRefused, RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.jobs.directories import NoJob, open_job
 from pcopy.jobs.lock import lock_holders
-from pcopy.named import NamedTuple
 from pcopy.text import count_with_noun, printable_path
 from pcopy.units import format_size
 
@@ -42,7 +42,7 @@ _POLL_INTERVAL = 0.1
 class ControlRequest(NamedTuple):
     """A request of the user; None leaves a value unchanged.
 
-    Units are those of ``pcopy.launch.steersman.UserLimits``.
+    Units are those of ``pcopy.launch.rank_control.UserLimits``.
     """
 
     bwlimit: int | None = None

@@ -32,10 +32,10 @@ from pcopy.checkpoint.layout import (
     remove_job_files,
 )
 from pcopy.errors import RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.durable import sync_directory, sync_directory_at
 from pcopy.jobs.job_file import OVER, JobFile, JobRoot, OtherVersion, decode, decode_nonce, encode
 from pcopy.jobs.lock import JobLocked, Lock, take_only_lock
-from pcopy.named import NamedTuple
 from pcopy.text import printable_path, shell_quoted
 
 _Value = TypeVar("_Value")

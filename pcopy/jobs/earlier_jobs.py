@@ -21,6 +21,7 @@ from contextlib import suppress
 
 from pcopy.checkpoint.layout import has_distrusted_records
 from pcopy.errors import RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import closed_at_end
 from pcopy.jobs.directories import (
     ListedJob,
@@ -35,7 +36,6 @@ from pcopy.jobs.lifecycle import resume_command
 from pcopy.jobs.lock import lock_holders_if_any
 from pcopy.jobs.paths import paths_in_trees, resolve_roots, source_path, target_path
 from pcopy.jobs.roots import check_roots, directory_identity, is_target_as_recorded
-from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import Options, Root
 from pcopy.text import printable_path
 

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from pcopy.checkpoint.layout import PATH_LIST_FILE
 from pcopy.errors import RESOURCE_EXCEPTIONS, RequestRefused, SpillFailed, resource_error_text
 from pcopy.fsio.syncer import sync_if_supported
-from pcopy.jobs.meant import reason_starts_elsewhere, suggestion_for
+from pcopy.jobs.suggestions import reason_starts_elsewhere, suggestion_for
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.base.job import Root
 from pcopy.text import printable_path

@@ -16,7 +16,7 @@ from functools import lru_cache
 from typing import Any
 
 from pcopy.checkpoint.layout import JOB_FORMAT_VERSION
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.tasks.base.job import KEEPING_CHOICES, Root
 from pcopy.tasks.base.kind import TASK_FORMAT
 from pcopy.text import printable_path

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, BinaryIO
 
-from pcopy.beside import BackgroundThread
+from pcopy.background import BackgroundThread
 from pcopy.checkpoint.directory import check_can_make
 from pcopy.checkpoint.layout import OTHER_VERSION_ADVICE, has_distrusted_records, remove_record_reference
 from pcopy.engine.task import ANY_RANK, Task
@@ -23,9 +23,10 @@ from pcopy.errors import (
     RequestRefused,
     resource_error_text,
 )
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import closed_at_end
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.preserve import Preserve
+from pcopy.fsio.retries import open_with_retries
 from pcopy.jobs.directories import (
     StoredJob,
     create_job,
@@ -41,7 +42,6 @@ from pcopy.jobs.lock import Lock
 from pcopy.jobs.paths import destination_path, is_in_tree, source_path
 from pcopy.jobs.roots import with_file_systems, with_target_identity
 from pcopy.jobs.spool import refusing_spool_errors, spool_factory
-from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import Job, Mount, Options, Root, Select, Totals
 from pcopy.tasks.base.kind import TASK_FORMAT
@@ -336,7 +336,7 @@ def prepare_resume(
     The records of the earlier runs are replaced by those of the new run. Raise ``RequestRefused`` if that fails.
     """
     from pcopy.checkpoint.resume import is_run_recorded, write_next_run
-    from pcopy.jobs.gone_directories import DirectoryRepair
+    from pcopy.jobs.missing_directories import DirectoryRepair
     from pcopy.tasks.base.codec import decode
     from pcopy.tasks.base.kind import TaskKind
 
@@ -420,7 +420,7 @@ def _prepare_restart(
 
 def _items_deleted_before(directory: bytes) -> int:
     """Return the number of items that earlier runs of the job in ``directory`` have deleted."""
-    from pcopy.jobs.deleted import items_deleted
+    from pcopy.jobs.deletion_count import items_deleted
 
     with refusing_os_errors(directory):
         return items_deleted(directory)

@@ -23,9 +23,9 @@ from _weakref import ref
 from pcopy.checkpoint.directory import CHECKPOINT_ADVICE, opened_directory
 from pcopy.checkpoint.layout import LOCK_PATTERN
 from pcopy.errors import RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import close_ignoring_errors, closed_at_end, names_in_directory
-from pcopy.fsio.patience import open_with_retries
-from pcopy.named import NamedTuple
+from pcopy.fsio.retries import open_with_retries
 from pcopy.text import printable_path, printable_text
 
 RETRY_SECONDS = 0.5

@@ -17,10 +17,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from pcopy.errors import RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import closed_at_end
-from pcopy.fsio.patience import open_with_retries
-from pcopy.jobs.meant import suggestion_for, suggestion_or_creation, unsearchable_directory_text
-from pcopy.named import NamedTuple
+from pcopy.fsio.retries import open_with_retries
+from pcopy.jobs.suggestions import suggestion_for, suggestion_or_creation, unsearchable_directory_text
 from pcopy.tasks.base.job import DeviceInode, Options, Root
 from pcopy.text import printable_path, shell_quoted
 
@@ -91,7 +91,7 @@ def resolve_roots(
     if not sources:
         raise RequestRefused("nothing to copy: give SRC and DST")
     if recoding is not None:
-        from pcopy.tasks.base.recoded import root_with_recoded_name
+        from pcopy.tasks.base.recoded_names import root_with_recoded_name
     real_path, identity_of = (
         lru_cache(_real_path),
         lru_cache(_identity_of_directory),

@@ -13,14 +13,14 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from pcopy.errors import RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import closed_at_end
 from pcopy.fsio.identity import XFS_TYPE, birth_time, file_system_id
 from pcopy.fsio.mounted import MountRoot, mount_root_of
-from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.retries import open_with_retries
 from pcopy.jobs.job_file import JobFile, JobRoot, TargetIdentity
-from pcopy.jobs.meant import reason_unwritable
 from pcopy.jobs.paths import is_in_tree, target_path
-from pcopy.named import NamedTuple
+from pcopy.jobs.suggestions import reason_unwritable
 from pcopy.tasks.base.job import Root
 from pcopy.text import printable_path
 

@@ -11,12 +11,12 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pcopy.beside import BackgroundThread, OneShotSignal
+from pcopy.background import BackgroundThread, OneShotSignal
 from pcopy.checkpoint.layout import CONTROL_FILE, PROGRESS_FILE
 from pcopy.errors import RESOURCE_EXCEPTIONS, RequestRefused
 from pcopy.jobs.control import ControlRequest, limits_text, read_object, write_object
-from pcopy.launch.steersman import RankLimits, UserLimits
-from pcopy.report.gauge import ProgressGauge, Stages
+from pcopy.launch.rank_control import RankLimits, UserLimits
+from pcopy.report.progress_gauge import ProgressGauge, Stages
 from pcopy.report.screen import progress_json_values
 from pcopy.tasks.base.job import Totals
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 from pcopy.errors import EXIT_OK, EXIT_STOPPED, RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.launch.watch.signals import StoppedBeforeStart
-from pcopy.named import NamedTuple
 from pcopy.tasks.base.kind import TASK_FORMAT
 
 _Value = TypeVar("_Value")

@@ -22,7 +22,7 @@ from pcopy import __version__
 from pcopy.errors import RequestRefused
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.durable import boot_id
-from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.retries import open_with_retries
 from pcopy.launch.group import ProcessGroup, RankDescription
 from pcopy.text import printable_path
 

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 
-from pcopy.engine.under_way import BegunTasks
+from pcopy.engine.begun_tasks import BegunTasks
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.interface import PoolLoad, ThreadPool
 from pcopy.fsio.directories import affordable_thread_count
 from pcopy.fsio.layout import LUSTRE_TYPE
-from pcopy.fsio.patience import descriptor_shortage
-from pcopy.named import NamedTuple
+from pcopy.fsio.retries import descriptor_shortage
 
 MAX_PER_HOST = 64
 """Operations under way, of all ranks of one host together, up to which the number grows automatically."""

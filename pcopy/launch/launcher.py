@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import Enum
 
 from pcopy.errors import RequestRefused
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 

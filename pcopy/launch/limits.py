@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from math import inf
 
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 CORRECTION_SECONDS = 1.0
 """Seconds over which the ranks compensate for having used too much or too little."""

@@ -16,6 +16,7 @@ from contextlib import closing, suppress
 from typing import Any
 
 from pcopy.errors import RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.directories import DirectoryCache, RootDirectories, affordable_cache_capacity
 from pcopy.fsio.mounted import (
@@ -26,11 +27,10 @@ from pcopy.fsio.mounted import (
     mount_points,
     mount_root_of,
 )
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.retries import open_with_retries
 from pcopy.jobs.job_file import JobFile
 from pcopy.launch.group import ProcessGroup, RankDescription
-from pcopy.named import NamedTuple
 from pcopy.tasks.base.both_sides import RootDescriptors
 from pcopy.tasks.base.job import DeviceInode, Job, Mount, Options, Root
 from pcopy.text import printable_path

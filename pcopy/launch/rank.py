@@ -30,6 +30,7 @@ from pcopy.errors import (
     SpillFailed,
     resource_error_text,
 )
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.choose import create_backend
 from pcopy.fsio.backend.interface import Backend, BackendSettings, RowInProgress, ThreadPool, WakeDescriptor
 from pcopy.fsio.close import oldest_sync
@@ -39,12 +40,11 @@ from pcopy.jobs.rank_store import RankRecords, restore_rank
 from pcopy.jobs.spool import database_factory, spool_error_text, spool_factory
 from pcopy.launch.control import ControlDirectory
 from pcopy.launch.in_flight import OperationLimit, max_modifying_rows
-from pcopy.launch.steersman import RankLimits, UserLimits
+from pcopy.launch.rank_control import RankLimits, UserLimits
 from pcopy.launch.tool import CompleteJob, JobResult, Tool
 from pcopy.launch.watch.signals import StopSignals
 from pcopy.launch.watch.watchdog import Heartbeat, NoticePipe, RankMessages, Watchdog
 from pcopy.libc import type_of_file_system
-from pcopy.named import NamedTuple
 from pcopy.report.streams import print_error as tell_line
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.both_sides import RootDescriptors
@@ -147,7 +147,7 @@ def make_rank(setup: RankSetup) -> Rank:
     )
     rank.collects_report_sums = setup.collects_report
     if options.delete and setup.checkpoint.directory:
-        from pcopy.jobs.deleted import deletion_counters
+        from pcopy.jobs.deletion_count import deletion_counters
         from pcopy.report.streams import print_error
 
         rank.deletion_counter = deletion_counters(

@@ -22,6 +22,7 @@ from pcopy.errors import (
     ResourceUnavailable,
     resource_error_text,
 )
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.durable import boot_ids_of_job
 from pcopy.jobs.lifecycle import CheckpointSettings, options_as_primitives, options_from_primitives, resume_command
@@ -32,7 +33,6 @@ from pcopy.launch.rank import RankSetup
 from pcopy.launch.tool import Command, JobResult, PreparedJob, Tool
 from pcopy.launch.watch.signals import StoppedBeforeStart, StopSignals
 from pcopy.launch.watch.watchdog import NoticePipe
-from pcopy.named import NamedTuple
 from pcopy.report.bar import open_screen
 from pcopy.report.screen import OutputOptions, ProgressScreen
 from pcopy.report.streams import print_error

@@ -15,9 +15,9 @@ from pcopy.engine.messages import Halt
 from pcopy.engine.phase_end import Director
 from pcopy.engine.task import Task
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_INTERNAL, EXIT_OK, EXIT_REFUSED, EXIT_STOPPED
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.jobs.lifecycle import CheckpointSettings, JobDirectory
-from pcopy.named import NamedTuple
-from pcopy.report.gauge import Stages
+from pcopy.report.progress_gauge import Stages
 from pcopy.report.screen import OutputOptions
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.job import Job, Sink, Totals

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import struct
 
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 V1, V3, SPECIFIC, COMPOSITE, FOREIGN = 0x0BD10BD0, 0x0BD30BD0, 0x0BD50BD0, 0x0BD60BD0, 0x0BD70BD0
 """Magic numbers of layouts. ``SPECIFIC`` has the format of ``V3`` and names its OSTs."""

@@ -12,6 +12,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import Handle
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.layout import DEFAULT_RECIPE, LUSTRE_TYPE, FileStripes, LayoutPolicy, Recipe, TargetDirectory
@@ -30,16 +31,21 @@ from pcopy.lustre.blob import (
     parse_layout,
     without_released_flag,
 )
-from pcopy.lustre.comparing import (
+from pcopy.lustre.default_layout import (
+    DELAYED_LAYOUT_FLAG,
+    LAYOUT_ATTRIBUTE,
+    InheritedLayouts,
+    clear_if_full,
+    read_layout,
+)
+from pcopy.lustre.layout_comparison import (
     has_fewer_stripes,
     is_derived_from,
     layout_deviation,
     normalised_layout,
     stripe_count_deviation,
 )
-from pcopy.lustre.inherited import DELAYED_LAYOUT_FLAG, LAYOUT_ATTRIBUTE, InheritedLayouts, clear_if_full, read_layout
-from pcopy.lustre.volatile import create_volatile
-from pcopy.lustre.wish import (
+from pcopy.lustre.layout_request import (
     AUTO,
     COMPOSITE_LAYOUT_LIMIT,
     INHERIT,
@@ -48,7 +54,7 @@ from pcopy.lustre.wish import (
     capped_count_notice,
     stripe_count_for,
 )
-from pcopy.named import NamedTuple
+from pcopy.lustre.volatile import create_volatile
 
 MAX_STRIPES_IN_INODE = 160
 """Maximum number of stripes of a file if the MDTs' file system can store extended attributes only within inodes.

@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from typing import Protocol
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import close_after_failure, close_after_read, close_ignoring_errors
 from pcopy.fsio.contents import Digest, digest_contents, may_have_holes
 from pcopy.fsio.data import ContentsCopier, set_size
@@ -23,11 +24,10 @@ from pcopy.fsio.layout import Recipe, set_layout
 from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.source import check_is_found_file, status_of
 from pcopy.fsio.syncer import sync_if_supported
-from pcopy.lustre.comparing import normalised_layout
-from pcopy.lustre.inherited import read_layout
+from pcopy.lustre.default_layout import read_layout
+from pcopy.lustre.layout_comparison import normalised_layout
 from pcopy.lustre.llapi import group_lock, mdt_of, mdts_of
 from pcopy.lustre.volatile import create_volatile
-from pcopy.named import NamedTuple
 
 DATA_VERSION = 0x801066DA
 """Requests of ioctl(2), from lustre_user.h: LL_IOC_DATA_VERSION, LL_IOC_LOV_SWAP_LAYOUTS, LL_IOC_SET_LEASE."""

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, TextIO, cast
 
-from pcopy.report.gauge import (
+from pcopy.report.progress_gauge import (
     ProgressReading,
     Stages,
     bytes_text,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.report.screen import failure_json_values
 from pcopy.tasks.base.job import Failure, Totals
 

@@ -15,7 +15,7 @@ from pcopy.errors import RequestRefused
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.named_file import open_directory_of, open_to_write
 from pcopy.signature.replacing import temporary_umask
-from pcopy.tasks.base.itemized import ItemOutcome, ItemOutcomes
+from pcopy.tasks.base.item_outcomes import ItemOutcome, ItemOutcomes
 from pcopy.text import printable_path
 
 LINE_BEGINNINGS = {"errors": b'{"path": "', "log": b'{"action": "'}

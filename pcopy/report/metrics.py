@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 from pcopy import __version__
 from pcopy.errors import EXIT_OK
-from pcopy.named import NamedTuple
-from pcopy.report.gauge import ProgressGauge, ProgressReading
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.report.output_file import OutputFile
+from pcopy.report.progress_gauge import ProgressGauge, ProgressReading
 from pcopy.report.recorder import JobEnd, JobRecorder, PrintNotice, RunFacts
 from pcopy.tasks.base.job import Totals
 from pcopy.text import printable_path

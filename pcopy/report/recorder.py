@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from pcopy.named import NamedTuple
-from pcopy.report.gauge import Stages
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.report.progress_gauge import Stages
 from pcopy.tasks.base.job import Failure, Job, Sink, Totals
 
 if TYPE_CHECKING:
-    from pcopy.tasks.base.itemized import ItemOutcomes
+    from pcopy.tasks.base.item_outcomes import ItemOutcomes
 
 PrintNotice = Callable[[str], None]
 """Prints a line to the user."""

@@ -17,8 +17,8 @@ from _thread import RLock
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from pcopy.named import NamedTuple
-from pcopy.report.gauge import (
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.report.progress_gauge import (
     ProgressGauge,
     ProgressReading,
     Stages,
@@ -38,7 +38,7 @@ from pcopy.units import format_clock
 
 if TYPE_CHECKING:
     from pcopy.report.lines_file import LinesFile
-    from pcopy.tasks.base.itemized import ItemOutcomes
+    from pcopy.tasks.base.item_outcomes import ItemOutcomes
 
 
 def failure_line(failure: Failure, program: str = "pcopy") -> str:

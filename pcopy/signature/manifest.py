@@ -17,7 +17,7 @@ from contextlib import ExitStack
 from typing import BinaryIO, Self
 
 from pcopy.errors import RequestRefused
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.signature.algorithms import ALGORITHM_NAMES, Algorithm, algorithm_named
 from pcopy.signature.items import (
     DIRECTORY,

@@ -18,8 +18,8 @@ from contextlib import contextmanager
 from typing import BinaryIO
 
 from pcopy.errors import RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.named_file import open_to_read
-from pcopy.named import NamedTuple
 from pcopy.signature.algorithms import ALGORITHM_NAMES, algorithm_named
 from pcopy.signature.plain_yaml import Value, dump_yaml, load_yaml
 from pcopy.signature.replacing import AnyPath, output_file

@@ -15,7 +15,7 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import BinaryIO, TypeAlias
 
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 SortRecord: TypeAlias = tuple[bytes, bytes]
 """A record: key and value."""

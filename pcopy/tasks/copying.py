@@ -10,27 +10,27 @@ import stat
 from collections.abc import Iterable, Sequence
 
 from pcopy.fsio.backend.columns import VERSION_COLUMNS, Rows, pack_names, unpack_names
-from pcopy.fsio.half_written import SIDECAR_PREFIX, sidecar_problem
 from pcopy.fsio.identity import Identity
+from pcopy.fsio.incomplete_mark import SIDECAR_PREFIX, sidecar_problem
 from pcopy.fsio.problem import Problem, source_changed
 from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.attempts import MAX_ATTEMPTS, fail_or_retry
 from pcopy.tasks.base.hashing import SOCKET
+from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.selected import JobFilter
 from pcopy.tasks.base.values import NO_DIRECTORY, Item, Place, bucket_of, pack_numbers
 from pcopy.tasks.directories.scan_dir import ScanDir
 from pcopy.tasks.directories.scan_dirs import spawn_scans
 from pcopy.tasks.files.copy_files import CopyFiles
 from pcopy.tasks.files.copy_nodes import CopyNodes
-from pcopy.tasks.files.deciding import can_decide_in_scan, rows_to_copy
+from pcopy.tasks.files.file_decisions import can_decide_in_scan, rows_to_copy
+from pcopy.tasks.files.remove_marks import Unmark  # noqa: F401 (it is only loaded, as the next two)
 from pcopy.tasks.files.split_file import SplitFile
-from pcopy.tasks.files.unmark import Unmark  # noqa: F401 (it is only loaded, as the next two)
 from pcopy.tasks.links.group_links import LinkNote
 from pcopy.tasks.links.inodes_copied import packed_notes  # noqa: F401
 from pcopy.tasks.links.link_groups import tasks_for_items  # noqa: F401
@@ -83,7 +83,7 @@ class ItemVisitor:
         """Return the rows that pass the filters, but for two sorts of items.
 
         - A file that is a mount point fails if another file is mounted there than when the job began.
-        - A file that marks another file as incomplete (``pcopy.fsio.half_written``) fails.
+        - A file that marks another file as incomplete (``pcopy.fsio.incomplete_mark``) fails.
         """
         self._found += len(found)
         rows = self._rows_passing_filters(found)

@@ -28,7 +28,7 @@ from pcopy.tasks.report_failures import ReportFailures
 from pcopy.text import printable_path
 
 if TYPE_CHECKING:
-    from pcopy.tasks.base.unheard import SendWindow
+    from pcopy.tasks.base.report_window import SendWindow
 
 
 def is_droppable_work(task: Task) -> bool:
@@ -187,7 +187,7 @@ def make_outcome(result: TaskResult, rank: Rank) -> Outcome:
     if result.entries:
         _store_entries(result, rank)
     for (place, failed), files in result.overwritten_files.items():
-        from pcopy.tasks.files.unmark import Unmark
+        from pcopy.tasks.files.remove_marks import Unmark
 
         names_of, inodes = zip(*files, strict=True)
         link = Phase.REPAIR_LINK if result.phase >= Phase.REPAIR else Phase.LINK
@@ -233,11 +233,11 @@ def _spawn_links(result: TaskResult) -> None:
 def _send_window_of(rank: Rank) -> SendWindow | None:
     """Return the flow control for reports to rank 0; None if the job sends none."""
     if rank.options.walk:
-        from pcopy.tasks.walk.tell_found import UnacknowledgedBytes
+        from pcopy.tasks.walk.report_found import UnacknowledgedBytes
 
         return rank.instance(UnacknowledgedBytes)
     if rank.options.itemize or rank.options.compare:
-        from pcopy.tasks.tell_items import ItemSendWindow
+        from pcopy.tasks.report_items import ItemSendWindow
 
         return rank.instance(ItemSendWindow)
     return None
@@ -250,7 +250,7 @@ def _report_items(result: TaskResult, rank: Rank) -> None:
 
         rank.instance(RankSums).add(result.item_recorder.packed_outcomes())
     if rank.options.itemize:
-        from pcopy.tasks.tell_items import report_items
+        from pcopy.tasks.report_items import report_items
 
         report_items(rank, result)
 

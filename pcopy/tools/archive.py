@@ -16,37 +16,37 @@ from pcopy.archive.index import SUFFIX, Index, joined_frames, pack_index
 from pcopy.archive.member import name_in_archive
 from pcopy.engine.task import NewTask, Task
 from pcopy.errors import ARCHIVE_FULL_CODE, EXIT_INCOMPLETE, EXIT_OK, EXIT_STOPPED, RequestRefused
+from pcopy.fsio.copy_methods import supports_rename_and_random_writes
 from pcopy.fsio.durable import sync_directory
 from pcopy.fsio.named_file import UntrustedFile, examine_parent_directory, replacement_obstacle
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.seekable_zstd import MAX_FRAMES
-from pcopy.fsio.ways import supports_rename_and_random_writes
 from pcopy.jobs.files_from import descriptor_path, sorted_list
-from pcopy.jobs.meant import reason_unwritable
-from pcopy.jobs.path_read import read_only_root
 from pcopy.jobs.paths import is_in_tree
+from pcopy.jobs.source_argument import read_only_root
 from pcopy.jobs.spool import TMPDIR_ADVICE, refusing_spool_errors, spool_factory
+from pcopy.jobs.suggestions import reason_unwritable
 from pcopy.launch.tool import JobResult, Tool
 from pcopy.report.streams import print_error
 from pcopy.signature.replacing import output_file
 from pcopy.tasks.archive.archive_file import ArchiveFile, is_in_use, job_name, temporary_name, unfinished_files
-from pcopy.tasks.archive.arrange import ArchiveLayout, LayOutPieces, ReportPieces
 from pcopy.tasks.archive.compression import check_compression
 from pcopy.tasks.archive.frames import FrameWriter
-from pcopy.tasks.archive.gather import ArchiveVisitor, DescribeRoot
 from pcopy.tasks.archive.incomplete_files import IncompleteFiles
-from pcopy.tasks.archive.made import PieceRecords
+from pcopy.tasks.archive.packing_visitor import ArchiveVisitor, DescribeRoot
 from pcopy.tasks.archive.phases import REPORT_PIECES, SYNC, WRITE_PIECES
+from pcopy.tasks.archive.piece_layout import ArchiveLayout, LayOutPieces, ReportPieces
 from pcopy.tasks.archive.sync_archive import SyncArchive
+from pcopy.tasks.archive.written_records import PieceRecords
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Failure, Job, Root, Totals
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.listed.hand_out import DistributeList
 from pcopy.text import count_with_noun, printable_path
+from pcopy.tools.archive_common import TarDirector, TarJob
 from pcopy.tools.arguments import ArchiveArguments
 from pcopy.tools.director import JobDirector, UnrecordedTool
-from pcopy.tools.of_archive import TarDirector, TarJob
 from pcopy.tools.outputs import check_outputs, umask_of_user, write_signature_file
 
 

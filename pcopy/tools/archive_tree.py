@@ -13,9 +13,10 @@ from typing import BinaryIO
 
 from pcopy.archive.member import LINK, NumberPairs, safe_path
 from pcopy.archive.reader import FoundMember
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.problem import Problem
-from pcopy.named import NamedTuple
 from pcopy.signature.sorting import ExternalSorter
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, member_key, pack_member
 from pcopy.tasks.archive.names import (
     ConflictingNames,
     LinkToResolve,
@@ -26,7 +27,6 @@ from pcopy.tasks.archive.names import (
     name_conflicts,
     resolved_links,
 )
-from pcopy.tasks.archive.to_unpack import MemberToExtract, member_key, pack_member
 
 _MEMBERS_PER_BATCH = 1024
 """Number of members after which the collected records are passed to the sorters."""

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pcopy.errors import RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.jobs.control import ControlRequest
 from pcopy.jobs.lifecycle import CheckpointSettings, resume_command
-from pcopy.named import NamedTuple
 from pcopy.report.screen import OutputOptions
 from pcopy.tasks.base.job import Options
 from pcopy.text import printable_path

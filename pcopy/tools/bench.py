@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from pcopy.engine.task import NewTask, Task
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RequestRefused
-from pcopy.jobs.path_read import read_only_root
+from pcopy.jobs.source_argument import read_only_root
 from pcopy.launch.tool import JobResult
-from pcopy.report.gauge import Stage, Stages, WorkDone
 from pcopy.report.output_file import OutputFile
+from pcopy.report.progress_gauge import Stage, Stages, WorkDone
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import Job, Options, Sink, Totals
@@ -23,7 +23,7 @@ from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import BenchArguments
 from pcopy.tools.bench_figures import advice_lines, json_values, svg_chart, table_lines
 from pcopy.tools.director import UnrecordedJobDirector, UnrecordedTool
-from pcopy.tools.ending import UnrecordedJob
+from pcopy.tools.final_output import UnrecordedJob
 from pcopy.tools.outputs import SVG_BEGINNING, check_output_files
 from pcopy.tools.space import free_space
 from pcopy.tools.summary import common_json_values

@@ -11,11 +11,11 @@ from contextlib import suppress
 
 from pcopy.engine.task import NewTask, Task
 from pcopy.errors import EXIT_OK, RequestRefused
-from pcopy.jobs.path_read import cannot_examine
 from pcopy.jobs.paths import absolute_path
+from pcopy.jobs.source_argument import cannot_examine
 from pcopy.launch.launcher import is_launched
 from pcopy.launch.tool import JobResult
-from pcopy.report.gauge import Stage, Stages, WorkDone
+from pcopy.report.progress_gauge import Stage, Stages, WorkDone
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.codec import encode
 from pcopy.tasks.base.job import ForwardingSink, Job, Options, Sink, Totals
@@ -33,7 +33,7 @@ from pcopy.tasks.broadcast.send import FilesToSend, HostStream, SendFiles
 from pcopy.text import count_with_noun, printable_path, shell_quoted
 from pcopy.tools.arguments import BroadcastArguments
 from pcopy.tools.director import UnrecordedJobDirector, UnrecordedTool
-from pcopy.tools.ending import UnrecordedJob
+from pcopy.tools.final_output import UnrecordedJob
 from pcopy.tools.outputs import check_output_files, refuse_replacing_sent_files
 from pcopy.tools.summary import common_json_values
 from pcopy.units import format_seconds, format_size

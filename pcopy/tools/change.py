@@ -13,7 +13,7 @@ from pcopy.errors import RequestRefused
 from pcopy.launch.tool import JobResult
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.itemized import ItemOutcomes
+from pcopy.tasks.base.item_outcomes import ItemOutcomes
 from pcopy.tasks.base.job import Root
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.values import Place

@@ -15,7 +15,7 @@ from pcopy.engine.messages import Halt
 from pcopy.engine.task import NewTask
 from pcopy.errors import EXIT_DIFFERENT, EXIT_INTERNAL, EXIT_OK, EXIT_REFUSED, RequestRefused
 from pcopy.fsio.identity import Identity
-from pcopy.jobs.path_read import read_only_root
+from pcopy.jobs.source_argument import read_only_root
 from pcopy.launch.tool import JobResult
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
 from pcopy.signature.items import ROOT_PATH
@@ -27,11 +27,11 @@ from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.compare.compare_trees import CompareNames
 from pcopy.tasks.compare.properties import CONTENT, ONLY_A, ONLY_B, PROPERTIES, REPORTS_EQUAL, compared_attributes
-from pcopy.tasks.compare.tell_differences import CollectedDifferences, Difference
+from pcopy.tasks.compare.report_differences import CollectedDifferences, Difference
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.director import JobDirector
-from pcopy.tools.ending import VerifyJobBase
+from pcopy.tools.final_output import VerifyJobBase
 from pcopy.tools.outputs import check_lists, check_outputs, umask_of_user
 from pcopy.tools.summary import common_json_values
 from pcopy.units import format_seconds, format_size

@@ -15,7 +15,7 @@ from typing import BinaryIO
 
 from pcopy.engine.task import Task
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, EXIT_REFUSED, EXIT_STOPPED, RequestRefused, resource_error_text
-from pcopy.fsio.ways import keeps_times_on_close
+from pcopy.fsio.copy_methods import keeps_times_on_close
 from pcopy.jobs.directories import StoredJob, has_unfinished_job
 from pcopy.jobs.earlier_jobs import EarlierJobs, earlier_jobs, superseded_by_resume
 from pcopy.jobs.lifecycle import (
@@ -54,7 +54,7 @@ from pcopy.tools.summary import (
     halt_text,
     is_only_deletion_missing,
 )
-from pcopy.walk.look_ahead import PreliminaryWalk
+from pcopy.walk.preliminary_walk import PreliminaryWalk
 from pcopy.walk.visitor import Visitor
 
 _SUSPICIOUS_BWLIMIT = 64 << 10
@@ -67,9 +67,9 @@ def _make_visitor(rank: Rank, result: TaskResult, place: Place, attempt: int) ->
     """
     if not rank.options.has_compression:
         return make_visitor(rank, result, place, attempt)
-    from pcopy.tasks.recode import visiting  # Imported here since few jobs need it.
+    from pcopy.tasks.recode import recode_visitor  # Imported here since few jobs need it.
 
-    return visiting.visitor_of(rank, result, place, attempt)
+    return recode_visitor.visitor_of(rank, result, place, attempt)
 
 
 class CopyTool(Tool):
@@ -172,7 +172,7 @@ class CopyJob(PreparedJob):
         """
         ahead = PreliminaryWalk()
         if options.select.has_filters:
-            from pcopy.tools.selecting import refuse_empty_selection
+            from pcopy.tools.filter_messages import refuse_empty_selection
 
             refuse_empty_selection(roots, options, ahead)
         return self.arguments.force or options.has_compression or self._is_space_sufficient(roots, options, ahead)
@@ -214,7 +214,7 @@ class CopyJob(PreparedJob):
         directory = arguments.checkpoint.directory
         if arguments.job_request.resume is None and not (directory and has_unfinished_job(directory)):
             return None
-        from pcopy.jobs.chosen import job_to_resume, print_to_stderr
+        from pcopy.jobs.job_choice import job_to_resume, print_to_stderr
 
         word = arguments.job_request.resume if not directory else directory + b"/"
         assert word is not None
@@ -315,7 +315,7 @@ class CopyJob(PreparedJob):
         )
 
     def print_start(self) -> None:
-        from pcopy.tools.striping import useless_options_notice
+        from pcopy.tools.stripe_notices import useless_options_notice
 
         if useless := useless_options_notice(self.job):
             self._hints.append(useless)
@@ -325,7 +325,7 @@ class CopyJob(PreparedJob):
         if not self.output.quiet:
             roots = self.job.roots
             if self.job.options.has_compression:
-                from pcopy.tasks.base.recoded import roots_with_recoded_names
+                from pcopy.tasks.base.recoded_names import roots_with_recoded_names
 
                 roots = roots_with_recoded_names(self.job)
             targets = {target_path(root) for root in roots} if len(roots) == 1 else {roots[0].target}
@@ -342,7 +342,7 @@ class CopyJob(PreparedJob):
         A copy is incomplete if the signature that was asked for could not be written.
         """
         if self.job.options.select.has_filters:
-            from pcopy.tools.selecting import empty_selection_text
+            from pcopy.tools.filter_messages import empty_selection_text
 
             if nothing := empty_selection_text(totals, self.job.options.select):
                 self._remarks.append(nothing)
@@ -412,7 +412,7 @@ class CopyJob(PreparedJob):
         )
         status = EXIT_OK if is_done else ended.status
         if status == EXIT_OK and self._earlier_jobs.superseded:
-            from pcopy.jobs.chosen import discard_superseded
+            from pcopy.jobs.job_choice import discard_superseded
             from pcopy.jobs.leftovers import remove_temporaries
 
             discard_superseded(

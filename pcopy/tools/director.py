@@ -20,13 +20,13 @@ from pcopy.fsio.problem import Problem
 from pcopy.jobs.spool import TMPDIR_ADVICE
 from pcopy.launch.tool import CompleteJob, JobResult, Tool
 from pcopy.launch.watch.signals import exit_status_of
-from pcopy.report.gauge import Stage, Stages, WorkDone
+from pcopy.report.progress_gauge import Stage, Stages, WorkDone
 from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.distribution import directory_owner
 from pcopy.tasks.base.job import Job, Totals, mount_codes
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
-from pcopy.tasks.base.spreading import directory_owner
 from pcopy.tasks.base.values import NO_DIRECTORY, Entries, Place, pack_numbers
 from pcopy.tasks.files.layouts import RankLayouts
 from pcopy.text import count_with_noun

@@ -16,16 +16,16 @@ from pcopy.errors import EXIT_INCOMPLETE
 from pcopy.launch.tool import JobResult
 from pcopy.launch.watch.signals import stop_message
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.itemized import ACTION_WORDS, ItemOutcomes
+from pcopy.tasks.base.item_outcomes import ACTION_WORDS, ItemOutcomes
 from pcopy.tasks.base.job import ForwardingSink, Options, Root, Sink
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import CopyArguments
 from pcopy.tools.copy import CopyJob
-from pcopy.tools.selecting import excluded_text
+from pcopy.tools.filter_messages import excluded_text
 from pcopy.tools.space import FreeSpace, InsufficientSpace, free_space
 from pcopy.tools.summary import copy_json_summary, counts_lines, filter_json_values
 from pcopy.units import format_seconds, format_size
-from pcopy.walk.look_ahead import PreliminaryWalk
+from pcopy.walk.preliminary_walk import PreliminaryWalk
 
 _FIRST_LIMIT, _LIMIT_FACTOR = 4 << 10, 16
 """Limits in bytes of the histogram of file sizes: the first class ends at 4 KiB, each further one at 16 times that of

@@ -1,6 +1,6 @@
 """``ptar -t``: list the members of an archive in the format of ``tar -t`` and ``tar -tv``. One process does it.
 
-With ``--signature``, all ranks read the contents (``pcopy.tools.prove_archive``), unless the archive can only be read
+With ``--signature``, all ranks read the contents (``pcopy.tools.sign_archive``), unless the archive can only be read
 as one stream.
 """
 
@@ -28,15 +28,15 @@ from pcopy.signature.algorithms import algorithm_named
 from pcopy.tasks.archive.contents import ArchiveContents
 from pcopy.tasks.archive.member_digests import ItemInArchive, MemberDigester
 from pcopy.tasks.archive.one_stream import StreamReader
-from pcopy.tasks.archive.opened import ReadAhead, open_archive, owner_id, read_incomplete_names
+from pcopy.tasks.archive.open_archive import ReadAhead, open_archive, owner_id, read_incomplete_names
 from pcopy.tasks.archive.wanted_names import WantedNames
 from pcopy.tasks.base.job import Options
 from pcopy.text import printable_path
 from pcopy.tools.archive_tree import ArchiveTree
 from pcopy.tools.arguments import ArchiveArguments
+from pcopy.tools.extract import checked_archive, with_listed_members
+from pcopy.tools.filter_messages import print_excluded
 from pcopy.tools.outputs import check_outputs, umask_of_user
-from pcopy.tools.selecting import print_excluded
-from pcopy.tools.unpack import checked_archive, with_listed_members
 from pcopy.walk.selection import Selection
 
 if TYPE_CHECKING:

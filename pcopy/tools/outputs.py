@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING
 
 from pcopy import __version__
 from pcopy.errors import RequestRefused
+from pcopy.fsio.copy_methods import supports_rename_and_random_writes
 from pcopy.fsio.directories import entry_count
-from pcopy.fsio.ways import supports_rename_and_random_writes
-from pcopy.jobs.meant import reason_unwritable, suggestion_or_creation
 from pcopy.jobs.paths import destination_path, is_in_tree, refuse_in_source, source_path
+from pcopy.jobs.suggestions import reason_unwritable, suggestion_or_creation
 from pcopy.report.screen import OutputOptions
 from pcopy.signature.algorithms import algorithm_named
 from pcopy.tasks.base.job import DeviceInode, Job, Options, Root

@@ -14,7 +14,7 @@ from pcopy.errors import RequestRefused
 from pcopy.launch.tool import JobResult
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.itemized import ItemOutcomes
+from pcopy.tasks.base.item_outcomes import ItemOutcomes
 from pcopy.tasks.base.job import DeviceInode, Root, Totals
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.values import Place
@@ -27,7 +27,7 @@ from pcopy.tools.summary import common_json_values, counts_lines, items_per_seco
 from pcopy.tools.trees import TreeJob
 
 if TYPE_CHECKING:
-    from pcopy.jobs.listed import PathList
+    from pcopy.jobs.path_list import PathList
 
 _MAX_NAMED_PATHS = 5
 """Maximum number of paths that the question names."""

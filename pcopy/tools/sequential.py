@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pcopy.errors import RequestRefused
+from pcopy.fsio.copy_methods import supports_rename_and_random_writes
 from pcopy.fsio.sequential import Examination, examine_close_times, examine_directory
-from pcopy.fsio.ways import supports_rename_and_random_writes
 from pcopy.tasks.base.job import KEEPING_CHOICES, Options, reason_keeping_is_refused
 from pcopy.text import printable_path
 

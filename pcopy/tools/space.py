@@ -3,7 +3,7 @@ are found.
 
 The estimate counts allocated blocks and not sizes, so that holes need no space, and subtracts the blocks of files that
 the copy replaces. It is uncertain: a file system may compress, share or pad data, and quotas are not known. So a copy
-is refused only if the whole tree was examined, which happens up to a limit (``pcopy.walk.look_ahead``).
+is refused only if the whole tree was examined, which happens up to a limit (``pcopy.walk.preliminary_walk``).
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from pcopy.errors import RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.existing import ExistingDecision, decision_for_existing
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.preserve import CAP_SYS_RESOURCE, has_capability
+from pcopy.fsio.retries import open_with_retries
 from pcopy.libc import free_bytes, type_of_file_system
-from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import ForwardingSink, Options, Root, Sink, Totals
 from pcopy.text import printable_path
 from pcopy.units import format_size
-from pcopy.walk.look_ahead import PreliminaryWalk
+from pcopy.walk.preliminary_walk import PreliminaryWalk
 from pcopy.walk.selection import Selection
 
 _BLOCK_SHARING_TYPES = frozenset((0x9123683E, 0x58465342, 0xCA451A4E, 0x7461636F))

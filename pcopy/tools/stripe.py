@@ -8,17 +8,17 @@ import os
 from collections.abc import Iterator, Mapping
 
 from pcopy.errors import RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.layout import LUSTRE_TYPE
-from pcopy.fsio.patience import open_with_retries
-from pcopy.jobs.path_read import read_only_root
+from pcopy.fsio.retries import open_with_retries
+from pcopy.jobs.source_argument import read_only_root
 from pcopy.launch.tool import JobResult, Tool
 from pcopy.libc import type_of_file_system
 from pcopy.lustre.layouts import stripe_count_notice
-from pcopy.named import NamedTuple
 from pcopy.report.streams import print_error
 from pcopy.tasks.base.job import Root
 from pcopy.tasks.stripe.change_layout import BYTES, FEWER, FILES, MORE, OST
-from pcopy.tasks.stripe.look_at_layouts import LayoutVisitor
+from pcopy.tasks.stripe.examine_layouts import LayoutVisitor
 from pcopy.text import count_with_noun, printable_path
 from pcopy.tools.arguments import StripeArguments
 from pcopy.tools.director import UnrecordedJobDirector, UnrecordedTool

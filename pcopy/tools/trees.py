@@ -9,20 +9,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RequestRefused
-from pcopy.jobs.meant import suggestion_for
 from pcopy.jobs.paths import source_path
 from pcopy.jobs.spool import TMPDIR_ADVICE, refusing_spool_errors, spool_factory
+from pcopy.jobs.suggestions import suggestion_for
 from pcopy.launch.tool import JobResult
-from pcopy.tasks.base.itemized import ItemOutcomes
+from pcopy.tasks.base.item_outcomes import ItemOutcomes
 from pcopy.tasks.base.job import Failure, Job, Root, Sink, Totals
 from pcopy.tasks.base.rank import Rank
 from pcopy.text import printable_path
 from pcopy.tools.arguments import TreeArguments
-from pcopy.tools.ending import ItemLinesSink, UnrecordedJob, output_for_dry_run
+from pcopy.tools.final_output import ItemLinesSink, UnrecordedJob, output_for_dry_run
 from pcopy.tools.outputs import check_output_files
 
 if TYPE_CHECKING:
-    from pcopy.jobs.listed import PathList
+    from pcopy.jobs.path_list import PathList
 
 
 class TreeJob(UnrecordedJob):
@@ -76,7 +76,7 @@ class TreeJob(UnrecordedJob):
 
         ``check`` and ``whole`` as for ``read_list``. Raise ``RequestRefused`` if the list cannot be used.
         """
-        from pcopy.jobs.listed import read_list
+        from pcopy.jobs.path_list import read_list
 
         tree = self.tree
         within = os.path.realpath(tree.paths[0]) if tree.paths else None

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from types import MappingProxyType
 
 from pcopy.errors import EXIT_DIFFERENT, EXIT_OK, EXIT_REFUSED, RequestRefused
-from pcopy.jobs.path_read import cannot_examine, read_only_root
 from pcopy.jobs.paths import absolute_path
+from pcopy.jobs.source_argument import cannot_examine, read_only_root
 from pcopy.jobs.spool import TMPDIR_ADVICE
 from pcopy.launch.tool import CompleteJob, JobResult, PreparedJob, Tool
 from pcopy.signature.algorithms import DEFAULT_ALGORITHM
@@ -36,7 +36,7 @@ from pcopy.tasks.sign.signing import SignatureState
 from pcopy.text import count_with_noun, printable_path, shell_quoted
 from pcopy.tools.arguments import VerifyArguments
 from pcopy.tools.director import STAGES, JobDirector
-from pcopy.tools.ending import VerifyJobBase
+from pcopy.tools.final_output import VerifyJobBase
 from pcopy.tools.outputs import check_outputs, umask_of_user, write_signature_file
 from pcopy.tools.summary import common_json_values
 from pcopy.units import format_seconds, format_size

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from pcopy.engine.task import NewTask
 from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RequestRefused
 from pcopy.fsio.backend.columns import SIZE
-from pcopy.jobs.meant import suggestion_for
 from pcopy.jobs.paths import absolute_path
+from pcopy.jobs.suggestions import suggestion_for
 from pcopy.launch.tool import JobResult
 from pcopy.launch.watch.signals import stop_message
 from pcopy.report.streams import print_error
@@ -33,10 +33,10 @@ from pcopy.tools.summary import common_json_values, counts_lines
 from pcopy.tools.trees import TreeJob
 from pcopy.tools.walk_outputs import ListsSink, ListTarget, check_replaceable, list_target
 from pcopy.units import format_seconds
-from pcopy.walk.forms import LS_FIELDS
+from pcopy.walk.output_formats import LS_FIELDS
 from pcopy.walk.sorting import sort_columns
 from pcopy.walk.sums import WalkSums
-from pcopy.walk.walk_wish import WalkRequest
+from pcopy.walk.walk_request import WalkRequest
 
 if TYPE_CHECKING:
     from pcopy.report.output_file import OutputFile
@@ -195,7 +195,7 @@ class WalkJob(TreeJob):
         if ended.halt is not None:
             print_error(self.program, stop_message(ended.halt))
         if ended.totals.excluded:
-            from pcopy.tools.selecting import print_excluded
+            from pcopy.tools.filter_messages import print_excluded
 
             print_excluded(self.program, ended.totals.excluded, self.output)
         return ended.status

@@ -14,13 +14,13 @@ from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 from pcopy.errors import EXIT_REFUSED, EXIT_STOPPED, RequestRefused
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import closed_at_end
 from pcopy.jobs.spool import spool_factory
-from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import ForwardingSink, Sink
 from pcopy.text import printable_path
-from pcopy.walk.forms import FIELD_COLUMNS, Formatter, csv_header, formatter_named, listing_header
 from pcopy.walk.matching import Items
+from pcopy.walk.output_formats import FIELD_COLUMNS, Formatter, csv_header, formatter_named, listing_header
 from pcopy.walk.sorting import SortedItems
 from pcopy.walk.sums import WalkSums
 

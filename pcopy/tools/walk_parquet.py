@@ -9,8 +9,8 @@ import pyarrow  # type: ignore[import-untyped]
 import pyarrow.parquet  # type: ignore[import-untyped]
 
 from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME
-from pcopy.walk.forms import TYPES, path_and_base64, values_of
 from pcopy.walk.matching import Items
+from pcopy.walk.output_formats import TYPES, path_and_base64, values_of
 
 ROWS_PER_GROUP = 1 << 16
 """Number of rows that are written in one group."""

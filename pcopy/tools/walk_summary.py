@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from pcopy.text import printable_path
 from pcopy.units import format_size
-from pcopy.walk.forms import TYPES
+from pcopy.walk.output_formats import TYPES
 from pcopy.walk.sums import AGES, LARGEST_SHOWN, OTHER_ID, WalkSums
 
 _BAR_LENGTH = 40

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.text import printable_path
 from pcopy.walk.permissions import parse_permissions
 

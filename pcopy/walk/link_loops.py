@@ -13,8 +13,8 @@ from contextlib import suppress
 
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.directories import RootDirectories
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.retries import open_with_retries
 from pcopy.text import printable_path
 
 _Inode = tuple[int, int]  # st_dev and number

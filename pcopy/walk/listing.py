@@ -15,8 +15,8 @@ from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ListNames, ListResult
 from pcopy.fsio.backend.columns import RowCode, Verdicts, pack_names
 from pcopy.fsio.backend.interface import Backend, await_ticket
-from pcopy.fsio.patience import RETRY_PAUSES, TRANSIENT_ERRNOS, sleep_in_steps
 from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.retries import RETRY_PAUSES, TRANSIENT_ERRNOS, sleep_in_steps
 
 NAMES_PER_BATCH = 256
 """Number of names from which on a directory is processed in batches of this size, by all ranks."""

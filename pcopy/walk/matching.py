@@ -24,7 +24,7 @@ from pcopy.fsio.backend.columns import (
     TIME_COLUMNS,
     Rows,
 )
-from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.retries import open_with_retries
 from pcopy.walk.expression import Tree
 from pcopy.walk.globbing import matcher
 

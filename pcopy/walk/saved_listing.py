@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, BinaryIO
 
 from pcopy.errors import RESOURCE_EXCEPTIONS, RequestRefused, resource_error_text
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.text import printable_path
 
 STANDARD_INPUT = b"-"

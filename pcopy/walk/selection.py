@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from operator import itemgetter
 
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.walk.visitor import FoundItems
 
 

@@ -11,8 +11,8 @@ from typing import BinaryIO
 
 from pcopy.fsio.backend.columns import COLUMNS, TIME_COLUMNS, Rows
 from pcopy.signature.sorting import ExternalSorter
-from pcopy.walk.forms import FIELD_COLUMNS
 from pcopy.walk.matching import Items
+from pcopy.walk.output_formats import FIELD_COLUMNS
 
 KEYS = ("path", "name", "type", "size", "allocated", "links", "uid", "gid", "inode", "atime", "mtime", "ctime")
 """The keys by which items can be sorted; a ``-`` before one reverses the order. Equal items are sorted by path."""

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 from pcopy.engine.messages import dump_primitives, load_primitives
 from pcopy.fsio.backend.columns import ATIME, BLOCKS, GROUP, LINKS, MODE, MTIME, OWNER, SIZE, Rows
-from pcopy.walk.forms import BLOCK_BYTES, TYPES
 from pcopy.walk.matching import Items
+from pcopy.walk.output_formats import BLOCK_BYTES, TYPES
 from pcopy.walk.tree_sums import TreeSums
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from heapq import nsmallest
 
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 
 MAX_TREE_LEVEL = 3
 """Deepest level below a PATH whose directories have their own sum; PATH itself is level 0."""

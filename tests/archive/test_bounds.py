@@ -23,7 +23,7 @@ from pcopy.archive.records import NUMBER_LIMIT
 from pcopy.fsio import seekable_zstd
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.archive.contents import ArchiveContents, NotSeekable
-from pcopy.tasks.archive.described import check_headers
+from pcopy.tasks.archive.descriptions import check_headers
 from tests.archive.test_types import END, header, item, pax
 from tests.support.command import REPOSITORY
 
@@ -321,7 +321,7 @@ from io import BytesIO
 from pcopy.archive.member import FILE, LINK, Member
 from pcopy.signature.sorting import ExternalSorter
 from pcopy.tasks.archive.names import LinkToResolve, NameRecords, NameConflict, name_conflicts, resolved_links
-from pcopy.tasks.archive.to_unpack import pack_member
+from pcopy.tasks.archive.members_to_extract import pack_member
 from tempfile import TemporaryFile
 def peak():
     return int(next(l for l in open('/proc/self/status') if l.startswith('VmHWM')).split()[1]) << 10

@@ -15,8 +15,8 @@ from pcopy.archive.acl_text import acl_from_text, acl_to_text
 from pcopy.archive.headers import header_size, member_header, size_in_archive
 from pcopy.archive.index import Index, pack_index, read_index
 from pcopy.archive.member import BLOCK, DIRECTORY, FILE, SYMLINK, Extents, Member, UnsafeName, safe_path
+from pcopy.archive.member_search import skim_offsets
 from pcopy.archive.reader import Damage, FoundMember, read_members
-from pcopy.archive.skim import skim_offsets
 
 NAME = st.binary(min_size=1, max_size=300).filter(lambda name: b"\0" not in name)
 OWNER = st.one_of(st.integers(0, 0o7777777), st.integers(0, (1 << 32) - 2))

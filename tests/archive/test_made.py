@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from pcopy.fsio.backend.directory_batches import MEMBER_ROW
-from pcopy.tasks.archive.made import description_digest
-from pcopy.tasks.archive.plain_files import OwnerNames, SimpleFiles
+from pcopy.tasks.archive.simple_files import OwnerNames, SimpleFiles
+from pcopy.tasks.archive.written_records import description_digest
 
 NAMES = [b"f%02d" % number for number in range(20)]
 OWNERS: OwnerNames = {(0, 0): (b"root", b"root"), (7, 8): (b"lp", b"mail"), (9, 8): (b"news", b"mail")}

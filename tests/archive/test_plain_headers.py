@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pcopy.archive.member import DIRECTORY, safe_path
+from pcopy.archive.member_search import skim_offsets
 from pcopy.archive.reader import FoundMember, read_members
-from pcopy.archive.skim import skim_offsets
-from pcopy.tasks.archive.to_unpack import MemberToExtract, member_key, path_in_key
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, member_key, path_in_key
 from tests.support import native
 
 native.require()

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
+from pcopy.archive.member_search import skim_offsets
 from pcopy.archive.reader import Damage, FoundMember, read_members
-from pcopy.archive.skim import skim_offsets
 from tests.support import native
 
 MAGICS = {"v7": b"", "posix": b"ustar\x0000", "gnu": b"ustar  \0"}

@@ -19,7 +19,7 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import NO_DIRECTORY, Place, pack_numbers
 from pcopy.tasks.remove.delete_extra import DeleteExtra, DeleteExtraNames
 from pcopy.tasks.remove.remove_tree import RemoveNames
-from pcopy.tasks.remove.stopping import StopDeletion
+from pcopy.tasks.remove.stop_deletion import StopDeletion
 from pcopy.tasks.runner import TaskRunner
 from tests.support.command import REPOSITORY, Argument, mpiexec, pcopy, show
 from tests.support.files import write

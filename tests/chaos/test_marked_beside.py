@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio import half_written
+from pcopy.fsio import incomplete_mark
 from pcopy.fsio.in_place import mark_complete
 from tests.chaos.test_half_written import SIZES, killed_at, prepare
 from tests.support.command import Argument, pcopy, show, succeed, summary
@@ -124,7 +124,7 @@ def test_a_file_beside_goes_with_what_the_user_replaces(without_attributes: Path
     """The job was killed before it had written the file, or before it took the mark away."""
     area = without_attributes
     target = prepare(area, SIZES["small"])
-    beside = area / "copy" / os.fsdecode(half_written.sidecar_name(b"file"))
+    beside = area / "copy" / os.fsdecode(incomplete_mark.sidecar_name(b"file"))
     env = {"XDG_STATE_HOME": str(area.parent / "state")}
     words: list[Argument] = ["--inplace", "--checkpoint-interval", "0.05", f"{area}/source/", area / "copy"]
     when = "1" if moment == "ftruncate" else "2"  # the first one comes when it is whole
@@ -143,12 +143,12 @@ def test_a_file_beside_goes_with_what_the_user_replaces(without_attributes: Path
 def test_a_file_beside_goes_when_what_was_filled_was_replaced(without_attributes: Path) -> None:
     target = without_attributes / "file"
     target.write_bytes(b"new")
-    beside = without_attributes / os.fsdecode(half_written.sidecar_name(b"file"))
+    beside = without_attributes / os.fsdecode(incomplete_mark.sidecar_name(b"file"))
     directory, descriptor = os.open(target.parent, os.O_RDONLY), os.open(target, os.O_RDONLY)
     try:
         status = os.fstat(descriptor)
-        mark = half_written.IncompleteMark("job", status.st_mode, 0, 0)
-        half_written.set_mark(directory, b"file", descriptor, status, mark, b"temporary")
+        mark = incomplete_mark.IncompleteMark("job", status.st_mode, 0, 0)
+        incomplete_mark.set_mark(directory, b"file", descriptor, status, mark, b"temporary")
         (target.parent / "saved").write_bytes(b"the user's")
         os.rename(target.parent / "saved", target)
         mark_complete(directory, b"file", status.st_ino, "another", sync=True)

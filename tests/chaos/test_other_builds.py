@@ -171,9 +171,9 @@ KNOWN: dict[int, tuple[str, str]] = {
     175: ("WritePart", "file temporary_size number offset"),
     176: ("FinishRecoded", "file temporary_size frames digest"),
 }
-"""The name and the fields of each kind, by code. A change of fields needs another ``TASK_FORMAT``; no code is reused."""
+"""The name and the fields of each kind, by code. A change needs another ``TASK_FORMAT``; no code is reused."""
 
-MORE = Edit("tasks/files/unmark.py", "", "", ANOTHER_KIND)
+MORE = Edit("tasks/files/remove_marks.py", "", "", ANOTHER_KIND)
 FEWER = Edit("tasks/files/copy_files.py", "CopyFiles", "10", "198")
 SHAPE = Edit("tasks/files/copy_files.py", "CopyFiles", "attempt: int", "attempt: int\nmore: int = 0")
 NEXT = Edit("tasks/base/kind.py", "", f"TASK_FORMAT = {TASK_FORMAT}", f"TASK_FORMAT = {TASK_FORMAT + 1}")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from pcopy.errors import RequestRefused
-from pcopy.jobs.gone_directories import DirectoryRepair
 from pcopy.jobs.lifecycle import refusing_os_errors
+from pcopy.jobs.missing_directories import DirectoryRepair
 from pcopy.tasks.base.job import Options
 from tests.chaos.interrupted import TOTALS
 from tests.chaos.unfinished import INCOMPLETE, Stop, check_equal

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.errors import RequestRefused
-from pcopy.jobs.deleted import deletion_counters, items_deleted
+from pcopy.jobs.deletion_count import deletion_counters, items_deleted
 from tests.support.filesystems import mounted
 
 SIZES = {"tmpfs": 2 << 20, "ext4": 16 << 20, "btrfs": 120 << 20}
@@ -18,7 +18,7 @@ SIZES = {"tmpfs": 2 << 20, "ext4": 16 << 20, "btrfs": 120 << 20}
 COUNTS = """
 import os, sys
 from contextlib import suppress
-from pcopy.jobs.deleted import deletion_counters
+from pcopy.jobs.deletion_count import deletion_counters
 
 place = os.fsencode(sys.argv[1])
 numbers = deletion_counters(place + b"/job", 3, print)

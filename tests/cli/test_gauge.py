@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pcopy.report.gauge import ITEM_WEIGHT, ProgressGauge, silence_text
+from pcopy.report.progress_gauge import ITEM_WEIGHT, ProgressGauge, silence_text
 from pcopy.tasks.base.job import Totals
 from pcopy.tools.director import STAGES
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from pcopy.report.bar import open_screen, render_bar
-from pcopy.report.gauge import (
+from pcopy.report.progress_gauge import (
     ProgressGauge,
     ProgressReading,
     bytes_text,

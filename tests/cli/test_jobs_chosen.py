@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pcopy.errors import EXIT_REFUSED, RequestRefused
-from pcopy.jobs import chosen as jobs
+from pcopy.jobs import job_choice as jobs
 from pcopy.jobs.directories import StoredJob, open_job
 from pcopy.jobs.lock import JobLocked, lock_holders
 from tests.checkpoint.made import HOLD, child

@@ -14,7 +14,7 @@ from pcopy.checkpoint.framing import RecordFileWriter
 from pcopy.checkpoint.record import FactRecord
 from pcopy.checkpoint.resume import write_first_run
 from pcopy.errors import RequestRefused
-from pcopy.jobs import chosen as jobs
+from pcopy.jobs import job_choice as jobs
 from pcopy.jobs.directories import create_job, write_job_file
 from pcopy.jobs.job_file import FAILED_ITEMS, OVER, STOPPED
 from tests.checkpoint.made import HOLD, child, job_of, root_of, some_root

@@ -19,7 +19,7 @@ from pcopy.report.page.markup import Markup, element, joined
 from pcopy.report.recorder import JobEnd, RunFacts
 from pcopy.report.report import JobReport, is_report_beginning, json_text
 from pcopy.tasks.base.actions import HARD_LINK, Action
-from pcopy.tasks.base.itemized import ItemOutcomes
+from pcopy.tasks.base.item_outcomes import ItemOutcomes
 from pcopy.tasks.base.job import Failure, Job, Options, Root, Totals
 from pcopy.tasks.base.rank_sums import MAX_SLOWEST_FILES, RankSums, RankWork
 from pcopy.tools.director import STAGES

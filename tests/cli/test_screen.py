@@ -18,8 +18,8 @@ from rich.console import Console
 
 from pcopy.errors import RequestRefused
 from pcopy.report.bar import BarScreen, details_line, open_screen, render_bar
-from pcopy.report.gauge import ProgressGauge
 from pcopy.report.lines_file import LinesFile
+from pcopy.report.progress_gauge import ProgressGauge
 from pcopy.report.screen import MAX_FAILURES_SHOWN, LinesScreen, OutputOptions, ProgressScreen
 from pcopy.tasks.base.job import Failure, Totals
 from pcopy.tools.copy import COPY_TOOL

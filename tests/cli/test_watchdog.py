@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.beside import BackgroundThread
+from pcopy.background import BackgroundThread
 from pcopy.fsio.backend.interface import RowInProgress
 from pcopy.fsio.close import close_after_write
 from pcopy.launch.rank import oldest_operation

@@ -276,7 +276,7 @@ def test_what_is_too_large_to_be_looked_at_is_told_at_the_end(area: Path) -> Non
 
 def start_with_a_budget_of_nothing(area: Path) -> Completed:
     program = (
-        "import sys, pcopy.walk.look_ahead as ahead\n"
+        "import sys, pcopy.walk.preliminary_walk as ahead\n"
         "ahead.LookAhead.__init__.__defaults__ = (0, *ahead.LookAhead.__init__.__defaults__[1:])\n"
         "from pcopy.cli.script import pcopy; sys.argv[0] = 'pcopy'; pcopy()"
     )

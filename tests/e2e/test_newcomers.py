@@ -315,14 +315,14 @@ def test_several_new_names_beside_one_that_is_there(area: Path) -> None:
 
 
 def test_large_directories_are_not_listed(area: Path) -> None:
-    from pcopy.jobs import meant
+    from pcopy.jobs import suggestions
 
     (area / "large").mkdir()
-    for number in range(meant.MAX_NAMES + 1):
+    for number in range(suggestions.MAX_NAMES + 1):
         os.mknod(area / f"large/name{number:06}")
-    assert "name000001 does" not in meant.suggestion_for(os.fsencode(area / "large/mame000001"))
+    assert "name000001 does" not in suggestions.suggestion_for(os.fsencode(area / "large/mame000001"))
     os.unlink(area / "large/name000000")
-    assert "name000001 does: was that meant?" in meant.suggestion_for(os.fsencode(area / "large/mame000001"))
+    assert "name000001 does: was that meant?" in suggestions.suggestion_for(os.fsencode(area / "large/mame000001"))
 
 
 def test_names_in_advice_are_escaped(area: Path) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.tasks.base.itemized import ItemOutcomes
+from pcopy.tasks.base.item_outcomes import ItemOutcomes
 from pcopy.tasks.base.job import Failure, Totals
 from pcopy.tools.space import FreeSpaceWatch
-from pcopy.walk.look_ahead import PreliminaryWalk
+from pcopy.walk.preliminary_walk import PreliminaryWalk
 from tests.support.command import pcopy, show, summary
 from tests.support.files import NOW, write
 from tests.support.filesystems import mounted

@@ -235,7 +235,7 @@ def test_a_process_with_other_threads_is_not_forked() -> None:
 
 def test_a_thread_that_ends_is_waited_for() -> None:
     done = python(
-        "import os, time\nfrom pcopy.beside import BackgroundThread\n"
+        "import os, time\nfrom pcopy.background import BackgroundThread\n"
         "from pcopy.engine.transports.local import fork_ranks\n"
         "BackgroundThread(lambda: time.sleep(0.2)); fork_ranks(1).close(); print(len(os.listdir('/proc/self/task')))\n"
     )

@@ -9,9 +9,9 @@ from collections.abc import Callable
 from pcopy.fsio.attributes import Attributes
 from pcopy.fsio.in_place import open_for_overwrite
 from pcopy.fsio.layout import Recipe
+from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile, NewNode
 from pcopy.fsio.nodes import Node
-from pcopy.fsio.passage import write_all
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import Problem
 

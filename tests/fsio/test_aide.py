@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from pcopy.fsio import aide as module
-from pcopy.fsio.aide import HelperThread
+from pcopy.fsio import helper_thread as module
+from pcopy.fsio.helper_thread import HelperThread
 
 
 def test_orders_are_done_in_their_order_by_another_thread() -> None:

@@ -24,8 +24,8 @@ from pcopy.fsio.backend.columns import (
     Rows,
     Verdicts,
 )
-from pcopy.fsio.backend.decide import CopyPolicy, PlanCopies
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, BackendSettings
+from pcopy.fsio.backend.plan_copies import CopyPolicy, PlanCopies
 from pcopy.fsio.existing import ExistingDecision, decision_for_existing
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.backend_bench import done

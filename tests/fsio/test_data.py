@@ -19,7 +19,7 @@ import pytest
 
 from pcopy.fsio.contents import PIECE_BYTES, data_extents, may_have_holes
 from pcopy.fsio.data import ContentsCopier
-from pcopy.fsio.passage import write_all
+from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.problem import Problem
 from tests.support.filesystems import mounted
 

@@ -11,9 +11,9 @@ from typing import NoReturn
 
 import pytest
 
-from pcopy.fsio import half_written
-from pcopy.fsio.half_written import SIDECAR_PREFIX, IncompleteMark
+from pcopy.fsio import incomplete_mark
 from pcopy.fsio.identity import mark_of
+from pcopy.fsio.incomplete_mark import SIDECAR_PREFIX, IncompleteMark
 from pcopy.fsio.problem import Problem
 
 MARK = IncompleteMark("job", stat.S_IFREG | 0o644, 1, 2)
@@ -40,12 +40,12 @@ def opened(area: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[int, i
 def test_it_is_found_and_cleared(opened: tuple[int, int]) -> None:
     directory, file = opened
     status = os.fstat(file)
-    half_written.set_mark(directory, b"file", file, status, MARK, b"temporary")
+    incomplete_mark.set_mark(directory, b"file", file, status, MARK, b"temporary")
     (beside,) = set(os.listdir(directory)) - {"file"}
     assert beside.startswith(os.fsdecode(SIDECAR_PREFIX))
-    assert half_written.find_mark(directory, b"file", status, file) == MARK
-    half_written.remove_mark(directory, b"file", file)
-    assert half_written.find_mark(directory, b"file", status, file) is None
+    assert incomplete_mark.find_mark(directory, b"file", status, file) == MARK
+    incomplete_mark.remove_mark(directory, b"file", file)
+    assert incomplete_mark.find_mark(directory, b"file", status, file) is None
     assert os.listdir(directory) == ["file"]
 
 
@@ -56,8 +56,8 @@ def test_another_file_of_that_name_is_not_marked(opened: tuple[int, int], is_sam
     status, mark = os.fstat(file), mark_of(file, created_by_job=False)
     if not mark:
         pytest.skip("identities can't be told here")
-    half_written.set_mark(directory, b"file", file, status, MARK, b"temporary")
-    beside = os.open(half_written.sidecar_name(b"file"), os.O_RDWR, dir_fd=directory)
+    incomplete_mark.set_mark(directory, b"file", file, status, MARK, b"temporary")
+    beside = os.open(incomplete_mark.sidecar_name(b"file"), os.O_RDWR, dir_fd=directory)
     try:
         mine = b"%d %s" % (status.st_ino, mark.hex().encode())
         other = mark[:-1] + bytes((mark[-1] ^ 1,)) if is_same_inode else mark
@@ -68,7 +68,7 @@ def test_another_file_of_that_name_is_not_marked(opened: tuple[int, int], is_sam
         os.pwrite(beside, text.replace(mine, others), 0)
     finally:
         os.close(beside)
-    assert half_written.find_mark(directory, b"file", status) is None
+    assert incomplete_mark.find_mark(directory, b"file", status) is None
 
 
 @pytest.mark.parametrize("operation", REAL)
@@ -86,7 +86,7 @@ def test_what_fails_is_called_by_its_name(
 
     monkeypatch.setattr(os, operation, fail)
     with pytest.raises(Problem) as raised:
-        half_written.set_mark(directory, b"file", file, os.fstat(file), MARK, b"temporary")
+        incomplete_mark.set_mark(directory, b"file", file, os.fstat(file), MARK, b"temporary")
     monkeypatch.setattr(os, operation, REAL[operation])
     assert (raised.value.operation, raised.value.errno) == (operation, errno.EIO)
     assert "temporary" not in os.listdir(directory)

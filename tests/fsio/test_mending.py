@@ -10,7 +10,7 @@ import pytest
 from pcopy.fsio.backend.batches import CompareXattrs
 from pcopy.fsio.backend.columns import RowCode
 from pcopy.fsio.backend.interface import BackendSettings
-from pcopy.fsio.mending import is_same_stored_time
+from pcopy.fsio.metadata_update import is_same_stored_time
 from pcopy.fsio.preserve import Preserve
 from tests.fsio.backend_bench import BACKENDS, done
 from tests.support.attributes import acl, has_acls, has_xattrs

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio import half_written
+from pcopy.fsio import incomplete_mark
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.layout import Recipe
 from pcopy.fsio.new_file import NewFile, NewNode
@@ -65,7 +65,7 @@ def is_whole(place: Path, life: str, *, dressed: bool = True) -> bool:
 def is_marked(place: Path) -> bool:
     directory = os.open(place, os.O_RDONLY)
     try:
-        return half_written.find_mark(directory, NAME, os.stat(NAME, dir_fd=directory)) is not None
+        return incomplete_mark.find_mark(directory, NAME, os.stat(NAME, dir_fd=directory)) is not None
     finally:
         os.close(directory)
 
@@ -271,7 +271,7 @@ def test_what_is_written_over_stays_when_another_task_gives_up(area: Path, direc
 
 @pytest.mark.parametrize("marked", [False, True])
 def test_a_file_that_tells_of_what_is_replaced_goes_with_it(area: Path, directory: int, marked: bool) -> None:
-    sidecar = os.fsdecode(half_written.sidecar_name(NAME))
+    sidecar = os.fsdecode(incomplete_mark.sidecar_name(NAME))
     (area / sidecar).write_bytes(b"a mark")
     (area / "name").write_bytes(OLD)
     with NewFile.create_temporary(directory, TEMPORARY) as new:

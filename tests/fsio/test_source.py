@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio import patience
+from pcopy.fsio import retries
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import open_source, source_status, status_of
 
@@ -30,7 +30,7 @@ def test_a_lease_is_waited_for(area: Path) -> None:
             pytest.skip(f"no leases here: {error}")
         with pytest.raises(BlockingIOError):
             os.open(area / "file", os.O_RDONLY | os.O_NONBLOCK)
-        timer = threading.Timer(sum(patience.RETRY_PAUSES) / 4, fcntl.fcntl, (holder, fcntl.F_SETLEASE, fcntl.F_UNLCK))
+        timer = threading.Timer(sum(retries.RETRY_PAUSES) / 4, fcntl.fcntl, (holder, fcntl.F_SETLEASE, fcntl.F_UNLCK))
         timer.start()
         os.close(open_source(directory, b"file"))
         timer.join()
@@ -58,7 +58,7 @@ def test_a_status_that_passes_and_one_that_does_not(monkeypatch: pytest.MonkeyPa
             raise OSError(answers.pop(), "")
         return real(descriptor)
 
-    monkeypatch.setattr(patience, "RETRY_PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(retries, "RETRY_PAUSES", (0.0, 0.0, 0.0))
     monkeypatch.setattr(os, "fstat", fstat)
     assert status_of(0, on_source=on_source) == real(0)
     answers[:] = [errno.ESTALE] * 4

@@ -12,7 +12,7 @@ import pytest
 
 from pcopy.fsio.contents import Digest
 from pcopy.fsio.data import ContentsCopier
-from pcopy.fsio.passage import CachePolicy
+from pcopy.fsio.memory_copy import CachePolicy
 from pcopy.fsio.throttle import Throttle, TokenBucket
 
 MIB = 1 << 20

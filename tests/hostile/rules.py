@@ -213,7 +213,7 @@ RULES = (
     Rule(
         "what has a small file's name is seen before that is made",
         (
-            Edit("tasks/files/deciding.py", "plans_for", "not place.is_new", "False"),
+            Edit("tasks/files/file_decisions.py", "plans_for", "not place.is_new", "False"),
             Edit(
                 "fsio/temporary.py",
                 "",

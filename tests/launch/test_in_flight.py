@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.engine.under_way import BegunTasks
+from pcopy.engine.begun_tasks import BegunTasks
 from pcopy.fsio.backend.interface import PoolLoad, RowInProgress
 from pcopy.fsio.layout import LUSTRE_TYPE
 from pcopy.launch.in_flight import (

@@ -13,7 +13,7 @@ from pcopy.engine.messages import CounterQuery, CounterSums, Message
 from pcopy.engine.progress import CounterTree
 from pcopy.engine.steering import Duty
 from pcopy.fsio.throttle import Throttle
-from pcopy.launch.steersman import RankLimits, UserLimits
+from pcopy.launch.rank_control import RankLimits, UserLimits
 
 MIB = 1 << 20
 STEP = 0.02

@@ -13,7 +13,7 @@ STOPPED = DRIVER_WAITS + "test_told_to_stop_what_waits_ends_by_itself_and_what_d
 WAITS = (
     Rule(
         "a task is begun only when no other can run",
-        "under_way.py",
+        "begun_tasks.py",
         "BegunTasks.begin",
         "self.has_room = False\n"
         "if self.has_untried and task.owner == ANY_RANK:\n"
@@ -23,7 +23,7 @@ WAITS = (
     ),
     Rule(
         "a task is begun only when a slot is free",
-        "under_way.py",
+        "begun_tasks.py",
         "BegunTasks.suspend",
         "not self._runnable and len(self._waiting) < self.slots",
         "not self._runnable",
@@ -63,7 +63,7 @@ WAITS = (
     ),
     Rule(
         "a task that waits is not over",
-        "under_way.py",
+        "begun_tasks.py",
         "BegunTasks._remove_runnable",
         "self._runnable.remove",
         "(self._runnable if task in self._runnable else self._waiting).remove",

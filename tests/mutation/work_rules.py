@@ -73,7 +73,7 @@ STEALS = (
     ),
     Rule(
         "a slice of an addressed task is none of a received one",
-        "under_way.py",
+        "begun_tasks.py",
         "BegunTasks.begin",
         "self.has_untried and task.owner == ANY_RANK",
         "self.has_untried",
@@ -81,7 +81,7 @@ STEALS = (
     ),
     Rule(
         "a slice of what ran before is none of a received task",
-        "under_way.py",
+        "begun_tasks.py",
         "BegunTasks.record_received",
         "self._begun_since_received.clear()",
         "self._begun_since_received = list(self._runnable)",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.fsio import patience
+from pcopy.fsio import retries
 from pcopy.fsio.directories import RootDirectories
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.temporary import create_private_file
@@ -71,7 +71,7 @@ def test_what_is_stale_is_opened_once_more(area: Path, which: str, backend: str)
 
 def test_the_retry_follows_no_link_and_compares_the_item(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What took the name between two tries is refused as it would be at the first try."""
-    monkeypatch.setattr(patience, "RETRY_PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(retries, "RETRY_PAUSES", (0.0, 0.0, 0.0))
     (tmp_path / "directory").mkdir()
     (tmp_path / "elsewhere").mkdir()
     base = os.open(tmp_path, os.O_RDONLY)

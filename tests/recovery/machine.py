@@ -27,8 +27,8 @@ from typing import Any
 
 import pcopy
 from pcopy import libc
-from pcopy.beside import BackgroundThread as RealThread
-from pcopy.beside import OneShotSignal as RealSignal
+from pcopy.background import BackgroundThread as RealThread
+from pcopy.background import OneShotSignal as RealSignal
 from pcopy.fsio import identity, naming, preserve, syncer
 from tests.recovery.disk import USER
 from tests.recovery.lookup import FIRST_DESCRIPTOR

@@ -34,7 +34,7 @@ from pcopy.launch.mounts import MountsBelowRoots, agree_on_mounts, open_roots
 from pcopy.launch.tool import JobResult
 from pcopy.launch.watch.signals import StopSignals
 from pcopy.tasks import copying, runner
-from pcopy.tasks.base import dividing, spreading
+from pcopy.tasks.base import distribution, dividing
 from pcopy.tasks.base.job import Failure, Totals
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.directories import scan_dir
@@ -104,7 +104,7 @@ def shrunk(sizes: Sizes) -> Iterator[Waits]:
         (journal, "CUT_AT_BYTES", sizes.facts_wanted),
         (journal, "WAIT_AT_BYTES", sizes.facts_full),
         *_everywhere("affordable", directories.affordable_cache_capacity, lambda: sizes.open_directories),
-        *_everywhere("chunk_size", spreading.chunk_size, chunk_size),
+        *_everywhere("chunk_size", distribution.chunk_size, chunk_size),
         *_everywhere("SMALL_FILE", interface.MAX_SMALL_FILE_BYTES, sizes.small_file),
     ]
     if sizes.waits:

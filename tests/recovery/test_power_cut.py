@@ -20,7 +20,7 @@ from pathlib import Path
 
 import pytest
 
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 from tests.support import loops
 from tests.support.faults import require_strace
 from tests.support.filesystems import mounted, scratch

@@ -287,7 +287,7 @@ class Queue:
 
 
 class BackgroundThread:
-    """In the place of ``pcopy.beside.BackgroundThread``."""
+    """In the place of ``pcopy.background.BackgroundThread``."""
 
     def __init__(self, world: World, action: Callable[[], object]) -> None:
         self._strand = world.spawn_beside(action)
@@ -318,7 +318,7 @@ class Mutex:
 
 
 class OneShotSignal:
-    """In the place of ``pcopy.beside.OneShotSignal``."""
+    """In the place of ``pcopy.background.OneShotSignal``."""
 
     def __init__(self, world: World) -> None:
         self._has_rung = False

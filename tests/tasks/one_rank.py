@@ -22,7 +22,7 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.both_sides import RootDescriptors
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.hashing import JobHashing
-from pcopy.tasks.base.itemized import ItemOutcome, ItemOutcomes
+from pcopy.tasks.base.item_outcomes import ItemOutcome, ItemOutcomes
 from pcopy.tasks.base.job import Failure, Job, Options, Root, Totals
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank

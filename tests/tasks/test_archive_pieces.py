@@ -10,9 +10,9 @@ import pytest
 from pcopy.archive.headers import simple_sizes
 from pcopy.fsio.backend.directory_batches import MEMBER_ROW
 from pcopy.signature.sorting import SortRecord
-from pcopy.tasks.archive.described import unpack_described
+from pcopy.tasks.archive.descriptions import unpack_described
 from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, pieces
-from pcopy.tasks.archive.plain_files import SimpleFiles, holds_simple_files, unpack_simple_files
+from pcopy.tasks.archive.simple_files import SimpleFiles, holds_simple_files, unpack_simple_files
 
 TIME = 10**18 + 1
 OWNERS = {(0, 0): (b"root", b"root")}

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pcopy.tasks.base.spreading import CHUNKS_PER_RANK, MAX_CHUNK, MAX_CHUNKS, MIN_CHUNK, chunk_size
+from pcopy.tasks.base.distribution import CHUNKS_PER_RANK, MAX_CHUNK, MAX_CHUNKS, MIN_CHUNK, chunk_size
 
 BLOCKS = st.integers(12, 26).map(lambda power: 1 << power)
 MIB = 1 << 20

@@ -12,11 +12,11 @@ import pytest
 from blake3 import blake3
 
 from pcopy.engine.task import Task
-from pcopy.fsio import ways
+from pcopy.fsio import copy_methods
 from pcopy.fsio.identity import identity_of
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.source import FileVersion
-from pcopy.tasks.base import spreading
+from pcopy.tasks.base import distribution
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
@@ -71,7 +71,7 @@ def test_local_chunks_follow_one_another(
 ) -> None:
     source, target = places
     if not known:
-        monkeypatch.setattr(ways, "TRANSFER_TRAITS", {})
+        monkeypatch.setattr(copy_methods, "TRANSFER_TRAITS", {})
     order = Order(monkeypatch)
     options: dict[str, Any] = {"chunk_size": 2 * BLOCK, "block_size": BLOCK, "hash": hash_}
     totals = consistent(copied := copy(root_of(source, target), ranks=ranks, before=order, **options))
@@ -93,7 +93,7 @@ def test_with_a_server_on_one_side_all_copy_at_once(
     source, target = (ext4, places[1]) if served == "source" else (places[0], ext4)
     if served == "source":
         (source / "large").write_bytes((places[0] / "large").read_bytes())
-    monkeypatch.delitem(ways.TRANSFER_TRAITS, 0xEF53)
+    monkeypatch.delitem(copy_methods.TRANSFER_TRAITS, 0xEF53)
     order = Order(monkeypatch)
     consistent(copy(root_of(source, target), ranks=2, before=order, chunk_size=BLOCK, block_size=BLOCK))
     assert max(order.waiting) == len(order.starts) - 1
@@ -118,7 +118,7 @@ def test_chunks_in_turn_are_larger_unless_a_size_is_asked_for(
     places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, target = places
-    monkeypatch.setattr(spreading, "MIN_CHUNK", BLOCK)
+    monkeypatch.setattr(distribution, "MIN_CHUNK", BLOCK)
     monkeypatch.setattr("pcopy.tasks.files.split_file.MIN_SEQUENTIAL_CHUNK", 4 * BLOCK)
     for asked, chunk in ((0, 4 * BLOCK), (2 * BLOCK, 2 * BLOCK)):
         order = Order(monkeypatch)

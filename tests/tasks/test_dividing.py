@@ -35,7 +35,7 @@ from pcopy.tasks.files.copy_nodes import CopyNodes
 from pcopy.tasks.files.name_items import NameItems
 from pcopy.tasks.recode.recode_files import RecodeFiles
 from pcopy.tasks.runner import TaskRunner
-from pcopy.tasks.stripe.look_at_layouts import ExamineLayouts
+from pcopy.tasks.stripe.examine_layouts import ExamineLayouts
 from pcopy.tasks.verify.read_items import ReadItems
 from pcopy.tasks.verify.verify_items import VerifyItems
 from pcopy.tasks.walk.walk_dirs import WalkDirs, WalkNames

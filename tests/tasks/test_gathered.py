@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, VERSION_COLUMNS, Rows
 from pcopy.fsio.source import FileVersion
-from pcopy.tasks.base.gathered import ItemColumns, split_digests, unpack_items
+from pcopy.tasks.base.item_columns import ItemColumns, split_digests, unpack_items
 from pcopy.tasks.base.values import ContentInfo, unpack_numbers
 
 NUMBER = st.integers(0, 2**64 - 1)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from pcopy.engine.task import ANY_RANK
 from pcopy.fsio.layout import FileStripes
-from pcopy.tasks.base.spreading import Hosts
+from pcopy.tasks.base.distribution import Hosts
 from pcopy.tasks.base.values import unpack_numbers
 from pcopy.tasks.files.copy_chunk import (
     Chunk,

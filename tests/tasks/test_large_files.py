@@ -13,7 +13,7 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.source import FileVersion
 from pcopy.fsio.temporary import TemporaryNames
-from pcopy.tasks.base import spreading
+from pcopy.tasks.base import distribution
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
@@ -49,7 +49,7 @@ def test_the_chunks_of_a_file_have_an_upper_bound(
     places: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, found: int
 ) -> None:
     """All are tasks that are made at once; a file may have grown since it was found."""
-    monkeypatch.setattr(spreading, "MAX_CHUNKS", 3)
+    monkeypatch.setattr(distribution, "MAX_CHUNKS", 3)
     source, target = places
     os.truncate(source / "large", found)
     copied_chunks: list[int] = []

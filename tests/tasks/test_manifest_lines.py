@@ -27,11 +27,11 @@ from pcopy.signature.algorithms import algorithm_named
 from pcopy.signature.items import ROOT_PATH
 from pcopy.signature.manifest import ManifestEntry, ManifestWriter, pack_entry
 from pcopy.tasks.base.codec import decode, encode
-from pcopy.tasks.base.gathered import split_digests
+from pcopy.tasks.base.distribution import directory_owner
+from pcopy.tasks.base.item_columns import split_digests
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.spreading import directory_owner
 from pcopy.tasks.base.values import unpack_numbers
 from pcopy.tasks.runner import TaskRunner
 from pcopy.tasks.sign import manifest_lines

@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 from pcopy.tasks.base.codec import decode
+from pcopy.tasks.base.distribution import SPARSE_CHUNKS_PER_RANK
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.spreading import SPARSE_CHUNKS_PER_RANK
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.compare.contents import CompareFile, ComparePart
 from pcopy.tasks.runner import make_outcome

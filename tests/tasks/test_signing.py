@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 from pcopy.signature.algorithms import algorithm_named
 from pcopy.signature.manifest import unpack_entry
 from pcopy.tasks.base.codec import decode
+from pcopy.tasks.base.distribution import directory_depth, directory_owner
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.spreading import directory_depth, directory_owner
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.runner import make_outcome
 from pcopy.tasks.sign import signing

@@ -15,12 +15,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-import pcopy.tasks.archive.arrange
 import pcopy.tasks.archive.digest_members
+import pcopy.tasks.archive.extract_members
+import pcopy.tasks.archive.name_conflicts
+import pcopy.tasks.archive.piece_layout
 import pcopy.tasks.archive.read_headers
-import pcopy.tasks.archive.rivals
 import pcopy.tasks.archive.sync_archive
-import pcopy.tasks.archive.unpack
 import pcopy.tasks.bench.measure
 import pcopy.tasks.broadcast.send
 import pcopy.tasks.change.change_tree
@@ -29,7 +29,7 @@ import pcopy.tasks.listed.deepest_first
 import pcopy.tasks.listed.hand_out
 import pcopy.tasks.remove.remove_tree
 import pcopy.tasks.runner
-import pcopy.tasks.stripe.look_at_layouts
+import pcopy.tasks.stripe.examine_layouts
 import pcopy.tasks.walk.sum_up
 import pcopy.tasks.walk.walk_dirs
 import pcopy.tasks.walk.walk_listed  # noqa: F401 (they make kinds known)
@@ -144,7 +144,7 @@ def test_a_code_that_nobody_has_is_named(value: Any) -> None:
         decode(pickle.dumps(value))
 
 
-@pytest.mark.parametrize("module", ["pcopy.jobs.leftovers", "pcopy.jobs.gone_directories", "pcopy.launch.rank"])
+@pytest.mark.parametrize("module", ["pcopy.jobs.leftovers", "pcopy.jobs.missing_directories", "pcopy.launch.rank"])
 def test_who_reads_tasks_knows_all_kinds(module: str) -> None:
     """A kind is known once it is loaded; these run in processes that may have loaded nothing else.
 

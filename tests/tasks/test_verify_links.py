@@ -14,9 +14,9 @@ from pcopy.engine.task import Task
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.source import FileVersion
 from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.distribution import Hosts
 from pcopy.tasks.base.job import Options
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.spreading import Hosts
 from pcopy.tasks.base.values import ContentInfo, Item, ItemCopy, Place
 from pcopy.tasks.links.make_links import CreateHardLinks
 from pcopy.tasks.runner import TaskRunner

@@ -34,7 +34,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from pcopy import libc
-from pcopy.beside import is_single_threaded
+from pcopy.background import is_single_threaded
 from pcopy.engine.messages import Message, decode_message, encode_message
 from pcopy.engine.ticket import WakeDescriptor
 from pcopy.engine.transports.children import ChildProcesses

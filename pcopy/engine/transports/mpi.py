@@ -50,7 +50,7 @@ from pcopy import libc  # noqa: E402
 from pcopy.engine.messages import Message, decode_message, encode_message, load_primitives  # noqa: E402
 from pcopy.engine.ticket import WakeDescriptor  # noqa: E402
 from pcopy.errors import EXIT_REFUSED, InvariantBroken, PcopyError, PeerLost, RequestRefused  # noqa: E402
-from pcopy.named import NamedTuple  # noqa: E402
+from pcopy.fast_named_tuple import NamedTuple  # noqa: E402
 
 _MESSAGE_TAG = 1
 """Tag of all messages of pcopy."""

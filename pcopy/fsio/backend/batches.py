@@ -3,7 +3,7 @@
 Each type of batch is a single step, so that the caller can select rows between two steps:
 
 - ``ListNames`` lists the names of a directory, ``StatNames`` reads the status of names.
-- ``PlanCopies`` plans the copy of each file (``pcopy.fsio.backend.decide``), ``CompareXattrs`` compares extended
+- ``PlanCopies`` plans the copy of each file (``pcopy.fsio.backend.plan_copies``), ``CompareXattrs`` compares extended
   attributes, ``Copy`` copies small files, and ``Make`` creates files from memory.
 - ``Read`` reads files for their digests.
 - ``SetMetadata`` and ``SetUniformMetadata`` set owners and modes of existing items; ``RemoveItems`` removes items.
@@ -310,7 +310,7 @@ class ReadSmallFiles(NamesBatch[ReadResult]):
     Fields:
         are_copies: True if the files are copies in the target: their pages are dropped from the page cache first, so
             that they are read from storage.
-        excludes_half_written: True if files that are marked as half written (``pcopy.fsio.half_written``) get
+        excludes_half_written: True if files that are marked as half written (``pcopy.fsio.incomplete_mark``) get
             ``SLOW_PATH``, too.
     """
 

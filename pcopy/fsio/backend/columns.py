@@ -22,9 +22,9 @@ from operator import attrgetter
 from struct import Struct
 from types import MappingProxyType
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import FileVersion
-from pcopy.named import NamedTuple
 
 MODE = 0x3
 LINKS = 0x4

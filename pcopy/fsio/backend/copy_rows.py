@@ -31,10 +31,10 @@ from pcopy.fsio.close import must_set_times_after_close
 from pcopy.fsio.contents import GENERATED_FILE_SYSTEM_TYPES
 from pcopy.fsio.identity import mark_of
 from pcopy.fsio.layout import DEFAULT_RECIPE
+from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile
-from pcopy.fsio.passage import write_all
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem, source_changed
+from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.source import READ_FLAGS, check_not_consumed, open_source
 from pcopy.fsio.temporary import CREATE_FLAGS, remove_if_present
 from pcopy.libc import type_of_file_system

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import TYPE_CHECKING
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import Attributes
 from pcopy.fsio.backend.batches import UNCHANGED, Batch, BatchResult, NamesBatch
 from pcopy.fsio.backend.columns import ATIME, GROUP, MODE, MTIME, OWNER, Rows
-from pcopy.named import NamedTuple
 
 if TYPE_CHECKING:
     from pcopy.fsio.backend.interface import ColumnSums

@@ -25,11 +25,11 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import Any, Protocol, TypeVar
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import Batch
 from pcopy.fsio.backend.columns import Rows
 from pcopy.fsio.directories import OpenedDirectory, PinnedDescriptors
 from pcopy.fsio.preserve import Preserve
-from pcopy.named import NamedTuple
 
 MAX_SMALL_FILE_BYTES = 4 << 20
 """Largest size, in bytes, of a small file: one that is read into memory as a whole and written in one go."""

@@ -48,9 +48,9 @@ from pcopy.fsio.backend.copy_rows import SOURCE_FLAGS, is_unchanged
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, BackendSettings
 from pcopy.fsio.close import closed_at_end
 from pcopy.fsio.directories import list_entries
-from pcopy.fsio.half_written import is_marked
-from pcopy.fsio.patience import NOTHING_DONE_ERRNOS, TRANSIENT_ERRNOS, with_retries
+from pcopy.fsio.incomplete_mark import is_marked
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, TRANSIENT_ERRNOS, with_retries
 from pcopy.fsio.source import check_not_consumed, open_to_read
 
 _open, _fstat, _read, _close, _is_regular = os.open, os.fstat, os.read, os.close, stat.S_ISREG
@@ -335,7 +335,7 @@ class CompareXattrsRows:
         Items are named by paths below /proc/self/fd/N, because no call for extended attributes takes a directory
         descriptor and a name.
         """
-        from pcopy.fsio.mending import has_same_xattrs  # imported here because few jobs need it
+        from pcopy.fsio.metadata_update import has_same_xattrs  # imported here because few jobs need it
 
         source, target = (b"/proc/self/fd/%d/" % each for each in (self._batch.directory, self._batch.target))
         verdicts, preserve, follow = self.result.verdicts, self._settings.preserve, self._settings.follows_links

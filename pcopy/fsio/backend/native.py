@@ -19,13 +19,13 @@ from pcopy.fsio.attributes import is_xattr_copied
 from pcopy.fsio.backend import _native
 from pcopy.fsio.backend.batches import Batch, ListNames, ListResult, SyncDirectories
 from pcopy.fsio.backend.columns import RowCode, Verdicts
-from pcopy.fsio.backend.decide import PlanCopies, PlanCopiesResult, copy_plans
 from pcopy.fsio.backend.directory_batches import FindWithoutXattrs, ListDirectories, ReadMembers
 from pcopy.fsio.backend.interface import BackendSettings, Ticket
 from pcopy.fsio.backend.item_rows import sync_directories
 from pcopy.fsio.backend.native_batches import DEFERRED, NativeBatch, NativeWithoutFallback, native_batch
 from pcopy.fsio.backend.native_directories import native_directory_batch
 from pcopy.fsio.backend.native_pool import NativeThreadPool
+from pcopy.fsio.backend.plan_copies import PlanCopies, PlanCopiesResult, copy_plans
 from pcopy.fsio.backend.python import FILES_PER_POLL, FinishedTicket, RowProcessor
 from pcopy.fsio.directories import OpenedDirectory, PinnedDescriptors, listing_problem
 

@@ -286,7 +286,7 @@ class NativeCreate(NativeBatch):
     """A ``Make`` batch, converted to pointers for the C code."""
 
     def __init__(self, settings: BackendSettings, batch: CreateSmallFiles) -> None:
-        from pcopy.fsio.backend.make_rows import CreateRows  # imported here because copies do not need it
+        from pcopy.fsio.backend.create_rows import CreateRows  # imported here because copies do not need it
 
         made = CreateResult(Verdicts(len(batch)), {})
         super().__init__(_lib.PK_MAKE, batch, made, lambda: CreateRows(settings, batch, made))
@@ -391,7 +391,7 @@ def _raise_unexpected_deferral() -> RowProcessor:
 
 def _native_set_metadata(batch: SetMetadata | SetUniformMetadata) -> NativeBatch:
     """Return a ``SetMetadata`` or ``SetUniformMetadata`` batch, converted to pointers for the C code."""
-    from pcopy.fsio.backend.mend_rows import (  # imported here because copies do not need it
+    from pcopy.fsio.backend.metadata_rows import (  # imported here because copies do not need it
         SetMetadataRows,
         SetUniformMetadataRows,
     )

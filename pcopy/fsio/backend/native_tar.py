@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend import _native
-from pcopy.named import NamedTuple
 
 _ffi, _lib = _native.ffi, _native.lib
 

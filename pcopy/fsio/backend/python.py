@@ -25,9 +25,9 @@ from pcopy.fsio.backend.batches import (
 )
 from pcopy.fsio.backend.columns import RowCode
 from pcopy.fsio.backend.copy_rows import CopyRows
-from pcopy.fsio.backend.decide import PlanCopies, PlanCopiesResult, copy_plans
 from pcopy.fsio.backend.interface import BackendSettings, ThreadPool, Ticket, WakeDescriptor
 from pcopy.fsio.backend.item_rows import CompareXattrsRows, ListRows, ReadRows, RemoveRows, StatRows, sync_directories
+from pcopy.fsio.backend.plan_copies import PlanCopies, PlanCopiesResult, copy_plans
 from pcopy.fsio.directories import PinnedDescriptors, open_nothing
 
 FILES_PER_POLL = 8
@@ -170,13 +170,15 @@ class PythonBackend:
             case RemoveItems():
                 work, step = RemoveRows(batch), FILES_PER_POLL
             case SetMetadata() | SetUniformMetadata():
-                from pcopy.fsio.backend.mend_rows import metadata_rows  # imported here because copies do not need it
+                from pcopy.fsio.backend.metadata_rows import (
+                    metadata_rows,  # imported here because copies do not need it
+                )
 
                 work, step = metadata_rows(batch), FILES_PER_POLL
             case CompareXattrs():
                 work, step = CompareXattrsRows(settings, batch), NAMES_PER_POLL
             case CreateSmallFiles():
-                from pcopy.fsio.backend.make_rows import CreateRows  # imported here because copies do not need it
+                from pcopy.fsio.backend.create_rows import CreateRows  # imported here because copies do not need it
 
                 work, step = CreateRows(settings, batch), FILES_PER_POLL
             case TrialCalls():

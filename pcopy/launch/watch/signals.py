@@ -15,7 +15,7 @@ from _queue import SimpleQueue
 from collections.abc import Callable
 from typing import TypeVar
 
-from pcopy.beside import BackgroundThread
+from pcopy.background import BackgroundThread
 from pcopy.engine.messages import Halt
 from pcopy.errors import EXIT_STOPPED, PcopyError
 

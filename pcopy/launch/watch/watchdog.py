@@ -23,11 +23,11 @@ from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable, Sequence
 
 from pcopy.engine.progress import MAX_SILENT_RANKS
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.interface import RowInProgress
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.launch.watch.signals import STOP_SIGNALS, SigintCounter
 from pcopy.launch.watch.silence import OwnSilenceMonitor, SilenceMonitor, SilenceReport
-from pcopy.named import NamedTuple
 from pcopy.text import printable_path
 from pcopy.units import format_clock
 

@@ -18,8 +18,8 @@ from pcopy import libc
 from pcopy.errors import ARCHIVE_FULL_CODE
 from pcopy.fsio.close import close_ignoring_errors, closed_at_end
 from pcopy.fsio.named_file import open_directory_of
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.server import looks_like_new_file
 from pcopy.fsio.source import status_of
 from pcopy.fsio.syncer import sync_if_supported

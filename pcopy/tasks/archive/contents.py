@@ -18,8 +18,8 @@ from functools import partial
 from pcopy.archive.index import LARGEST_COMPRESSED, MOST_MEMBERS, SUFFIX, Index, read_index
 from pcopy.errors import RequestRefused
 from pcopy.fsio.named_file import UntrustedFile, open_to_read
-from pcopy.fsio.patience import with_retries
 from pcopy.fsio.problem import PackedProblem, Problem, as_problem, source_changed
+from pcopy.fsio.retries import with_retries
 from pcopy.fsio.seekable_zstd import MAX_FRAME_SIZE, SeekTable, read_frame
 from pcopy.fsio.source import status_of
 from pcopy.tasks.archive.one_stream import compressing_program, zlib_reason

@@ -12,21 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 from pcopy.archive.member import FILE, LINK, Extents, Member
 from pcopy.archive.reader import Damage, FoundMember, ReadFunction
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.problem import PackedProblem, Problem
 from pcopy.fsio.throttle import throttled
-from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.sorting import ExternalSorter, SortRecord
 from pcopy.tasks.archive.member_digests import READ_SIZE, ItemInArchive, MemberDigester
-from pcopy.tasks.archive.opened import OpenArchive, ReadAhead
+from pcopy.tasks.archive.open_archive import OpenArchive, ReadAhead
 from pcopy.tasks.archive.read_headers import read_span, spawn_span_tasks
 from pcopy.tasks.archive.wanted_names import RankWantedNames
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import Note, Steps, TaskKind
 from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.selected import JobFilter
 
 if TYPE_CHECKING:
     from pcopy.fsio.backend.native_tar import SimpleMembers

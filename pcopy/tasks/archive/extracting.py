@@ -12,15 +12,15 @@ from collections.abc import Generator, Iterator
 from pcopy.archive.member import FILE, Member
 from pcopy.fsio.attributes import MetadataOutcome
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
+from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile, NewNode
 from pcopy.fsio.nodes import Node
-from pcopy.fsio.passage import write_all
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.throttle import throttled
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import type_byte
-from pcopy.tasks.archive.opened import OpenArchive, ReadAhead, member_attributes, owner_lookup
-from pcopy.tasks.archive.to_unpack import MemberToExtract, target_place
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, target_place
+from pcopy.tasks.archive.open_archive import OpenArchive, ReadAhead, member_attributes, owner_lookup
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import NO_VERSION
 from pcopy.tasks.base.rank import Rank

@@ -9,9 +9,9 @@ from pcopy.fsio.attributes import apply_attributes, can_inherit_acl
 from pcopy.fsio.nodes import call_with_handle
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.tasks.archive.opened import member_attributes, owner_lookup
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, target_place
+from pcopy.tasks.archive.open_archive import member_attributes, owner_lookup
 from pcopy.tasks.archive.phases import FINISH
-from pcopy.tasks.archive.to_unpack import MemberToExtract, target_place
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Note, TaskKind
 from pcopy.tasks.base.rank import Rank, RankSet

@@ -18,15 +18,15 @@ from pcopy.archive.member import DIRECTORY, FILE, LINK, Member, refusal_reason, 
 from pcopy.archive.reader import Damage, FoundMember
 from pcopy.fsio.problem import Problem
 from pcopy.signature.sorting import ExternalSorter
+from pcopy.tasks.archive.members_to_extract import pack_member, pack_simple, path_in_key, target_place
 from pcopy.tasks.archive.names import DirectoryMembers, NameRecords, members_by_directory
-from pcopy.tasks.archive.opened import OpenArchive, member_attributes, owner_lookup
-from pcopy.tasks.archive.to_unpack import pack_member, pack_simple, path_in_key, target_place
+from pcopy.tasks.archive.open_archive import OpenArchive, member_attributes, owner_lookup
 from pcopy.tasks.archive.wanted_names import RankWantedNames
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import Note
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.selected import JobFilter
 
 if TYPE_CHECKING:
     from pcopy.fsio.backend.native_tar import SimpleMembers

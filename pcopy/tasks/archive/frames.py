@@ -18,7 +18,7 @@ from pcopy.fsio.problem import Problem
 from pcopy.fsio.seekable_zstd import Frame, packed_seek_table
 from pcopy.tasks.archive.archive_file import ArchiveFile
 from pcopy.tasks.archive.compression import compressed_frame
-from pcopy.tasks.archive.made import PieceRecord, PieceRecords, stop_writing
+from pcopy.tasks.archive.written_records import PieceRecord, PieceRecords, stop_writing
 from pcopy.tasks.base.kind import Note, TaskKind
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pcopy.archive.member import safe_path
 from pcopy.fsio.problem import LINK_UNSUPPORTED_ERRNOS, Problem
 from pcopy.fsio.temporary import remove_if_present, rename_and_verify
-from pcopy.tasks.archive.opened import OpenArchive
-from pcopy.tasks.archive.to_unpack import MemberToExtract, target_place
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, target_place
+from pcopy.tasks.archive.open_archive import OpenArchive
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import HARD_LINK, Action
 from pcopy.tasks.base.hashing import NO_VERSION, type_byte_of

@@ -17,8 +17,8 @@ from pcopy.fsio.backend.columns import RowCode, Verdicts, pack_names
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.problem import Problem
 from pcopy.signature.items import FILE
-from pcopy.tasks.archive.opened import OpenArchive
-from pcopy.tasks.archive.to_unpack import SimpleRows, target_place
+from pcopy.tasks.archive.members_to_extract import SimpleRows, target_place
+from pcopy.tasks.archive.open_archive import OpenArchive
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import NO_VERSION
 from pcopy.tasks.base.rank import Rank

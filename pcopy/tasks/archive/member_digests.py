@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from pcopy.archive.member import FILE, SYMLINK, Extents
 from pcopy.archive.reader import FoundMember, ReadFunction
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.problem import Problem
-from pcopy.named import NamedTuple
 from pcopy.signature import items
 from pcopy.signature.algorithms import Algorithm
 from pcopy.signature.tree import ContentHasher, content_root

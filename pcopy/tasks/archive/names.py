@@ -27,10 +27,10 @@ from itertools import groupby
 from typing import BinaryIO
 
 from pcopy.archive.member import DIRECTORY, LINK, Member, NumberPairs, safe_path
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.problem import Problem
-from pcopy.named import NamedTuple
 from pcopy.signature.sorting import SortRecord
-from pcopy.tasks.archive.to_unpack import MemberToExtract, is_simple, member_key, path_in_key
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, is_simple, member_key, path_in_key
 from pcopy.text import printable_path
 
 DIRECTORY_NAME, HAS_MEMBER_BELOW, IS_LINK_TARGET = b"D", b"B", b"L"

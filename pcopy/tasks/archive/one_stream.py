@@ -16,8 +16,8 @@ from collections import deque
 from collections.abc import Iterator
 from functools import partial
 
-from pcopy.fsio.patience import with_retries
 from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.retries import with_retries
 from pcopy.fsio.seekable_zstd import TrailingGarbage, read_frames
 from pcopy.fsio.source import status_of
 from pcopy.libc import free_bytes

@@ -1,6 +1,6 @@
 """Reading of small files, which become members of pieces of an archive.
 
-Simple files (``pcopy.tasks.archive.plain_files``) are read in batches by the backend, others one by one.
+Simple files (``pcopy.tasks.archive.simple_files``) are read in batches by the backend, others one by one.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from pcopy.archive.headers import member_header, simple_header_end, stored_size, time_pax_header
 from pcopy.archive.member import DIRECTORY, FILE, LINK, Member, rounded_up
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.columns import RowCode, pack_names
 from pcopy.fsio.backend.directory_batches import ReadMembers
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.contents import generated_contents
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem, source_changed
+from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.source import READ_FLAGS, open_source
-from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE as FILE_TYPE
 from pcopy.signature.items import special_digest, symlink_digest, type_byte
-from pcopy.tasks.archive.described import DescribedItem, check_matches_description, unpack_described
-from pcopy.tasks.archive.plain_files import SimpleFiles
+from pcopy.tasks.archive.descriptions import DescribedItem, check_matches_description, unpack_described
+from pcopy.tasks.archive.simple_files import SimpleFiles
 from pcopy.tasks.archive.write_chunks import report_archived, report_incomplete, report_missing_metadata
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import HARD_LINK, Action

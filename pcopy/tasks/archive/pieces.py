@@ -1,7 +1,7 @@
 """Pieces of an archive: consecutive members of one directory, which one task writes.
 
-Records are sorted in the order of the archive. But a record of simple files (``pcopy.tasks.archive.plain_files``) holds
-many members, and other members can belong between these. Such records are split first.
+Records are sorted in the order of the archive. But a record of simple files (``pcopy.tasks.archive.simple_files``)
+holds many members, and other members can belong between these. Such records are split first.
 """
 
 from __future__ import annotations
@@ -9,11 +9,11 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator
 
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.signature.sorting import SortRecord
-from pcopy.tasks.archive.described import archive_size, directory_key
+from pcopy.tasks.archive.descriptions import archive_size, directory_key
 from pcopy.tasks.archive.frames import FRAME_BYTES
-from pcopy.tasks.archive.plain_files import (
+from pcopy.tasks.archive.simple_files import (
     SimpleFiles,
     holds_simple_files,
     member_count,

@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from pcopy.archive.incomplete import MORE_INCOMPLETE_TEXT
 from pcopy.archive.index import SUFFIX, Index
+from pcopy.archive.member_search import skim_offsets
 from pcopy.archive.reader import Damage, FoundMember, read_members
 from pcopy.archive.records import NUMBER_LIMIT
-from pcopy.archive.skim import skim_offsets
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.archive.archive_file import stop_job
 from pcopy.tasks.archive.found_members import ITEMS_PER_SLICE, MemberSorter
-from pcopy.tasks.archive.opened import OpenArchive, owner_id
+from pcopy.tasks.archive.open_archive import OpenArchive, owner_id
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Steps, TaskKind
 from pcopy.tasks.base.rank import CALL_COST, Rank

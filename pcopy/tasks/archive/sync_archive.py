@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.archive.archive_file import ArchiveFile, stop_job
-from pcopy.tasks.archive.made import PieceRecords
+from pcopy.tasks.archive.written_records import PieceRecords
 from pcopy.tasks.base.kind import Steps, TaskKind
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult

@@ -17,17 +17,17 @@ from pcopy.archive.member import DIRECTORY, Member, rounded_up
 from pcopy.fsio.close import close_after_read
 from pcopy.fsio.contents import borrowed_buffer, early_end_problem
 from pcopy.fsio.identity import Identity
-from pcopy.fsio.patience import with_retries
 from pcopy.fsio.problem import PackedProblem, Problem, as_problem
+from pcopy.fsio.retries import with_retries
 from pcopy.fsio.source import open_source
 from pcopy.fsio.throttle import throttled
 from pcopy.signature.items import FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.archive.archive_file import ArchiveFile
-from pcopy.tasks.archive.described import DescribedItem, check_matches_description, unpack_described
+from pcopy.tasks.archive.descriptions import DescribedItem, check_matches_description, unpack_described
 from pcopy.tasks.archive.frames import FrameWriter, frame_chunk_size
 from pcopy.tasks.archive.incomplete_files import IncompleteFile
-from pcopy.tasks.archive.made import PieceRecords, stop_writing
+from pcopy.tasks.archive.written_records import PieceRecords, stop_writing
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.hashing import NO_VERSION
 from pcopy.tasks.base.kind import Note, Steps, TaskKind

@@ -14,13 +14,13 @@ from pcopy.archive.headers import member_header, stored_size
 from pcopy.archive.member import FILE, rounded_up
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.archive.archive_file import ArchiveFile
-from pcopy.tasks.archive.described import archive_size, unpack_described
-from pcopy.tasks.archive.foresee import preview_archived
+from pcopy.tasks.archive.descriptions import archive_size, unpack_described
+from pcopy.tasks.archive.forecast import preview_archived
 from pcopy.tasks.archive.frames import FrameWriter
-from pcopy.tasks.archive.made import PieceRecords, description_digest, stop_writing
 from pcopy.tasks.archive.piece_writer import ArchivedSimpleFiles, PieceWriter, PlacedPiece, directory_place
-from pcopy.tasks.archive.plain_files import unpack_if_simple
+from pcopy.tasks.archive.simple_files import unpack_if_simple
 from pcopy.tasks.archive.write_chunks import spawn_chunks
+from pcopy.tasks.archive.written_records import PieceRecords, description_digest, stop_writing
 from pcopy.tasks.base.kind import Steps, TaskKind
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult

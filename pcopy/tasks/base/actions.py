@@ -1,5 +1,5 @@
 """The actions that are recorded for items, and a recorder that ignores them. The recorder that keeps them is in
-``pcopy.tasks.base.itemized``.
+``pcopy.tasks.base.item_outcomes``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from enum import IntEnum
 from typing import Any
 
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.tasks.base.values import Place
 
 
@@ -54,7 +54,7 @@ NEW_COPY = CopyAction()
 
 class NullItemRecorder:
     """Recorder of outcomes that ignores everything, used if no outcomes are wanted.
-    ``pcopy.tasks.base.itemized.ItemRecorder`` is the other one.
+    ``pcopy.tasks.base.item_outcomes.ItemRecorder`` is the other one.
     """
 
     is_recording = False
@@ -90,7 +90,7 @@ class NullItemRecorder:
         self.record(Action.FAIL, place, name, b"", size)
 
     def packed_outcomes(self) -> Iterator[Any]:
-        """Yield the recorded items as ``pcopy.tasks.base.itemized.ItemOutcomes`` values."""
+        """Yield the recorded items as ``pcopy.tasks.base.item_outcomes.ItemOutcomes`` values."""
         yield from ()
 
 

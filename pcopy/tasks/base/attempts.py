@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from pcopy.fsio.patience import NOTHING_DONE_ERRNOS, TOO_MANY_OPEN_FILES_ERRNOS
 from pcopy.fsio.problem import MetadataProblem, Problem
+from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, TOO_MANY_OPEN_FILES_ERRNOS
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.result import NamesToExamine, TaskResult
 from pcopy.tasks.base.values import Place

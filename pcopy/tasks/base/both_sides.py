@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache, partial
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.interface import Backend
 from pcopy.fsio.close import close_after_read
 from pcopy.fsio.directories import DirectoryCache, RootDirectories, affordable_cache_capacity
@@ -16,7 +17,6 @@ from pcopy.fsio.mounted import MountRoot
 from pcopy.fsio.mounts import FollowedLinks
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import open_source, source_status
-from pcopy.named import NamedTuple
 from pcopy.signature.items import ROOT_PATH
 from pcopy.tasks.base.job import Job, Mount, Root, mount_codes
 from pcopy.tasks.base.values import ChunkedFile, Place

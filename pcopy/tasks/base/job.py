@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.mounted import MountRootTuple
 from pcopy.fsio.preserve import Preserve as Preserve
-from pcopy.named import NamedTuple
 from pcopy.walk.selection import Select as Select
 
 if TYPE_CHECKING:
-    from pcopy.tasks.base.itemized import ItemOutcomes
+    from pcopy.tasks.base.item_outcomes import ItemOutcomes
 
 DeviceInode = tuple[int, int]
 """Device and inode number of a file, as rank 0 sees them."""
@@ -127,7 +127,7 @@ class Options(NamedTuple):
     backup: bytes = b""
     told: int = 0
     """Number of bytes that the list of a tool that changes existing items stores about each item in addition to its
-    path (``pcopy.jobs.listed``).
+    path (``pcopy.jobs.path_list``).
     """
     whole_directories: bool = False
     """True if a directory in the list of a tool stands for the directory and everything below it."""
@@ -157,7 +157,7 @@ class Options(NamedTuple):
     members: tuple[bytes, ...] = ()
     """Members of the archive that are unpacked; empty for all members."""
     walk: tuple[Any, ...] = ()
-    """Fields of a ``pcopy.walk.walk_wish.WalkRequest``; empty if the job does not walk."""
+    """Fields of a ``pcopy.walk.walk_request.WalkRequest``; empty if the job does not walk."""
     compress: str = ""
     """Compression of regular files while they are copied, for example ``zstd:3``; empty for none."""
     decompress: bool = False

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self, dataclass_transform
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.errors import InvariantBroken
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.tasks.base.dividing import portion_slices, split_column, split_names
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
@@ -29,8 +29,8 @@ Steps = TicketGenerator[None]
 """Type of a running task: a generator that yields between slices, and returns nothing."""
 
 MissingDirectories = Any
-"""Type of ``pcopy.jobs.gone_directories.MissingDirectories``: the directories that vanished from the destination while
-a job was stopped.
+"""Type of ``pcopy.jobs.missing_directories.MissingDirectories``: the directories that vanished from the destination
+while a job was stopped.
 
 It is ``Any`` here because that module imports this one.
 """

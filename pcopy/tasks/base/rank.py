@@ -22,9 +22,9 @@ from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, Backend, TicketCa
 from pcopy.fsio.close import is_mtime_set_on_close
 from pcopy.fsio.data import ContentsCopier
 from pcopy.fsio.directories import TaskDescriptors
-from pcopy.fsio.half_written import remove_stale_sidecars
+from pcopy.fsio.incomplete_mark import remove_stale_sidecars
+from pcopy.fsio.memory_copy import CachePolicy
 from pcopy.fsio.naming import NoReplaceRenamer
-from pcopy.fsio.passage import CachePolicy
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
 from pcopy.fsio.spelling import SpellingFinder
@@ -34,10 +34,10 @@ from pcopy.fsio.temporary import TemporaryNames, leftover_notice, remove_leftove
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.both_sides import RootDescriptors, SourceAndTargetDirectories
+from pcopy.tasks.base.distribution import Hosts, chunk_size
 from pcopy.tasks.base.hashing import JobHashing
 from pcopy.tasks.base.job import Failure, Job, Options, Sink
 from pcopy.tasks.base.phases import Phase
-from pcopy.tasks.base.spreading import Hosts, chunk_size
 from pcopy.tasks.base.values import Place
 from pcopy.text import count_with_noun, printable_path
 from pcopy.walk.visitor import Visitor
@@ -92,7 +92,8 @@ class RunningTask:
         changed_directories: directories that the task wrote to and that must be synced.
         pinned_descriptors: descriptors that stay open for the task.
         shortages: failures for lack of space since the task last wrote something: the error number of each, and the
-            directory, project and owner to which the item was charged (``pcopy.tasks.base.no_room.QuotaCharge``).
+            directory, project and owner to which the item was charged
+            (``pcopy.tasks.base.space_failures.QuotaCharge``).
         has_written: True if the task has written something.
     """
 
@@ -299,7 +300,7 @@ class Rank(SourceAndTargetDirectories):
         found so far.
 
         Args:
-            unit: least size of a chunk; see ``pcopy.tasks.base.spreading.chunk_size``.
+            unit: least size of a chunk; see ``pcopy.tasks.base.distribution.chunk_size``.
         """
         known = max(self.totals()[counts.FOUND_BYTES], self.counters[counts.FOUND_BYTES], size)
         return chunk_size(self.options.chunk_size, self.options.block_size, size, known, self.size, unit)
@@ -457,13 +458,13 @@ class Rank(SourceAndTargetDirectories):
             return "the file system may refuse names with a leading dot" if is_dotted else ""
         if problem.errno not in _NO_SPACE_ERRNOS or problem.operation not in _SPACE_USING_OPERATIONS:
             return ""
-        from pcopy.tasks.base import no_room  # imported late: most jobs have no shortage
+        from pcopy.tasks.base import space_failures  # imported late: most jobs have no shortage
 
         if problem.errno == errno.EROFS:
             self.running.shortages += ((errno.EROFS, None),)
             if [number for number, _ in self._consecutive_shortages()].count(
                 errno.EROFS
-            ) >= no_room.MAX_READ_ONLY_FAILURES:
+            ) >= space_failures.MAX_READ_ONLY_FAILURES:
                 self.stop(os.strerror(errno.EROFS))
             return ""
         directory, file_system = -1, self.descriptors[place.root].target
@@ -472,12 +473,12 @@ class Rank(SourceAndTargetDirectories):
             directory = self.targets[place.root].open(self.path_below_target(place.root, place.path))
             if status_of(directory).st_dev != status_of(file_system).st_dev:
                 file_system = directory
-        lacks = no_room.file_system_shortage(problem, file_system, size)
-        charged = no_room.quota_charge(place, directory)
+        lacks = space_failures.file_system_shortage(problem, file_system, size)
+        charged = space_failures.quota_charge(place, directory)
         self.running.shortages += ((problem.errno, charged),)
         in_a_row = tuple(each for number, each in self._consecutive_shortages() if number != errno.EROFS)
-        where = no_room.charge_description(charged, self.display_path(place, name, on_source=False))
-        if why := no_room.reason_to_stop(in_a_row, lacks, where):
+        where = space_failures.charge_description(charged, self.display_path(place, name, on_source=False))
+        if why := space_failures.reason_to_stop(in_a_row, lacks, where):
             self.stop(f"{os.strerror(problem.errno)}: {why}")
         return lacks or f"in {where}; the file system has room"
 

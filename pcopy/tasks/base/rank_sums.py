@@ -11,10 +11,10 @@ from array import array
 from collections.abc import Iterable, Sequence
 
 from pcopy.engine.messages import dump_primitives, load_primitives
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.itemized import ItemOutcomes
+from pcopy.tasks.base.item_outcomes import ItemOutcomes
 
 MAX_SLOWEST_FILES = 20
 """Number of files that are listed because they took longest."""

@@ -16,15 +16,15 @@ from itertools import chain
 
 from pcopy.engine.driver import Outcome
 from pcopy.engine.task import ANY_RANK, NewTask, TaskId
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import MetadataOutcome
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.syncer import unsyncable_devices
-from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import NEW_COPY, NULL_RECORDER, CopyAction, NullItemRecorder
 from pcopy.tasks.base.codec import encode
-from pcopy.tasks.base.gathered import ItemColumns
 from pcopy.tasks.base.hashing import SOCKET
+from pcopy.tasks.base.item_columns import ItemColumns
 from pcopy.tasks.base.job import Failure
 from pcopy.tasks.base.kind import TaskKind
 from pcopy.tasks.base.phases import Phase
@@ -425,7 +425,7 @@ class TaskResult(counts.TaskCounts):
 
     def record_overwritten(self, place: Place, name: bytes, inode: int, *, lacks_metadata: bool) -> None:
         """Record that the existing file ``name`` was overwritten completely and still has its mark
-        (``pcopy.fsio.half_written``).
+        (``pcopy.fsio.incomplete_mark``).
 
         Args:
             inode: its inode number.
@@ -505,6 +505,6 @@ def _make_item_recorder(rank: Rank) -> NullItemRecorder:
     """
     if not (rank.options.itemize or rank.collects_report_sums):
         return NULL_RECORDER
-    from pcopy.tasks.base.itemized import ItemRecorder
+    from pcopy.tasks.base.item_outcomes import ItemRecorder
 
     return ItemRecorder(rank)

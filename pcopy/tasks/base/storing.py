@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator
 from contextlib import closing
 from functools import partial
 
-from pcopy.beside import run_in_background
+from pcopy.background import run_in_background
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
 from pcopy.fsio.close import close_ignoring_errors, raise_if_data_lost, recorded_sync, sync_data
 from pcopy.fsio.new_file import NewFile

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from array import array
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import PackedProblem
 from pcopy.fsio.source import FileVersion
-from pcopy.named import NamedTuple
 
 NO_DIRECTORY = Identity(-1, -1)
 """Identity that stands for a missing directory: the target of a directory that is only read, or the source of a

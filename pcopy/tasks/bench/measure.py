@@ -20,8 +20,8 @@ from pcopy.fsio.backend.batches import ListNames, TrialCalls, TrialOperation
 from pcopy.fsio.backend.columns import RowCode, pack_names
 from pcopy.fsio.backend.interface import await_ticket
 from pcopy.fsio.close import close_after_read, close_ignoring_errors
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.syncer import sync_if_supported
 from pcopy.fsio.temporary import CREATE_FLAGS, remove_if_present
 from pcopy.tasks.base import counts

@@ -10,8 +10,8 @@ import errno
 import os
 
 from pcopy.fsio.close import close_ignoring_errors, closed_at_end, names_in_directory
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.retries import open_with_retries
 
 OPEN_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags for opening a directory; not through a symbolic link."""

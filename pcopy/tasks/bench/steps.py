@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from enum import IntEnum
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import TrialOperation
-from pcopy.named import NamedTuple
 from pcopy.tasks.base.job import ForwardingSink, Sink
 from pcopy.tasks.bench.private import PrivateDirectory
 

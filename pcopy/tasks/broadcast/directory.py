@@ -13,12 +13,12 @@ import stat
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
-from pcopy.beside import run_in_background
+from pcopy.background import run_in_background
 from pcopy.fsio.close import close_ignoring_errors
-from pcopy.fsio.patience import open_with_retries
+from pcopy.fsio.copy_methods import supports_rename_and_random_writes
 from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.temporary import create_private_file, remove_if_present
-from pcopy.fsio.ways import supports_rename_and_random_writes
 from pcopy.libc import free_bytes
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Note, Steps, TaskKind

@@ -24,9 +24,9 @@ from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import DivisibleTask, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.siblings import DirectoriesToEnter, enters_several_per_call
+from pcopy.tasks.base.sibling_directories import DirectoriesToEnter, enters_several_per_call
 from pcopy.tasks.base.values import NO_DIRECTORY, Place, unpack_numbers
-from pcopy.tasks.change.intent import WantedMetadata
+from pcopy.tasks.change.intended_metadata import WantedMetadata
 from pcopy.tasks.listed.deepest_first import open_place
 from pcopy.walk.listing import NAMES_PER_BATCH, DirectoryListing, NameQueue, list_directory, spool_names, unpack_listed
 from pcopy.walk.visitor import Visitor, stat_and_visit

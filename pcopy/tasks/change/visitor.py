@@ -26,13 +26,13 @@ from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.hashing import SOCKET
+from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.selected import JobFilter
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.change.change_tree import MOUNT_POINT
-from pcopy.tasks.change.intent import ChangesNeeded, WantedMetadata, change_description, rows_without
+from pcopy.tasks.change.intended_metadata import ChangesNeeded, WantedMetadata, change_description, rows_without
 from pcopy.tasks.listed.deepest_first import KEPT_COLUMNS, VisitDeferred, defer_directories
 from pcopy.walk.visitor import VISITOR_COLUMNS, FoundItems
 

@@ -17,26 +17,31 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import StatNames
 from pcopy.fsio.backend.columns import MODE, RowCode, Verdicts, pack_names, unpack_names
 from pcopy.fsio.backend.directory_batches import CompareDirectories, ContentsResult, ItemCounts, RemainingItems
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import status_of
-from pcopy.named import NamedTuple
 from pcopy.signature.items import DIRECTORY, FILE, ROOT_PATH
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.dividing import ItemDurations
+from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DivisibleTask, Steps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.selected import JobFilter
-from pcopy.tasks.base.siblings import MAX_TASK_SECONDS, DirectoriesPerCall, enters_several_per_call, task_slices
+from pcopy.tasks.base.sibling_directories import (
+    MAX_TASK_SECONDS,
+    DirectoriesPerCall,
+    enters_several_per_call,
+    task_slices,
+)
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
-from pcopy.tasks.compare.looking import NameComparison
+from pcopy.tasks.compare.compare_names import NameComparison
 from pcopy.tasks.compare.properties import ACL, CONTENT, REPORTS_EQUAL, XATTR
+from pcopy.tasks.compare.report_differences import DifferenceReporter
 from pcopy.tasks.compare.sides import SIDES, on_side, open_sides, report_not_compared
-from pcopy.tasks.compare.tell_differences import DifferenceReporter
 from pcopy.walk.listing import NAMES_PER_BATCH, DirectoryListing, NameQueue, list_directory, spool_names
 
 MAX_NAMES_IN_TASK = 64

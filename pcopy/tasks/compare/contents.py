@@ -12,22 +12,22 @@ from collections.abc import Sequence
 from itertools import count
 
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import ReadSmallFiles
 from pcopy.fsio.backend.columns import RowCode, pack_names, unpack_names
 from pcopy.fsio.problem import PackedProblem, Problem
 from pcopy.fsio.source import FileVersion, check_is_found_file, check_unchanged, status_of
-from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.distribution import sparse_chunk_size
 from pcopy.tasks.base.kind import DivisibleTask, Note, Steps, TaskKind
 from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.spreading import sparse_chunk_size
 from pcopy.tasks.base.values import Place, unpack_numbers
 from pcopy.tasks.compare.properties import CONTENT
+from pcopy.tasks.compare.report_differences import DifferenceReporter
 from pcopy.tasks.compare.sides import SIDES, names_on_side, on_side, open_sides, report_not_compared
-from pcopy.tasks.compare.tell_differences import DifferenceReporter
 from pcopy.tasks.verify.reading import hash_open_range, read_batch
 
 MAX_BATCH_FILES = 256

@@ -14,14 +14,14 @@ from itertools import compress, count
 from operator import ne
 
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attribute_names import SELINUX_XATTR, XattrKind, xattr_kind
 from pcopy.fsio.attributes import XATTR_UNSUPPORTED_ERRNOS, is_xattr_copied
 from pcopy.fsio.backend.batches import CompareXattrs
 from pcopy.fsio.backend.columns import GROUP, OWNER, RowCode, Rows, pack_names
-from pcopy.fsio.patience import with_retries
 from pcopy.fsio.preserve import Preserve
 from pcopy.fsio.problem import Problem, as_problem
-from pcopy.named import NamedTuple
+from pcopy.fsio.retries import with_retries
 from pcopy.tasks.base.rank import Rank
 from pcopy.walk.visitor import VISITOR_COLUMNS
 

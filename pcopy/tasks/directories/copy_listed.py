@@ -22,11 +22,11 @@ from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import source_status
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import Steps, TaskKind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.selected import JobFilter
 from pcopy.tasks.base.values import NO_DIRECTORY, Place
 from pcopy.tasks.directories.finish_dir import FinishDir, spawn_finish_once
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, ensure_device_synced, schedule_finish

@@ -34,12 +34,12 @@ from pcopy.fsio.source import status_of
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.distribution import directory_depth, directory_owner
+from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DirectoryTask, LeftoverLocation, RecreatedNote, Steps, TaskKind
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, RankSet
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.selected import JobFilter
-from pcopy.tasks.base.spreading import directory_depth, directory_owner
 from pcopy.tasks.base.values import NO_DIRECTORY, Place
 from pcopy.tasks.directories.access import grant_owner_access_to_open, regrant_owner_access
 from pcopy.tasks.files.existing import status_or_none, updates_metadata
@@ -252,7 +252,7 @@ def _apply_metadata_to_handle(
     """Set the metadata of a directory by its ``Handle``; see ``_dress``."""
     preserve = rank.options.preserve
     if existing is not None and updates_metadata(rank):
-        from pcopy.fsio.mending import metadata_difference, update_metadata
+        from pcopy.fsio.metadata_update import metadata_difference, update_metadata
 
         lacks = metadata_difference(target, existing, attributes, preserve, rank.options.modify_window)
         return update_metadata(target, existing, attributes, preserve, lacks)

@@ -17,10 +17,10 @@ from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.siblings import SiblingsTask
+from pcopy.tasks.base.sibling_directories import SiblingsTask
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
-from pcopy.tasks.directories.plain import open_target_for_batch
+from pcopy.tasks.directories.simple_directories import open_target_for_batch
 
 _ACTION_SHIFT = 2
 """Bit offset of the ``Action`` in the state of a directory; lower bits are flags."""

@@ -16,16 +16,16 @@ from contextlib import ExitStack, suppress
 from pcopy.fsio.close import closed_at_end
 from pcopy.fsio.directories import entry_count, list_names
 from pcopy.fsio.existing import looks_like_copy
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.source import source_status
 from pcopy.fsio.temporary import TEMPORARY_PREFIX, is_private_file
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.recoded import recoded_name, recoded_target_name
+from pcopy.tasks.base.recoded_names import recoded_name, recoded_target_name
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.selected import JobFilter
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.files.existing import ExistingItem, status_or_none
 from pcopy.text import printable_path

@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterator
 
 from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import Attributes, Handle, can_inherit_acl, read_attributes, remove_inherited_directory_acls
 from pcopy.fsio.backend.columns import unpack_names
 from pcopy.fsio.identity import Identity, birth_time
 from pcopy.fsio.layout import inherited_layout_message
 from pcopy.fsio.nodes import path_of_descriptor
-from pcopy.fsio.patience import NOTHING_DONE_ERRNOS, with_retries
 from pcopy.fsio.preserve import CAP_DAC_OVERRIDE, has_capability
 from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, with_retries
 from pcopy.fsio.source import status_of
-from pcopy.named import NamedTuple
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
@@ -174,7 +174,7 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
         attributes = read_attributes(handle, status, rank.options.preserve)
         action = Action.COPY
         if result.item_recorder.is_recording and not reads:
-            from pcopy.tasks.directories.foreseen import foreseen_action, foreseen_target
+            from pcopy.tasks.directories.forecast import foreseen_action, foreseen_target
 
             action = foreseen_action(self, rank, attributes)
         if rank.options.dry_run and not reads:
@@ -370,7 +370,7 @@ def schedule_finish(rank: Rank, result: TaskResult, finish: FinishDir, finish_la
     """
     assert finish.attributes is not None
     if rank.options.dry_run:
-        from pcopy.tasks.directories.foreseen import count_foreseen_finish
+        from pcopy.tasks.directories.forecast import count_foreseen_finish
 
         if finish.counts_as_copied:
             count_foreseen_finish(result, finish.place, finish.action)

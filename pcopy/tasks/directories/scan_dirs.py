@@ -23,12 +23,12 @@ from pcopy.tasks.base.kind import MissingDirectories, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.siblings import MAX_TASK_SECONDS, DirectoriesPerCall, SiblingsTask, task_slices
+from pcopy.tasks.base.sibling_directories import MAX_TASK_SECONDS, DirectoriesPerCall, SiblingsTask, task_slices
 from pcopy.tasks.base.values import Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.directories.finish_dirs import FinishCollector
-from pcopy.tasks.directories.plain import batch_parameters, open_target_for_batch
 from pcopy.tasks.directories.scan_dir import ScanDir, ScanNames, can_enter, schedule_finish
+from pcopy.tasks.directories.simple_directories import batch_parameters, open_target_for_batch
 from pcopy.walk.visitor import FoundItems, pass_to_visitor
 
 

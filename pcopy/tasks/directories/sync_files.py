@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from functools import partial
 
-from pcopy.beside import run_in_background
+from pcopy.background import run_in_background
 from pcopy.errors import SYNC_FAILED_CODE, SYNC_FAILED_TEXT
 from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.layout import TargetDirectory

@@ -28,8 +28,8 @@ from contextlib import suppress
 from pcopy import libc
 from pcopy.fsio.attributes import apply_attributes, read_attributes
 from pcopy.fsio.close import close_ignoring_errors, closed_at_end
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import LINK_UNSUPPORTED_ERRNOS, Problem, as_problem
+from pcopy.fsio.retries import open_with_retries
 from pcopy.fsio.source import status_of
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.values import Place

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pcopy.engine.task import Task
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.in_place import incomplete_file_problem
 from pcopy.fsio.problem import PackedProblem, Problem
 from pcopy.fsio.temporary import run_and_rank_of
-from pcopy.named import NamedTuple
-from pcopy.tasks.base.gathered import split_digests
+from pcopy.tasks.base.item_columns import split_digests
 from pcopy.tasks.base.kind import MissingDirectories, Note
 from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
 from pcopy.tasks.base.rank import Rank

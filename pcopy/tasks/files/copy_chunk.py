@@ -13,6 +13,7 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 
 from pcopy.engine.task import Task
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.close import close_after_failure, close_after_write
 from pcopy.fsio.contents import digest_contents, may_have_holes
 from pcopy.fsio.layout import FileStripes
@@ -20,7 +21,6 @@ from pcopy.fsio.problem import PackedProblem, Problem
 from pcopy.fsio.source import check_unchanged, status_of
 from pcopy.fsio.temporary import reopen_temporary
 from pcopy.fsio.throttle import throttled
-from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import MissingDirectories, Steps, TaskKind
 from pcopy.tasks.base.rank import Rank

@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan, CopyResult, CopySmallFiles
 from pcopy.fsio.backend.columns import DEVICE, VERSION_COLUMNS, RowCode, Rows, Verdicts, pack_names, unpack_names
-from pcopy.fsio.half_written import sidecar_name
+from pcopy.fsio.incomplete_mark import sidecar_name
 from pcopy.fsio.layout import DEFAULT_RECIPE, Recipe, TargetDirectory
-from pcopy.fsio.patience import TRANSIENT_ERRNOS
 from pcopy.fsio.problem import MetadataProblem, Problem
+from pcopy.fsio.retries import TRANSIENT_ERRNOS
 from pcopy.fsio.temporary import remove_if_present
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.attempts import fail_or_retry
 from pcopy.tasks.base.dividing import portion_slices, split_names
-from pcopy.tasks.base.gathered import ItemColumns
+from pcopy.tasks.base.item_columns import ItemColumns
 from pcopy.tasks.base.kind import DivisibleTask, Steps
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import ContentInfo, Item, Place, UnnamedCopy
-from pcopy.tasks.files.deciding import plans_for
 from pcopy.tasks.files.existing import inherits_acl
+from pcopy.tasks.files.file_decisions import plans_for
 from pcopy.tasks.files.layouts import count_layout_of_recipe, target_layout
 from pcopy.tasks.files.name_items import UnnamedCopies
 from pcopy.tasks.files.whole_file import ItemResult, copy_file
@@ -65,7 +65,7 @@ class CopyFiles(DivisibleTask, code=10, doing="copying files of", is_note=False)
     def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Copy simple files in batches by the backend, then the remaining files one by one on the slow path."""
         if rank.options.dry_run:
-            from pcopy.tasks.files.foreseen import report_dry_run_files
+            from pcopy.tasks.files.forecast import report_dry_run_files
 
             yield from report_dry_run_files(rank, result, self.place, unpack_names(self.names), self.source_rows())
             return

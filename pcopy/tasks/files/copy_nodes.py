@@ -157,7 +157,7 @@ def _keep_existing(
     may_link = may_get_links and same and present.is_linkable(status)  # decided before its metadata is updated
     action = Action.SKIP
     if updates_metadata(rank):
-        from pcopy.tasks.files.mend import has_source_metadata, is_copied_for_links, update_existing_metadata
+        from pcopy.tasks.files.update_metadata import has_source_metadata, is_copied_for_links, update_existing_metadata
 
         if not has_source_metadata(rank, place, name, status, present):
             if may_get_links and same and not may_link and is_copied_for_links(present, status):

@@ -26,6 +26,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import can_inherit_acl
 from pcopy.fsio.backend.columns import GROUP, OWNER
 from pcopy.fsio.close import close_ignoring_errors, closed_at_end
@@ -39,16 +40,15 @@ from pcopy.fsio.existing import (
     has_same_link_text,
     looks_like_copy,
 )
-from pcopy.fsio.half_written import IncompleteMark, find_mark, uncertain_mark_problem
 from pcopy.fsio.identity import Identity, IdentityComparison, birth_time, identity_of
 from pcopy.fsio.in_place import OverwrittenFile, open_for_overwrite
+from pcopy.fsio.incomplete_mark import IncompleteMark, find_mark, uncertain_mark_problem
 from pcopy.fsio.layout import DEFAULT_RECIPE, Recipe, TargetDirectory
 from pcopy.fsio.new_file import make_way_for_rename
 from pcopy.fsio.nodes import open_without_access
 from pcopy.fsio.problem import REPLACED_TEXT, Problem, TargetChanged, as_problem, directory_not_empty
 from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import is_private_file, remove_if_present
-from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank, is_since_earlier_run

@@ -10,6 +10,7 @@ from collections.abc import Generator
 from contextlib import suppress
 
 from pcopy.engine.task import Task
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import Attributes, apply_attributes, read_attributes
 from pcopy.fsio.close import closed_at_end
 from pcopy.fsio.identity import IdentityComparison, identity_of
@@ -19,7 +20,6 @@ from pcopy.fsio.nodes import open_without_access, path_of_descriptor
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.fsio.source import check_unchanged, status_of
 from pcopy.fsio.temporary import remove_if_present, run_and_rank_of
-from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
 from pcopy.tasks.base.actions import Action, CopyAction
 from pcopy.tasks.base.kind import MissingDirectories, Steps, TaskKind
@@ -204,7 +204,7 @@ def _is_replaced(present: ExistingItem, name: bytes, source: os.stat_result) -> 
         return True
     if not updates_metadata(present.rank):
         return False
-    from pcopy.tasks.files.mend import has_source_metadata
+    from pcopy.tasks.files.update_metadata import has_source_metadata
 
     return not has_source_metadata(present.rank, present.place, name, source, present)
 

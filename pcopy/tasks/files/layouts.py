@@ -110,8 +110,8 @@ def make_layout(rank: Rank, directory: int) -> LayoutPolicy:
     """Create the layout for the file system of an open directory. Raise ``OSError``."""
     if type_of_file_system(directory) != LUSTRE_TYPE:
         return LayoutPolicy()
+    from pcopy.lustre.layout_request import MAX_STRIPES, parse_stripe_options
     from pcopy.lustre.layouts import LustreLayout, Writers  # imported late: few jobs need it
-    from pcopy.lustre.wish import MAX_STRIPES, parse_stripe_options
 
     writers = Writers(rank.hosts.host_count, rank.size, rank.is_split)
     if not rank.job.copies:  # the number of ranks and hosts that wrote existing files is unknown

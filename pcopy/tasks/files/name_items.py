@@ -22,7 +22,7 @@ from pcopy.fsio.temporary import remove_if_present, run_and_rank_of
 from pcopy.tasks.base.actions import NEW_COPY, CopyAction
 from pcopy.tasks.base.attempts import is_retried
 from pcopy.tasks.base.dividing import portion_slices, split_names
-from pcopy.tasks.base.gathered import ItemColumns, split_digests, split_versions, unpack_items
+from pcopy.tasks.base.item_columns import ItemColumns, split_digests, split_versions, unpack_items
 from pcopy.tasks.base.kind import DivisibleTask, ItemTask, MissingDirectories, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, FILES_PER_SLICE, Rank

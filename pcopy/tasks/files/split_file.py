@@ -1,11 +1,12 @@
 """SplitFile divides a large file into chunks, which are copied into one temporary file.
 
 All ranks copy chunks at the same time, unless both sides are local file systems: several writers of one file would only
-wait for its lock there (``pcopy.fsio.ways``), so each chunk spawns the next one when it is done. In both cases a
-resumed job continues with the chunks that remain.
+wait for its lock there (``pcopy.fsio.copy_methods``), so each chunk spawns the next one when it is done. In both cases
+a resumed job continues with the chunks that remain.
 
 The size of the chunks is chosen when the file is opened, from the bytes found by then: about 1/64 of each rank's share
-(``pcopy.tasks.base.spreading``), in whole stripes. Every chunk is reported to the owner of the file (``chunk_ledger``).
+(``pcopy.tasks.base.distribution``), in whole stripes. Every chunk is reported to the owner of the file
+(``chunk_ledger``).
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.source import FileVersion, check_is_found_file, open_source, status_of
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.distribution import MIN_SEQUENTIAL_CHUNK, sparse_chunk_size
 from pcopy.tasks.base.kind import ItemTask, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.spreading import MIN_SEQUENTIAL_CHUNK, sparse_chunk_size
 from pcopy.tasks.base.values import NO_DIRECTORY, ChunkedFile, Item, Place
 from pcopy.tasks.files.chunk_ledger import FileOpened
 from pcopy.tasks.files.existing import find_existing_item, inherits_acl, overwritten_or_recipe

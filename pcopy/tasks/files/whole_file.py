@@ -10,6 +10,7 @@ from collections.abc import Generator
 from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import read_attributes
 from pcopy.fsio.close import close_after_read, close_ignoring_errors
 from pcopy.fsio.existing import has_same_contents, looks_like_copy
@@ -17,7 +18,6 @@ from pcopy.fsio.identity import Identity, mark_of
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import MetadataProblem, TargetChanged
 from pcopy.fsio.source import FileVersion, check_is_found_file, check_unchanged, open_source, status_of
-from pcopy.named import NamedTuple
 from pcopy.signature.items import FILE
 from pcopy.signature.tree import ContentHasher
 from pcopy.tasks.base import counts
@@ -200,7 +200,7 @@ def _keep_existing(
     may_link = may_get_links and same and present.is_linkable(status)
     action = Action.SKIP
     if updates_metadata(rank):
-        from pcopy.tasks.files.mend import has_source_metadata, is_copied_for_links, update_existing_metadata
+        from pcopy.tasks.files.update_metadata import has_source_metadata, is_copied_for_links, update_existing_metadata
 
         if not has_source_metadata(rank, present.place, name, status, present):
             if may_get_links and same and not may_link and is_copied_for_links(present, status):

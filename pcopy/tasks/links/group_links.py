@@ -12,11 +12,11 @@ from contextlib import suppress
 
 from pcopy.engine.backlog import SpoolBacklog
 from pcopy.engine.task import Task
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.columns import unpack_names
 from pcopy.fsio.close import close_ignoring_errors
-from pcopy.fsio.half_written import find_mark
+from pcopy.fsio.incomplete_mark import find_mark
 from pcopy.fsio.problem import Problem
-from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import decode, encode
 from pcopy.tasks.base.kind import DirectoryTask, ItemTask, MissingDirectories, RecreatedNote, Steps, TaskKind

@@ -68,7 +68,7 @@ def copy_group(rank: Rank, result: TaskResult, item: Item, first: ItemResult | P
 def _link_others(rank: Rank, result: TaskResult, item: Item, settled: ItemResult) -> Steps:
     """Link the other names to the first one, in this task if they are few; else as ``handle_further_names``."""
     if rank.options.dry_run:
-        from pcopy.tasks.links.foreseen import foresee_links
+        from pcopy.tasks.links.forecast import foresee_links
 
         yield from foresee_links(rank, result, item, settled)
     elif (

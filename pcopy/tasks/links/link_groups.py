@@ -14,8 +14,8 @@ from pcopy.engine.task import Task
 from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan, CopySmallFiles, StatNames
 from pcopy.fsio.backend.columns import DEVICE, MODE, VERSION_COLUMNS, RowCode, Rows, pack_names, unpack_names
-from pcopy.fsio.backend.decide import plan_for_free_name
 from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
+from pcopy.fsio.backend.plan_copies import plan_for_free_name
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.problem import MetadataProblem, Problem
 from pcopy.signature.items import FILE
@@ -25,8 +25,8 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import ContentInfo, Item, Place, pack_numbers, unpack_numbers
-from pcopy.tasks.files.deciding import policy_of
 from pcopy.tasks.files.existing import inherits_acl
+from pcopy.tasks.files.file_decisions import policy_of
 from pcopy.tasks.files.layouts import target_layout
 from pcopy.tasks.files.whole_file import ItemResult
 from pcopy.tasks.links.link_group import CopyLinkGroup, copy_group

@@ -16,8 +16,8 @@ from pcopy.fsio.close import closed_at_end
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.new_file import move_into_place
 from pcopy.fsio.nodes import path_of_descriptor
-from pcopy.fsio.patience import NOTHING_DONE_ERRNOS, with_retries
 from pcopy.fsio.problem import LINK_UNSUPPORTED_ERRNOS, MetadataProblem, Problem, as_problem
+from pcopy.fsio.retries import NOTHING_DONE_ERRNOS, with_retries
 from pcopy.fsio.source import FileVersion, status_of
 from pcopy.fsio.temporary import remove_if_present
 from pcopy.tasks.base import counts

@@ -1,8 +1,8 @@
 """Tasks for a list of items: rank 0 distributes the listed paths, and any rank passes them to the visitor. Nothing else
 is visited.
 
-Rank 0 reads the list (``pcopy.jobs.listed``), which is in the order of a walk, and creates tasks for batches of paths.
-An item of a saved listing must still be the one that was listed.
+Rank 0 reads the list (``pcopy.jobs.path_list``), which is in the order of a walk, and creates tasks for batches of
+paths. An item of a saved listing must still be the one that was listed.
 """
 
 from __future__ import annotations

@@ -11,8 +11,8 @@ from collections.abc import Generator
 
 from pcopy.fsio.attributes import read_attributes
 from pcopy.fsio.data import set_size
+from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile
-from pcopy.fsio.passage import write_all
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.seekable_zstd import Frame, packed_seek_table
 from pcopy.fsio.source import check_unchanged
@@ -27,7 +27,7 @@ from pcopy.tasks.base.storing import wait_until_stored
 from pcopy.tasks.base.values import ChunkedFile, ContentInfo, Place
 from pcopy.tasks.files.finish_file import OpeningTimes, remove_temporary
 from pcopy.tasks.files.layouts import count_layout, target_layout
-from pcopy.tasks.recode.goal import commit_recoded, open_checked, recode_target
+from pcopy.tasks.recode.recode_target import commit_recoded, open_checked, recode_target
 
 
 class RecodedFileTask(TaskKind):

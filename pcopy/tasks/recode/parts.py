@@ -6,9 +6,9 @@ from array import array
 from collections.abc import Iterator
 
 from pcopy.engine.task import TaskId
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.seekable_zstd import SeekTable
-from pcopy.named import NamedTuple
 
 PackedTable = tuple[bytes, bytes, bytes]
 """The columns of a ``SeekTable``, packed."""

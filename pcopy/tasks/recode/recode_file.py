@@ -16,8 +16,8 @@ import time
 from collections.abc import Generator
 
 from pcopy.fsio.close import close_after_failure, close_after_write
+from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile
-from pcopy.fsio.passage import write_all
 from pcopy.fsio.problem import PackedProblem, Problem
 from pcopy.fsio.recode import compressed_bound, read_source_range, write_around_holes
 from pcopy.fsio.seekable_zstd import SeekTable, compress_frame, read_frame
@@ -25,16 +25,18 @@ from pcopy.fsio.source import FileVersion, check_unchanged
 from pcopy.fsio.temporary import reopen_temporary, run_and_rank_of
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.attempts import fail_or_retry
+from pcopy.tasks.base.distribution import chunk_size
 from pcopy.tasks.base.kind import ItemTask, Note, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.spreading import chunk_size
 from pcopy.tasks.base.storing import wait_for_data_stored
 from pcopy.tasks.base.values import ChunkedFile, Item, Place, pack_numbers
 from pcopy.tasks.files.existing import inherits_acl
 from pcopy.tasks.files.finish_file import OpeningTimes, remove_temporary
 from pcopy.tasks.recode.finish_recoded import FinishRecoded, RecodedFileTask, report_recoding_failure
-from pcopy.tasks.recode.goal import (
+from pcopy.tasks.recode.parts import Division, PackedTable, PartProgress, packed_table, unpacked_table
+from pcopy.tasks.recode.recode_files import recode_whole
+from pcopy.tasks.recode.recode_target import (
     compression_level,
     frame_span,
     needs_rank_0,
@@ -42,8 +44,6 @@ from pcopy.tasks.recode.goal import (
     recode_target,
     skip_if_current,
 )
-from pcopy.tasks.recode.parts import Division, PackedTable, PartProgress, packed_table, unpacked_table
-from pcopy.tasks.recode.recode_files import recode_whole
 
 PARTS_PER_RANK = 2
 """Number of parts of one file that are under way for each rank: one that it works on, and one that waits."""

@@ -10,8 +10,8 @@ from collections.abc import Generator
 
 from pcopy.fsio.attributes import read_attributes
 from pcopy.fsio.backend.columns import pack_names, unpack_names
+from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile
-from pcopy.fsio.passage import write_all
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.recode import read_source_range, write_around_holes
 from pcopy.fsio.seekable_zstd import Frame, SeekTable, compress_frame, packed_seek_table, read_frame, read_frames
@@ -28,7 +28,7 @@ from pcopy.tasks.base.storing import wait_until_stored
 from pcopy.tasks.base.values import ContentInfo, Item, pack_numbers, unpack_numbers
 from pcopy.tasks.files.existing import prepare_name, report_removal
 from pcopy.tasks.files.layouts import count_layout_of_recipe
-from pcopy.tasks.recode.goal import (
+from pcopy.tasks.recode.recode_target import (
     RecodeTarget,
     commit_recoded,
     compression_level,

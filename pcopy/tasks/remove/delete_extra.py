@@ -8,7 +8,7 @@ Rules:
   directory that cannot be read on either side has failed, and nothing in it is deleted.
 - Nothing is deleted if anything has failed in the job when the phase begins (``CopyDirector``), or if mounts in its
   source have been removed or added by then, on any host. If a directory cannot be compared later, its rank deletes
-  nothing more, nor do the others as soon as they are notified (``pcopy.tasks.remove.stopping``).
+  nothing more, nor do the others as soon as they are notified (``pcopy.tasks.remove.stop_deletion``).
 - A directory of the target is entered only if it is the one that was listed. File systems mounted in the target are
   never entered.
 - A name that the target file system treats as another name of the source (case folding) is not deleted.
@@ -24,24 +24,24 @@ import stat
 from collections.abc import Callable, Container, Mapping
 from functools import cache
 
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import ListResult, StatNames
 from pcopy.fsio.backend.columns import MODE, RowCode, pack_names, unpack_names
 from pcopy.fsio.directories import RootDirectories, is_directory_empty, list_names
 from pcopy.fsio.identity import Identity, birth_time
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.spelling import folded_name, has_other_spelling
-from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import DirectoryTask, Steps
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.selected import JobFilter
 from pcopy.tasks.base.values import NO_DIRECTORY, Place, unpack_numbers
 from pcopy.tasks.directories.finish_dir import spawn_finish, spawn_finish_once
 from pcopy.tasks.files.existing import status_or_none
 from pcopy.tasks.remove.removal_counts import RemovalCounts, is_only_counting
 from pcopy.tasks.remove.remove_tree import MOUNTED_HERE_TEXT, NO_WAITER, RemoveNames, close_cached, is_on_root_mount
-from pcopy.tasks.remove.stopping import DeletionState
+from pcopy.tasks.remove.stop_deletion import DeletionState
 from pcopy.walk.listing import NAMES_PER_BATCH, DirectoryListing, NameQueue, list_directory, spool_names, unpack_listed
 
 EMPTY_SOURCE_TEXT = "nothing was deleted: the source is empty (--delete-all deletes all the same)"

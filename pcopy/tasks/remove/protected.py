@@ -12,7 +12,7 @@ from array import array
 
 from pcopy.fsio.backend.batches import ListResult
 from pcopy.fsio.backend.columns import pack_names, unpack_names
-from pcopy.fsio.half_written import SIDECAR_PREFIX
+from pcopy.fsio.incomplete_mark import SIDECAR_PREFIX
 from pcopy.fsio.temporary import TEMPORARY_PREFIX
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
@@ -23,7 +23,7 @@ _JOB_FILE_NAME = re.compile(
     % (re.escape(TEMPORARY_PREFIX), re.escape(SIDECAR_PREFIX[len(TEMPORARY_PREFIX) :]))
 )
 """Matches the names of temporary files (``pcopy.fsio.temporary``), and of mark files next to files
-(``pcopy.fsio.half_written``).
+(``pcopy.fsio.incomplete_mark``).
 """
 
 _JOB_FILE_WARNING = "a temporary file of a pcopy job, which may be running: it was not deleted"

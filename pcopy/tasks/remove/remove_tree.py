@@ -27,6 +27,7 @@ from functools import partial
 from itertools import count
 
 from pcopy.engine.ticket import TicketGenerator
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.backend.batches import ListResult
 from pcopy.fsio.backend.columns import INODE, MODE, RowCode, Rows, Verdicts, pack_names, unpack_names
 from pcopy.fsio.backend.directory_batches import ContentsResult, RemoveDirectories
@@ -34,19 +35,23 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.mounted import mount_id_of
 from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.source import status_of
-from pcopy.named import NamedTuple
 from pcopy.signature.items import DIRECTORY
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import DirectoryTask, Note, Steps
 from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
 from pcopy.tasks.base.rank import CALL_COST, SCAN_COST, Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.siblings import MAX_TASK_SECONDS, DirectoriesPerCall, enters_several_per_call, task_slices
+from pcopy.tasks.base.sibling_directories import (
+    MAX_TASK_SECONDS,
+    DirectoriesPerCall,
+    enters_several_per_call,
+    task_slices,
+)
 from pcopy.tasks.base.values import NO_DIRECTORY, Place, pack_numbers, unpack_numbers
 from pcopy.tasks.directories.access import regrant_owner_access
 from pcopy.tasks.remove.protected import without_protected
 from pcopy.tasks.remove.removal_counts import RemovalCounts, is_only_counting
-from pcopy.tasks.remove.stopping import DeletionState
+from pcopy.tasks.remove.stop_deletion import DeletionState
 from pcopy.tasks.remove.visitor import RemoveVisitor, removal_problem, remove_batch
 from pcopy.walk.listing import NAMES_PER_BATCH, DirectoryListing, NameQueue, list_directory, spool_names, unpack_listed
 from pcopy.walk.visitor import stat_and_visit

@@ -16,14 +16,14 @@ from pcopy.fsio.backend.item_rows import RemoveRows
 from pcopy.fsio.close import closed_at_end
 from pcopy.fsio.identity import Identity
 from pcopy.fsio.mounted import mount_id_of
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.retries import open_with_retries
 from pcopy.signature.items import FILE, type_byte
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.selected import JobFilter
 from pcopy.tasks.base.values import NO_DIRECTORY, Place
 from pcopy.tasks.files.existing import status_or_none
 from pcopy.tasks.remove.removal_counts import RemovalCounts, is_only_counting

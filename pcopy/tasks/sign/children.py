@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import compress, groupby, islice
 from operator import add
 
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.signature.items import DIRECTORY, FILE, SYMLINK
 
 _COUNTED_TYPES = (FILE, DIRECTORY, SYMLINK)

@@ -22,11 +22,11 @@ from pcopy.fsio.backend.columns import pack_names
 from pcopy.signature.items import DIRECTORY
 from pcopy.signature.manifest import tree_order_key
 from pcopy.tasks.base.codec import decode, encode
+from pcopy.tasks.base.distribution import directory_depth, directory_owner
 from pcopy.tasks.base.kind import MissingDirectories, Note, RecreatedNote, Steps
 from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.spreading import directory_depth, directory_owner
 from pcopy.tasks.base.values import Entries
 from pcopy.tasks.sign.children import ChildBundle, DatasetCounts
 from pcopy.tasks.sign.signing import SignatureState

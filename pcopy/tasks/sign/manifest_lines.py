@@ -13,12 +13,12 @@ from itertools import islice
 from pcopy.errors import RequestRefused
 from pcopy.signature.items import DIRECTORY, ROOT_PATH
 from pcopy.signature.manifest import ManifestEntry, ManifestReader, ManifestWriter
-from pcopy.tasks.base.gathered import ItemColumns
 from pcopy.tasks.base.hashing import NO_VERSION
+from pcopy.tasks.base.item_columns import ItemColumns
+from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.kind import Note, RecreatedNote, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.selected import JobFilter
 from pcopy.tasks.sign.digest_level import UnsentEntries
 from pcopy.tasks.sign.signing import ManifestLine, ManifestMerge, SignatureState
 

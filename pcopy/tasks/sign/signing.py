@@ -14,13 +14,13 @@ from itertools import chain, groupby
 from operator import itemgetter
 from typing import BinaryIO
 
-from pcopy.named import NamedTuple
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.signature.algorithms import Algorithm
 from pcopy.signature.items import DIRECTORY, ROOT_PATH, DirectoryHasher
 from pcopy.signature.manifest import ManifestEntry, ManifestWriter, pack_entry, unpack_entry
 from pcopy.signature.sorting import ExternalSorter, SortRecord
+from pcopy.tasks.base.distribution import directory_depth
 from pcopy.tasks.base.rank import Rank
-from pcopy.tasks.base.spreading import directory_depth
 from pcopy.tasks.sign.children import ChildBundle, DatasetCounts, MergedChildren, bundles_from_records, sum_of_counts
 
 SORT_MEMORY_BYTES = 8 << 20

@@ -12,15 +12,15 @@ from pcopy.engine.ticket import TicketGenerator
 from pcopy.fsio.backend.batches import ReadSmallFiles
 from pcopy.fsio.backend.columns import RowCode, pack_names, unpack_names
 from pcopy.fsio.close import closed_at_end
-from pcopy.fsio.half_written import raise_if_marked
+from pcopy.fsio.incomplete_mark import raise_if_marked
 from pcopy.fsio.nodes import open_without_access
 from pcopy.fsio.problem import Problem, source_changed
 from pcopy.fsio.source import FileVersion, check_is_found_file, status_of
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.actions import Action
-from pcopy.tasks.base.gathered import ItemColumns
 from pcopy.tasks.base.hashing import SOCKET, type_byte_of
+from pcopy.tasks.base.item_columns import ItemColumns
 from pcopy.tasks.base.kind import DivisibleTask, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult

@@ -12,15 +12,15 @@ from contextlib import suppress
 from itertools import count
 
 from pcopy.engine.task import ANY_RANK, Task
+from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.problem import PackedProblem, Problem
-from pcopy.named import NamedTuple
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.distribution import MAX_CHUNKS, sparse_chunk_size
 from pcopy.tasks.base.kind import MissingDirectories, Note, Steps, TaskKind
 from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
-from pcopy.tasks.base.spreading import MAX_CHUNKS, sparse_chunk_size
 from pcopy.tasks.base.values import FileToRead, Place
 from pcopy.tasks.verify.reading import (
     check_source_unchanged,

@@ -18,7 +18,7 @@ from pcopy.fsio.problem import Problem, as_problem
 from pcopy.signature.items import FILE
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.dividing import portion_slices
-from pcopy.tasks.base.gathered import split_digests, split_versions, unpack_items
+from pcopy.tasks.base.item_columns import split_digests, split_versions, unpack_items
 from pcopy.tasks.base.kind import DivisibleTask, Steps
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult

@@ -14,13 +14,12 @@ from pcopy.fsio.backend.directory_batches import ContentsTotals, ItemCounts
 from pcopy.fsio.backend.interface import ColumnSums, await_ticket
 from pcopy.fsio.problem import Problem
 from pcopy.tasks.base import counts
+from pcopy.tasks.base.job_filters import JobFilter
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.selected import JobFilter
 from pcopy.tasks.base.values import Place
+from pcopy.tasks.walk.report_found import OutputBuffer
 from pcopy.tasks.walk.sum_up import RankSums
-from pcopy.tasks.walk.tell_found import OutputBuffer
-from pcopy.walk.forms import PATH_TERMINATORS, columns_mask, formatter_named
 from pcopy.walk.matching import (
     DIRECTORY,
     UNKNOWN,
@@ -32,7 +31,8 @@ from pcopy.walk.matching import (
     split_by_cost,
     tested_types,
 )
-from pcopy.walk.walk_wish import WalkRequest
+from pcopy.walk.output_formats import PATH_TERMINATORS, columns_mask, formatter_named
+from pcopy.walk.walk_request import WalkRequest
 
 WORKING_DIRECTORY = -100
 """Value in place of a directory descriptor: paths start from the working directory (``AT_FDCWD``), as PATHs of the

@@ -19,12 +19,12 @@ from pcopy.tasks.base.kind import RecreatedNote
 from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import Place
-from pcopy.walk.forms import BLOCK_BYTES
 from pcopy.walk.matching import Items
-from pcopy.walk.walk_wish import WalkRequest
+from pcopy.walk.output_formats import BLOCK_BYTES
+from pcopy.walk.walk_request import WalkRequest
 
 if TYPE_CHECKING:
-    from pcopy.tasks.walk.tell_found import ResultSink
+    from pcopy.tasks.walk.report_found import ResultSink
     from pcopy.walk.layout_sums import AllLayoutSums, LayoutSums
 
 LAYOUTS_PER_SLICE = 32
@@ -120,7 +120,7 @@ class RankSums:
         files were just statted.
         """
         from pcopy.lustre.blob import InvalidLayout, parse_layout
-        from pcopy.lustre.inherited import read_layout
+        from pcopy.lustre.default_layout import read_layout
         from pcopy.lustre.layouts import proc_path
 
         for start in range(0, len(files), LAYOUTS_PER_SLICE):

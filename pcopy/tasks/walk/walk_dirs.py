@@ -28,10 +28,10 @@ from pcopy.tasks.base.job import mount_codes
 from pcopy.tasks.base.kind import DivisibleTask, Steps, TaskKind
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
-from pcopy.tasks.base.siblings import DirectoriesToEnter
+from pcopy.tasks.base.sibling_directories import DirectoriesToEnter
 from pcopy.tasks.base.values import NO_DIRECTORY, Place, unpack_numbers
 from pcopy.tasks.walk.finder import WORKING_DIRECTORY, Finder, depth_of_contents, type_letter
-from pcopy.tasks.walk.tell_found import MAX_TASK_OUTPUT, OutputBuffer
+from pcopy.tasks.walk.report_found import MAX_TASK_OUTPUT, OutputBuffer
 from pcopy.walk.listing import NAMES_PER_BATCH, NameQueue, list_directory, spool_names, unpack_listed
 from pcopy.walk.matching import DIRECTORY, UNKNOWN, Items
 

@@ -16,18 +16,18 @@ from typing import cast
 from pcopy.errors import RequestRefused
 from pcopy.fsio.backend.columns import COLUMNS, EARLIEST_TIME, LATEST_TIME, TYPE_LETTERS, Rows
 from pcopy.fsio.close import close_ignoring_errors
-from pcopy.fsio.patience import open_with_retries
 from pcopy.fsio.problem import Problem
+from pcopy.fsio.retries import open_with_retries
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.kind import Steps, TaskKind
 from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY, Place
 from pcopy.tasks.walk.finder import Finder, type_letter
-from pcopy.tasks.walk.tell_found import MAX_TASK_OUTPUT, OutputBuffer, ResultSink
+from pcopy.tasks.walk.report_found import MAX_TASK_OUTPUT, OutputBuffer, ResultSink
 from pcopy.text import printable_path
-from pcopy.walk.forms import BLOCK_BYTES, FIELD_COLUMNS
 from pcopy.walk.matching import UNKNOWN, Items
+from pcopy.walk.output_formats import BLOCK_BYTES, FIELD_COLUMNS
 from pcopy.walk.saved_listing import (
     TIME_FIELDS,
     ListedItem,

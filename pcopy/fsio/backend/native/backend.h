@@ -311,7 +311,7 @@ typedef struct {
     uint64_t at;
     int why;
     char unknown[33];
-    /* For each member with a simple header: its values (``pcopy.tasks.archive.to_unpack``), and the end of its key.
+    /* For each member with a simple header: its values (``pcopy.tasks.archive.members_to_extract``), and the end of its key.
      * begins has the members that are in another directory than the one before. */
     uint32_t most, members, directories;
     uint64_t *values;     /* PK_TAR_WORDS numbers for each member */

@@ -93,7 +93,7 @@ static int are_we_in(uint32_t group)
 }
 
 /* Return true if a file whose time is equal to its source's also has the owner and mode that it would get, as far as
- * this process may set them: ``pcopy.fsio.mending.has_metadata_of_source``. */
+ * this process may set them: ``pcopy.fsio.metadata_update.has_metadata_of_source``. */
 static int has_metadata(const pk_batch *batch, const pk_columns *rows, uint32_t row, const struct statx *there)
 {
     const pk_tree *tree = batch->tree;
@@ -106,7 +106,7 @@ static int has_metadata(const pk_batch *batch, const pk_columns *rows, uint32_t 
     return !(batch->flags & PK_MODE) || (there->stx_mode & 07777) == (rows->mode[row] & 07777);
 }
 
-/* Return true if the existing item is a copy of this file and is left unchanged, as in ``pcopy.fsio.backend.decide``.
+/* Return true if the existing item is a copy of this file and is left unchanged, as in ``pcopy.fsio.backend.plan_copies``.
  * Return 0 also if the status alone does not decide that. */
 static int stays(pk_worker *worker, const pk_batch *batch, const pk_columns *rows, uint32_t row, int source, int target,
                  const char *name)

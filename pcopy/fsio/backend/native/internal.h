@@ -35,7 +35,7 @@ enum plan { NEW = 1, REPLACE, TEMPORARY, SKIP, REFUSE, CARE_PLAN };
 
 #define SMALL_FILE (4u << 20)
 #define PIECE (256u << 10) /* bytes of one read */
-#define PK_SIDECAR ".pcopy-incomplete-" /* ``pcopy.fsio.half_written.SIDECAR_PREFIX`` */
+#define PK_SIDECAR ".pcopy-incomplete-" /* ``pcopy.fsio.incomplete_mark.SIDECAR_PREFIX`` */
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
 #define MOST_LISTED 1024   /* largest number of names of a directory that is processed as a whole */
 #define MOST_NAMES 4096    /* largest size in bytes of the list of extended attribute names that C handles */
@@ -297,12 +297,12 @@ static inline int is_cut_to(int64_t source, int64_t present, int64_t step)
     return (__int128)source - (rest < 0 ? rest + step : rest) == present;
 }
 
-/* Resolutions of time stamps, as ``pcopy.fsio.mending._TIME_RESOLUTIONS``: first those of ``pcopy.fsio.existing.TIME_RESOLUTIONS``, then
+/* Resolutions of time stamps, as ``pcopy.fsio.metadata_update._TIME_RESOLUTIONS``: first those of ``pcopy.fsio.existing.TIME_RESOLUTIONS``, then
  * one that counts only if the ctime is rounded alike. */
 static const int64_t time_steps[] = {100, 1000, 10000000, 1000000000, 2000000000, 1000000};
 enum { MOMENT_STEPS = sizeof time_steps / sizeof *time_steps, EQUAL_STEPS = MOMENT_STEPS - 1 };
 
-/* As ``pcopy.fsio.mending.is_same_stored_time``. */
+/* As ``pcopy.fsio.metadata_update.is_same_stored_time``. */
 static inline int is_same_moment(int64_t source, int64_t present, int64_t changed, int64_t window)
 {
     if (is_within(source, present, window))

@@ -1,5 +1,5 @@
 /* Parser for the headers of tar archives of which a part was read. It handles only simple headers.
- * ``pcopy.archive.reader`` and ``pcopy.archive.skim`` handle the others, and return the same for the simple ones. */
+ * ``pcopy.archive.reader`` and ``pcopy.archive.member_search`` handle the others, and return the same for the simple ones. */
 #include "internal.h"
 
 #include <limits.h>
@@ -317,7 +317,7 @@ static int may_name_directory(const uint8_t *block)
 }
 
 /* Return the bytes of data, filled up, that follow the header of a member of a type that the loop below takes; -1 if
- * ``pcopy.archive.skim`` has to find out. */
+ * ``pcopy.archive.member_search`` has to find out. */
 static int64_t data_after(const uint8_t *block, uint64_t size, int has_slash)
 {
     const uint8_t kind = block[156];

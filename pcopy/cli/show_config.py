@@ -1,0 +1,159 @@
+"""``--show-config``: prints the options in effect as YAML that ``--config`` can read, with the origin of each.
+
+Rule: when ``--config`` reads the output, the same options are in effect. An option at its default that no value can
+express is printed as a comment.
+"""
+
+from __future__ import annotations
+
+import re
+from argparse import SUPPRESS, Action
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from pcopy.cli.config_keys import (
+    COMMAND_LINE_ONLY,
+    COMMAND_LINE_ONLY_BY_PROGRAM,
+    ConfigurableProgram,
+    FileSetting,
+    is_appended,
+    option_key,
+)
+from pcopy.cli.configuration import GivenOption, effective_options
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.signature.plain_yaml import yaml_scalar
+from pcopy.text import printable_path
+
+_COMMAND_LINE = "command line"
+_DEFAULT = "default"
+_SIZE_UNITS = (("G", 30), ("M", 20), ("K", 10))
+_NUMBER_PATTERN = re.compile(r"[0-9]+(\.[0-9]+)?")
+_OPTIONS_WITHOUT_EFFECT = ("archive", "recursive")
+"""Options that are accepted for compatibility and have no effect."""
+
+
+class _Occurrence(NamedTuple):
+    """One occurrence of an option: its name, its value (None if it takes none), and where it was given."""
+
+    name: str
+    value: str | None
+    origin: str
+
+
+def effective_config_text(
+    program: ConfigurableProgram, words: Sequence[str], files: Sequence[bytes], defaults: Sequence[bytes]
+) -> str:
+    """Return the YAML text of the options in effect for the command line ``words`` and the configuration ``files``.
+
+    ``defaults`` are the files that are read if they exist. Raise ``RequestRefused``, as ``effective_options`` does.
+    """
+    options, settings, idle = effective_options(program, words, files)
+    lines = [f"# {printable_path(path)}: {'read' if path in files else 'not there'}" for path in defaults]
+    hidden = {"", *COMMAND_LINE_ONLY, *COMMAND_LINE_ONLY_BY_PROGRAM.get(program.name, ()), *_OPTIONS_WITHOUT_EFFECT}
+    groups: dict[str, list[Action]] = {}
+    for action in program.parser()._actions:
+        if action.help != SUPPRESS and option_key(action) not in hidden:
+            groups.setdefault(action.dest, []).append(action)
+    for dest, actions in groups.items():
+        occurrences = [one for setting in settings if setting.dest == dest for one in _occurrences_of_setting(setting)]
+        occurrences += [_occurrence_of_option(option, actions) for option in options if option.dest == dest]
+        lines += _lines_of_set_option(actions, occurrences) if occurrences else _lines_of_default(actions)
+    lines += [f"# {setting.name}: has no effect with the other options  # {setting.origin}" for setting in idle]
+    return "\n".join(lines)
+
+
+def _occurrences_of_setting(setting: FileSetting) -> Iterator[_Occurrence]:
+    """Yield the occurrences of options that a setting of a file stands for."""
+    if not setting.words and isinstance(setting.value, str):  # a flag that is off
+        yield _Occurrence(setting.name, setting.value, setting.origin)
+    for word in setting.words:
+        name, equals, value = word[2:].partition("=")
+        yield _Occurrence(name, value if equals else None, setting.origin)
+
+
+def _occurrence_of_option(option: GivenOption, actions: Sequence[Action]) -> _Occurrence:
+    """Return the occurrence for an option of the command line.
+
+    A single letter that stands for an option with a value (``-u`` for ``--existing newer``) is converted to that
+    option.
+    """
+    action = next(action for action in actions if option_key(action) == option.name)
+    if action.nargs == 0 and isinstance(action.const, str):
+        return _Occurrence(option_key(_action_with_value(actions)), action.const, _COMMAND_LINE)
+    return _Occurrence(option.name, None if action.nargs == 0 else str(option.raw_value), _COMMAND_LINE)
+
+
+def _action_with_value(actions: Sequence[Action]) -> Action:
+    """Return the option that takes a value, among ``actions`` that set the same attribute; else the first one."""
+    return next((action for action in actions if action.nargs != 0), actions[0])
+
+
+def _lines_of_set_option(actions: Sequence[Action], occurrences: Sequence[_Occurrence]) -> list[str]:
+    """Return the lines for an option that is set.
+
+    ``actions`` are the options of that meaning, and ``occurrences`` their occurrences, the last of which is in effect.
+    """
+    action, last = _action_with_value(actions), occurrences[-1]
+    if is_appended(action):
+        return _lines_of_list(occurrences)
+    if last.value is not None:
+        return [f"{last.name}: {_yaml_scalar(last.value)}  # {last.origin}"]
+    text = len(occurrences) if _is_counted(action) else "true"
+    return [f"{last.name}: {text}  # {last.origin}"]
+
+
+def _lines_of_list(occurrences: Sequence[_Occurrence]) -> list[str]:
+    """Return the lines for an option that collects its values.
+
+    Each name becomes a key of its own if this preserves the order of all values. Otherwise all are in one list, in
+    which the values of other options stand by name.
+    """
+    runs = [(name, list(occurrence)) for name, occurrence in groupby(occurrences, lambda occurrence: occurrence.name)]
+    if len({name for name, _ in runs}) < len(runs):
+        runs = [(occurrences[0].name, list(occurrences))]
+    lines = []
+    for name, run in runs:
+        lines.append(f"{name}:")
+        for occurrence in run:
+            other = "" if occurrence.name == name else f"{occurrence.name}: "
+            lines.append(f"  - {other}{_yaml_scalar(occurrence.value or '')}  # {occurrence.origin}")
+    return lines
+
+
+def _lines_of_default(actions: Sequence[Action]) -> list[str]:
+    """Return the lines for an option that is not set."""
+    action = _action_with_value(actions)
+    name = option_key(action)
+    if is_appended(action) and action.metavar != "LIST":
+        return [f"{option_key(action)}: []  # {_DEFAULT}" for action in actions]
+    if action.nargs == 0:
+        return [f"{name}: {'0' if _is_counted(action) else 'false'}  # {_DEFAULT}"]
+    text = _default_text(action)
+    return [f"# {name}: not set" if text is None else f"{name}: {_yaml_scalar(text)}  # {_DEFAULT}"]
+
+
+def _default_text(action: Action) -> str | None:
+    """Return the text that a user would write for the default value; None if no text has that meaning."""
+    value = action.default
+    if value is None or action.type is None or action.choices:
+        return None if value is None else str(value)
+    texts = [str(value), "auto", "none"]
+    if isinstance(value, int):
+        texts[:0] = [f"{value >> bits}{unit}" for unit, bits in _SIZE_UNITS if value and not value & ((1 << bits) - 1)]
+    for text in texts:
+        try:
+            if action.type(text) == value:  # type: ignore[operator]
+                return text
+        except Exception:  # this text does not stand for the default; try the next
+            continue
+    return None
+
+
+def _is_counted(action: Action) -> bool:
+    """Return True if the option is counted each time it is given, as ``-v`` is."""
+    return type(action).__name__ == "_CountAction"
+
+
+def _yaml_scalar(text: str) -> str:
+    """Return ``text`` as a YAML scalar, quoted where necessary."""
+    return text if _NUMBER_PATTERN.fullmatch(text) or text == "false" else yaml_scalar(text)

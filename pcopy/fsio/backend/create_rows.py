@@ -1,0 +1,69 @@
+"""The rows of a ``Make`` batch in the Python backend: creates files from memory, one after the other."""
+
+from __future__ import annotations
+
+import errno
+import time
+
+from pcopy.fsio.attributes import Attributes, MetadataOutcome
+from pcopy.fsio.backend.batches import CreateResult, CreateSmallFiles
+from pcopy.fsio.backend.columns import RowCode, Verdicts, unpack_names
+from pcopy.fsio.backend.interface import BackendSettings
+from pcopy.fsio.memory_copy import write_all
+from pcopy.fsio.new_file import NewFile
+from pcopy.fsio.problem import Problem
+
+_NOTHING_TO_REPORT = MetadataOutcome()
+
+
+class CreateRows:
+    """A ``Make`` batch in progress."""
+
+    is_target_full = False
+
+    def __init__(self, settings: BackendSettings, batch: CreateSmallFiles, result: CreateResult | None = None) -> None:
+        """Prepare the rows.
+
+        ``result`` is the result to fill in if the C backend has already processed other rows; None to create one.
+        """
+        self._batch = batch
+        self._preserve, self._umask = settings.preserve, settings.umask
+        self._names = unpack_names(batch.names, len(batch))
+        self._contents = memoryview(batch.contents)
+        self.result = result or CreateResult(Verdicts(len(batch)), {})
+
+    def run(self, start: int, end: int) -> None:
+        verdicts = self.result.verdicts
+        for row in range(start, end):
+            began = time.monotonic_ns()
+            try:
+                self._create(row)
+                verdicts.codes[row] = RowCode.DONE
+            except Problem as problem:
+                is_taken = (problem.operation, problem.errno) == ("create", errno.EEXIST)
+                verdicts.set_code_and_problem(row, RowCode.DECIDE_AGAIN, problem) if is_taken else verdicts.set_problem(
+                    row, problem
+                )
+            verdicts.nanoseconds[row] = time.monotonic_ns() - began
+
+    def _create(self, row: int) -> None:
+        """Create one file.
+
+        Raise ``Problem`` if this fails; then nothing of the file remains. Raise ``MetadataProblem`` if only metadata
+        could not be set; then the file is kept.
+        """
+        batch, verdicts = self._batch, self.result.verdicts
+        rows, at = batch.rows, batch.offsets[row]
+        size, mtime = rows.size[row], rows.mtime[row]
+        with NewFile.create(batch.directory, self._names[row]) as new:
+            write_all(new.descriptor, self._contents[at : at + size], 0)
+            attributes = Attributes(rows.mode[row], rows.uid[row], rows.gid[row], mtime, mtime)
+            applied = new.apply_metadata(attributes, self._preserve, self._umask, inherits_acl=batch.inherits_acl)
+            new.close_and_keep()
+        verdicts.bytes[row] = size
+        verdicts.moved += size
+        # Keep a file with incomplete metadata, and report that: this is better than no file.
+        if new.metadata_problem is not None:
+            raise new.metadata_problem
+        if applied != _NOTHING_TO_REPORT:
+            self.result.metadata_outcomes[row] = applied

@@ -1,0 +1,169 @@
+"""The batch ``PlanCopies``: plans the copies of small files from the status of source and target, without opening
+anything.
+
+Files that need a closer look get the plan ``SLOW_PATH``: the slow path examines them again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.fsio.backend.batches import SYNC_FLAG, Batch, CopyPlan, LightDataclass, StatResult
+from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, RowCode, Rows, RowStatus
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
+from pcopy.fsio.existing import ExistingDecision, can_compare_contents, decision_for_existing
+from pcopy.fsio.preserve import Preserve
+
+
+class PlanCopiesResult(LightDataclass):
+    """The result of ``PlanCopies``: a ``Plan`` for each row."""
+
+    plans: bytearray
+
+
+class CopyPolicy(NamedTuple):
+    """The rules by which the plan of a row is decided.
+
+    Fields:
+        existing: policy for existing items, as in ``pcopy.fsio.existing``.
+        modify_window: seconds by which equal times may differ, as in ``pcopy.fsio.existing``.
+        compares_contents: True if contents are compared (``--checksum``).
+        names_files_last: True if existing items are replaced only on request, so that files are copied under temporary
+            names and get their own names last.
+        copies_owner_and_mode: True if copies get the owner and mode of their sources.
+        writes_in_place: True if existing files are overwritten in place.
+        syncs_files: True if each file is synced separately.
+        changed_since: items in the target that have changed since this time (nanoseconds since 1970) may have been
+            created by this job; None if there are none.
+        metadata_update: the metadata to preserve, and ``modify_window``, if a skipped item gets the metadata of its
+            source where they differ (``pcopy.fsio.metadata_update.has_metadata_of_source``); otherwise None.
+        makes_backups: True if a backup is made of each item before it is replaced.
+    """
+
+    existing: str = "replace"
+    modify_window: int = 0
+    compares_contents: bool = False
+    names_files_last: bool = False
+    copies_owner_and_mode: bool = True
+    writes_in_place: bool = False
+    syncs_files: bool = False
+    changed_since: int | None = None
+    metadata_update: tuple[Preserve, int] | None = None
+    makes_backups: bool = False
+
+
+class PlanCopies(Batch[PlanCopiesResult]):
+    """Plan the copies of regular files.
+
+    Fields:
+        policy: the rules.
+        sources: the columns that a scan found: ``FOUND``, as far as they exist.
+        targets: the result of ``StatNames`` for the names in the target (``FOUND | OWNER``); None if the target is
+            known to have none of these names.
+    """
+
+    policy: CopyPolicy
+    sources: Rows
+    targets: StatResult | None = None
+
+    @property
+    def descriptors(self) -> tuple[int, ...]:
+        return ()
+
+
+def copy_plans(policy: CopyPolicy, sources: Rows, targets: StatResult | None) -> bytearray:
+    """Return a plan for each row of a ``PlanCopies`` batch."""
+    plans = bytearray((plan_for_free_name(policy),)) * len(sources)
+    slow_rows = _slow_path_rows(sources)
+    for row in slow_rows:
+        plans[row] = CopyPlan.SLOW_PATH
+    if targets is None:
+        return plans
+    user, done, present = os.geteuid(), RowCode.DONE, targets.rows
+    for row, code in enumerate(targets.verdicts.codes):
+        if row in slow_rows:
+            continue
+        if code == done:
+            lacks_metadata = present.uid[row] == user and stat.S_IMODE(present.mode[row]) == 0o600
+            plans[row] = _plan_for_taken_name(
+                policy, sources.status(row), present.status(row), lacks_metadata=lacks_metadata
+            )
+            if plans[row] == CopyPlan.SKIP and policy.metadata_update is not None and not sources.uid:
+                plans[row] = CopyPlan.SLOW_PATH  # the owner of the source is not known here
+        elif targets.verdicts.errnos[row] != errno.ENOENT:
+            plans[row] = CopyPlan.SLOW_PATH  # the slow path reports the error
+    return plans
+
+
+def plan_for_free_name(policy: CopyPolicy) -> int:
+    """Return the plan of a small file whose name is free in the target."""
+    return (CopyPlan.TEMPORARY if policy.names_files_last else CopyPlan.NEW) | (SYNC_FLAG if policy.syncs_files else 0)
+
+
+def _slow_path_rows(sources: Rows) -> set[int]:
+    """Return the rows that are not small regular files."""
+    slow_rows: set[int] = set()
+    if sources.size and max(sources.size) > MAX_SMALL_FILE_BYTES:
+        slow_rows.update(row for row, size in enumerate(sources.size) if size > MAX_SMALL_FILE_BYTES)
+    slow_rows.update(row for row, mode in enumerate(sources.mode) if not stat.S_ISREG(mode))
+    return slow_rows
+
+
+def _plan_for_taken_name(policy: CopyPolicy, source: RowStatus, present: RowStatus, *, lacks_metadata: bool) -> int:
+    """Return the plan of a file whose name is taken in the target.
+
+    Args:
+        policy: the rules.
+        source: status of the source.
+        present: status of the existing item in the target.
+        lacks_metadata: True if the existing item has the owner and mode of a new file without its metadata. It may be
+            half written then (``pcopy.fsio.incomplete_mark``). So may any file if files are overwritten in place.
+    """
+    is_far = not (
+        EARLIEST_TIME < source.st_mtime_ns < LATEST_TIME and EARLIEST_TIME < present.st_mtime_ns < LATEST_TIME
+    )
+    if is_far or (policy.changed_since is not None and present.st_ctime_ns >= policy.changed_since):
+        # An earlier run may have created it, or this run, for another name that the file system treats as equal.
+        return CopyPlan.SLOW_PATH
+    decision = decision_for_existing(
+        policy.existing, policy.modify_window, source, present, contents=policy.compares_contents
+    )
+    if decision is ExistingDecision.REPLACE:
+        return _plan_to_replace(policy, source, present)
+    if stat.S_ISREG(present.st_mode) and (policy.writes_in_place or lacks_metadata):
+        return CopyPlan.SLOW_PATH
+    if decision is ExistingDecision.FAIL:
+        return CopyPlan.REFUSE
+    return (
+        CopyPlan.SLOW_PATH
+        if policy.compares_contents or not _has_required_metadata(policy, source, present)
+        else CopyPlan.SKIP
+    )
+
+
+def _has_required_metadata(policy: CopyPolicy, source: RowStatus, present: RowStatus) -> bool:
+    """Return True if the metadata of the existing item need not be updated."""
+    if policy.metadata_update is None:
+        return True
+    from pcopy.fsio.metadata_update import has_metadata_of_source  # imported here because few jobs need it
+
+    return has_metadata_of_source(source, present, *policy.metadata_update)
+
+
+def _plan_to_replace(policy: CopyPolicy, source: RowStatus, present: RowStatus) -> int:
+    """Return the plan of a file that replaces an existing item."""
+    if (
+        policy.writes_in_place
+        or policy.makes_backups
+        or not policy.copies_owner_and_mode
+        or stat.S_ISDIR(present.st_mode)
+    ):
+        return CopyPlan.SLOW_PATH
+    if policy.metadata_update is not None and can_compare_contents(source, present):
+        return CopyPlan.SLOW_PATH  # perhaps only the time differs
+    return (CopyPlan.TEMPORARY if policy.names_files_last else CopyPlan.REPLACE) | (
+        SYNC_FLAG if policy.syncs_files else 0
+    )

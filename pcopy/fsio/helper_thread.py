@@ -1,0 +1,95 @@
+"""A helper thread that runs calls in the background: it digests what was read, starts write-back, or reads ahead.
+
+    aide = Aide()
+    aide.hand(digest.update, piece)     # returns immediately
+    aide.wait(2)                        # blocks until at most two calls are unfinished
+
+The calls run one after the other, in the order in which they were submitted. If no thread can be started, each call
+runs immediately in the caller's thread.
+"""
+
+from __future__ import annotations
+
+from _queue import SimpleQueue  # queue loads threading, too, which no copy needs
+from collections.abc import Callable
+from typing import Any
+
+from pcopy.background import BackgroundThread
+
+_Call = tuple[Callable[..., object], tuple[Any, ...]]
+
+
+class HelperThread:
+    """A helper thread and the queue of the calls that it runs.
+
+    The methods must all be called from one thread.
+    """
+
+    def __init__(self) -> None:
+        self._calls: SimpleQueue[_Call] = SimpleQueue()
+        self._results: SimpleQueue[BaseException | None] = SimpleQueue()
+        self._pending = 0
+        self._runs_inline: bool | None = None
+        """True if no thread could be started, None before the first call."""
+
+    @property
+    def pending(self) -> int:
+        """Number of calls that are not known to be finished. Raises what a finished call has raised."""
+        while self._pending and not self._results.empty():
+            self._await_result()
+        return self._pending
+
+    def submit(self, action: Callable[..., object], *arguments: Any) -> None:
+        """Submit ``action`` with ``arguments``; start the thread at the first call.
+
+        An exception of ``action`` is raised later, by ``wait`` or ``under_way``. Without a thread, ``action`` runs now
+        and its exception is raised here.
+        """
+        if self._runs_inline is None:
+            self._start()
+        if self._runs_inline:
+            action(*arguments)
+        else:
+            self._pending += 1
+            self._calls.put((action, arguments))
+
+    def wait(self, remaining: int = 0) -> None:
+        """Wait until at most ``remaining`` calls are unfinished; raise what one of the finished calls has raised."""
+        while self._pending > remaining:
+            self._await_result()
+
+    def drain(self) -> None:
+        """Wait until all calls are finished, and ignore their exceptions.
+
+        For use after an error that is being reported already.
+        """
+        while self._pending:
+            self._pending -= 1
+            self._results.get()
+
+    def _await_result(self) -> None:
+        """Wait for one call to finish; raise what it raised."""
+        self._pending -= 1
+        error = self._results.get()
+        if error is not None:
+            raise error
+
+    def _start(self) -> None:
+        """Start the thread. If that fails, calls run in the caller's thread from now on."""
+        try:
+            BackgroundThread(self._run_calls)
+            self._runs_inline = False
+        except OSError:
+            self._runs_inline = True
+
+    def _run_calls(self) -> None:
+        """Run the submitted calls in turn, for ever. Runs in the helper thread."""
+        while True:
+            action, arguments = self._calls.get()
+            error: BaseException | None = None
+            try:
+                action(*arguments)
+            except BaseException as raised:  # raised again by ``_take``, in the thread of the caller
+                error = raised
+            del action, arguments  # they refer to a buffer that the caller reuses as soon as this call is finished
+            self._results.put(error)

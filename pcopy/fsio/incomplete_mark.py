@@ -1,0 +1,293 @@
+"""The mark of a file that ``--inplace`` is writing over.
+
+A marked file has neither its old contents nor all of the new ones. A file is marked before it is truncated, and the
+mark is removed only when the new contents are on stable storage. So a resumed job, or a copy that reads the file as its
+source, knows from the mark that the file is incomplete; times could not show that. The mark also records the mode and
+the owner that the file had before. Rules:
+
+- The mark is an extended attribute. Root uses ``trusted.*``, because the owner of a file could set a ``user.*``
+  attribute and claim in it that the file had been a set-user-ID program of root's. So the mark of an ordinary
+  user only shows that the file is incomplete. The mode and owner in it are used only by the same job, and only if the
+  file is still as that job left it: owned by the user, with mode 0600.
+- On a file system that does not support such attributes, the mark is a small synced file in the same directory, a
+  *sidecar*. Its name is derived from the name of the marked file, and it contains that file's identity. If only the
+  inode number of the identity can be compared, the mark is not ``is_certain``: the number may belong to another file by
+  now, and FUSE assigns new numbers at each mount.
+- The mark is no part of an item: it is never copied, and only ``clear`` removes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from functools import cache
+
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.fsio.close import closed_at_end, names_in_directory
+from pcopy.fsio.durable import replaced_file
+from pcopy.fsio.identity import FUSE_TYPE, Identity, IdentityComparison, identity_of, may_be_on_file_system
+from pcopy.fsio.preserve import CAP_SYS_ADMIN, has_capability, maps_all_ids
+from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.retries import open_with_retries
+from pcopy.fsio.source import READ_FLAGS, status_of
+from pcopy.fsio.temporary import TEMPORARY_PREFIX, is_private_file, remove_if_present
+
+MARK_XATTRS = ("trusted.pcopy.incomplete", "user.pcopy.incomplete")
+"""Names of the extended attribute: root's, and that of other users."""
+SIDECAR_PREFIX = TEMPORARY_PREFIX + b"incomplete-"
+"""Prefix of the names of sidecars; a digest of the marked file's name follows."""
+
+_XATTR_UNSUPPORTED_ERRNOS = (errno.ENOTSUP, errno.ENOSYS)
+"""Errors of a file system that does not support such attributes."""
+_UNMARKED_ERRNOS = (errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM)
+"""Errors of getxattr(2) which mean that the file has no mark that this process can use."""
+_MAX_MARK_BYTES = 4096
+"""Number of bytes of a mark that are read; a mark has some hundred."""
+
+
+class IncompleteMark(NamedTuple):
+    """Contents of a mark: the job that writes over the file, and the file's former mode, owner and group.
+
+    If ``is_certain`` is False, the file may be another one that was saved under the same name since.
+    """
+
+    job: str
+    mode: int
+    uid: int
+    gid: int
+    is_certain: bool = True
+
+    @property
+    def original_mode_and_owner(self) -> tuple[int, int, int]:
+        """Mode, owner and group that the file had before it was written over."""
+        return self.mode, self.uid, self.gid
+
+    def to_bytes(self) -> bytes:
+        """Return the mark as bytes."""
+        return b"%s %o %d %d\n" % (self.job.encode(), self.mode, self.uid, self.gid)
+
+    @classmethod
+    def from_bytes(cls, text: bytes) -> IncompleteMark:
+        """Return the mark that ``text`` contains.
+
+        If ``text`` is malformed, the result has an empty job name, which matches no job: only that the file is
+        incomplete is known then, not its former mode and owner.
+        """
+        words = text.split()
+        with suppress(ValueError, UnicodeDecodeError, OverflowError):
+            job, mode, uid, gid = words
+            mark = cls(job.decode("ascii"), int(mode, 8), int(uid), int(gid))
+            if (
+                stat.S_ISREG(mark.mode)
+                and min(mark.original_mode_and_owner) >= 0
+                and max(mark.original_mode_and_owner) < 1 << 32
+            ):
+                return mark
+        return cls("", stat.S_IFREG | 0o600, os.geteuid(), os.getegid())
+
+
+@cache
+def _can_use_trusted_xattrs() -> bool:
+    """Return True if this process may use ``trusted.*`` attributes.
+
+    Root in a user namespace of its own may not.
+    """
+    return has_capability(CAP_SYS_ADMIN) and maps_all_ids()
+
+
+def _mark_xattr() -> str:
+    """Return the name of the attribute that this process uses as the mark."""
+    return MARK_XATTRS[0] if _can_use_trusted_xattrs() else MARK_XATTRS[1]
+
+
+def find_mark(
+    directory: int, name: bytes, status: os.stat_result, descriptor: int | None = None
+) -> IncompleteMark | None:
+    """Return the mark of a file, or None if it has none; raise ``Problem``.
+
+    Args:
+        status: status of the file.
+        descriptor: the file if it is open, else None.
+    """
+    is_open = descriptor is not None
+    path = b"/proc/self/fd/%d/%s" % (directory, name) if descriptor is None else descriptor
+    try:
+        return IncompleteMark.from_bytes(os.getxattr(path, _mark_xattr(), follow_symlinks=is_open))
+    except OSError as error:
+        if error.errno in _XATTR_UNSUPPORTED_ERRNOS:
+            return _find_in_sidecar(directory, name, status)
+        if error.errno in _UNMARKED_ERRNOS:
+            return None
+        raise Problem.from_error(f"getxattr {_mark_xattr()}", error) from error
+
+
+def mark_to_set(directory: int, name: bytes, descriptor: int, status: os.stat_result, job: str) -> IncompleteMark:
+    """Return the mark that ``job`` shall set on the open file, before it is written over; raise ``Problem``.
+
+    Mode and owner are those of an older mark, if that can be trusted; else those of ``status``. The older mark is read
+    through the descriptor: if it were read by name, the directory's owner could substitute the mark of another file.
+    """
+    older = find_mark(directory, name, status, descriptor) if is_private_file(status) else None
+    if older is not None and older.is_certain and older.job and (_can_use_trusted_xattrs() or older.job == job):
+        return older._replace(job=job)
+    return IncompleteMark(job, status.st_mode, status.st_uid, status.st_gid)
+
+
+def set_mark(
+    directory: int, name: bytes, descriptor: int, status: os.stat_result, mark: IncompleteMark, temporary: bytes
+) -> None:
+    """Mark the open file ``name`` in ``directory``; raise ``Problem``.
+
+    ``temporary`` is a free name, used if the mark is a sidecar.
+    """
+    try:
+        os.setxattr(descriptor, _mark_xattr(), mark.to_bytes())
+    except OSError as error:
+        if error.errno not in _XATTR_UNSUPPORTED_ERRNOS:
+            raise Problem.from_error(f"setxattr {_mark_xattr()}", error) from error
+        identity = identity_of(descriptor, status, 0, created_by_job=False)
+        with as_problem("open"):
+            reopened = open_with_retries(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=directory)
+        with closed_at_end(reopened), replaced_file(reopened, sidecar_name(name), temporary) as stream:
+            target = identity.inode, identity.mark.hex().encode() or b"-", name
+            stream.write(mark.to_bytes() + b"%d %b\n%b" % target)
+
+
+def remove_mark(directory: int, name: bytes, descriptor: int) -> None:
+    """Remove the mark of the open file ``name`` in ``directory``, if it has one; raise ``Problem``."""
+    try:
+        os.removexattr(descriptor, _mark_xattr())
+    except OSError as error:
+        if error.errno in _XATTR_UNSUPPORTED_ERRNOS:
+            remove_if_present(directory, sidecar_name(name))
+        elif error.errno != errno.ENODATA:
+            raise Problem.from_error("removexattr", error) from error
+
+
+def remove_stale_sidecar(directory: int, sidecar: bytes, job: str, *, is_complete: bool) -> None:
+    """Remove a sidecar of ``job`` if the file that it marks has been removed or replaced; raise ``Problem``.
+
+    On FUSE, a file with another inode number may still be the marked one. Then the sidecar is removed only if
+    ``is_complete``, which means that the new contents are complete. Otherwise it remains, so that an incomplete file
+    does not pass for a complete one.
+    """
+    found = _read_sidecar(directory, sidecar)
+    if found is None or sidecar_name(found.name) != sidecar or found.mark.job != job:
+        return
+    try:
+        present = os.stat(found.name, dir_fd=directory, follow_symlinks=False)
+    except FileNotFoundError:
+        remove_if_present(directory, sidecar)
+    except OSError as error:
+        raise Problem.from_error("stat", error) from error
+    else:
+        if present.st_ino != found.identity.inode and (is_complete or not may_be_on_file_system(FUSE_TYPE, directory)):
+            remove_if_present(directory, sidecar)
+
+
+def remove_stale_sidecars(directory: int, job: str) -> None:
+    """Do the same as ``remove_stale_sidecar`` for each sidecar in an open directory, whose files are not known to be
+    complete.
+    """
+    with as_problem("readdir"):
+        names = [name for name in names_in_directory(directory) if name.startswith(SIDECAR_PREFIX)]
+    for name in names:
+        remove_stale_sidecar(directory, name, job, is_complete=False)
+
+
+def raise_if_mark_listed(names: list[str]) -> None:
+    """Raise ``Problem`` if the mark is among ``names``, the extended attributes of a source."""
+    if any(mark in names for mark in MARK_XATTRS):
+        text = "a copy with --inplace did not finish it, or could not confirm that its contents are on storage"
+        raise Problem("read", 0, on_source=True, text=f"the file is incomplete: {text}")
+
+
+def sidecar_name(name: bytes) -> bytes:
+    """Return the name of the sidecar of the file ``name``."""
+    from hashlib import blake2b  # imported here, since few copies need it
+
+    return SIDECAR_PREFIX + blake2b(name, digest_size=8).hexdigest().encode()
+
+
+def sidecar_problem() -> Problem:
+    """Return the problem of a sidecar found in a source: a file that marks another file as incomplete."""
+    return Problem("read", 0, on_source=True, text="it marks another file in this directory as incomplete")
+
+
+def uncertain_mark_problem(name: bytes) -> Problem:
+    """Return the problem of the existing file ``name`` whose mark is not ``is_certain``: it is neither kept nor
+    replaced.
+    """
+    text = (
+        "it may be incomplete after a copy with --inplace, or have been saved since: remove it unless it is complete, "
+        f"and then remove {os.fsdecode(sidecar_name(name))}"
+    )
+    return Problem("create", errno.EEXIST, text=text)
+
+
+def raise_if_marked(descriptor: int) -> None:
+    """Raise ``Problem`` if an open source has the mark. For use if its attributes have not been listed."""
+    raise_if_mark_listed([name for name in MARK_XATTRS if _has_xattr(descriptor, name)])
+
+
+def is_marked(descriptor: int) -> bool:
+    """Return True if an open file has the mark, that of root or of another user."""
+    return any(_has_xattr(descriptor, mark) for mark in MARK_XATTRS)
+
+
+def _has_xattr(descriptor: int, name: str) -> bool:
+    """Return True if an open file has the extended attribute ``name`` and it can be read."""
+    with suppress(OSError):
+        os.getxattr(descriptor, name)
+        return True
+    return False
+
+
+class _Sidecar(NamedTuple):
+    """Contents of a sidecar: the mark; and identity and name of the file that it marks."""
+
+    mark: IncompleteMark
+    identity: Identity
+    name: bytes
+
+
+def _find_in_sidecar(directory: int, name: bytes, status: os.stat_result) -> IncompleteMark | None:
+    """Return the mark in the sidecar of a file; None if there is none, or if it belongs to another file.
+
+    Only a sidecar that no other user can have written is trusted.
+    """
+    found = _read_sidecar(directory, sidecar_name(name))
+    if found is None or found.name != name:
+        return None
+    with as_problem("open"):
+        path_only = open_with_retries(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+    with closed_at_end(path_only):
+        likeness = found.identity.compare(identity_of(path_only, status, 0, created_by_job=False))
+        if likeness is IdentityComparison.OTHER and not may_be_on_file_system(FUSE_TYPE, path_only):
+            return None
+    is_sure = likeness is IdentityComparison.SAME or (
+        likeness is IdentityComparison.UNKNOWN and is_private_file(status)
+    )
+    return found.mark._replace(is_certain=is_sure)
+
+
+def _read_sidecar(directory: int, name: bytes) -> _Sidecar | None:
+    """Return the contents of a sidecar; None if there is none, or if no pcopy of this user has written it."""
+    try:
+        sidecar = open_with_retries(name, READ_FLAGS, dir_fd=directory)
+    except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ELOOP, errno.EACCES, errno.ENXIO):
+            return None
+        raise Problem.from_error("open", error) from error
+    # Only a file of this user with mode 0600 and one link is trusted: no other user can have written or planted it.
+    with closed_at_end(sidecar), as_problem("read"):
+        status = status_of(sidecar)
+        text = os.read(sidecar, _MAX_MARK_BYTES) if is_private_file(status) and status.st_nlink == 1 else b""
+    with suppress(ValueError):
+        line, words, of_name = text.split(b"\n", 2)
+        inode, mark = words.split(b" ")
+        identity = Identity(0, int(inode), b"" if mark == b"-" else bytes.fromhex(mark.decode()))
+        return _Sidecar(IncompleteMark.from_bytes(line), identity, of_name)
+    return None

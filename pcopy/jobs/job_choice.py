@@ -1,0 +1,211 @@
+"""Commands for unfinished jobs: list them (``--jobs``), select one to resume (``--resume``), discard one
+(``--discard``).
+
+Rules: nothing is guessed. ``--resume`` without a name works only if exactly one job can be meant. No job is changed
+while a rank works on it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+
+from pcopy.errors import RequestRefused
+from pcopy.jobs.directories import (
+    ListedJob,
+    NoJob,
+    StoredJob,
+    UnreadableJob,
+    is_in_state_directory,
+    open_and_lock,
+    open_unfinished,
+    remove_job,
+    remove_unreadable_job,
+    state_directory,
+    unfinished_jobs,
+)
+from pcopy.jobs.job_file import RUNNING, job_name
+from pcopy.jobs.listing import job_json, job_table
+from pcopy.jobs.lock import Lock, lock_holders_if_any
+from pcopy.jobs.paths import absolute_path, source_path, target_path
+from pcopy.jobs.roots import DestinationRemoved, check_roots, check_targets, missing_targets, refuse_missing_mounts
+from pcopy.jobs.suggestions import most_similar_word, suggestion_for
+from pcopy.text import printable_path
+
+Report = Callable[[str], object]
+
+
+def job_to_resume(word: bytes, report: Report) -> tuple[StoredJob, Lock]:
+    """Return the job that ``word`` names, with the current device numbers of its roots, and its lock for rank 0.
+
+    Args:
+        word: a job's name or directory; empty: the only unfinished job.
+        report: prints a list of jobs if several can be meant.
+
+    Raise ``RequestRefused`` if there is no such job, if several can be meant, if a rank still works on it, or if its
+    roots are not the directories that it started with.
+    """
+    path = job_path(word) if word else _only_resumable_job(report)
+    with _naming_job_of_root(path):
+        job, lock = open_unfinished(path)
+    if job.file.state == RUNNING:
+        job = job._replace(file=job.file._replace(killed=True))
+    try:
+        return job._replace(file=job.file._replace(roots=check_roots(job.file))), lock
+    except BaseException:
+        lock.close()
+        raise
+
+
+def job_path(word: bytes) -> bytes:
+    """Return the directory of the job that ``word`` names.
+
+    A word with a slash is a path. Any other word is the name of a job in the state directory, or else a path. Raise
+    ``RequestRefused`` if neither exists.
+    """
+    if b"/" not in word and word not in (b".", b".."):
+        with suppress(RequestRefused):  # Without a home directory no job has a name.
+            path = os.path.join(state_directory(), word)
+            if os.path.lexists(path):
+                return path
+    path = absolute_path(word)
+    if os.path.lexists(path):
+        return path
+    raise RequestRefused(f"{printable_path(word)}: there is no such job; {_advice_for(word)}")
+
+
+def _advice_for(word: bytes) -> str:
+    """Return advice for a ``word`` that names no job: a similar name, or the command that lists all."""
+    if b"/" in word and (text := suggestion_for(word)):
+        return text
+    with suppress(RequestRefused):
+        names = [job_name(listed.path) for listed in unfinished_jobs(state_directory())]
+        if near := most_similar_word(os.fsdecode(word), names):
+            return f"{near} is one: was that meant?"
+    return "pcopy --jobs lists all unfinished jobs (one that ended with status 0 is not kept)"
+
+
+@contextmanager
+def _naming_job_of_root(path: bytes) -> Iterator[None]:
+    """Add the name of a job to a ``NoJob`` error of the block if ``path`` is a source or destination of that job."""
+    try:
+        yield
+    except NoJob as none:
+        real = os.path.realpath(path)
+        for listed in unfinished_jobs(state_directory()):
+            roots = listed.file.roots if listed.file else ()
+            if any(real in (source_path(root), root.target, target_path(root)) for root in roots):
+                raise NoJob(f"{none}; job {job_name(listed.path)} copies from or to it: was that meant?") from None
+        raise
+
+
+def job_list_lines(as_json: bool) -> list[str]:
+    """Return the output lines of ``--jobs``: a table, or with ``json_text`` a JSON object per line.
+
+    Raise ``RequestRefused`` if the state directory cannot be read.
+    """
+    state = state_directory()
+    found = unfinished_jobs(state)
+    if as_json:
+        return [job_json(listed) for listed in found]
+    if not found:
+        return [f"no unfinished jobs in {printable_path(state)}"]
+    return job_table(found)
+
+
+def discard_job(word: bytes, remove_temporaries: Callable[[StoredJob], object], report: Report) -> None:
+    """Remove the job that ``word`` names, and its temporary files in the destination.
+
+    Args:
+        word: a job's name or directory.
+        remove_temporaries: removes the temporary files; called before the job is removed.
+        report: prints what could not be removed.
+
+    Raise ``RequestRefused`` if there is no such job, if a rank works on it, or if its destination is missing but may
+    come back (a missing mount).
+    """
+    path = job_path(word)
+    try:
+        with _naming_job_of_root(path):
+            job, lock = open_and_lock(path)
+    except UnreadableJob as unreadable:
+        job_name = printable_path(os.path.basename(path)) if is_in_state_directory(path) else "JOB"
+        remove_unreadable_job(path)
+        report(f"{unreadable.reason}; temporary files (.pcopy-{job_name}-*) may be left in its destination")
+        return
+    _discard_locked(job, lock, remove_temporaries, report)
+
+
+def discard_superseded(
+    found: Sequence[ListedJob], remove_temporaries: Callable[[StoredJob], object], report: Report
+) -> None:
+    """Remove the jobs of ``found`` that have not changed since they were listed; report errors and go on."""
+    for listed in found:
+        with suppress(RequestRefused):  # The job is over, or a rank works on it.
+            job, lock = open_and_lock(listed.path)
+            if job.file != listed.file:
+                lock.close()
+                continue
+            try:
+                _discard_locked(job, lock, remove_temporaries, report)
+            except RequestRefused as refused:
+                report(str(refused))
+
+
+def _discard_locked(
+    job: StoredJob, lock: Lock, remove_temporaries: Callable[[StoredJob], object], report: Report
+) -> None:
+    """Remove a job whose lock this process holds, as ``remove_temporaries`` does; release the lock."""
+    path = job.path
+    with closing(lock):
+        try:
+            check_targets(job.file)
+            refuse_missing_mounts(job.file)
+        except DestinationRemoved as error:
+            report(f"temporary files (.pcopy-{job.file.name}-*) may be left where the destination was: {error}")
+        except RequestRefused as refused:
+            raise RequestRefused(
+                f"{refused}, so that the job's temporary files go, too; if it will not come back, remove "
+                f"{printable_path(path)}"
+            ) from None
+        else:
+            for target in missing_targets(job.file):
+                report(
+                    f"{printable_path(target)}: missing, or not the directory that the job copied to; if that was "
+                    "moved, "
+                    f"temporary files (.pcopy-{job.file.name}-*) may be left in it"
+                )
+            remove_temporaries(job)
+        for name in remove_job(job, lock):
+            report(f"{printable_path(os.path.join(path, name))}: not removed: pcopy did not create it")
+
+
+def print_to_stderr(line: str) -> None:
+    """Print a line to standard error."""
+    print(line, file=sys.stderr)
+
+
+def _only_resumable_job(report: Report) -> bytes:
+    """Return the directory of the only unfinished job on which no rank works.
+
+    Raise ``RequestRefused`` if there is none or several, after ``report`` has printed a list.
+    """
+    state = state_directory()
+    jobs = unfinished_jobs(state)
+    usable = [listed for listed in jobs if listed.file is not None]
+    free = [listed for listed in usable if not lock_holders_if_any(listed.path)]
+    if len(free) == 1:
+        return free[0].path
+    if not usable and jobs:
+        report("\n".join(f"cannot be used: {listed.reason}" for listed in jobs))
+        raise RequestRefused(
+            f"no unfinished job in {printable_path(state)} can be used as it is; name another directory: --resume DIR"
+        )
+    if not usable:
+        raise RequestRefused(f"there is no unfinished job in {printable_path(state)}; name its directory: --resume DIR")
+    report("\n".join(job_table(usable)))
+    if not free:
+        raise RequestRefused("all unfinished jobs are being worked on: wait for their end, or end them first")
+    raise RequestRefused(f"{len(free)} unfinished jobs can be meant; name one: pcopy --resume JOB")

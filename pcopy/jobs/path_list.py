@@ -1,0 +1,270 @@
+"""The list of ``--from``: read once, and sorted into the order of a walk, for tools that change existing items.
+
+All paths lie below one directory: the deepest one that contains all of them. Its own path contains no symbolic link.
+Each path is stored once and terminated by a NUL. If the list has data about items, a record of fixed size
+(``pcopy.tasks.listed.hand_out.LISTED_RECORD``) follows each path; it combines the data of all lines about that item.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Callable
+from contextlib import closing
+from itertools import chain, takewhile
+from typing import BinaryIO
+
+from pcopy.errors import RESOURCE_EXCEPTIONS, RequestRefused, SpillFailed, resource_error_text
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.fsio.close import close_ignoring_errors
+from pcopy.jobs.files_from import is_real_directory
+from pcopy.jobs.suggestions import reason_starts_elsewhere, suggestion_for
+from pcopy.signature.sorting import ExternalSorter
+from pcopy.tasks.base.job import Root
+from pcopy.tasks.listed.hand_out import (
+    HAS_DEVICE,
+    HAS_INODE,
+    HAS_MTIME,
+    HAS_SIZE,
+    HAS_SLASH,
+    IS_CONTRADICTORY,
+    LISTED_RECORD,
+)
+from pcopy.text import printable_path
+from pcopy.walk.saved_listing import PathListReader, RecordedStatus, absolute_path, strip_carriage_return
+
+_SORT_MEMORY = 64 << 20
+"""Bytes of memory in which a list is sorted; a longer one is sorted with temporary files."""
+_NUL = b"\0"
+_TIME_LIMIT = 2**63 - 1
+"""Limit in seconds to which recorded times are clipped, so that they can be packed; no file has such a time."""
+_EMPTY_RECORD = LISTED_RECORD.pack(0, 0, 0, 0, 0, 0, 0)
+
+
+class PathList(NamedTuple):
+    """A sorted list.
+
+    Fields:
+    - ``root``: the root that contains all paths.
+    - ``file``: the list, an open file without a name.
+    - ``record_size``: number of bytes of the record after each path; 0 if there are none.
+    - ``item_count``: number of items.
+    """
+
+    root: Root
+    file: BinaryIO
+    record_size: int
+    item_count: int
+
+
+def read_list(
+    file: bytes,
+    open_spool: Callable[[], BinaryIO],
+    *,
+    nul: bool,
+    within: bytes | None,
+    check: Callable[[bytes], str],
+    omit_below_listed: bool = False,
+) -> PathList | None:
+    """Return the user's list, sorted; None if it is empty.
+
+    Args:
+        file: path of the list: a saved listing (JSON lines), or plain paths.
+        open_spool: opens a temporary file.
+        nul: plain paths end with a NUL instead of a newline.
+        within: the directory in which all paths must lie, and to which plain paths are relative. None: plain paths are
+            relative to the working directory.
+        check: returns why an absolute path may not be listed, or an empty text.
+        omit_below_listed: directories are processed with their contents, so entries below a listed directory are left
+            out.
+
+    Raise ``RequestRefused`` with file and line if the list is invalid, and ``SpillFailed`` if a temporary file cannot
+    be written.
+    """
+    sorter = ExternalSorter(open_spool, _SORT_MEMORY)
+    with closing(sorter), PathListReader(file, "--from", nul=nul, advice_for=suggestion_for) as listing:
+        start = listing.directory or (os.getcwdb() if within is None else within)
+        common: bytes | None = None
+        is_absolute, has_records = False, listing.is_saved
+        try:
+            for number, listed_path, recorded in listing:
+                line = (
+                    listed_path if recorded is not None or nul else _checked_line(listed_path, start, listing, number)
+                )
+                if not line:
+                    continue
+                is_absolute = is_absolute or line.startswith(b"/")
+                path = absolute_path(start, line)
+                if common is None and recorded is None and within and (reason := reason_starts_elsewhere(line, within)):
+                    raise listing.error_at_line(number, reason)
+                parts = [part for part in path.split(b"/") if part not in (b"", b".")]
+                reason = _reason_against(parts, within) or check(b"/" + b"/".join(parts))
+                if reason:
+                    raise listing.error_at_line(number, f"{printable_path(line)} {reason}")
+                above = b"".join(part + _NUL for part in parts[:-1])
+                common = above if common is None else _common_beginning(common, above)
+                has_slash = line.endswith((b"/", b"/."))
+                record = _record_of(recorded, has_slash=has_slash) if has_slash or recorded is not None else b""
+                has_records = has_records or bool(record)
+                sorter.add(_NUL.join(parts), record)
+            if common is None:
+                return None
+            identity, base = _deepest_directory(b"/" + common[:-1].replace(_NUL, b"/"), listing.name)
+            written = open_spool()
+            skipped = len(base.strip(b"/") + b"/") if base != b"/" else 0
+            listed = _write_unique(
+                sorter, written, skipped, with_records=has_records, omit_below_listed=omit_below_listed
+            )
+        except SpillFailed:
+            raise
+        except RESOURCE_EXCEPTIONS as error:
+            raise RequestRefused(f"{listing.name}: {resource_error_text(error)}") from None
+        called = _path_for_users(base, is_absolute)
+        root = Root(base, base, b"", b"", called, called, identity, identity)
+        return PathList(root, written, LISTED_RECORD.size if has_records else 0, listed)
+
+
+def _checked_line(line: bytes, start: bytes, listing: PathListReader, number: int) -> bytes:
+    """Return a line of a plain list; empty if it holds nothing but a carriage return.
+
+    Raise ``RequestRefused`` if the line ends with a carriage return and only the item without it exists. Either can be
+    meant: the item with the carriage return in its name may have been removed since the list was written.
+    """
+    shorter = strip_carriage_return(line, start)
+    if shorter and shorter != line and os.path.lexists(os.path.join(start, shorter)):
+        advice = "if lines end as those of Windows do, remove the carriage returns: tr -d '\\r'; else list with -0"
+        raise listing.error_at_line(
+            number, f"{printable_path(line)} does not exist, {printable_path(shorter)} does: {advice}"
+        )
+    return line if shorter else shorter
+
+
+def _reason_against(parts: list[bytes], within: bytes | None) -> str:
+    """Return why a path may not be listed; empty if it may."""
+    if not parts:
+        return "is the root directory; list what is in it"
+    if b".." in parts:
+        return "leads upwards; list paths without .."
+    if within is not None and not (b"/" + b"/".join(parts)).startswith(within.rstrip(b"/") + b"/"):
+        return f"does not lie in {printable_path(within)}"
+    return ""
+
+
+def _common_beginning(one: bytes, other: bytes) -> bytes:
+    """Return the common beginning of two sequences of names, each name terminated by a NUL."""
+    if other.startswith(one):
+        return one
+    names = zip(one.split(_NUL), other.split(_NUL), strict=False)
+    return b"".join(name + _NUL for name, _ in takewhile(lambda both: both[0] == both[1] != b"", names))
+
+
+def _record_of(recorded: RecordedStatus | None, *, has_slash: bool) -> bytes:
+    """Return the packed record of one line; unknown fields are 0, and a bit says which fields are known."""
+    bits = HAS_SLASH if has_slash else 0
+    if recorded is None:
+        return LISTED_RECORD.pack(bits, 0, 0, 0, 0, 0, 0)
+    size, mtime = (None, None) if recorded.type == stat.S_IFDIR else (recorded.size, recorded.mtime_ns)
+    fields = (recorded.inode, HAS_INODE), (recorded.device, HAS_DEVICE), (size, HAS_SIZE), (mtime, HAS_MTIME)
+    bits += sum(bit for value, bit in fields if value is not None)
+    seconds, nanoseconds = divmod(mtime or 0, 10**9)
+    seconds = min(max(seconds, -_TIME_LIMIT), _TIME_LIMIT)
+    return LISTED_RECORD.pack(
+        bits, recorded.type, recorded.inode or 0, recorded.device or 0, size or 0, seconds, nanoseconds
+    )
+
+
+def _combined_record(one: bytes, other: bytes) -> bytes:
+    """Return the record that combines those of two lines about one item; a bit says if they disagree."""
+    if one == other:
+        return one
+    (bits, *first), (further, *second) = (
+        LISTED_RECORD.unpack(one or _EMPTY_RECORD),
+        LISTED_RECORD.unpack(other or _EMPTY_RECORD),
+    )
+    known_twice = bits & further
+    bits |= further
+    for bit, mine, theirs in zip(
+        (0, HAS_INODE, HAS_DEVICE, HAS_SIZE, HAS_MTIME, HAS_MTIME), first, second, strict=True
+    ):
+        if mine != theirs and (known_twice & bit if bit else mine and theirs):
+            bits |= IS_CONTRADICTORY
+    return LISTED_RECORD.pack(bits, *(mine or theirs for mine, theirs in zip(first, second, strict=True)))
+
+
+def _write_unique(
+    sorter: ExternalSorter, written: BinaryIO, skipped: int, *, with_records: bool, omit_below_listed: bool
+) -> int:
+    """Write each path once, with its record; return the number of paths.
+
+    Args:
+        sorter: the paths and records.
+        written: the file to write to.
+        skipped: bytes to remove from the beginning of each path.
+        with_records: write the records.
+        omit_below_listed: leave out paths below a listed directory, which come right after it.
+    """
+    last, last_record, number = b"", b"", 0  # An empty ``last`` means that there is none: no path is empty.
+    is_directory: bool | None = None
+    for key, record in chain(sorter.sorted(), ((b"", b""),)):
+        if key == last:
+            last_record = _combined_record(last_record, record)
+            continue
+        if omit_below_listed and last and key.startswith(last + _NUL):
+            if is_directory is None:
+                is_directory = is_real_directory(b"/" + last.replace(_NUL, b"/"))
+            if is_directory:
+                continue
+        is_directory = None
+        if last:
+            written.write(
+                last[skipped:].replace(_NUL, b"/") + _NUL + ((last_record or _EMPTY_RECORD) if with_records else b"")
+            )
+            number += 1
+        last, last_record = key, record
+    written.flush()
+    written.fileno()  # moves the contents from memory to a file, which other processes can open
+    return number
+
+
+def _deepest_directory(path: bytes, name: str) -> tuple[tuple[int, int], bytes]:
+    """Return (device, inode) and path of the deepest existing directory on the way to ``path``.
+
+    ``name`` names the list in messages. Raise ``RequestRefused`` if the way leads through a symbolic link or cannot be
+    opened.
+    """
+    flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor, reached = os.open(b"/", flags | os.O_DIRECTORY), b""
+    try:
+        for part in filter(None, path.split(b"/")):
+            try:
+                below = os.open(part, flags, dir_fd=descriptor)
+            except OSError as error:
+                if error.errno == errno.ENOENT:
+                    break
+                raise RequestRefused(f"{name}: {printable_path(reached + b'/' + part)}: {error.strerror}") from None
+            mode = os.fstat(below).st_mode
+            if not stat.S_ISDIR(mode):
+                close_ignoring_errors(below)
+                if stat.S_ISLNK(mode):
+                    link = printable_path(reached + b"/" + part)
+                    raise RequestRefused(
+                        f"{name}: all paths lead through {link}, a symbolic link; list what it leads to"
+                    )
+                break
+            close_ignoring_errors(descriptor)
+            descriptor, reached = below, reached + b"/" + part
+        status = os.fstat(descriptor)
+        return (status.st_dev, status.st_ino), reached or b"/"
+    finally:
+        close_ignoring_errors(descriptor)
+
+
+def _path_for_users(base: bytes, is_absolute: bool) -> bytes:
+    """Return the path of the root for users: relative to the working directory if all listed paths are relative
+    to it.
+    """
+    here = os.getcwdb()
+    if is_absolute or not (base + b"/").startswith(here.rstrip(b"/") + b"/"):
+        return base
+    return base[len(here) :].lstrip(b"/") or b"."

@@ -1,0 +1,55 @@
+"""The path argument of a program that only reads, as the root of its job."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from pcopy.errors import RequestRefused
+from pcopy.jobs.suggestions import suggestion_for, unsearchable_directory_text
+from pcopy.tasks.base.job import Root
+from pcopy.text import printable_path
+
+
+def read_only_root(path: bytes, *, follow: bool) -> Root:
+    """Return the root for ``path``, or for its target if it is a symbolic link and ``follow`` is set; raise
+    ``RequestRefused``.
+
+    Source and target of the root are the same directory.
+    """
+    try:
+        status = os.stat(path) if follow else os.lstat(path)
+        if stat.S_ISLNK(status.st_mode):
+            parent, name = os.path.split(path)
+            real = os.path.join(os.path.realpath(parent or b"."), name)
+        else:
+            real = os.path.realpath(path)
+        if stat.S_ISDIR(status.st_mode):
+            identity = status.st_dev, status.st_ino
+            return Root(real, real, b"", b"", path, path, identity, identity)
+        directory, name = os.path.split(real)
+        parent_status = os.stat(directory)
+    except OSError as error:
+        if error.filename is None:  # The current directory does not exist: the caller reports that.
+            raise
+        raise cannot_examine(path, error) from None
+    if stat.S_ISSOCK(status.st_mode):
+        raise RequestRefused(f"{printable_path(path)}: is a socket, which has no contents to read")
+    if not os.path.lexists(real):  # for example /dev/fd/63 of a shell's process substitution
+        raise RequestRefused(
+            f"{printable_path(path)}: is a pipe, or a file without a name; write its contents into a file first"
+        )
+    identity = parent_status.st_dev, parent_status.st_ino
+    return Root(directory, directory, name, name, path, path, identity, identity)
+
+
+def cannot_examine(path: bytes, error: OSError) -> RequestRefused:
+    """Return the error for a path that cannot be examined, with advice."""
+    advice = "check its mode, and those above it" if error.errno == errno.EACCES else "check the name"
+    suggestion = (
+        suggestion_for(path)
+        if error.errno == errno.ENOENT
+        else unsearchable_directory_text(path, error).removeprefix("; ")
+    )
+    return RequestRefused(f"{printable_path(path)}: {os.strerror(error.errno or 0)}; {suggestion or advice}")

@@ -1,0 +1,148 @@
+"""The layout that new files inherit from a directory. Lustre itself is asked, once for each default layout.
+
+To find out, a file without a name is created in a directory with that default, and its layout is read.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from typing import Any
+
+from pcopy.fsio.attributes import Handle
+from pcopy.fsio.close import closed_at_end
+from pcopy.fsio.layout import TargetDirectory
+from pcopy.fsio.preserve import CAP_SYS_ADMIN, has_capability
+from pcopy.fsio.problem import as_problem
+from pcopy.lustre.blob import ALL_OSTS, Component, Striping, pack_layout
+from pcopy.lustre.layout_comparison import normalised_layout
+from pcopy.lustre.volatile import create_volatile
+
+LAYOUT_ATTRIBUTE = "lustre.lov"
+"""Extended attribute with the layout of a file, or the default layout of a directory."""
+OWN_DEFAULT_ATTRIBUTE = "trusted.lov"
+"""Extended attribute of a directory that has a default layout of its own. Only root can read it.
+
+``LAYOUT_ATTRIBUTE`` of a directory without its own default is the default of the file system.
+"""
+
+DELAYED_LAYOUT_FLAG = 0o20400
+"""Flag of open(2) for a new file that gets no layout yet (O_LOV_DELAY_CREATE)."""
+
+_NO_LAYOUT_ERRNOS = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL)
+"""Errors of getxattr(2) for an item without a layout."""
+
+MAX_CACHED = 1024
+"""Maximum number of cached layouts or directories: each directory may have a default of its own."""
+
+
+class InheritedLayouts:
+    """Cache of the layouts that files inherit in the directories of one file system."""
+
+    def __init__(self) -> None:
+        self._layouts: dict[bytes, Striping] = {}
+        """Layout that a file gets, by the default layout of its directory."""
+        self._max_stripes: dict[tuple[bytes, bytes], int] = {}
+        """Number of stripes of a file that requests all, by default layout and pool."""
+        self._defaults: dict[int, bytes] = {}
+        """Default layout of a directory, by its inode number."""
+        self._top_defaults: dict[int, bytes] = {}
+        """Default layout of the topmost directory of a source file system, by its device."""
+
+    def layout_in(self, target: TargetDirectory) -> Striping:
+        """Return the layout that files inherit in the directory ``target``. Raise ``Problem``."""
+        default = self._default_of(target)
+        inherited = self._layouts.get(default)
+        if inherited is None:
+            with closed_at_end(create_volatile(target.descriptor)) as made, as_problem("getstripe"):
+                inherited = normalised_layout(read_layout(made))
+            clear_if_full(self._layouts)
+            self._layouts[default] = inherited
+        return inherited
+
+    def max_stripes(self, target: TargetDirectory, pool: bytes = b"") -> int:
+        """Return the number of stripes of a file in the directory ``target`` that requests all; 0 if Lustre does not
+        say.
+
+        The file is in the ``pool``, or (empty) where the directory's default layout puts it. Raise ``Problem``.
+        """
+        key = self._default_of(target), pool
+        most = self._max_stripes.get(key)
+        if most is None:
+            with closed_at_end(create_volatile(target.descriptor, DELAYED_LAYOUT_FLAG)) as made:
+                try:
+                    os.setxattr(made, LAYOUT_ATTRIBUTE, pack_layout(Striping((Component(ALL_OSTS, pool=pool),))))
+                    component = normalised_layout(read_layout(made)).single_component
+                except OSError:
+                    component = None
+            clear_if_full(self._max_stripes)
+            most = self._max_stripes[key] = (
+                component.stripes if component is not None and component.stripes != ALL_OSTS else 0
+            )
+        return most
+
+    def clear_defaults(self) -> None:
+        """Clear the cache of default layouts, because a directory has got another one."""
+        self._defaults.clear()
+
+    def _default_of(self, target: TargetDirectory) -> bytes:
+        """Return the default layout of the directory ``target``. Raise ``Problem``."""
+        default = self._defaults.get(target.inode)
+        if default is None:
+            clear_if_full(self._defaults)
+            with as_problem("getstripe"):
+                default = self._defaults[target.inode] = read_layout(target.descriptor)
+        return default
+
+    def own_default(self, source: Handle) -> bytes:
+        """Return the default layout of a directory; empty if it has none of its own. Raise ``OSError``."""
+        default = read_layout(source)
+        # Root can read the directory's own attribute. Others can only compare with the default of the file system.
+        if default and has_capability(CAP_SYS_ADMIN):
+            try:
+                os.getxattr(source, OWN_DEFAULT_ATTRIBUTE)
+                return default
+            except OSError as error:
+                if error.errno == errno.ENODATA:
+                    return b""
+        return b"" if default == self._top_default(source) else default
+
+    def _top_default(self, source: Handle) -> bytes:
+        """Return the default layout of the topmost directory of the file system, or of the part of it that is
+        mounted.
+        """
+        path = source if isinstance(source, bytes) else b"/proc/self/fd/%d" % source
+        device = os.stat(path).st_dev
+        if device not in self._top_defaults:
+            self._top_defaults[device] = read_layout(_topmost_directory(path))
+        return self._top_defaults[device]
+
+
+def read_layout(item: Handle, *, follow: bool = True) -> bytes:
+    """Return the layout attribute of an item; empty if it has none. Raise ``OSError``.
+
+    With ``follow`` a path that is a symbolic link is followed.
+    """
+    try:
+        return os.getxattr(item, LAYOUT_ATTRIBUTE, follow_symlinks=follow or isinstance(item, int))
+    except OSError as error:
+        if error.errno in _NO_LAYOUT_ERRNOS:
+            return b""
+        raise
+
+
+def clear_if_full(known: dict[Any, Any]) -> None:
+    """Clear the cache ``known`` if it is full, so that it does not grow without limit."""
+    if len(known) >= MAX_CACHED:
+        known.clear()
+
+
+def _topmost_directory(path: bytes) -> bytes:
+    """Return the path of the topmost directory above ``path`` on the same file system. Raise ``OSError``."""
+    status = os.stat(path)
+    while True:
+        above = os.path.join(path, b"..")
+        around = os.stat(above)
+        if around.st_dev != status.st_dev or around.st_ino == status.st_ino:
+            return path
+        path, status = above, around

@@ -1,0 +1,200 @@
+"""Progress, rates and remaining time of a job, computed from its counters at different times.
+
+Progress is measured as *weight*: the bytes that were handled, plus ``ITEM_WEIGHT`` for each item, since small files
+take time per item and large files per byte. Bytes are handled when they were moved, or when their file was skipped or
+has failed. A file that fails half way counts twice, and a clone moves no bytes. So the sum is limited to what was
+found, never decreases, and is complete only when every item is done.
+
+A job has *stages*, each measured separately, as its program defines (``pcopy.tools``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.tasks.base.job import Totals
+from pcopy.text import count_with_noun
+from pcopy.units import format_clock, format_size
+
+ITEM_WEIGHT = 128 << 10
+"""Weight of an item: the number of bytes that are moved in the same time."""
+
+RATE_WINDOW = 15.0
+"""Length in seconds of the period over which the current rate is computed."""
+
+_MAX_UNFINISHED = 0.999
+"""Maximum fraction that is shown before everything is done: 100 % would be understood as the end."""
+_MAX_NAMED_RANKS = 8
+"""Number of silent ranks that are named in one line."""
+
+
+class ProgressReading(NamedTuple):
+    """Progress at one time. Times are in seconds, rates in bytes per second, and item rates in items per second.
+
+    Fields:
+    - ``elapsed``: time since the start of the job. All other fields are those of the current stage.
+    - ``fraction``: completed part, 0 to 1; None while the total is unknown.
+    - ``remaining``: estimated remaining time; None while it cannot be estimated.
+    - ``failed``: number of failed items of the job.
+    - ``is_scanning``: True if the total is still unknown and will be known later.
+    - ``is_measured``: False if the stage has no counters of its own; then items and bytes are those of the job.
+    """
+
+    elapsed: float
+    items_done: int
+    items_found: int
+    bytes_done: int
+    bytes_found: int
+    fraction: float | None
+    rate: float
+    mean_rate: float
+    item_rate: float
+    mean_item_rate: float
+    remaining: float | None
+    failed: int
+    is_scanning: bool
+    is_measured: bool
+
+
+class WorkDone(NamedTuple):
+    """Amount of work that a stage has done, and its total.
+
+    ``moved``: bytes from which the rate is computed. ``is_total_known``: True if the total is known.
+    """
+
+    items: int
+    items_total: int
+    bytes: int
+    bytes_total: int
+    moved: int
+    is_total_known: bool
+
+
+class Stage(NamedTuple):
+    """A part of a job that is measured separately.
+
+    Fields:
+    - ``measure``: returns the amount of work from the counters.
+    - ``finds_total``: True if its total is found while it runs.
+    - ``is_measured``: False if it has no counters of its own.
+    """
+
+    measure: Callable[[Totals], WorkDone]
+    finds_total: bool = False
+    is_measured: bool = True
+
+
+Stages = Mapping[str, Stage]
+"""Stages by the names of phases. The first one is the stage at the start of the job, and of all phases that are
+not named.
+"""
+
+
+class ProgressGauge:
+    """Computes progress from counters; ``now`` is in seconds of a clock that never goes back."""
+
+    def __init__(self, now: float, stages: Stages) -> None:
+        self._start = now
+        self._stages = stages
+        self._default_stage = next(iter(stages.values()))
+        self._start_stage(self._default_stage, now, 0, 0, 0)
+
+    def _start_stage(self, stage: Stage, now: float, moved: int, items: int, weight: int) -> None:
+        """Start a stage with these values of bytes moved, items and weight."""
+        self._stage = stage
+        self._bytes_done = 0
+        self._first = (now, moved, items, weight)
+        self._samples = deque([self._first])
+
+    def enter_phase(self, now: float, phase: str, totals: Totals) -> None:
+        """Register that the job is in ``phase``; has no effect if that belongs to the current stage."""
+        stage = self._stages.get(phase, self._default_stage)
+        if stage is not self._stage:
+            done = stage.measure(totals)
+            weight = min(done.bytes, done.bytes_total) + done.items * ITEM_WEIGHT
+            self._start_stage(stage, now, done.moved, done.items, weight)
+
+    def read(self, now: float, totals: Totals) -> ProgressReading:
+        """Return the progress at the time ``now``."""
+        done = self._stage.measure(totals)
+        is_over = done.is_total_known and 0 < done.items_total <= done.items
+        handled = done.bytes_total if is_over else min(done.bytes, done.bytes_total)
+        self._bytes_done = max(self._bytes_done, handled)
+        weight = self._bytes_done + done.items * ITEM_WEIGHT
+        whole = done.bytes_total + done.items_total * ITEM_WEIGHT
+
+        self._samples.append((now, done.moved, done.items, weight))
+        while len(self._samples) > 2 and self._samples[1][0] <= now - RATE_WINDOW:
+            self._samples.popleft()
+        then, moved_then, items_then, weight_then = self._samples[0]
+        began, moved_before, items_before, _ = self._first
+        span, whole_span = now - then, now - began
+        pace = (weight - weight_then) / span if span > 0 else 0.0
+
+        fraction = None
+        if done.is_total_known and done.items_total:
+            fraction = 1.0 if is_over else min(weight / whole, _MAX_UNFINISHED)
+        return ProgressReading(
+            elapsed=now - self._start,
+            items_done=done.items,
+            items_found=done.items_total,
+            bytes_done=self._bytes_done,
+            bytes_found=done.bytes_total,
+            fraction=fraction,
+            rate=max(0.0, (done.moved - moved_then) / span) if span > 0 else 0.0,
+            mean_rate=(done.moved - moved_before) / whole_span if whole_span > 0 else 0.0,
+            item_rate=max(0.0, (done.items - items_then) / span) if span > 0 else 0.0,
+            mean_item_rate=(done.items - items_before) / whole_span if whole_span > 0 else 0.0,
+            remaining=max(0, whole - weight) / pace if fraction is not None and pace > 0 else None,
+            failed=totals.failed,
+            is_scanning=self._stage.finds_total and fraction is None,
+            is_measured=self._stage.is_measured,
+        )
+
+
+def percent_text(reading: ProgressReading) -> str:
+    """Return ``45.2 %``, rounded down; ``is_scanning`` while the total is still unknown; empty if it will never be
+    known.
+    """
+    if reading.fraction is None:
+        return "scanning" if reading.is_scanning else ""
+    return f"{int(reading.fraction * 1000) / 10:.1f} %"
+
+
+def items_text(reading: ProgressReading) -> str:
+    """Return ``3 of 7 items``; ``7 items`` if the stage is not measured."""
+    if not reading.is_measured:
+        return count_with_noun(reading.items_done, "item", "items")
+    return f"{reading.items_done:,} of {count_with_noun(reading.items_found, 'item', 'items')}"
+
+
+def bytes_text(reading: ProgressReading) -> str:
+    """Return ``1.20 GiB of 3.40 GiB``; ``3.40 GiB`` if the stage is not measured."""
+    if not reading.is_measured:
+        return format_size(reading.bytes_done)
+    return f"{format_size(reading.bytes_done)} of {format_size(reading.bytes_found)}"
+
+
+def rate_text(reading: ProgressReading) -> str:
+    """Return ``12.3 MiB/s``; empty if the stage is not measured."""
+    return f"{format_size(reading.rate)}/s" if reading.is_measured else ""
+
+
+def mean_rate_text(reading: ProgressReading) -> str:
+    """Return ``mean 12.3 MiB/s``; empty if the stage is not measured."""
+    return f"mean {format_size(reading.mean_rate)}/s" if reading.is_measured else ""
+
+
+def remaining_text(reading: ProgressReading) -> str:
+    """Return ``0:12 left``; empty if the remaining time cannot be estimated."""
+    return "" if reading.remaining is None else f"{format_clock(reading.remaining)} left"
+
+
+def silence_text(ranks: Sequence[int]) -> str:
+    """Return ``no answer from rank 3, 5``; empty if all ranks have answered."""
+    if not ranks:
+        return ""
+    more = f" and {len(ranks) - _MAX_NAMED_RANKS} more" if len(ranks) > _MAX_NAMED_RANKS else ""
+    return f"no answer from rank {', '.join(map(str, ranks[:_MAX_NAMED_RANKS]))}{more}"

@@ -1,0 +1,308 @@
+"""Descriptions of items, which the scan of the tree makes of everything that goes into an archive.
+
+A ``DescribedItem`` is a sortable record. Its key consists of root, path of the directory, and name; the name of a
+directory itself is empty. So a directory comes first, then the items in it, then each subdirectory with everything
+below it. tar needs that order: everything below a directory must stand together.
+"""
+
+from __future__ import annotations
+
+import errno
+import marshal
+import os
+import stat
+from functools import lru_cache
+
+from pcopy.archive.headers import records_size, size_in_archive
+from pcopy.archive.member import (
+    DIRECTORY,
+    FILE,
+    LINK,
+    MOST_HEADERS,
+    SYMLINK,
+    Extents,
+    Member,
+    member_type,
+    name_in_archive,
+    path_order_key,
+)
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.fsio.attribute_names import ACCESS_ACL
+from pcopy.fsio.attributes import mode_without_acl, read_xattrs
+from pcopy.fsio.close import close_after_read
+from pcopy.fsio.contents import data_extents, generated_pieces, may_have_holes
+from pcopy.fsio.problem import PackedProblem, Problem, source_changed
+from pcopy.fsio.source import FileVersion, open_source, source_status, status_of
+from pcopy.signature.sorting import SortRecord
+from pcopy.tasks.archive.readable import ReadPermissions
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.values import Place
+from pcopy.walk.visitor import FoundItems
+
+MIN_SPARSE_SIZE = 64 << 10
+"""Size in bytes from which on files are searched for holes. Below it the search costs more than it saves."""
+
+SIZE_BITS = 63
+"""Number of bits of the size with which the value of a record begins. The next higher bit is set in records of
+``SimpleFiles``."""
+
+
+class DescribedItem(NamedTuple):
+    """An item of the tree, and the ``member`` of the archive that it becomes.
+
+    Fields:
+      root: the number of the root.
+      path: the directory of the item below the root.
+      name: the name of the item in the directory; empty if the item is the directory itself.
+      inode, ctime: with size and mtime of the member they show whether the file is still the same.
+      names: directory and name of the other hard links, if digests are computed.
+      shortcoming: why the member lacks some metadata (``Problem.plain``); such an item is reported as failed.
+    """
+
+    root: int
+    path: bytes
+    name: bytes
+    inode: int
+    ctime: int
+    member: Member
+    names: tuple[tuple[bytes, bytes], ...] = ()
+    shortcoming: PackedProblem | None = None
+
+    @property
+    def file_version(self) -> FileVersion:
+        """The state of the file that was described, to be compared with its state when it is read."""
+        return FileVersion(self.inode, self.member.size, self.member.mtime, self.ctime)
+
+    @property
+    def record(self) -> SortRecord:
+        """The key and the value of the record. The value begins with the bytes of the member in the archive.
+
+        Equal items give equal records.
+        """
+        size = size_in_archive(self.member)
+        fields = (*self[:5], self.member.primitives, self.names, self.shortcoming)
+        value = marshal.dumps(fields, 2)  # from version 3 on, the bytes depend on which objects are shared
+        return record_key(self.root, self.path, self.name), size.to_bytes(8, "big") + value
+
+
+def record_key(root: int, path: bytes, name: bytes) -> bytes:
+    """Return the key of the record of an item."""
+    return b"%08x\0%b\0\0%b" % (root, path_order_key(path), name)
+
+
+def directory_key(key: bytes) -> bytes:
+    """Return the part of a key that all items of one directory share."""
+    return key.partition(b"\0\0")[0]
+
+
+def archive_size(value: bytes) -> int:
+    """Return the bytes in the archive of the members that the value of a record holds."""
+    return int.from_bytes(value[:8], "big") & (1 << SIZE_BITS) - 1
+
+
+def unpack_described(value: bytes) -> DescribedItem:
+    """Return the description that the value of a record holds."""
+    root, path, name, inode, ctime, member, *others = marshal.loads(memoryview(value)[8:])
+    return DescribedItem(root, path, name, inode, ctime, Member.from_primitives(member), *others)
+
+
+class MemberDescriber:
+    """Maker of the descriptions of one rank. It caches the names of owners and the rights of the process."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._preserve = rank.options.preserve
+        self._readable = rank.instance(ReadPermissions)
+        self._root_paths = [root.source_shown.rstrip(b"/") or b"/" for root in rank.job.roots]
+        numeric = rank.options.numeric_owner
+        self._user, self._group = (_no_name, _no_name) if numeric else (user_name, group_name)
+
+    def describe(self, place: Place, found: FoundItems, row: int) -> DescribedItem | None:
+        """Return the description of row ``row`` of ``found``, an item of the open directory ``place``.
+
+        Return None for a socket, which no archive can hold. Raise ``Problem`` if the item cannot be examined.
+        """
+        rows, name = found.rows, found.names[row]
+        mode = rows.mode[row]
+        kind = member_type(mode)
+        if not kind:
+            return None
+        path = place.path
+        below = (path + b"/" + name if path else name) if not self._rank.job.roots[place.root].item else b""
+        if kind == DIRECTORY:
+            return self._describe(place.root, below, b"", found, row, below + b"/")
+        return self._describe(place.root, path, name, found, row, below)
+
+    def _describe(
+        self, root: int, path: bytes, name: bytes, found: FoundItems, row: int, below: bytes
+    ) -> DescribedItem:
+        """Return the description of an item whose path below the root's PATH is ``below``.
+
+        Raise ``Problem`` if the item cannot be examined, or if it is a file that cannot be opened.
+        """
+        rows, directory, entry = found.rows, found.directory, found.names[row]
+        mode, mtime = rows.mode[row], rows.exact_time("mtime", row)
+        kind, link, device, size = member_type(mode), b"", 0, 0
+        extents: Extents | None = None
+        if kind == FILE and self._rank.mover.generated_file_systems.is_generated(directory, rows.device[row]):
+            size = _generated_size(directory, entry, rows.size[row])
+        elif kind == FILE:
+            size = rows.size[row]
+            if size >= MIN_SPARSE_SIZE and self._preserve.sparse:
+                extents = _extents_of(directory, entry, rows.version(row))
+        elif kind == SYMLINK:
+            link = _link_target(directory, entry)
+        elif kind != DIRECTORY:
+            device = source_status(directory, entry).st_rdev if not stat.S_ISFIFO(mode) else 0
+        uid, gid = rows.uid[row], rows.gid[row]
+        member = Member(
+            name_in_archive(self._root_paths[root], below), kind, stat.S_IMODE(mode), uid, gid, mtime, size, link,
+            device,
+            (), extents, self._user(uid), self._group(gid),
+        )  # fmt: skip
+        member, shortcoming = self._with_xattrs(member, directory, entry)
+        if kind == FILE and (shortcoming or self._readable.may_be_unreadable(found, row, member.xattrs)):
+            close_after_read(open_source(directory, entry))  # raises Problem if the file is unreadable
+        return DescribedItem(root, path, name, rows.inode[row], rows.exact_time("ctime", row), member, (), shortcoming)
+
+    def name_prefix(self, place: Place) -> bytes:
+        """Return the string that precedes the names of the items of a directory in the archive."""
+        below = place.path + b"/x" if place.path else b"x"
+        return name_in_archive(self._root_paths[place.root], below)[:-1]
+
+    def owner_names(self, found: FoundItems) -> dict[tuple[int, int], tuple[bytes, bytes]]:
+        """Return the names of owner and group of all ``found`` items, by pairs of uid and gid."""
+        pairs = {*zip(found.rows.uid, found.rows.gid, strict=True)}
+        return {(uid, gid): (self._user(uid), self._group(gid)) for uid, gid in pairs}
+
+    def describe_root(self, root: int, directory: int, status: os.stat_result) -> DescribedItem:
+        """Return the description of the open directory ``directory`` with this ``status``, which is the root number
+        ``root``."""
+        member = Member(
+            name_in_archive(self._root_paths[root], b"").rstrip(b"/") + b"/", DIRECTORY, stat.S_IMODE(status.st_mode),
+            status.st_uid, status.st_gid, status.st_mtime_ns,
+            user=self._user(status.st_uid), group=self._group(status.st_gid),
+        )  # fmt: skip
+        member, shortcoming = self._with_xattrs(member, directory, b".")
+        return DescribedItem(root, b"", b"", status.st_ino, status.st_ctime_ns, member, (), shortcoming)
+
+    def _with_xattrs(self, member: Member, directory: int, name: bytes) -> tuple[Member, PackedProblem | None]:
+        """Return the ``member`` with the extended attributes and ACLs of the item, and the error if it lacks some of
+        them.
+
+        Raise ``Problem`` if the attributes cannot be listed.
+        """
+        preserve = self._preserve
+        if member.kind == SYMLINK and not (preserve.xattr or preserve.acl):  # a symbolic link has no ACL
+            return member, None
+        path = b"/proc/self/fd/%d/%b" % (directory, name)
+        xattrs = read_xattrs(path, preserve, follow=False)
+        whole = member._replace(mode=xattrs.limited_mode(member.mode), xattrs=tuple(sorted(xattrs.found)))
+        try:
+            check_headers(whole)
+        except Problem as too_large:
+            acls = dict(xattrs.found)
+            rights = mode_without_acl(acls[ACCESS_ACL]) if ACCESS_ACL in acls else xattrs.max_permissions
+            return member._replace(
+                mode=xattrs._replace(max_permissions=rights).limited_mode(member.mode)
+            ), too_large.packed
+        problem = xattrs.problem
+        return whole, None if problem is None else problem.packed
+
+
+def check_headers(member: Member) -> None:
+    """Raise ``Problem`` if the attributes and ACLs of a member take more bytes of headers than ``ptar -x`` reads."""
+    if member.xattrs and (size := records_size(member)) > MOST_HEADERS:
+        text = f"its attributes and ACLs take {size:,} bytes of headers; {MOST_HEADERS:,} are allowed: see --preserve"
+        raise Problem("archive", errno.E2BIG, on_source=True, text=text)
+
+
+def _source_problem(operation: str, error: OSError) -> Problem:
+    """Return the ``Problem`` of a failed ``operation`` on the source; ENOENT counts as a change of the source."""
+    number = error.errno or errno.EIO
+    return Problem(operation, number, on_source=True, changed=number == errno.ENOENT)
+
+
+def _link_target(directory: int, name: bytes) -> bytes:
+    """Return the target of the symbolic link ``name``. Raise ``Problem`` if it cannot be read."""
+    try:
+        return os.readlink(name, dir_fd=directory)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise source_changed("readlink", "another item has taken its name") from error
+        raise _source_problem("readlink", error) from error
+
+
+def _generated_size(directory: int, name: bytes, size: int) -> int:
+    """Return the bytes that can be read of a file whose contents are generated on reading (as in /proc).
+
+    ``size`` is the size that stat(2) reports. Raise ``Problem`` if the file cannot be read.
+    """
+    reading = open_source(directory, name)
+    try:
+        return sum(len(data) for _, data in generated_pieces(reading, size))
+    finally:
+        close_after_read(reading)
+
+
+def check_matches_description(rank: Rank, described: DescribedItem, reading: int) -> bool:
+    """Raise ``Problem`` if the open file ``reading`` has changed since it was described.
+
+    Return True if its contents are generated on reading, so that the size that stat(2) reports means nothing.
+    """
+    status, version = status_of(reading, on_source=True), described.file_version
+    is_generated = rank.mover.generated_file_systems.is_generated(reading, status.st_dev)
+    if is_generated:
+        version = version._replace(size=status.st_size)
+    if FileVersion.from_status(status) != version:
+        raise source_changed("read", "the file changed while it was archived")
+    return is_generated
+
+
+def _extents_of(directory: int, name: bytes, version: FileVersion) -> Extents | None:
+    """Return the extents that hold data, of a file with holes; None if it has no holes. Raise ``Problem`` if it cannot
+    be read."""
+    if not may_have_holes(source_status(directory, name)):
+        return None
+    reading = open_source(directory, name)
+    try:
+        if FileVersion.from_status(status_of(reading, on_source=True)) != version:
+            return None  # the file has changed: the task that archives it reports that
+        extents = Extents.from_pairs((start, end - start) for start, end in data_extents(reading, 0, version.size))
+    finally:
+        close_after_read(reading)
+    return extents if extents.data_size < version.size else None
+
+
+def as_hard_link(described: DescribedItem, first: DescribedItem) -> DescribedItem:
+    """Return ``described`` as a hard link to the member of ``first``."""
+    member = described.member
+    linked = member._replace(kind=LINK, size=0, link=first.member.name, xattrs=(), extents=None, device=0)
+    return described._replace(member=linked, shortcoming=None)
+
+
+@lru_cache(4096)
+def user_name(number: int) -> bytes:
+    """Return the name of the user with this uid; empty if there is none."""
+    import pwd
+
+    try:
+        return os.fsencode(pwd.getpwuid(number).pw_name)
+    except (KeyError, OSError):
+        return b""
+
+
+@lru_cache(4096)
+def group_name(number: int) -> bytes:
+    """Return the name of the group with this gid; empty if there is none."""
+    import grp
+
+    try:
+        return os.fsencode(grp.getgrgid(number).gr_name)
+    except (KeyError, OSError):
+        return b""
+
+
+def _no_name(number: int) -> bytes:
+    """Return no name, whatever the number is (``--numeric-owner``)."""
+    return b""

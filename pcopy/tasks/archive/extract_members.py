@@ -1,0 +1,332 @@
+"""Extraction: ``UnpackDirectories`` divides the members that a rank owns into tasks, and ``ExtractMembers`` extracts
+some of one directory.
+
+A directory is created when something is to be extracted into it, with the mode 0700. It gets its metadata at the end
+(``finish_members``). A directory that no member describes gets the default mode of a new directory.
+
+Every path is resolved from the descriptor of the target, one component at a time, and without following symbolic links.
+So no member can be written outside the target, whatever is in the target, or is created there meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import marshal
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import zip_longest
+from operator import itemgetter
+
+from pcopy.archive.member import LINK
+from pcopy.fsio.attributes import Handle, can_inherit_acl, has_default_acl, remove_inherited_directory_acls
+from pcopy.fsio.backend.columns import pack_names, unpack_names
+from pcopy.fsio.nodes import call_with_handle
+from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.source import status_of
+from pcopy.signature.items import type_byte
+from pcopy.tasks.archive.extract_parts import should_extract_in_parts, spawn_extract_parts
+from pcopy.tasks.archive.extracting import MemberExtractor
+from pcopy.tasks.archive.finish_members import schedule_finish
+from pcopy.tasks.archive.forecast import preview_extracted
+from pcopy.tasks.archive.found_members import FoundMembers
+from pcopy.tasks.archive.link_members import LinkMembers
+from pcopy.tasks.archive.make_members import make_simple_members
+from pcopy.tasks.archive.members_to_extract import NO_ROWS, MemberToExtract, SimpleRows, is_simple, target_place
+from pcopy.tasks.archive.names import ConflictingNames, DirectoryMembers
+from pcopy.tasks.archive.open_archive import OpenArchive
+from pcopy.tasks.archive.phases import MAKE_LINKS, UNPACK, UNPACK_AGAIN
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.kind import Steps, TaskKind
+from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.files.existing import status_or_none
+from pcopy.text import printable_path
+
+_NAME_TAKEN_ERRNOS = (errno.ENOTDIR, errno.ELOOP)
+"""Errors of opening a directory whose name another item has."""
+_SLICE_SECONDS = 0.02
+"""Seconds after which the remaining members are left to another task."""
+BATCH_BYTES = 4 << 20
+"""Bytes of contents with which a task gets no more members."""
+_NO_ROWS = range(0)
+
+
+class UnpackDirectories(TaskKind, code=145, doing="sorting members", is_note=False):
+    """Task of each rank: spawn the tasks that extract the members of its directories."""
+
+    def subject(self) -> None:
+        return None
+
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        tasks = (task for found in rank.instance(FoundMembers).by_directory() for task in _extract_tasks(found))
+        result.spawn_each(tasks, BATCH_BYTES // 4, expands=False)
+
+
+def _extract_tasks(found: DirectoryMembers) -> Iterator[ExtractMembers]:
+    """Yield the tasks that extract the members of a directory or of a portion of it.
+
+    Simple members and others are divided separately; a task gets a batch of each.
+    """
+    names, values, others = found.names, found.values, found.superseded
+    rest = list[bytes]()
+    if any(map(itemgetter(0), values)):
+        rest = [value for value in values if not is_simple(value)]
+        names = [name for name, value in zip(names, values, strict=True) if is_simple(value)]
+        values = list(filter(is_simple, values))
+    plain = SimpleRows(names, b"".join(values)).in_archive_order()
+    cuts = _batch_ranges(plain.sizes), _batch_ranges([MemberToExtract.unpack(value).member.size for value in rest])
+    for part, of_rest in zip_longest(*cuts, fillvalue=_NO_ROWS):
+        some = plain.selected(part) if len(part) < len(plain) else plain
+        packed = marshal.dumps([rest[at] for at in of_rest])
+        yield ExtractMembers(packed, others, found.path, pack_names(some.names), some.packed)
+        others = 0
+
+
+def _batch_ranges(sizes: Sequence[int]) -> Iterator[range]:
+    """Yield ranges of rows whose ``sizes`` sum up to about ``BATCH_BYTES``."""
+    start = size = 0
+    if sum(sizes) >= BATCH_BYTES:
+        for at, each in enumerate(sizes):
+            if at > start and size + each >= BATCH_BYTES:
+                yield range(start, at)
+                start, size = at, 0
+            size += each
+    if sizes:
+        yield range(start, len(sizes))
+
+
+class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
+    """Task that extracts members of the directory ``path``.
+
+    Fields:
+      values: members that are not simple, packed.
+      superseded: the number of earlier members of the same names, which are counted as skipped.
+      path: the directory below the target.
+      names: the names of the simple members.
+      simple_members: the simple members, packed.
+
+    If a job stops, its tasks are dropped between two slices, and the counts of a dropped task are lost. So a task that
+    has created something ends without another slice, and leaves the remaining members to a new task.
+    """
+
+    values: bytes
+    superseded: int
+    path: bytes
+    names: bytes
+    simple_members: bytes
+
+    def subject(self) -> None:
+        return None
+
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        path, members = self.path, list(map(MemberToExtract.unpack, marshal.loads(self.values)))
+        plain = SimpleRows(unpack_names(self.names, len(self.simple_members)), self.simple_members)
+        result.count(counts.SKIPPED, self.superseded)
+        rivals = rank.instance(ConflictingNames)
+        if rivals and rivals.affects(path, plain.names, members):
+            members = list(_without_conflicts(rivals, [*members, *plain.members(path)], result))
+            plain = NO_ROWS
+        if rank.options.dry_run:
+            preview_extracted(rank, result, [*members, *plain.members(path)])
+            return
+        if not members and not plain:
+            return
+        has_directory = bool(members) and not members[0].name
+        try:
+            directory = open_or_create_directory(rank, result, path, replaces=has_directory)
+            status = status_of(directory)
+            inherits = bool(path) and can_inherit_acl(directory, status.st_uid)
+            rank.detect_late_times(directory, status.st_dev, result.notices)
+        except Problem as problem:
+            _handle_unopened_directory(rank, result, _remaining_task(path, members, plain), problem)
+            return
+        if has_directory:
+            result.count(counts.DIRECTORIES)
+            result.item_recorder.record(Action.COPY, target_place(path), b"", type_byte(members[0].member.st_mode))
+            schedule_finish(rank, result, members.pop(0))
+        remaining = yield from make_simple_members(rank, result, directory, path, plain, inherits=inherits)
+        if remaining.not_started:
+            result.spawn(
+                _remaining_task(path, [], plain.selected(remaining.not_started)), len(remaining.not_started) * CALL_COST
+            )
+        members += plain.selected(remaining.slow_path).members(path)
+        has_begun = bool(remaining.has_tried or has_directory or self.superseded or rivals)
+        yield from _extract_one_by_one(rank, result, directory, path, members, inherits=inherits, has_begun=has_begun)
+
+
+def _extract_one_by_one(
+    rank: Rank,
+    result: TaskResult,
+    directory: int,
+    path: bytes,
+    members: list[MemberToExtract],
+    *,
+    inherits: bool,
+    has_begun: bool,
+) -> Steps:
+    """Extract the ``members`` of the open ``directory`` that need the slow path.
+
+    ``has_begun`` is true if the task has created something before.
+    """
+    extracting = MemberExtractor(rank, result, directory, path, inherits=inherits)
+    until, links = time.monotonic() + _SLICE_SECONDS, [each for each in members if each.member.kind == LINK]
+    rest = [each for each in members if each.member.kind != LINK]
+    rest.sort(key=lambda each: -each.data)  # the last one is extracted first: so they are read in order
+    while rest:
+        each = rest[-1]
+        if has_begun and (time.monotonic() > until or not extracting.fits_in_slice(each.member)):
+            size = sum(each.member.size for each in rest)
+            result.spawn(_remaining_task(path, rest, NO_ROWS), size + len(rest) * CALL_COST)
+            break
+        rest.pop()
+        has_begun = True
+        try:
+            if should_extract_in_parts(rank, directory, each.member):
+                spawn_extract_parts(rank, result, directory, each)
+            else:
+                yield from extracting.extract(each)
+        except Problem as problem:
+            result.fail(target_place(path), each.name, problem, each.member.size, retry=RetryMode.NEVER)
+    if links:
+        packed = marshal.dumps([each.pack() for each in links])
+        result.spawn(LinkMembers(packed), len(links) * CALL_COST, phase=MAKE_LINKS)
+
+
+def _remaining_task(path: bytes, members: Sequence[MemberToExtract], plain: SimpleRows) -> ExtractMembers:
+    """Return a task for members that remain."""
+    values = marshal.dumps([each.pack() for each in members])
+    return ExtractMembers(values, 0, path, pack_names(plain.names), plain.packed)
+
+
+def _handle_unopened_directory(rank: Rank, result: TaskResult, task: ExtractMembers, problem: Problem) -> None:
+    """Handle the error that the directory of a ``task`` could not be opened or created.
+
+    If another item has its name, the task is spawned again for the phase UNPACK_AGAIN: the directory can exist by then,
+    if a member describes it. Otherwise all members of the task are reported as failed.
+    """
+    members = list(map(MemberToExtract.unpack, marshal.loads(task.values)))
+    plain = SimpleRows(unpack_names(task.names, len(task.simple_members)), task.simple_members)
+    if problem.errno in _NAME_TAKEN_ERRNOS and result.phase == UNPACK:
+        result.count(counts.FOR_LINK)
+        result.spawn(task, (len(members) + len(plain)) * CALL_COST, phase=UNPACK_AGAIN)
+        return
+    of_members = _problem_of_members(problem, task.path)
+    if of_members is not problem and not (
+        members and not members[0].name
+    ):  # no member of the task reports the failure of this directory
+        parent, _, name = task.path.rpartition(b"/")
+        rank.handle_failure(problem, target_place(parent), name)
+    for each in [*members, *plain.members(task.path)]:
+        why = of_members if each.name else problem
+        result.fail(target_place(each.path), each.name, why, each.member.size, retry=RetryMode.NEVER)
+
+
+def _problem_of_members(problem: Problem, path: bytes) -> Problem:
+    """Return the error of members whose directory ``path`` could not be created because of ``problem``.
+
+    It has another operation than mkdir. A full file system stops a job after some failures of operations that need
+    space, and the members must not count as such.
+    """
+    if problem.operation != "mkdir":
+        return problem
+    text = f"the directory {printable_path(path)} could not be created"
+    return Problem("open", problem.errno or errno.EIO, text=text)
+
+
+def _without_conflicts(
+    rivals: ConflictingNames, members: Iterable[MemberToExtract], result: TaskResult
+) -> Iterator[MemberToExtract]:
+    """Yield the members that conflicts of names do not exclude. Others are counted as skipped or failed."""
+    for each in members:
+        try:
+            if rivals.is_superseded(each):
+                result.count(counts.SKIPPED)
+            else:
+                yield each
+        except Problem as problem:
+            result.fail(target_place(each.path), each.name, problem, each.member.size, retry=RetryMode.NEVER)
+
+
+def open_or_create_directory(rank: Rank, result: TaskResult, path: bytes, *, replaces: bool = False) -> int:
+    """Return a descriptor of the directory ``path`` below the target; create it, and missing ones above it.
+
+    Raise ``Problem`` if that fails.
+
+    Args:
+      replaces: True if a member describes the directory, so that an item of its name that is no directory is removed,
+          as tar does.
+    """
+    directory = _open_existing(rank, path)
+    if directory >= 0:
+        return directory
+    at, parent = b"", rank.targets[0].open(b"")
+    for name in path.split(b"/"):
+        at = at + b"/" + name if at else name
+        directory = _open_existing(rank, at)
+        if directory >= 0:
+            parent = directory
+            continue
+        try:
+            parent = _create_directory(rank, result, parent, at, replaces=replaces and at == path)
+        except Problem as problem:
+            raise problem if at == path else _problem_of_members(problem, at) from None
+    return parent
+
+
+def _open_existing(rank: Rank, path: bytes) -> int:
+    """Return a descriptor of the directory ``path``; -1 if it does not exist or is no directory. Raise ``Problem``
+    otherwise."""
+    try:
+        return rank.targets[0].open(path)
+    except Problem as problem:
+        if not path or problem.errno not in (errno.ENOENT, *_NAME_TAKEN_ERRNOS):
+            raise
+        return -1
+
+
+def _chmod(directory: Handle, mode: int) -> None:
+    """Set the permission bits of a directory. Raise ``Problem`` if that fails."""
+    with as_problem("chmod"):
+        os.chmod(directory, mode)
+
+
+def _create_directory(rank: Rank, result: TaskResult, parent: int, path: bytes, *, replaces: bool) -> int:
+    """Create the directory ``path`` in the open directory ``parent``, and return its descriptor.
+
+    It is no error if another rank has created it meanwhile. Raise ``Problem`` if it cannot be created. ``replaces`` as
+    for ``open_or_create_directory``.
+    """
+    name = path.rpartition(b"/")[2]
+    present = status_or_none(parent, name)
+    if present is not None and not stat.S_ISDIR(present.st_mode):
+        if not replaces:
+            existing_item = "a symbolic link" if stat.S_ISLNK(present.st_mode) else "a file"
+            raise Problem(
+                "open", errno.ENOTDIR, text=f"{existing_item} has the name of the directory {printable_path(path)}"
+            )
+        rank.instance(OpenArchive).refuse_replacing(present)
+        with as_problem("unlink"), suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=parent)
+    made = False
+    try:
+        # Only this user may enter it until all members in it were extracted.
+        os.mkdir(name, 0o700, dir_fd=parent)
+        made = True
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise Problem.from_error("mkdir", error) from error
+    directory = rank.targets[0].open(path)
+    if made and has_default_acl(directory):
+        remove_inherited_directory_acls(directory)
+    if made and not replaces:
+        mode = status_of(directory).st_mode & stat.S_ISGID | 0o777 & ~rank.options.umask
+        try:
+            call_with_handle(directory, lambda handle: _chmod(handle, mode))
+        except Problem as problem:  # its members can be extracted nevertheless
+            result.warn(target_place(path), b"", f"its mode {mode:04o} could not be set: {problem.strerror}")
+    return directory

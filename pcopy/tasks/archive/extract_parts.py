@@ -1,0 +1,202 @@
+"""Extraction of a large member in parts, by all ranks in parallel, into a temporary file in the directory of its name.
+
+The rank that has created the file waits for all parts (``PartUnpacked``), then applies the metadata and renames the
+file. So the final name never shows an incomplete file.
+
+A sparse member is extracted by one task. So is any member of an uncompressed archive if both sides are local file
+systems: several writers of one file would only wait for its lock there (``pcopy.fsio.copy_methods``).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from pcopy.archive.member import FILE, Member
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.fsio.attributes import can_inherit_acl
+from pcopy.fsio.close import close_after_failure, close_after_write
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.new_file import NewFile
+from pcopy.fsio.problem import PackedProblem, Problem
+from pcopy.fsio.source import status_of
+from pcopy.fsio.temporary import remove_if_present, reopen_temporary
+from pcopy.fsio.throttle import throttled
+from pcopy.tasks.archive.extracting import MemberExtractor, copy_from_archive
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, target_place
+from pcopy.tasks.archive.open_archive import OpenArchive
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.kind import Note, Steps, TaskKind
+from pcopy.tasks.base.ledger import AwaitedParts, CompletionLedger
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import RetryMode, TaskResult
+from pcopy.tasks.base.storing import wait_for_data_stored, wait_until_stored
+from pcopy.tasks.base.values import Place
+from pcopy.tasks.files.existing import status_or_none
+
+
+def should_extract_in_parts(rank: Rank, directory: int, member: Member) -> bool:
+    """Return True if ``member`` is to be extracted in parts into the open ``directory``. Raise ``Problem``
+    on an error."""
+    if rank.options.sequential or member.kind != FILE or member.extents is not None or not rank.is_split(member.size):
+        return False
+    archive = rank.instance(OpenArchive).uncompressed_descriptor
+    sides = (archive, directory) if archive >= 0 else ()
+    return not sides or not all(
+        rank.mover.transfer_traits.traits_of(status_of(side).st_dev, side).is_local for side in sides
+    )
+
+
+def spawn_extract_parts(rank: Rank, result: TaskResult, directory: int, each: MemberToExtract) -> None:
+    """Create the temporary file, and spawn the tasks that extract the parts. Raise ``Problem`` if that fails."""
+    temporary, size = rank.temporary_names.next_name(), each.member.size
+    rank.instance(OpenArchive).refuse_replacing(status_or_none(directory, each.name))
+    with NewFile.create(directory, temporary) as new:
+        shown = new.allow_reopening(inherits_acl=True)
+        made = new.identity(0)
+        new.extend(size)
+        new.close_and_keep()
+    chunk = rank.chunk_bytes(size)
+    rank.instance(FilesBeingExtracted).open(
+        temporary, FileBeingExtracted(each, temporary, made, shown), -(-size // chunk), result
+    )
+    for start in range(0, size, chunk):
+        end = min(start + chunk, size)
+        part = UnpackPart(each.path, each.name, temporary, made, size, each.data, start, end, rank.number, shown)
+        result.spawn(part, end - start)
+
+
+class UnpackPart(TaskKind, code=180, doing="unpacking a part of", is_note=False):
+    """Task that extracts the bytes from ``start`` to ``end`` of a large file.
+
+    Fields:
+      path, name: directory and name of the file below the target.
+      temporary: the name of the temporary file.
+      identity: the identity of the temporary file.
+      size: the bytes of the whole file.
+      data: the offset in the archive at which the contents of the file begin.
+      start, end: the range of the part in the file.
+      coordinator: the rank that has created the temporary file, and waits for the parts.
+      shown: mode and owner that the server shows for the temporary file, if they differ from those that it was given.
+    """
+
+    path: bytes
+    name: bytes
+    temporary: bytes
+    identity: Identity
+    size: int
+    data: int
+    start: int
+    end: int
+    coordinator: int
+    shown: tuple[int, ...]
+
+    def subject(self) -> tuple[Place, bytes]:
+        return target_place(self.path), self.name
+
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        failure: PackedProblem | None = None
+        try:
+            yield from self._unpack(rank)
+        except Problem as problem:
+            failure = problem.packed
+        result.spawn(PartUnpacked(self.temporary, failure), owner=self.coordinator)
+
+    def _unpack(self, rank: Rank) -> Steps:
+        """Write the part into the temporary file. Raise ``Problem`` if that fails."""
+        writing = reopen_temporary(
+            rank.targets[0].open(self.path), self.temporary, self.identity, self.size, self.shown
+        )
+        try:
+            length = self.end - self.start
+            steps = copy_from_archive(rank.instance(OpenArchive), writing, self.data + self.start, self.start, length)
+            for moved in throttled(steps, rank.throttle):
+                rank.counters[counts.MOVED] += moved
+                yield None
+            if (
+                rank.options.sync and rank.hosts.host_count > 1
+            ):  # another host cannot sync what is in the page cache of this one
+                yield from wait_for_data_stored(rank, writing)
+        except BaseException:
+            close_after_failure(writing)
+            raise
+        close_after_write(writing)
+
+
+class PartUnpacked(Note, code=181, doing="recording a part of a file"):
+    """Note to the rank that waits for the parts of the file ``temporary``: one part is written, or has failed."""
+
+    temporary: bytes
+    problem: PackedProblem | None
+
+    is_dropped_on_stop = True
+
+    def run(self, rank: Rank, result: TaskResult) -> Steps | None:
+        return rank.instance(FilesBeingExtracted).count_part(self.temporary, self, result)
+
+
+class FileBeingExtracted(NamedTuple):
+    """A large member (``member``) that is being extracted into the file ``temporary``, whose identity is ``identity``.
+
+    ``shown`` are mode and owner that the server shows for that file, if they differ from those that it was given.
+    """
+
+    member: MemberToExtract
+    temporary: bytes
+    identity: Identity
+    shown: tuple[int, ...]
+
+
+class FilesBeingExtracted(CompletionLedger[bytes, FileBeingExtracted, PartUnpacked]):
+    """The large files whose parts this rank waits for, by their temporary names."""
+
+    def __init__(self, rank: Rank) -> None:
+        super().__init__(rank)
+        self._waiting_for_storage: dict[bytes, FileBeingExtracted] = {}
+        """Files whose parts are complete, and which are synced before they get their names."""
+
+    def record_part(self, awaited: AwaitedParts[FileBeingExtracted], note: PartUnpacked) -> None:
+        """Store the error of a part, and remove the temporary file."""
+        if note.problem is not None and awaited.problem is None:
+            awaited.problem = Problem.from_packed(note.problem)
+            self._remove(awaited.opened)  # so that the remaining parts fail at once
+
+    def act_when_complete(self, awaited: AwaitedParts[FileBeingExtracted], result: TaskResult) -> Steps:
+        """Finish a file after its last part, or report it as failed."""
+        file, member = awaited.opened, awaited.opened.member
+        self._waiting_for_storage[file.temporary] = file
+        try:
+            if awaited.problem is not None:
+                raise awaited.problem
+            yield from self._finish(file, result)
+        except Problem as problem:
+            result.fail(target_place(member.path), member.name, problem, member.member.size, retry=RetryMode.NEVER)
+        del self._waiting_for_storage[file.temporary]
+
+    def _finish(self, file: FileBeingExtracted, result: TaskResult) -> Steps:
+        """Apply the metadata of a complete file, and give it its final name. Raise ``Problem`` if that fails."""
+        rank, member = self._rank, file.member
+        directory = rank.targets[0].open(member.path)
+        status = status_of(directory)
+        inherits = bool(member.path) and can_inherit_acl(directory, status.st_uid)
+        rank.detect_late_times(directory, status.st_dev, result.notices)
+        extracting = MemberExtractor(rank, result, directory, member.path, inherits=inherits)
+        with NewFile.continue_kept(directory, file.temporary, file.identity) as new:
+            new.reopen(member.member.size, file.shown)
+            yield from wait_until_stored(rank, new)
+            present = status_or_none(directory, member.name)
+            rank.instance(OpenArchive).refuse_replacing(present)
+            applied = extracting.apply_metadata(new, member.member)
+            new.commit(member.name, present, store=rank.options.sync)
+        extracting.report_extracted(member, applied, new.metadata_problem)
+
+    def _remove(self, file: FileBeingExtracted) -> None:
+        """Remove the temporary file of a member."""
+        with suppress(Problem):  # its directory was removed or replaced
+            remove_if_present(self._rank.targets[0].open(file.member.path), file.temporary)
+
+    def discard(self) -> None:
+        """Remove all temporary files, because the job ends before they are complete."""
+        for file in (*(awaited.opened for awaited in self.awaited.values()), *self._waiting_for_storage.values()):
+            self._remove(file)
+        self.awaited.clear()
+        self._waiting_for_storage.clear()

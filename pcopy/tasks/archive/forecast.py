@@ -1,0 +1,81 @@
+"""The forecast of ``ptar --dry-run``: it counts what would be archived or extracted.
+
+Nothing is created, and no contents are read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+
+from pcopy.archive.member import FILE, LINK, Member, safe_path
+from pcopy.fsio.problem import Problem
+from pcopy.signature.items import FILE as FILE_TYPE
+from pcopy.signature.items import type_byte
+from pcopy.tasks.archive.descriptions import unpack_described
+from pcopy.tasks.archive.members_to_extract import MemberToExtract, target_place
+from pcopy.tasks.archive.names import ConflictingNames, link_problem_text
+from pcopy.tasks.archive.piece_writer import PieceWriter, PlacedPiece
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import HARD_LINK, Action
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import RetryMode, TaskResult
+
+
+def preview_archived(writer: PieceWriter, pieces: Iterable[PlacedPiece]) -> None:
+    """Count the members that ``pieces`` would hold."""
+    for piece in pieces:
+        for run in piece.runs:
+            if not isinstance(run, bytes):
+                writer.count_written_simple_files(run, [b""] * len(run))
+                continue
+            described = unpack_described(run)
+            if described.member.kind == FILE:
+                writer.count_archived(described, b"")
+            else:
+                writer.count_without_contents(described)
+
+
+def preview_extracted(rank: Rank, result: TaskResult, members: Iterable[MemberToExtract]) -> None:
+    """Count and report what would become of ``members`` that are to be extracted."""
+    for each in members:
+        member, place = each.member, target_place(each.path)
+        trouble = each.problem_text
+        if (
+            member.kind == LINK
+            and (trouble := link_problem_text(each, rank.instance(ConflictingNames)))
+            and _has_link_target(rank, member)
+        ):
+            trouble = ""
+        if trouble:
+            problem = Problem("extract", 0, text=trouble)
+            result.fail(place, each.name, problem, member.size, retry=RetryMode.NEVER)
+            continue
+        kind = {FILE: FILE_TYPE, LINK: HARD_LINK}.get(member.kind) or type_byte(member.st_mode)
+        result.count(counts.HARDLINKS if member.kind == LINK else counts.copied_counter(kind))
+        if member.kind == FILE:
+            result.count(counts.BYTES, member.size)
+        action = Action.REPLACE if _would_replace(rank, each) else Action.COPY
+        result.item_recorder.record(action, place, each.name, kind, member.size if member.kind == FILE else 0)
+
+
+def _has_link_target(rank: Rank, link: Member) -> bool:
+    """Return True if the item that a hard link refers to exists in the target, and is no directory."""
+    directory, _, name = safe_path(link.link).rpartition(b"/")
+    try:
+        status = os.stat(name, dir_fd=rank.targets[0].open(directory), follow_symlinks=False)
+    except (OSError, Problem):
+        return False
+    return not stat.S_ISDIR(status.st_mode)
+
+
+def _would_replace(rank: Rank, each: MemberToExtract) -> bool:
+    """Return True if the member would replace an existing item. Directories are not replaced."""
+    if not each.name:
+        return False
+    try:
+        os.stat(each.name, dir_fd=rank.targets[0].open(each.path), follow_symlinks=False)
+    except (OSError, Problem):
+        return False
+    return True

@@ -1,0 +1,149 @@
+"""Members to be extracted, in the packed form in which tasks and sorters carry them.
+
+Most members are simple: regular files whose headers state only name, mode, owner, mtime and size. Each of these is a
+row of ``SIMPLE_WORDS`` numbers of 8 bytes. C finds the rows in headers, and they become the columns of a batch. The
+path of a simple member is only in its key.
+"""
+
+from __future__ import annotations
+
+import marshal
+import struct
+from array import array
+from collections.abc import Iterable, Sequence
+
+from pcopy.archive.member import DIRECTORY, FILE, Member, path_order_key
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.fsio.backend.columns import CREATION_COLUMNS, EARLIEST_TIME, LATEST_TIME, Rows
+from pcopy.fsio.identity import Identity
+from pcopy.tasks.base.values import NO_DIRECTORY, Place
+
+_NONE = Identity(-1, -1)
+_SIMPLE = struct.Struct("=IIIIQQq")
+"""A packed simple member: a zero, with which no other packed member begins; mode, uid, gid, offset of the contents in
+the archive, size, mtime."""
+SIMPLE_WORDS = 5
+"""Number of 8-byte words of a packed simple member."""
+
+
+def member_key(directory: bytes, name: bytes, at: int) -> bytes:
+    """Return the key by which members and marks are sorted; ``at`` is the offset in the archive."""
+    return b"%b\0\0%b\0%016x" % (path_order_key(directory), name, at)
+
+
+def path_in_key(key: bytes) -> bytes:
+    """Return the path in a key from which the offset was removed."""
+    directory, _, name = key.partition(b"\0\0")
+    return directory.replace(b"\0", b"/") + b"/" + name if directory else name
+
+
+def target_place(path: bytes) -> Place:
+    """Return the ``Place`` of the directory ``path`` below the target, without identities."""
+    return Place(0, path, _NONE, NO_DIRECTORY, False, False)
+
+
+class MemberToExtract(NamedTuple):
+    """A member that is to be extracted.
+
+    Fields:
+      path: the directory below the target.
+      name: the name in the directory; empty if the member is that directory itself.
+      data: the offset of its contents in the archive.
+      member: the member.
+      problem_text: an error about metadata or contents that it lacks; empty if it is complete.
+    """
+
+    path: bytes
+    name: bytes
+    data: int
+    member: Member
+    problem_text: str = ""
+
+    def pack(self) -> bytes:
+        """Return the member as bytes, in the general form."""
+        return marshal.dumps((self.path, self.name, self.data, self.member.primitives, self.problem_text))
+
+    @classmethod
+    def unpack(cls, packed: bytes, path: bytes = b"", name: bytes = b"") -> MemberToExtract:
+        """Return the member of which ``packed`` was made.
+
+        Args:
+          path, name: path and name of a simple member, whose packed form does not contain them.
+        """
+        if is_simple(packed):
+            _, mode, uid, gid, data, size, mtime = _SIMPLE.unpack(packed)
+            return cls(path, name, data, Member(name, FILE, mode, uid, gid, mtime, size))
+        path, name, data, primitives, trouble = marshal.loads(packed)
+        return cls(path, name, data, Member.from_primitives(primitives), trouble)
+
+
+def pack_member(path: bytes, member: Member, data: int, trouble: str) -> bytes:
+    """Return the ``member`` as packed bytes; it is extracted to ``path``, and its contents stand at the offset
+    ``data``."""
+    if member.kind == DIRECTORY:
+        return MemberToExtract(path, b"", data, member, trouble).pack()
+    directory, _, name = path.rpartition(b"/")
+    return MemberToExtract(directory, name, data, member, trouble).pack()
+
+
+def is_simple(packed: bytes) -> bool:
+    """Return True if ``packed`` is a simple member."""
+    return not packed[0]
+
+
+def pack_simple(data: int, member: Member, uid: int, gid: int) -> bytes:
+    """Return a simple member, with the uid and gid that it gets, as packed bytes; empty if its time does not fit."""
+    if not EARLIEST_TIME < member.mtime < LATEST_TIME:
+        return b""
+    return _SIMPLE.pack(0, member.mode, uid, gid, data, member.size, member.mtime)
+
+
+class SimpleRows:
+    """Simple members of one directory in columns.
+
+    ``data_offsets`` are the offsets of their contents in the archive, ``sizes`` the bytes of their contents.
+    """
+
+    def __init__(self, names: Sequence[bytes], packed: bytes) -> None:
+        words = array("Q", packed)
+        halves = array("I", packed)
+        self.names = names
+        self.packed = packed
+        self.data_offsets, self.sizes = words[2::SIMPLE_WORDS], words[3::SIMPLE_WORDS]
+        self._halves = halves
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def selected(self, rows: Iterable[int]) -> SimpleRows:
+        """Return the members in these ``rows``."""
+        rows, size = list(rows), _SIMPLE.size
+        packed = b"".join([self.packed[row * size : (row + 1) * size] for row in rows])
+        return SimpleRows([self.names[row] for row in rows], packed)
+
+    def in_archive_order(self) -> SimpleRows:
+        """Return the members in the order of the archive."""
+        rows = sorted(range(len(self)), key=self.data_offsets.__getitem__)
+        return self if rows == list(range(len(self))) else self.selected(rows)
+
+    def member(self, path: bytes, row: int) -> MemberToExtract:
+        """Return the member in this row; ``path`` is its directory."""
+        size = _SIMPLE.size
+        return MemberToExtract.unpack(self.packed[row * size : (row + 1) * size], path, self.names[row])
+
+    def members(self, path: bytes) -> list[MemberToExtract]:
+        """Return all members; ``path`` is their directory."""
+        return [self.member(path, row) for row in range(len(self))]
+
+    def columns(self, start: int, end: int) -> Rows:
+        """Return the columns ``MADE`` of the rows from ``start`` up to ``end``, for a batch."""
+        rows = Rows(0, CREATION_COLUMNS)
+        rows.row_count = end - start
+        step, halves = 2 * SIMPLE_WORDS, self._halves[2 * SIMPLE_WORDS * start : 2 * SIMPLE_WORDS * end]
+        rows.mode, rows.uid, rows.gid = halves[1::step], halves[2::step], halves[3::step]
+        rows.size = self.sizes[start:end]
+        rows.mtime = array("q", self.packed)[4::SIMPLE_WORDS][start:end]
+        return rows
+
+
+NO_ROWS = SimpleRows((), b"")

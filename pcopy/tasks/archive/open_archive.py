@@ -1,0 +1,183 @@
+"""The archive that is read, as each rank has it open."""
+
+from __future__ import annotations
+
+import errno
+import os
+from functools import lru_cache
+
+from pcopy.archive.acl_text import Lookup
+from pcopy.archive.incomplete import IncompleteNames, read_trailer
+from pcopy.archive.member import Member
+from pcopy.archive.reader import ReadFunction
+from pcopy.errors import RequestRefused
+from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.named_file import UntrustedFile, open_to_read
+from pcopy.fsio.problem import Problem, as_problem, source_changed
+from pcopy.fsio.retries import open_with_retries
+from pcopy.fsio.source import status_of
+from pcopy.tasks.archive.contents import ArchiveContents
+from pcopy.tasks.base.rank import Rank
+
+READ_AHEAD_SIZE = 1 << 20
+"""Smallest number of bytes that one call reads where adjacent data are needed one after the other."""
+
+
+class OpenArchive:
+    """The archive of a job, as one rank reads it. It is opened when it is first used."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._archive, self._version = rank.options.archive_file, rank.options.archive_version
+        self._path = rank.options.archive_contents or self._archive
+        self._device_and_inode = (-1, -1)
+        self._contents: ArchiveContents | None = None
+        self._incomplete: IncompleteNames | None = None
+
+    @property
+    def incomplete(self) -> IncompleteNames:
+        """The files whose contents could not be read when the archive was created. Raise ``Problem`` if the list is
+        damaged."""
+        if self._incomplete is None:
+            self._incomplete = read_incomplete_names(self.read, self.contents.size)
+        return self._incomplete
+
+    @property
+    def contents(self) -> ArchiveContents:
+        """The contents of the archive. Raise ``Problem`` if it cannot be opened, or has changed since the job has
+        started."""
+        if self._contents is None:
+            is_named = self._path == self._archive  # otherwise a path in /proc to the file that rank 0 has open
+            descriptor = open_archive(self._path) if is_named else _open_contents(self._path)
+            try:
+                status = status_of(descriptor, on_source=True)
+                if self._version not in ((), archive_version(status)):
+                    raise Problem("open", 0, on_source=True, text="the archive was replaced, or has changed meanwhile")
+                if self._path != self._archive:
+                    with as_problem("stat", on_source=True):
+                        status = os.stat(self._archive)
+                self._contents = ArchiveContents(descriptor, self._path)
+            except RequestRefused as refused:  # rank 0 has accepted the archive: it was replaced since
+                os.close(descriptor)
+                raise Problem("open", 0, on_source=True, text=str(refused)) from None
+            except Problem:
+                os.close(descriptor)
+                raise
+            self._device_and_inode = status.st_dev, status.st_ino
+        return self._contents
+
+    def refuse_replacing(self, present: os.stat_result | None) -> None:
+        """Raise ``Problem`` if the existing item ``present``, which is to be replaced, is the archive itself."""
+        if present is not None and (present.st_dev, present.st_ino) == self._device_and_inode:
+            raise Problem("extract", 0, text="it would replace the archive that is being extracted")
+
+    @property
+    def uncompressed_descriptor(self) -> int:
+        """The descriptor of the archive; -1 if it is compressed. Raise ``Problem`` if it cannot be opened."""
+        return self.contents.descriptor if self.contents.is_uncompressed else -1
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return ``size`` bytes from ``offset`` on, as ``pcopy.archive.reader.ReadFunction`` defines. Raise ``Problem``
+        on an error."""
+        return self.contents.read(offset, size)
+
+    def read_exactly(self, offset: int, size: int) -> bytes:
+        """Return exactly ``size`` bytes from ``offset`` on. Raise ``Problem`` if there are fewer."""
+        data = self.read(offset, size)
+        while len(data) < size:
+            more = self.read(offset + len(data), size - len(data))
+            if not more:
+                raise source_changed("read", "the archive ends here, in the middle")
+            data += more
+        return data
+
+    def close(self) -> None:
+        """Close the archive. It is opened again when it is next used."""
+        if self._contents is not None:
+            os.close(self._contents.descriptor)
+            self._contents = None
+
+
+def read_incomplete_names(read: ReadFunction, size: int) -> IncompleteNames:
+    """Return the names that the trailer of an archive of ``size`` bytes lists. Raise ``Problem`` if it is damaged."""
+    try:
+        return read_trailer(read, size)
+    except ValueError as error:
+        raise Problem("read", errno.EBADMSG, on_source=True, text=str(error)) from None
+
+
+def archive_version(status: os.stat_result) -> tuple[int, ...]:
+    """Return the values that show whether an archive was changed or replaced: inode number, size and mtime."""
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def open_archive(path: bytes) -> int:
+    """Return a descriptor of the archive ``path``. Raise ``Problem`` if it cannot be opened or is not trusted."""
+    try:
+        return open_to_read(path, regular=True).descriptor
+    except UntrustedFile as error:
+        raise Problem("open", 0, on_source=True, text=error.strerror or "") from error
+    except OSError as error:
+        raise Problem.from_error("open", error, on_source=True) from error
+
+
+def _open_contents(path: bytes) -> int:
+    """Return a descriptor of the decompressed contents, opened by a path in /proc. Raise ``Problem`` if that fails."""
+    with as_problem("open", on_source=True):
+        return open_with_retries(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOCTTY)
+
+
+class ReadAhead:
+    """Reader that gets adjacent data with few calls of ``read``."""
+
+    def __init__(self, read: ReadFunction) -> None:
+        self._read = read
+        self._data, self._start = b"", 0
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Return ``size`` bytes from ``offset`` on, as ``pcopy.archive.reader.ReadFunction`` defines."""
+        at = offset - self._start
+        if at < 0 or at + size > len(self._data):
+            self._data, self._start, at = self._read(offset, max(size, READ_AHEAD_SIZE)), offset, 0
+        return self._data[at : at + size]
+
+
+def owner_lookup(*, numeric: bool) -> Lookup:
+    """Return a function from names of users and groups to their ids; it returns None for every name if ``numeric`` is
+    true."""
+    return _no_id if numeric else owner_id
+
+
+def _no_id(kind: str, name: str) -> int | None:
+    """Return None, whatever the name is (``--numeric-owner``)."""
+    return None
+
+
+@lru_cache(4096)
+def owner_id(kind: str, name: str) -> int | None:
+    """Return the id of a user or group by its name, None if there is none. ``kind`` is "user" or "group"."""
+    try:
+        if kind == "user":
+            import pwd
+
+            return pwd.getpwnam(name).pw_uid
+        import grp
+
+        return grp.getgrnam(name).gr_gid
+    except (KeyError, OSError, ValueError):
+        return None
+
+
+def member_attributes(lookup: Lookup, member: Member) -> Attributes:
+    """Return the metadata of ``member``, with the owner and group of the same names on this host."""
+    uid = _member_owner_id(lookup, "user", member.user, member.uid)
+    gid = _member_owner_id(lookup, "group", member.group, member.gid)
+    return Attributes(member.st_mode, uid, gid, member.mtime, member.mtime, member.xattrs)
+
+
+def _member_owner_id(lookup: Lookup, kind: str, name: bytes, number: int) -> int:
+    """Return the id of a user or group: by its ``name``, if that exists on this host, else ``number``."""
+    if name:
+        found = lookup(kind, os.fsdecode(name))
+        if found is not None:
+            return found
+    return number

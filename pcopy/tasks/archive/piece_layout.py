@@ -1,0 +1,267 @@
+"""Layout of an archive: the offset of each piece, which rank 0 computes from the sizes that all ranks report.
+
+Each rank owns the members of some directories, and divides them into pieces. Rank 0 sorts all pieces by the key of
+their first member, which is the order of the archive, and sends the offsets back. It holds one record for each piece,
+and spills them to a spool if they are many.
+"""
+
+from __future__ import annotations
+
+import marshal
+from array import array
+from collections.abc import Iterator
+from itertools import islice
+
+from pcopy.archive.index import MAX_OFFSETS
+from pcopy.archive.member import BLOCK, RECORD, rounded_up
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
+from pcopy.signature.sorting import ExternalSorter
+from pcopy.tasks.archive.archive_file import ArchiveFile, stop_job
+from pcopy.tasks.archive.descriptions import unpack_described
+from pcopy.tasks.archive.frames import FRAME_BYTES, FrameWriter
+from pcopy.tasks.archive.packing_visitor import MembersToLayOut
+from pcopy.tasks.archive.pieces import PIECE_BYTES, PIECE_MEMBERS, pieces
+from pcopy.tasks.archive.simple_files import unpack_if_simple
+from pcopy.tasks.archive.write_chunks import WriteChunk, chunk_tasks
+from pcopy.tasks.archive.write_members import WriteMembers
+from pcopy.tasks.archive.written_records import PieceRecords, description_digest
+from pcopy.tasks.base.kind import Note, Steps, TaskKind
+from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.result import TaskResult
+
+MIN_OFFSET_DISTANCE = 1 << 20
+"""Smallest distance, in bytes, between two offsets in the index."""
+
+PIECES_PER_NOTE = 1024
+"""Number of pieces that one note describes."""
+
+
+class ReportPieces(Note, code=134, doing="laying out members", is_note=False):
+    """Task of each rank: divide the members that it owns into pieces, and report these to rank 0."""
+
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        found = pieces(rank.instance(MembersToLayOut).members.sorted(), across=bool(rank.options.compress_as))
+        while some := list(islice(found, PIECES_PER_NOTE)):
+            sizes = array("Q", [piece.size for piece in some]).tobytes()
+            digests = (
+                b"".join(description_digest(map(unpack_if_simple, piece.values)) for piece in some)
+                if rank.options.resumes
+                else b""
+            )
+            keys = marshal.dumps([piece.key for piece in some])
+            result.spawn(PiecesNote(rank.number, keys, sizes, digests), owner=0)
+            yield None
+
+
+class PiecesNote(Note, code=135, doing="recording pieces"):
+    """Note to rank 0 that describes some pieces of the rank ``sender``.
+
+    Fields:
+      sender: the number of the rank that sends it.
+      keys: the keys of the first members, packed.
+      sizes: the bytes of the pieces in the archive, 8 bytes for each.
+      digests: digests of the descriptions of their members, one behind the other; empty unless an interrupted run may
+          have written some pieces.
+    """
+
+    sender: int
+    keys: bytes
+    sizes: bytes
+    digests: bytes
+
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        placement = rank.instance(ArchiveLayout)
+        owner, digest_size = self.sender.to_bytes(4, "big"), len(self.digests) // (len(self.sizes) // 8)
+        for number, (key, length) in enumerate(zip(marshal.loads(self.keys), array("Q", self.sizes), strict=True)):
+            digest = self.digests[number * digest_size : (number + 1) * digest_size]
+            placement.pieces.add(key, owner + length.to_bytes(8, "big") + digest)
+
+
+class ArchiveLayout:
+    """The layout of the archive, on rank 0: all pieces, and the offsets of members that go into the index."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.pieces = ExternalSorter(rank.open_spool)
+        self.size = 0
+        """Bytes of the archive; if it is compressed, before compression."""
+        self.members_end = 0
+        """The offset at which the last member ends."""
+        self.index_offsets = array("Q")
+        """Offsets of some members, in increasing order, for the index."""
+        self._min_distance = MIN_OFFSET_DISTANCE
+        self.already_written: tuple[int, int] | None = None
+        """How many pieces an interrupted run has already written, and how many there are; None if the job does not
+        resume one."""
+
+    def add_index_offset(self, offset: int) -> None:
+        """Add the ``offset`` of a member, which is greater than all earlier ones, unless it is too close to the last
+        one.
+
+        Readers accept at most ``MAX_OFFSETS`` offsets in an index. In a larger archive every second offset is dropped,
+        and the least distance is doubled.
+        """
+        if self.index_offsets and offset - self.index_offsets[-1] < self._min_distance:
+            return
+        if len(self.index_offsets) == MAX_OFFSETS:
+            self.index_offsets = self.index_offsets[::2]
+            self._min_distance *= 2
+        self.index_offsets.append(offset)
+
+    def close(self) -> None:
+        """Close the sorter and its spool."""
+        self.pieces.close()
+
+
+class LayOutPieces(Note, code=136, doing="laying out the archive", is_note=False):
+    """Task of rank 0: create the file, compute where each piece begins, and send each rank the offsets of its pieces.
+
+    The offsets come in the order in which that rank has reported its pieces.
+    """
+
+    def run(self, rank: Rank, result: TaskResult) -> Steps:
+        layout = rank.instance(ArchiveLayout)
+        try:
+            if not rank.options.dry_run:
+                _create_archive(rank, layout)
+        except Problem as problem:
+            stop_job(rank, "made", problem)
+            return
+        offsets: list[array[int]] = [array("Q") for _ in range(rank.size)]
+        at = 0
+        for number, (_, value) in enumerate(layout.pieces.sorted()):
+            owner, size = int.from_bytes(value[:4], "big"), int.from_bytes(value[4:12], "big")
+            offsets[owner].append(at)
+            layout.add_index_offset(at)
+            at += size
+            if len(offsets[owner]) >= PIECES_PER_NOTE:
+                result.spawn(OffsetsNote(offsets[owner].tobytes(), False), owner=owner)
+                offsets[owner] = array("Q")
+            if number % PIECES_PER_NOTE == PIECES_PER_NOTE - 1:
+                yield None
+        layout.pieces.close()
+        layout.members_end = at
+        layout.size = rounded_up(at + 2 * BLOCK, RECORD)
+        try:
+            if not (rank.options.compress_as or rank.options.dry_run):
+                _set_archive_size(rank, layout)
+        except Problem as problem:
+            stop_job(rank, "made", problem)
+            return
+        for owner, rest in enumerate(offsets):
+            result.spawn(OffsetsNote(rest.tobytes(), True), owner=owner)
+
+
+def _create_archive(rank: Rank, layout: ArchiveLayout) -> None:
+    """Create the archive, or take up the one of an interrupted run. Raise ``Problem`` if that fails."""
+    archive = rank.instance(ArchiveFile)
+    if archive.create(resume=rank.options.resumes):
+        _take_up_earlier_pieces(rank, layout)
+    elif rank.options.resumes or archive.has_replaced_unfinished:
+        rank.instance(PieceRecords).remove_files()
+
+
+def _set_archive_size(rank: Rank, layout: ArchiveLayout) -> None:
+    """Set the size of an archive that is not compressed, and clear the bytes behind the last member.
+
+    Raise ``Problem`` if that fails.
+    """
+    archive = rank.instance(ArchiveFile)
+    archive.truncate(layout.size)
+    if rank.instance(PieceRecords).has_earlier_records:
+        archive.clear_range(layout.members_end, layout.size - layout.members_end)
+
+
+def _take_up_earlier_pieces(rank: Rank, layout: ArchiveLayout) -> None:
+    """Find out which pieces an interrupted run has already written. Raise ``Problem`` if its records cannot be read."""
+    made = rank.instance(PieceRecords)
+
+    def piece_keys() -> Iterator[tuple[bytes, int]]:
+        """Yield the key of each piece, and the offset at which the piece ends (before compression)."""
+        at = 0
+        for _, value in layout.pieces.sorted():
+            key, at = made.piece_key(at, value[12:]), at + int.from_bytes(value[4:12], "big")
+            yield key, at
+
+    if not rank.options.compress_as:
+        size = status_of(rank.instance(ArchiveFile).descriptor).st_size  # it may have been truncated since
+        layout.already_written = made.take_up_records(key if end <= size else b"" for key, end in piece_keys())
+        return
+    frames = rank.instance(FrameWriter)
+    layout.already_written = made.take_up_records((key for key, _ in piece_keys()), frames.take_up_written)
+    rank.instance(ArchiveFile).truncate(frames.next_offset)
+
+
+class OffsetsNote(TaskKind, code=137, doing="starting to write members", is_note=False):
+    """Task that gives a rank the offsets of its next pieces, 8 bytes each.
+
+    If ``is_last`` is true, the rank knows all of its offsets, and the tasks that write the pieces are spawned.
+    """
+
+    offsets: bytes
+    is_last: bool
+
+    def subject(self) -> None:
+        return None
+
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        offsets = rank.instance(PieceOffsets).offsets
+        offsets.extend(array("Q", self.offsets))
+        if self.is_last and rank.options.compress_as and not rank.options.dry_run:
+            rank.instance(FrameWriter).hand_out_first_tasks(PieceFrameTasks(rank, offsets), result)
+        elif self.is_last:
+            cost = PIECE_BYTES // 4 + PIECE_MEMBERS * CALL_COST // 4
+            result.spawn_each(_write_tasks(rank, offsets), cost, expands=False)
+
+
+class PieceOffsets:
+    """The offsets of the pieces of this rank, in the order in which it has reported the pieces."""
+
+    def __init__(self, rank: Rank) -> None:
+        self.offsets = array("Q")
+        """Offsets in bytes; complete after the last ``OffsetsNote``."""
+
+
+def _write_tasks(rank: Rank, offsets: array[int]) -> Iterator[WriteMembers]:
+    """Yield the tasks that write the pieces of this rank; each task writes several pieces if they are small."""
+    found = pieces(rank.instance(MembersToLayOut).members.sorted(), across=bool(rank.options.compress_as))
+    some: list[tuple[int, int, list[bytes]]] = []
+    members = size = 0
+    for offset, piece in zip(offsets, found, strict=True):
+        some.append((offset, piece.size, piece.values))
+        members, size = members + piece.members, size + piece.size
+        if members >= PIECE_MEMBERS or size >= PIECE_BYTES:
+            yield WriteMembers(marshal.dumps(some), -1)
+            some, members, size = [], 0, 0
+    if some:
+        yield WriteMembers(marshal.dumps(some), -1)
+
+
+class PieceFrameTasks:
+    """Generator of the tasks that make the numbered frames of a compressed archive, in the order of the frames.
+
+    One task makes a frame of one piece, or of one part of a large file.
+    """
+
+    def __init__(self, rank: Rank, offsets: array[int]) -> None:
+        self._rank = rank
+        self._pieces = zip(offsets, pieces(rank.instance(MembersToLayOut).members.sorted(), across=True), strict=True)
+        self._chunks: Iterator[WriteChunk] = iter(())
+        self._number = -1
+
+    def next_task(self, result: TaskResult) -> WriteMembers | WriteChunk | None:
+        """Return the task for the next frame; None after the last one."""
+        self._number += 1
+        if (chunk := next(self._chunks, None)) is not None:
+            return chunk
+        if (placed := next(self._pieces, None)) is None:
+            return None
+        offset, piece = placed
+        first = piece.runs[0]
+        if piece.size <= FRAME_BYTES or len(piece.runs) > 1 or not isinstance(first, bytes):
+            return WriteMembers(marshal.dumps([(offset, piece.size, piece.values)]), self._number)
+        made = self._rank.instance(PieceRecords)
+        key = made.piece_key(offset, description_digest([first])) if made.is_enabled else b""
+        described = unpack_described(first)
+        self._chunks = chunk_tasks(self._rank, result, described, first, offset, number=self._number, piece=key)
+        return next(self._chunks)

@@ -1,0 +1,221 @@
+"""Simple files: regular files whose members consist of a ustar header, a time and the contents.
+
+They have one hard link, a short name, no extended attributes, a time that a header can hold, and are too small to be
+searched for holes. Those of one directory are handled together, in packed form, from the scan to the archive.
+"""
+
+from __future__ import annotations
+
+import marshal
+import stat
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
+from pcopy.archive.headers import SIMPLE_TIMES, fits_name_field, fits_owner_fields, simple_sizes
+from pcopy.archive.member import FILE, Member
+from pcopy.fsio.backend.columns import EARLIEST_TIME, LATEST_TIME, pack_names, unpack_names
+from pcopy.fsio.backend.directory_batches import MEMBER_ROW
+from pcopy.signature.sorting import SortRecord
+from pcopy.tasks.archive.descriptions import (
+    MIN_SPARSE_SIZE,
+    SIZE_BITS,
+    DescribedItem,
+    archive_size,
+    record_key,
+    unpack_described,
+)
+from pcopy.walk.visitor import FoundItems
+
+_SIMPLE_BIT = 1 << SIZE_BITS
+"""Bit that is set in the size with which a value begins, if it is a value of ``SimpleFiles``."""
+_HEAD_SIZE = 12
+"""Bytes of the size and of the number of files, with which the value of a record of ``SimpleFiles`` begins."""
+
+_UID_INDEX = 11
+"""Index of the uid in a row, in units of 4 bytes; the gid follows it."""
+
+OwnerNames = dict[tuple[int, int], tuple[bytes, bytes]]
+"""Names of user and group, by pairs of uid and gid."""
+
+
+class SimpleFiles:
+    """Simple files of the directory ``path`` of a root, sorted by name.
+
+    ``rows`` are packed as for the batch ``ReadMembers``. ``prefix`` precedes each name in the archive.
+    """
+
+    def __init__(
+        self, root: int, path: bytes, prefix: bytes, names: list[bytes], rows: bytes, owners: OwnerNames
+    ) -> None:
+        self.root = root
+        self.path = path
+        self.prefix = prefix
+        self.names = names
+        self.rows = rows
+        self.owners = owners
+        self._offsets = array("Q")
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    @property
+    def offsets(self) -> array[int]:
+        """The offset of each member from the first one, in bytes of the archive; the last number is the end of all."""
+        if not self._offsets:
+            wholes = memoryview(self.rows).cast("I")[MEMBER_ROW.size // 4 - 1 :: MEMBER_ROW.size // 4]
+            self._offsets = array("Q", accumulate(wholes, initial=0))
+        return self._offsets
+
+    @property
+    def sizes(self) -> Sequence[int]:
+        """Bytes of the contents of each file."""
+        return memoryview(self.rows).cast("Q")[1 :: MEMBER_ROW.size // 8]
+
+    @property
+    def _owner_ids(self) -> set[tuple[int, int]]:
+        """The pairs of uid and gid that occur."""
+        numbers, step = memoryview(self.rows).cast("I"), MEMBER_ROW.size // 4
+        return {*zip(numbers[_UID_INDEX::step], numbers[_UID_INDEX + 1 :: step], strict=True)}
+
+    def row_key(self, row: int) -> bytes:
+        """Return the key of the file in this row."""
+        return record_key(self.root, self.path, self.names[row])
+
+    def first_row_from(self, key: bytes, start: int) -> int:
+        """Return the first row from ``start`` on whose key is not below ``key``, the key of an item of the same
+        directory."""
+        return bisect_left(self.names, key[len(record_key(self.root, self.path, b"")) :], start)
+
+    def row_range(self, start: int, end: int) -> SimpleFiles:
+        """Return the files from row ``start`` up to row ``end``."""
+        names, rows = self.names[start:end], self.rows[start * MEMBER_ROW.size : end * MEMBER_ROW.size]
+        return SimpleFiles(self.root, self.path, self.prefix, names, rows, self.owners)
+
+    def describe_row(self, row: int) -> DescribedItem:
+        """Return the description of the file in this row."""
+        inode, size, _, mtime, ctime, mode, uid, gid, _ = MEMBER_ROW.unpack_from(self.rows, row * MEMBER_ROW.size)
+        name, (user, group) = self.names[row], self.owners[uid, gid]
+        full, permissions = self.prefix + name, mode & 0o7777
+        member = Member(full, FILE, permissions, uid, gid, mtime, size, user=user, group=group)
+        return DescribedItem(self.root, self.path, name, inode, ctime, member)
+
+    @property
+    def value(self) -> bytes:
+        """The value of a record that holds these files; it begins as the value of a ``DescribedItem`` does."""
+        size = (_SIMPLE_BIT | self.offsets[-1]).to_bytes(8, "big")
+        fields = self.root, self.path, self.prefix, pack_names(self.names), self.rows, self.owners
+        return size + len(self).to_bytes(4, "big") + marshal.dumps(fields)
+
+    @property
+    def record(self) -> SortRecord:
+        """The key and the value of the record."""
+        return self.row_key(0), self.value
+
+    @property
+    def description_bytes(self) -> bytes:
+        """The description of the files as bytes, for a digest. Equal files give equal bytes.
+
+        The device number is left out, because it can change when the host is rebooted.
+        """
+        rows = array("Q", self.rows)
+        rows[2 :: MEMBER_ROW.size // 8] = array("Q", bytes(8 * len(self)))
+        owners = self.owners if len(self.owners) == 1 else {ids: self.owners[ids] for ids in self._owner_ids}
+        names = [each for ids, both in sorted(owners.items()) for each in (b"%d:%d" % ids, *both)]
+        text = b"/".join(
+            (b"%08x" % self.root, *(b"%d:%b" % (len(each), each) for each in (self.path, self.prefix, *names)))
+        )
+        return b"".join((text, b"//", pack_names(self.names), b"//", rows))
+
+
+def holds_simple_files(value: bytes) -> bool:
+    """Return True if ``value`` is one of ``SimpleFiles``, and not of a ``DescribedItem``."""
+    return value[0] >= _SIMPLE_BIT >> 56
+
+
+def member_count(value: bytes) -> int:
+    """Return the number of members that ``value`` holds."""
+    return int.from_bytes(value[8:_HEAD_SIZE], "big") if holds_simple_files(value) else 1
+
+
+def unpack_simple_files(value: bytes) -> SimpleFiles:
+    """Return the simple files that ``value`` holds."""
+    root, path, prefix, names, rows, owners = marshal.loads(memoryview(value)[_HEAD_SIZE:])
+    return SimpleFiles(root, path, prefix, unpack_names(names), rows, owners)
+
+
+def unpack_if_simple(value: bytes) -> bytes | SimpleFiles:
+    """Return the simple files that ``value`` holds; if it holds another member, return ``value`` itself."""
+    return unpack_simple_files(value) if holds_simple_files(value) else value
+
+
+def as_simple_file(value: bytes) -> SimpleFiles | None:
+    """Return the described file in ``value`` as ``SimpleFiles`` if it is a simple file; None otherwise."""
+    described = unpack_described(value)
+    member = described.member
+    is_plain = member.kind == FILE and member.size < MIN_SPARSE_SIZE and member.mtime in SIMPLE_TIMES
+    is_plain = is_plain and EARLIEST_TIME <= described.ctime <= LATEST_TIME
+    if not is_plain or member.xattrs or member.extents is not None or described.names:
+        return None
+    ids, prefix = (member.uid, member.gid), member.name.removesuffix(described.name)
+    mode = stat.S_IFREG | member.mode
+    row = MEMBER_ROW.pack(
+        described.inode, member.size, 0, member.mtime, described.ctime, mode, *ids, archive_size(value)
+    )
+    owners = {ids: (member.user, member.group)}
+    return SimpleFiles(described.root, described.path, prefix, [described.name], row, owners)
+
+
+def merged_files(parts: Sequence[SimpleFiles]) -> SimpleFiles:
+    """Return the files of several ``parts``, which belong to one directory, sorted in one object."""
+    if len(parts) == 1:
+        return parts[0]
+    names = [name for part in parts for name in part.names]
+    rows, first = b"".join([part.rows for part in parts]), parts[0]
+    owners = {ids: each for part in parts for ids, each in part.owners.items()}
+    order = sorted(range(len(names)), key=names.__getitem__)
+    rows = b"".join([rows[row * MEMBER_ROW.size : (row + 1) * MEMBER_ROW.size] for row in order])
+    return SimpleFiles(first.root, first.path, first.prefix, [names[row] for row in order], rows, owners)
+
+
+def simple_file_rows(found: FoundItems, rows: Sequence[int], prefix: bytes, owners: OwnerNames) -> Sequence[int]:
+    """Return those of ``rows``, which are small files, that are simple files, unless they have extended attributes.
+
+    ``owners`` are the names of all owners that occur.
+    """
+    columns = found.rows
+    if (
+        not columns.out_of_range_times
+        and max(columns.size) < MIN_SPARSE_SIZE
+        and min(columns.mtime) in SIMPLE_TIMES
+        and max(columns.mtime) in SIMPLE_TIMES
+        and fits_name_field(prefix + max(found.names, key=len))
+        and all(fits_owner_fields(*ids, *names) for ids, names in owners.items())
+    ):
+        return rows
+    return [
+        row
+        for row in rows
+        if columns.size[row] < MIN_SPARSE_SIZE
+        and columns.mtime[row] in SIMPLE_TIMES
+        and ("ctime", row) not in columns.out_of_range_times
+        and fits_name_field(prefix + found.names[row])
+        and fits_owner_fields(*(ids := (columns.uid[row], columns.gid[row])), *owners[ids])
+    ]
+
+
+def simple_files(
+    root: int, path: bytes, prefix: bytes, found: FoundItems, rows: Sequence[int], owners: OwnerNames
+) -> SimpleFiles:
+    """Return the files in ``rows``, which are not empty, as ``SimpleFiles``."""
+    names, columns = found.names, found.rows
+    if len(rows) < len(found):
+        names, columns = [names[row] for row in rows], columns.selected(rows)
+    packed = map(
+        MEMBER_ROW.pack, columns.inode, columns.size, columns.device, columns.mtime, columns.ctime,
+        columns.mode, columns.uid, columns.gid, simple_sizes(columns.size, columns.mtime),
+    )  # fmt: skip
+    both = sorted(zip(names, packed, strict=True))
+    owners = owners if len(owners) == 1 else {ids: owners[ids] for ids in {*zip(columns.uid, columns.gid, strict=True)}}
+    return SimpleFiles(root, path, prefix, [name for name, _ in both], b"".join([row for _, row in both]), owners)

@@ -1,0 +1,333 @@
+"""Records of what was written of an archive, so that ``ptar -c --resume`` can continue after any interruption.
+
+A record names a piece, or a part of a large file, that is on stable storage; for a compressed archive it also says
+where. The key of a piece is a digest of its offset before compression and of the descriptions of all its members. A
+resumed run that lays out the same piece at the same offset need not write it again. (A file that changed without a new
+ctime would not be noticed.) A frame is only used if all frames before it are used, too (``FrameWriter.follow``).
+
+Each rank writes one file of records. Before a resumed run writes anything to the archive, it merges these files into
+one, without the pieces that its own layout does not contain: otherwise a record could remain whose bytes are
+overwritten. Each frame of records contains the inode number and the mark of the archive.
+"""
+
+from __future__ import annotations
+
+import errno
+import marshal
+import os
+import time
+from _blake2 import blake2b
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import BinaryIO
+
+from pcopy import __version__
+from pcopy.checkpoint.framing import read_frames, write_frame
+from pcopy.errors import RequestRefused
+from pcopy.fsio.close import close_ignoring_errors, names_in_directory
+from pcopy.fsio.durable import boot_id, replaced_file, sync_directory
+from pcopy.fsio.identity import mark_of
+from pcopy.fsio.problem import Problem, as_problem
+from pcopy.fsio.retries import open_with_retries
+from pcopy.fsio.source import status_of
+from pcopy.fsio.syncer import sync_if_supported, unsyncable_devices
+from pcopy.fsio.temporary import CREATE_FLAGS, TEMPORARY_PREFIX
+from pcopy.tasks.archive.archive_file import FULL_ERRNOS, ArchiveFile, stop_job
+from pcopy.tasks.archive.compression import compressor_version
+from pcopy.tasks.archive.simple_files import SimpleFiles, as_simple_file, merged_files
+from pcopy.tasks.base.rank import Rank
+
+PieceRecord = tuple[bytes, bytes, bytes, tuple[int, ...]]
+"""A record of something that was written. Its fields:
+
+- the key of the piece;
+- the part of the piece: empty for headers and small files, otherwise a part of a large file;
+- the digests of the contents of its files;
+- for a frame of a compressed archive: its offset, its bytes, and the bytes of its contents.
+"""
+
+_RESERVE = 256 << 10
+"""Bytes on disk that are reserved for the records of a rank, so that they can be written to a full file system. Records
+of one minute take less."""
+RECORDS_PER_FRAME = 1024
+"""Number of records in one frame when a resumed run merges the files of records."""
+
+
+def description_digest(runs: Iterable[bytes | SimpleFiles]) -> bytes:
+    """Return a digest of the descriptions of all members of a piece.
+
+    It does not depend on how simple files are grouped into records. The grouping differs between runs, because it
+    depends on which rank has scanned which part of a directory.
+    """
+    digest, together = blake2b(digest_size=16), list[SimpleFiles]()
+    for run in runs:
+        files = as_simple_file(run) if isinstance(run, bytes) else run
+        if together and (files is None or (files.root, files.path) != (together[0].root, together[0].path)):
+            digest.update(merged_files(together).description_bytes)
+            together = []
+        if files is not None:
+            together.append(files)
+        elif isinstance(run, bytes):
+            digest.update(run)
+    if together:
+        digest.update(merged_files(together).description_bytes)
+    return digest.digest()
+
+
+class PieceRecords:
+    """The records of one rank: those that it writes, and those of the interrupted run that it uses."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._archive = rank.instance(ArchiveFile)
+        self._directory = rank.descriptors[0].target
+        options = rank.options
+        self.is_enabled = options.sync
+        """True if records are written."""
+        settings = __version__.encode(), (options.hash or "").encode(), options.block_size
+        self._settings = b"%b %b %d%b" % (*settings, compressor_version(options.compress_as))
+        self._stem = b"%b%b-1-" % (TEMPORARY_PREFIX, rank.job.name.encode())
+        self._merged_name = self._stem + b"0.kept"
+        self._name = self._stem + b"%d.made" % rank.number
+        self._due = rank.began + options.archive_interval
+        self._new: list[PieceRecord] = []
+        self._file: BinaryIO | None = None
+        self._reserved, self._is_reserved = -1, False
+        self._found: dict[tuple[bytes, bytes], bytes] | None = None
+
+    def piece_key(self, offset: int, digest: bytes) -> bytes:
+        """Return the key of a piece that begins at ``offset`` and whose members have this ``digest``
+        (``description_digest``)."""
+        return blake2b(b"%b %d %b" % (self._settings, offset, digest), digest_size=16).digest()
+
+    @property
+    def has_earlier_records(self) -> bool:
+        """True if there are usable records of an interrupted run."""
+        return self._rank.options.resumes and bool(self._earlier_digests)
+
+    @property
+    def _earlier_digests(self) -> dict[tuple[bytes, bytes], bytes]:
+        """The digests of an interrupted run, by the key of the piece and the part."""
+        if self._found is None:
+            self._found = {}
+            for piece, part, digests, _ in self._records_in(self._merged_name):
+                self._found[piece, part] = digests
+        return self._found
+
+    def written_digests(self, piece: bytes, part: bytes, size: int) -> bytes | None:
+        """Return the digests of a part that an interrupted run has written; None if it must be written.
+
+        ``size`` is the number of bytes that the digests must have.
+        """
+        digests = self._earlier_digests.get((piece, part)) if self._rank.options.resumes else None
+        return digests if digests is not None and len(digests) == size else None
+
+    def add_record(self, piece: bytes, part: bytes, digests: bytes, where: tuple[int, ...] = ()) -> None:
+        """Add a record for a part that the archive now contains. Every ``archive_interval`` seconds the records are
+        stored.
+
+        Raise ``Problem`` if they cannot be stored.
+        """
+        if not self._is_reserved:
+            self._is_reserved = True
+            self._reserve()
+        self._new.append((piece, part, digests, where))
+        if time.monotonic() >= self._due:
+            self.store_records()
+            self._due = time.monotonic() + self._rank.options.archive_interval
+
+    def store_records(self) -> None:
+        """Sync the archive, then store the records that were added. Raise ``Problem`` if that fails."""
+        new, self._new = self._new, []
+        if not new:
+            return
+        self._archive.sync()
+        try:
+            is_first = self._file is None
+            try:
+                self._append_frame(new)
+            except OSError as error:
+                # The space that was reserved makes room for the records on a full file system.
+                if error.errno not in FULL_ERRNOS or not self._release():
+                    raise
+                self._append_frame(new)
+        except OSError as error:
+            self._new = new
+            raise _recording_problem(error) from error
+        if is_first:
+            sync_directory(self._directory)
+
+    def _append_frame(self, records: list[PieceRecord]) -> None:
+        """Append a frame to this rank's file of records, and sync it.
+
+        Raise ``OSError`` if that fails; what was written of the frame is removed then.
+        """
+        if self._file is None:
+            with suppress(FileNotFoundError):
+                os.unlink(self._name, dir_fd=self._directory)
+            self._file = os.fdopen(
+                open_with_retries(self._name, CREATE_FLAGS, 0o600, dir_fd=self._directory), "wb", buffering=0
+            )
+        end = self._file.tell()
+        try:
+            write_frame(self._file, marshal.dumps((self._recorded_identity(), records)))
+            sync_if_supported(self._file.fileno())
+        except OSError:
+            self._file.seek(end)
+            self._file.truncate()
+            raise
+
+    def _reserve(self) -> None:
+        """Reserve space for records by means of an unnamed file (O_TMPFILE).
+
+        Errors are ignored: then a full file system may not take the last records.
+        """
+        with suppress(OSError):
+            self._reserved = open_with_retries(
+                b".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=self._directory
+            )
+            os.posix_fallocate(self._reserved, 0, _RESERVE)
+
+    def _release(self) -> bool:
+        """Release the reserved space; return False if none was reserved."""
+        room, self._reserved = self._reserved, -1
+        if room >= 0:
+            close_ignoring_errors(room)
+        return room >= 0
+
+    def discard_new_records(self) -> None:
+        """Discard the records that are not stored yet: the archive is complete."""
+        self._new = []
+
+    def has_any_record(self) -> bool:
+        """Return True if any rank has stored a record. Raise ``Problem`` if the directory cannot be read."""
+        return any(next(self._records_in(name), None) for name in self._record_file_names())
+
+    def remove_if_useless(self) -> None:
+        """Remove this rank's file of records if it is empty, or if the archive was removed. Raise ``OSError`` if that
+        fails."""
+        if self._file is None or not os.fstat(self._file.fileno()).st_nlink:
+            return
+        if not (self._file.tell() and os.fstat(self._archive.descriptor).st_nlink):
+            os.unlink(self._name, dir_fd=self._directory)
+
+    def take_up_records(
+        self, pieces: Iterable[bytes], fitting: Callable[[list[PieceRecord]], list[PieceRecord]] = list
+    ) -> tuple[int, int]:
+        """Take up the records of an interrupted run, on rank 0, before anything is written to the archive.
+
+        Only records of ``pieces`` are kept, and of these only what ``fitting`` returns. They are stored in one file,
+        and all other files of records are removed. Return the number of pieces that have records, and the number of all
+        pieces. Raise ``Problem`` if that fails.
+
+        Args:
+          pieces: the keys of the pieces of this run, in the order of the archive.
+          fitting: returns those of the records of one piece that are usable.
+        """
+        self._archive.sync()  # stores what the earlier run has written, and shows whether the archive can be synced
+        records, names = defaultdict[bytes, list[PieceRecord]](list), self._record_file_names()
+        for name in names:
+            for record in self._records_in(name):
+                records[record[0]].append(record)
+        usable, number, with_records = list[PieceRecord](), 0, 0
+        for piece in pieces:
+            number += 1
+            found = fitting(records.pop(piece, []))
+            usable += found
+            with_records += bool(found)
+        try:
+            temporary = self._merged_name + b".new"
+            self.remove_files([temporary])
+            with replaced_file(self._directory, self._merged_name, temporary) as stream:
+                for at in range(0, len(usable), RECORDS_PER_FRAME):
+                    write_frame(stream, marshal.dumps((self._recorded_identity(), usable[at : at + RECORDS_PER_FRAME])))
+        except OSError as error:
+            raise _recording_problem(error) from error
+        self.remove_files(name for name in names if name != self._merged_name)
+        self._found = {(piece, part): digests for piece, part, digests, _ in usable}
+        if not usable:
+            self._archive.truncate(0)
+        return with_records, number
+
+    def remove_files(self, names: Iterable[bytes] | None = None) -> None:
+        """Remove the files of records called ``names``; all of them by default. Raise ``Problem`` if that fails."""
+        names, is_removed = self._record_file_names() if names is None else names, False
+        for name in names:
+            with as_problem("unlink"), suppress(FileNotFoundError):
+                os.unlink(name, dir_fd=self._directory)
+                is_removed = True
+        if is_removed:
+            sync_directory(self._directory)
+
+    def remove_all_files(self) -> None:
+        """Remove all files of records, once the archive is complete.
+
+        If the directory cannot be listed, the files that this run may have created are removed. Raise ``Problem`` if
+        that fails.
+        """
+        try:
+            self.remove_files()
+        except Problem as problem:
+            if problem.operation != "readdir":
+                raise
+            self.remove_files(
+                [self._merged_name, *(b"%b%d.made" % (self._stem, number) for number in range(self._rank.size))]
+            )
+
+    def _record_file_names(self) -> list[bytes]:
+        """Return the names of all files of records. Raise ``Problem`` if the directory cannot be listed."""
+        with as_problem("readdir"):
+            names = names_in_directory(self._directory)
+            return sorted(name for name in names if name.startswith(self._stem) and not name.endswith(b".archive"))
+
+    def _records_in(self, name: bytes) -> Iterator[PieceRecord]:
+        """Yield the records in the file ``name``, up to the first damaged frame.
+
+        Yield none if they belong to another archive or another user.
+        """
+        accepted = self._identity, (*self._identity, boot_id())
+        with suppress(RequestRefused, ValueError, EOFError, TypeError):
+            for frame in read_frames(b"/proc/self/fd/%d/%b" % (self._directory, name)):
+                identity, records = marshal.loads(frame.payload)
+                if identity not in accepted:
+                    return
+                yield from records
+
+    @property
+    def _identity(self) -> tuple[int, bytes]:
+        """The inode number and the mark of the archive that is being created."""
+        descriptor = self._archive.descriptor
+        return status_of(descriptor).st_ino, mark_of(descriptor, created_by_job=True)
+
+    def _recorded_identity(self) -> tuple[int, bytes] | tuple[int, bytes, str]:
+        """Return the identity of the archive as the records state it.
+
+        If the archive cannot be synced, the boot id of the host is a part of it: such records are worthless after a
+        reboot.
+        """
+        is_durable = status_of(self._archive.descriptor).st_dev not in unsyncable_devices
+        return self._identity if is_durable else (*self._identity, boot_id())
+
+    def close(self) -> None:
+        """Release the reserved space, and close the file of records."""
+        self._release()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _recording_problem(error: OSError) -> Problem:
+    """Return the ``Problem`` for records that could not be stored."""
+    return Problem("write", error.errno or errno.EIO, text=f"the progress cannot be recorded: {error.strerror}")
+
+
+def stop_writing(rank: Rank, problem: Problem) -> None:
+    """Stop the job, because the archive cannot be written.
+
+    If the file system is full, the records that are not stored yet are stored first.
+    """
+    if problem.errno in FULL_ERRNOS:
+        with suppress(Problem):  # a resumed run writes again what is not recorded
+            rank.instance(PieceRecords).store_records()
+    stop_job(rank, "written", problem)

@@ -1,0 +1,111 @@
+"""Decision whether failures for lack of space stop the job: they do if the whole file system is full, but not if one
+directory or quota is.
+
+ENOSPC is also returned for a directory whose index is full and for a project that has reached its quota (XFS), and
+EDQUOT for quotas of users, groups and projects. Items that are charged to others can still be created then.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from contextlib import suppress
+from fcntl import ioctl
+
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.fsio.preserve import CAP_SYS_RESOURCE, has_capability
+from pcopy.fsio.problem import Problem
+from pcopy.tasks.base.values import Place
+from pcopy.text import count_with_noun, printable_path
+from pcopy.units import format_size
+
+MAX_READ_ONLY_FAILURES = 2
+"""Number of consecutive EROFS failures that stop the job, because the file system has become read-only."""
+
+MAX_DISTINCT_SHORTAGES = 3
+"""Number of consecutive failures for lack of space that stop the job, if each is charged to another directory, project
+or owner.
+"""
+
+MAX_SHORTAGES = 1000
+"""Number of consecutive failures for lack of space that stop the job, wherever they are."""
+
+_FS_IOC_FSGETXATTR = 0x801C581F
+"""FS_IOC_FSGETXATTR: a struct fsxattr, see ioctl_xfs_fsgetxattr(2)."""
+_FSXATTR = struct.Struct("=12xI12x")
+"""Layout of struct fsxattr, of which only the project number is read."""
+_OPERATIONS_WITHOUT_DATA = frozenset(("create", "mkdir", "mknod", "symlink", "link"))
+"""Operations that need an inode or a directory entry, but no room for data."""
+
+
+class QuotaCharge(NamedTuple):
+    """The directory or project, and the owner, to whose quota an item is charged.
+
+    Fields:
+        directory: number of the root and path; (-1, b"") for an item that is charged to a project.
+        project: number of the project; 0 for none.
+        owner: user and group.
+    """
+
+    directory: tuple[int, bytes]
+    project: int
+    owner: tuple[int, int]
+
+
+def quota_charge(place: Place, directory: int) -> QuotaCharge:
+    """Return the directory or project, and the owner, to which new items in the open ``directory`` are charged."""
+    group, project = os.getegid(), 0
+    with suppress(OSError):
+        status = os.fstat(directory)
+        group = status.st_gid if status.st_mode & 0o2000 else group
+        (project,) = _FSXATTR.unpack(ioctl(directory, _FS_IOC_FSGETXATTR, bytes(_FSXATTR.size)))
+    owner = os.geteuid(), group
+    return QuotaCharge((-1, b""), project, owner) if project else QuotaCharge((place.root, place.path), 0, owner)
+
+
+def file_system_shortage(problem: Problem, file_system: int, size: int) -> str:
+    """Return a text that says what the file system lacks for an item of ``size`` bytes; empty if statfs(2) shows no
+    shortage.
+
+    A file system that reports 0 blocks shows nothing.
+
+    Args:
+        file_system: descriptor of an open directory on it.
+    """
+    try:
+        found = os.fstatvfs(file_system)
+    except OSError:
+        return ""
+    if problem.errno != errno.ENOSPC or not found.f_blocks:
+        return ""
+    free = found.f_frsize * (found.f_bfree if has_capability(CAP_SYS_RESOURCE) else found.f_bavail)
+    needed = max(found.f_frsize, 0 if problem.operation in _OPERATIONS_WITHOUT_DATA else size)
+    if free < needed:
+        return f"{format_size(free)} are free, and the item needs {format_size(needed)}"
+    return "no inode is free" if found.f_files and not found.f_favail else ""
+
+
+def charge_description(place: QuotaCharge, shown_path: bytes) -> str:
+    """Return the directory or project to which an item was charged, in words."""
+    if place.project:
+        return f"project {place.project}"
+    return f"directory {printable_path(os.path.dirname(shown_path))}"
+
+
+def reason_to_stop(in_a_row: tuple[QuotaCharge, ...], lacks: str, last: str) -> str:
+    """Return the reason to stop the job after these consecutive failures; empty if the job continues.
+
+    Args:
+        in_a_row: what each failed item was charged to, the newest last.
+        lacks: what the file system lacks, in words, or empty.
+        last: the directory or project of the last failure, in words.
+    """
+    if lacks:
+        return lacks
+    places = len(set(in_a_row))
+    if places >= MAX_DISTINCT_SHORTAGES:
+        return f"{places} directories, projects or owners in a row found no room, though the file system has some"
+    if len(in_a_row) >= MAX_SHORTAGES:
+        return f"{count_with_noun(len(in_a_row), 'item', 'items')} in a row found no room in {last}"
+    return ""

@@ -1,0 +1,223 @@
+"""Examination of names of a directory that is open on both sides: stat, filter, compare and report, in columns."""
+
+from __future__ import annotations
+
+import errno
+import stat
+from collections import Counter
+from collections.abc import Sequence
+
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.backend.batches import StatResult
+from pcopy.fsio.backend.columns import RowCode, Rows, unpack_names
+from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
+from pcopy.signature.items import DIRECTORY, ROOT_PATH, type_byte
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.hashing import SOCKET
+from pcopy.tasks.base.job_filters import JobFilter
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import Place
+from pcopy.tasks.compare.contents import CompareFile, spawn_small_comparisons
+from pcopy.tasks.compare.properties import (
+    ACL,
+    CONTENT,
+    ONLY_A,
+    ONLY_B,
+    SIZE,
+    TYPE,
+    XATTR,
+    Pairs,
+    compare_attributes,
+    differences,
+    needed_columns,
+)
+from pcopy.tasks.compare.report_differences import DifferenceReporter
+from pcopy.tasks.compare.sides import SIDES, names_on_side, report_not_compared, stat_sides
+from pcopy.walk.visitor import FoundItems
+
+_DONE = bytes((RowCode.DONE,))
+
+
+class NameComparison:
+    """Examines the names ``packed`` of ``place``, which is open as ``directories`` on both sides."""
+
+    def __init__(
+        self, rank: Rank, result: TaskResult, place: Place, directories: tuple[int, int], packed: bytes
+    ) -> None:
+        self._rank = rank
+        self._result = result
+        self._place = place
+        self._directories = directories
+        self._packed = packed
+        self._names = unpack_names(packed)
+        self._one_sided: list[tuple[int, int, int]] = []
+        """Row, side and mode of each item that only one side has."""
+        self._pairs = Pairs(directories, ([], []), (Rows(0, 0), Rows(0, 0)))
+        self._pair_names: list[bytes] = []
+        """The names of the pairs."""
+        self._bits = bytearray()
+        """How each pair differs (``pcopy.tasks.compare.properties``)."""
+        self._kinds = b""
+        self._problems: dict[int, Problem] = {}
+        self._attribute_failures: set[int] = set()
+        """Rows of pairs whose attributes could not be read, while everything else was compared."""
+
+    def stat_both(self) -> TicketGenerator[None]:
+        """Stat all names on both sides, apply the filters, and pair the items that both sides have."""
+        wanted = self._rank.options.compare
+        stated = yield from stat_sides(self._rank, self._directories, self._packed, needed_columns(wanted))
+        both: Sequence[int] = range(len(self._names))
+        is_plain = not any(each.verdicts.codes.strip(_DONE) for each in stated)
+        if not is_plain or (self._rank.instance(JobFilter).has_filters and self._packed != ROOT_PATH):
+            both = self._rows_on_both(stated)
+        self._result.count(counts.FOUND, len(both))
+        if len(both) == len(self._names):
+            self._pair_names, rows = self._names, (stated[0].rows, stated[1].rows)
+        else:
+            self._pair_names = [self._names[row] for row in both]
+            rows = stated[0].rows.selected(both), stated[1].rows.selected(both)
+        names = [
+            [names_on_side(self._rank, side, name) for name in self._pair_names]
+            for side in SIDES
+            if self._packed == ROOT_PATH
+        ]
+        self._pairs = Pairs(
+            self._directories, (names[0], names[1]) if names else (self._pair_names, self._pair_names), rows
+        )
+
+    def _rows_on_both(self, stated: Sequence[StatResult]) -> list[int]:
+        """Return the selected rows that both sides have; record items that only one side has, and report those that
+        failed.
+        """
+        unreadable: list[dict[int, Problem]] = []
+        missing: list[set[int]] = []
+        for stated_side in stated:
+            codes, numbers = stated_side.verdicts.codes, stated_side.verdicts.errnos
+            not_statted = [row for row, code in enumerate(codes) if code != RowCode.DONE]
+            missing.append({row for row in not_statted if numbers[row] == errno.ENOENT})
+            unreadable.append(
+                {row: stated_side.verdicts.problem(row) for row in not_statted if numbers[row] != errno.ENOENT}
+            )
+        both = []
+        for row in self._selected_rows(stated, unreadable, missing):
+            side = next((side for side in SIDES if row in unreadable[side]), None)
+            if side is not None:
+                self._result.count(counts.FOUND)
+                report_not_compared(self._result, self._place, side, self._names[row], unreadable[side][row])
+            elif row in missing[0] or row in missing[1]:
+                side = int(row in missing[0])
+                self._one_sided.append((row, side, stated[side].rows.mode[row]))
+            else:
+                both.append(row)
+        return both
+
+    def _selected_rows(
+        self, stated: Sequence[StatResult], unseen: Sequence[dict[int, Problem]], missing: Sequence[set[int]]
+    ) -> list[int]:
+        """Return the rows that the filters select on any side that has them; count the others as excluded."""
+        rows = {row for row in range(len(self._names)) if row not in missing[0] or row not in missing[1]}
+        selected = self._rank.instance(JobFilter)
+        if not selected.has_filters or self._packed == ROOT_PATH:
+            return sorted(rows)
+        chosen: set[int] = set()
+        for side in SIDES:
+            found = FoundItems(self._directories[side], self._packed, stated[side].rows, unseen[side])
+            on_side = rows - missing[side]
+            chosen |= on_side.intersection(selected.selected_rows(self._place.path, found)) if on_side else set()
+        for counter in (counts.FOUND, counts.SKIPPED, counts.EXCLUDED):
+            self._result.count(counter, len(rows) - len(chosen))
+        return sorted(chosen)
+
+    def compare_pairs(self) -> TicketGenerator[None]:
+        """Compare the pairs in everything but their contents."""
+        wanted, pairs = self._rank.options.compare, self._pairs
+        self._bits, self._problems = differences(pairs, wanted, self._rank.options.modify_window)
+        if any(bits & CONTENT for bits in self._bits) and self._is_generated():
+            for row, mode in enumerate(pairs.rows[0].mode):
+                if stat.S_ISREG(mode):
+                    self._bits[row] &= ~(SIZE | CONTENT)
+        if wanted & (ACL | XATTR):
+            rows = [row for row, bits in enumerate(self._bits) if not bits & TYPE and row not in self._problems]
+            if rows:
+                yield from compare_attributes(self._rank, pairs, self._bits, rows, wanted, self._problems)
+                self._attribute_failures = self._problems.keys() & set(rows)
+        modes = pairs.rows[0].mode
+        kinds = {mode: (type_byte(mode) or SOCKET)[0] for mode in set(modes)}
+        self._kinds = bytes(map(kinds.__getitem__, modes))
+
+    def report(self, found: DifferenceReporter) -> None:
+        """Report all items whose result is known now; spawn tasks for files whose contents must be compared."""
+        result, path = self._result, self._place.path
+        result.count(counts.FOUND, len(self._one_sided))
+        for row, side, mode in self._one_sided:
+            kind = type_byte(mode) or SOCKET
+            result.count(counts.copied_counter(kind))
+            found.add(path, [self._names[row]], [(ONLY_A, ONLY_B)[side]], kind)
+        for row, problem in self._problems.items():
+            # The directory is counted again when its contents have been compared.
+            if row in self._attribute_failures and self._kinds[row] == DIRECTORY[0]:
+                result.count(counts.DIRECTORIES, -1)
+            report_not_compared(result, self._place, int(not problem.on_source), self._pair_names[row], problem)
+        read = self._spawn_content_comparisons() if self._rank.options.compare & CONTENT else ()
+        rows: Sequence[int] = range(len(self._pair_names))
+        if len(read) == len(rows):
+            return
+        unread = {*self._problems, *read}
+        names, bits, kinds = self._pair_names, self._bits, self._kinds
+        if unread:
+            rows = [row for row in rows if row not in unread]
+            names, bits = [names[row] for row in rows], bytearray(bits[row] for row in rows)
+            kinds = bytes(kinds[row] for row in rows)
+        for (code, other), number in Counter(zip(kinds, (each & TYPE for each in bits), strict=True)).items():
+            if code != DIRECTORY[0] or other:  # directories to enter are counted when their contents have been compared
+                result.count(counts.copied_counter(bytes((code,))), number)
+        found.add(path, names, bits, kinds)
+
+    def _is_generated(self) -> bool:
+        """Return True if files of either side are generated as they are read (/proc), so that their sizes are
+        meaningless; raise ``Problem``.
+        """
+        generated = self._rank.mover.generated_file_systems
+        return any(generated.is_generated(each, status_of(each).st_dev) for each in self._pairs.directories)
+
+    def _spawn_content_comparisons(self) -> Sequence[int]:
+        """Spawn tasks that compare the contents of files that may be equal; return the rows of these files."""
+        first, second = self._pairs.rows
+        rows: Sequence[int] = range(len(self._pair_names))
+        if any(self._bits) or self._problems or set(map(stat.S_IFMT, set(first.mode))) != {stat.S_IFREG}:
+            rows = [row for row in rows if self._may_be_equal(row)]
+        self._result.count(counts.FOUND_BYTES, 2 * sum(map(first.size.__getitem__, rows)))
+        small = rows
+        if rows and max(first.size) > MAX_SMALL_FILE_BYTES:
+            small = [row for row in rows if first.size[row] <= MAX_SMALL_FILE_BYTES]
+            for row in {*rows}.difference(small):
+                size, inodes = first.size[row], (first.inode[row], second.inode[row])
+                task = CompareFile(self._place, self._pair_names[row], self._bits[row], size, *inodes)
+                self._result.spawn(task, 2 * size)
+        names, bits = self._pair_names, bytes(self._bits)
+        if len(small) < len(names):
+            names, bits = [names[row] for row in small], bytes(bits[row] for row in small)
+            first, second = first.selected(small), second.selected(small)
+        spawn_small_comparisons(self._result, self._place, names, bits, first.size, (first.inode, second.inode))
+        return rows
+
+    def _may_be_equal(self, row: int) -> bool:
+        """Return True if the row is a regular file of the same size on both sides."""
+        is_file = stat.S_ISREG(self._pairs.rows[0].mode[row])
+        return is_file and not self._bits[row] & (TYPE | CONTENT) and row not in self._problems
+
+    def subdirectories(self) -> list[tuple[bytes, int, int]]:
+        """Return name and both inode numbers of each directory that both sides have, including those whose attributes
+        could not be read.
+        """
+        first, second = self._pairs.rows
+        return [
+            (self._pair_names[row], first.inode[row], second.inode[row])
+            for row, kind in enumerate(self._kinds)
+            if kind == DIRECTORY[0]
+            and not self._bits[row] & TYPE
+            and (row not in self._problems or row in self._attribute_failures)
+        ]

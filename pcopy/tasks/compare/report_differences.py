@@ -1,0 +1,118 @@
+"""TellDifferences: report to rank 0 items that differ or that only one side has; rank 0 sorts them by path.
+
+Only such items travel, and a limited number at a time (``pcopy.tasks.report_items``). Rank 0 spills to a temporary file
+if there are very many.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.signature.items import DIRECTORY
+from pcopy.signature.sorting import ExternalSorter
+from pcopy.tasks.base.item_outcomes import MAX_ITEMS_PER_MESSAGE
+from pcopy.tasks.base.kind import RecreatedNote
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.compare.properties import ONLY_A, ONLY_B, REPORTS_EQUAL, TYPE
+from pcopy.tasks.report_items import ItemSendWindow, acknowledge_items
+
+DifferenceBatch = tuple[int, bytes, bytes, bytes]
+"""Items of one directory that differ alike: the bits, the directory's path below the root, names joined by slashes, and
+type bytes.
+"""
+
+
+class Difference(NamedTuple):
+    """One item by its path below the root, with the bits of ``pcopy.tasks.compare.properties``.
+
+    ``is_entered`` is True for a directory that both sides have.
+    """
+
+    path: bytes
+    bits: int
+    is_entered: bool
+
+
+class ReportDifferences(RecreatedNote, code=127, doing="reporting differences"):
+    """A note for rank 0 with the differences that the rank ``sender`` has found."""
+
+    sender: int
+    batches: tuple[DifferenceBatch, ...]
+
+    def run(self, rank: Rank, result: TaskResult) -> None:
+        known = rank.instance(CollectedDifferences)
+        for batch in self.batches:
+            known.add_batch(batch)
+        acknowledge_items(rank, result, self.sender, sum(len(kinds) for *_, kinds in self.batches))
+
+
+class CollectedDifferences:
+    """All differences that rank 0 has received."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._sorter = ExternalSorter(rank.open_spool)
+        self.numbers: Counter[int] = Counter()
+        """Number of items for each value of the bits."""
+
+    def add_batch(self, batch: DifferenceBatch) -> None:
+        """Add the items that a rank has reported."""
+        bits, path, names, kinds = batch
+        above = path.replace(b"/", b"\0") + b"\0" if path else b""
+        for name, kind in zip(names.split(b"/"), kinds, strict=True):
+            self._sorter.add(above + name, bits.to_bytes(2, "big") + bytes((kind,)))
+        self.numbers[bits] += len(kinds)
+
+    def sorted(self) -> Iterator[Difference]:
+        """Yield the differences in the order of a walk."""
+        for key, value in self._sorter.sorted():
+            bits = int.from_bytes(value[:2], "big")
+            is_entered = value[2:] == DIRECTORY and not bits & (TYPE | ONLY_A | ONLY_B)
+            yield Difference(key.replace(b"\0", b"/"), bits, is_entered)
+
+    def close(self) -> None:
+        self._sorter.close()
+
+
+class DifferenceReporter:
+    """Collects the differences that one task finds, and reports them when the task is done."""
+
+    def __init__(self, rank: Rank) -> None:
+        self._rank = rank
+        self._reports_equal = bool(rank.options.compare & REPORTS_EQUAL)
+        self._found: dict[tuple[int, bytes], tuple[list[bytes], bytearray]] = {}
+
+    def add(self, path: bytes, names: Sequence[bytes], bits: Sequence[int], kinds: bytes) -> None:
+        """Add items of the directory ``path``, with their type bytes; ``bits`` is 0 for items without a difference."""
+        if not (self._reports_equal or any(bits)):
+            return
+        for name, each, kind in zip(names, bits, kinds, strict=True):
+            if each or self._reports_equal:
+                found = self._found.setdefault((each, path), ([], bytearray()))
+                found[0].append(name)
+                found[1].append(kind)
+
+    def send(self, result: TaskResult) -> None:
+        """Report the differences to rank 0, as notes of a limited size."""
+        rank, number = self._rank, 0
+        pending: list[DifferenceBatch] = []
+        for batch in self._batches():
+            if rank.number == 0:
+                rank.instance(CollectedDifferences).add_batch(batch)
+                continue
+            pending.append(batch)
+            number += len(batch[-1])
+            rank.instance(ItemSendWindow).unacknowledged += len(batch[-1])
+            if number >= MAX_ITEMS_PER_MESSAGE:
+                result.spawn(ReportDifferences(rank.number, tuple(pending)), owner=0)
+                pending, number = [], 0
+        if pending:
+            result.spawn(ReportDifferences(rank.number, tuple(pending)), owner=0)
+
+    def _batches(self) -> Iterator[DifferenceBatch]:
+        for (bits, path), (names, kinds) in self._found.items():
+            for start in range(0, len(names), MAX_ITEMS_PER_MESSAGE):
+                part = slice(start, start + MAX_ITEMS_PER_MESSAGE)
+                yield bits, path, b"/".join(names[part]), bytes(kinds[part])

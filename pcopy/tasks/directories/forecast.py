@@ -1,0 +1,94 @@
+"""Foresees what a job will do with a directory before it changes it: reported with ``-vv`` and ``--log``; a dry run
+does nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import Protocol
+
+from pcopy.fsio.attributes import Attributes
+from pcopy.fsio.identity import Identity
+from pcopy.fsio.problem import Problem
+from pcopy.fsio.source import status_of
+from pcopy.signature.items import DIRECTORY
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import NO_DIRECTORY, NOT_CREATED, Place
+from pcopy.tasks.files.existing import ExistingItem, status_or_none
+
+
+class ScanFields(Protocol):
+    """The fields of ``ScanDir`` that this module needs."""
+
+    @property
+    def root(self) -> int: ...
+    @property
+    def path(self) -> bytes: ...
+    @property
+    def source_id(self) -> Identity: ...
+    @property
+    def parent(self) -> Place | None: ...
+    @property
+    def since(self) -> tuple[int, int]: ...
+
+
+def foreseen_action(task: ScanFields, rank: Rank, attributes: Attributes) -> Action:
+    """Return the ``Action`` to report for a directory whose source has these ``attributes``; raise ``Problem``."""
+    if task.parent is not None and task.parent.target_id == NOT_CREATED:
+        return Action.COPY
+    present = _existing_item(task, rank)
+    if present is not None and not stat.S_ISDIR(present.status.st_mode):
+        return Action.REPLACE
+    path = rank.path_below_target(task.root, task.path)
+    if path and present is None:
+        return Action.COPY
+    from pcopy.fsio.metadata_update import metadata_difference
+
+    options = rank.options
+    try:
+        target = rank.targets[task.root].open(path)
+        lacks = metadata_difference(target, status_of(target), attributes, options.preserve, options.modify_window)
+    except Problem:  # the task that needs the directory meets it again and reports it
+        return Action.META
+    return Action.META if lacks.is_update_needed else Action.SKIP
+
+
+def _existing_item(task: ScanFields, rank: Rank) -> ExistingItem | None:
+    """Return the existing item with the name of the target directory, or None; always None for DST itself. Raise
+    ``Problem``.
+    """
+    path = rank.path_below_target(task.root, task.path)
+    if not path:
+        return None
+    name = path.rpartition(b"/")[2]
+    parent = rank.open_parent(task.parent, task.root)
+    parent_place = task.parent or Place(task.root, b"", task.source_id, NO_DIRECTORY, False, False)
+    status = status_or_none(parent, name)
+    return None if status is None else ExistingItem(rank, parent_place, parent, name, status)
+
+
+def foreseen_target(task: ScanFields, rank: Rank, source: os.stat_result, action: Action) -> Place | None:
+    """Return the target ``Place`` of a directory in a dry run; raise ``Problem``.
+
+    The place is the existing directory, or one with the identity ``NOT_CREATED`` if the job would create it. Return
+    None if another existing item would be kept instead.
+    """
+    if action == Action.REPLACE:
+        present = _existing_item(task, rank)
+        if present is not None and not present.may_be_replaced(source):
+            return None
+    if action in (Action.COPY, Action.REPLACE):
+        return Place(task.root, task.path, task.source_id, NOT_CREATED, True, False, task.since)
+    path, targets = rank.path_below_target(task.root, task.path), rank.targets[task.root]
+    targets.open(path)
+    return Place(task.root, task.path, task.source_id, targets.identity(path), False, False, task.since)
+
+
+def count_foreseen_finish(result: TaskResult, place: Place, action: int) -> None:
+    """Count and report, in a dry run, that the job would finish the directory."""
+    result.count(counts.DIRECTORIES, 1, place)
+    result.item_recorder.record(Action(action), place, b"", DIRECTORY)

@@ -1,0 +1,99 @@
+"""Decides which directories the backend may process in batches (``pcopy.fsio.backend.directory_batches``)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from pcopy.fsio.backend.batches import CopyPlan
+from pcopy.fsio.backend.directory_batches import FAR_FUTURE, DirectoryBatchSettings
+from pcopy.fsio.backend.plan_copies import CopyPolicy, plan_for_free_name
+from pcopy.fsio.problem import Problem
+from pcopy.tasks.base.dividing import ItemDurations
+from pcopy.tasks.base.job_filters import JobFilter
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.values import NO_DIRECTORY, Place
+from pcopy.tasks.directories.scan_dir import MAX_NAMES_IN_SCAN, ScanNames
+from pcopy.tasks.files.file_decisions import policy_of
+from pcopy.tasks.files.layouts import target_layout
+from pcopy.walk.listing import NAMES_PER_BATCH
+
+
+def open_target_for_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> int | None:
+    """Return the target descriptor of ``place`` if the backend may process its sub-directories ``names`` in a batch;
+    else None.
+
+    None means that they must be processed one by one (the slow path).
+    """
+    if not _may_use_batch(rank, place, names):
+        return None
+    try:
+        target = rank.open_target(place)
+        if not target_layout(rank, place).uses_only_default:
+            return None
+    except Problem:  # the slow path reports it for each directory
+        return None
+    return None if rank.storage is not None and rank.storage.per_file_devices else target
+
+
+def _may_use_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
+    """Return True if nothing that is known before the directories are opened requires the slow path."""
+    job, options = rank.job, rank.options
+    if not (rank.backend.has_directory_batches and job.copies and job.run == 1) or place.target_id == NO_DIRECTORY:
+        return False  # items that an earlier run created need the slow path
+    if (
+        rank.collects_entries
+        or options.verify
+        or options.itemize
+        or rank.collects_report_sums
+        or options.dereference
+        or options.has_compression
+        or options.preserve.chown != (-1, -1)
+    ):
+        return False
+    if job.roots[place.root].item:
+        return False
+    sides = (
+        (rank.sources[place.root].expected_mounts, place.path),
+        (rank.targets[place.root].expected_mounts, rank.path_below_target(place.root, place.path)),
+    )
+    return not any(
+        side.has_mount_at_or_in(os.path.join(path, name)) for side, path in sides if side.has_any for name in names
+    )
+
+
+def batch_parameters(rank: Rank, place: Place) -> DirectoryBatchSettings:
+    """Return the parameters that all sub-directories of ``place`` share in a batch; ``place`` is open on both sides."""
+    policy, selects = policy_of(rank, place), rank.instance(JobFilter).has_filters
+    targets = rank.targets[place.root]
+    is_quick = rank.backend.runs_in_poll or rank.instance(ItemDurations).is_too_quick_to_divide(
+        ScanNames.code, NAMES_PER_BATCH
+    )
+    excluded = 0, 0
+    try:
+        top = targets.identity(rank.path_below_target(place.root, b""))
+        excluded = targets.mount_codes.device_of_code(top.mount_code) or 0, top.inode
+    except Problem:
+        pass  # the target of the root does not exist yet
+    return DirectoryBatchSettings(
+        *rank.source_and_target_device(place),
+        excluded,
+        FAR_FUTURE if policy.changed_since is None else policy.changed_since,
+        policy.modify_window,
+        NAMES_PER_BATCH - 1 if is_quick else MAX_NAMES_IN_SCAN,
+        is_parent_new=place.is_new,
+        skips_matching_files=policy.existing == "changed"
+        and not (policy.compares_contents or policy.writes_in_place or selects),
+        excludes_hard_links=rank.options.preserve.links,
+        copies_small_files=not selects and _copies_new_files_in_batch(rank, place, policy),
+    )
+
+
+def _copies_new_files_in_batch(rank: Rank, place: Place, policy: CopyPolicy) -> bool:
+    """Return True if the batch may copy the small files of a new directory right after it creates the directory.
+
+    Such files never become tasks, which other ranks could steal; so this is done only while other ranks have enough
+    work.
+    """
+    are_new = plan_for_free_name(policy) == CopyPlan.NEW and not rank.has_digests and rank.options.reflink != "always"
+    return are_new and rank.backend.runs_in_poll and rank.all_ranks_have_work()

@@ -1,0 +1,145 @@
+"""Decision about regular files whose names may be taken, from the status of source and target, before a file is opened.
+
+If that does not suffice, files are decided one by one (``pcopy.tasks.files.existing.may_be_replaced``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pcopy.engine.ticket import TicketGenerator
+from pcopy.fsio.backend.batches import CompareXattrs, CopyPlan, StatNames, StatResult
+from pcopy.fsio.backend.columns import CTIME, MODE, MTIME, OWNER, SIZE, RowCode, Rows, pack_names, unpack_names
+from pcopy.fsio.backend.plan_copies import CopyPolicy, PlanCopies, plan_for_free_name
+from pcopy.fsio.problem import Problem
+from pcopy.signature.items import FILE
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.phases import Phase
+from pcopy.tasks.base.rank import CLOCK_GRACE, Rank
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import NO_DIRECTORY, ContentInfo, Place
+from pcopy.tasks.files.existing import owner_columns, updates_metadata
+from pcopy.tasks.verify.read_items import count_or_read_skipped
+
+DECIDING_COLUMNS = MODE | SIZE | MTIME | CTIME | OWNER
+"""Columns of an existing item that the decision needs."""
+
+
+def policy_of(rank: Rank, place: Place) -> CopyPolicy:
+    """Return the policy for small files of one directory that have no other names.
+
+    - An item that changed since the job began may be the job's own, or it may be another item of the job whose name the
+      file system treats as equal.
+    - An item that an unfinished job may have left without its contents is compared.
+    - A file that is repaired replaces the existing item, unless that may be the user's.
+    """
+    options, preserve = rank.options, rank.options.preserve
+    repairs = rank.phase >= Phase.REPAIR
+    since = [moment for moment in (rank.job.began, rank.job.doubted) if moment]
+    touched = min(since) - CLOCK_GRACE if since else None
+    if repairs:
+        touched = 0 if rank.names_late else None
+    return CopyPolicy(
+        "replace" if repairs else options.existing,
+        options.modify_window,
+        compares_contents=options.checksum and not repairs,
+        names_files_last=rank.names_late,
+        copies_owner_and_mode=preserve.mode and preserve.ownership,
+        makes_backups=bool(options.backup),
+        writes_in_place=options.inplace or options.sequential,
+        syncs_files=rank.syncs_items(place),
+        changed_since=touched,
+        metadata_update=(preserve, options.modify_window) if updates_metadata(rank) else None,
+    )
+
+
+def plans_for(rank: Rank, place: Place, target: int, new_names: bytes, sources: Rows) -> TicketGenerator[bytearray]:
+    """Return a plan for each row of ``sources``.
+
+    In a directory that this job created, existing items are not examined, because usually there are none.
+
+    Args:
+        target: the open target directory.
+        new_names: names of the copies, joined by slashes.
+        sources: the status of each file as a scan found it.
+    """
+    policy = policy_of(rank, place)
+    if place.is_new and rank.options.reflink != "always":
+        return bytearray((plan_for_free_name(policy),)) * len(sources)
+    targets: StatResult | None = None
+    if not place.is_new:
+        batch = StatNames(target, new_names, DECIDING_COLUMNS | owner_columns(rank), on_source=False)
+        targets = yield from rank.execute(batch)
+    plans = (yield from rank.execute(PlanCopies(policy, sources, targets))).plans
+    if rank.options.reflink == "always":  # the backend cannot clone files
+        return bytearray(plan if plan in (CopyPlan.SKIP, CopyPlan.REFUSE) else CopyPlan.SLOW_PATH for plan in plans)
+    return plans
+
+
+def can_decide_in_scan(rank: Rank, place: Place) -> bool:
+    """Return True if a scan can recognise files that stay as they are, so that no task is needed for them."""
+    if not rank.job.copies or place.target_id == NO_DIRECTORY or place.is_new:
+        return False
+    return policy_of(rank, place).existing in ("changed", "newer", "skip")
+
+
+def rows_to_copy(
+    rank: Rank, result: TaskResult, place: Place, packed: bytes, rows: Rows
+) -> TicketGenerator[Sequence[int]]:
+    """Return the numbers of the rows that must be copied; count the others as skipped.
+
+    If the target directory cannot be opened, all rows are returned: the tasks that copy them report the error.
+
+    Args:
+        packed: names of the files that a scan found, joined by slashes.
+        rows: their status.
+    """
+    all_rows = range(len(rows))
+    try:
+        target = rank.open_target(place)
+    except Problem:  # the tasks that copy these files report the error
+        return all_rows
+    renames = rank.job.roots[place.root].item
+    new_names = pack_names([rank.target_name(place, name) for name in unpack_names(packed)]) if renames else packed
+    plans = yield from plans_for(rank, place, target, new_names, rows)
+    if updates_metadata(rank) and (rank.options.preserve.xattr or rank.options.preserve.acl):
+        yield from _plan_differing_xattrs(rank, place, target, packed, new_names, plans)
+    skipped_count = plans.count(CopyPlan.SKIP)
+    if not skipped_count:
+        return all_rows
+    if skipped_count == len(plans) and not (rank.collects_entries or rank.verifies_skipped):
+        result.count(counts.SKIPPED, skipped_count, place)
+        result.count(counts.SKIPPED_BYTES, sum(rows.size), place)
+        if result.item_recorder.is_recording:
+            result.item_recorder.record_files(Action.SKIP, place, unpack_names(packed), rows.size)
+        return ()
+    names = unpack_names(packed)
+    for row, plan in enumerate(plans):
+        if plan == CopyPlan.SKIP:
+            count_or_read_skipped(
+                rank, result, place, names[row], ContentInfo(FILE, rows.size[row], b"", rows.version(row))
+            )
+    return [row for row, plan in enumerate(plans) if plan != CopyPlan.SKIP]
+
+
+def _plan_differing_xattrs(
+    rank: Rank, place: Place, target: int, packed: bytes, new_names: bytes, plans: bytearray
+) -> TicketGenerator[None]:
+    """Change the plan of files that would be skipped, but whose extended attributes differ from their source's, to the
+    slow path.
+    """
+    rows = [row for row, plan in enumerate(plans) if plan == CopyPlan.SKIP]
+    if not rows:
+        return
+    try:
+        source = rank.open_source(place)
+    except Problem:  # the tasks that copy these files report the error
+        return
+    if len(rows) < len(plans):
+        packed, new_names = (pack_names(map(unpack_names(each).__getitem__, rows)) for each in (packed, new_names))
+    batch = CompareXattrs(source, packed, target, new_names)
+    codes = (yield from rank.execute(batch)).verdicts.codes
+    for row, code in zip(rows, codes, strict=True):
+        if code != RowCode.DONE:
+            plans[row] = CopyPlan.SLOW_PATH

@@ -1,0 +1,84 @@
+"""Dry run of files (``--dry-run``): decisions are made as for a copy, and nothing is created.
+
+Small files are decided by their status and are not opened. All others go through the code that copies them, up to the
+point at which something would be created (``whole_file``, ``copy_nodes``).
+"""
+
+from __future__ import annotations
+
+import errno
+from array import array
+from collections.abc import Sequence
+
+from pcopy.fsio.backend.batches import SYNC_FLAG, CopyPlan
+from pcopy.fsio.backend.columns import DEVICE, Rows, pack_names
+from pcopy.fsio.problem import Problem
+from pcopy.signature.items import FILE
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.attempts import fail_or_retry
+from pcopy.tasks.base.kind import Steps
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import NOT_CREATED, ContentInfo, Item, Place
+from pcopy.tasks.files.existing import find_existing_item
+from pcopy.tasks.files.file_decisions import plans_for
+from pcopy.tasks.files.whole_file import copy_file
+from pcopy.tasks.verify.read_items import count_or_read_skipped
+
+_CREATING_PLANS = frozenset(map(int, (CopyPlan.NEW, CopyPlan.TEMPORARY, CopyPlan.REPLACE)))
+"""Plans that create a file."""
+
+
+def report_dry_run_files(rank: Rank, result: TaskResult, place: Place, names: list[bytes], rows: Rows) -> Steps:
+    """Report the outcome that small files of one directory would have.
+
+    Args:
+        names: names as a scan found them.
+        rows: their status.
+    """
+    if place.target_id == NOT_CREATED:
+        _report_copied(result, place, names, rows.size, Action.COPY)
+        return
+    rows.mask |= DEVICE
+    rows.device = array("Q", [rank.source_device(place) or 0]) * len(rows)
+    try:
+        target = rank.open_target(place)
+    except Problem as problem:
+        for name, size in zip(names, rows.size, strict=True):
+            result.fail(place, name, problem, size)
+        return
+    new_names = pack_names(rank.target_name(place, name) for name in names)
+    plans = yield from plans_for(rank, place, target, new_names, rows)
+    made: dict[Action, list[int]] = {Action.COPY: [], Action.REPLACE: []}
+    for row, plan in enumerate(plans):
+        name, size = names[row], rows.size[row]
+        try:
+            if plan & ~SYNC_FLAG in _CREATING_PLANS:
+                made[_planned_action(rank, place, name, plan & ~SYNC_FLAG)].append(row)
+            elif plan == CopyPlan.SKIP:
+                count_or_read_skipped(rank, result, place, name, ContentInfo(FILE, size, b"", rows.version(row)))
+            elif plan == CopyPlan.REFUSE:
+                raise Problem("create", errno.EEXIST)
+            else:
+                item = Item(place.source_id.mount_code, rows.inode[row], size, ((place, name),), result.attempt)
+                yield from copy_file(rank, result, item, may_get_links=False)
+        except Problem as problem:
+            fail_or_retry(result, place, name, problem, result.attempt, size)
+    for action, chosen in made.items():
+        sizes = array("Q", map(rows.size.__getitem__, chosen))
+        _report_copied(result, place, [names[row] for row in chosen], sizes, action)
+
+
+def _planned_action(rank: Rank, place: Place, name: bytes, plan: int) -> Action:
+    """Return the action that a plan would lead to. Raise ``Problem`` on failure."""
+    if plan == CopyPlan.TEMPORARY:
+        return Action.COPY if find_existing_item(rank, place, name) is None else Action.REPLACE
+    return Action.COPY if plan == CopyPlan.NEW else Action.REPLACE
+
+
+def _report_copied(result: TaskResult, place: Place, names: list[bytes], sizes: Sequence[int], action: Action) -> None:
+    """Count and report files that would be copied."""
+    result.count(counts.FILES, len(names))
+    result.count(counts.BYTES, sum(sizes))
+    result.item_recorder.record_files(action, place, names, array("Q", sizes))

@@ -1,0 +1,161 @@
+"""Updating the metadata of existing items that are kept (``--existing changed``), if it differs from their source's.
+
+No data is copied to change an owner, mode, ACL or extended attribute, nor to change a time if the contents are equal.
+``pcopy.fsio.metadata_update`` describes how this is done and when the item is copied instead. It is also copied if it
+belongs to another user, so that its time cannot be set; the copy belongs to the user of pcopy then.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+from pcopy.fsio.attributes import Attributes, Handle, unread_problem
+from pcopy.fsio.metadata_update import (
+    MetadataDifference,
+    has_metadata_of_source,
+    has_same_xattrs,
+    metadata_difference,
+    update_metadata,
+)
+from pcopy.fsio.nodes import path_of_descriptor
+from pcopy.fsio.preserve import CAP_FOWNER, has_capability
+from pcopy.fsio.problem import MetadataProblem
+from pcopy.fsio.server import new_file_status
+from pcopy.fsio.source import status_of
+from pcopy.tasks.base import counts
+from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import Place
+from pcopy.tasks.files.existing import ExistingItem, status_or_none
+
+
+def has_source_metadata(rank: Rank, place: Place, name: bytes, source: os.stat_result, present: ExistingItem) -> bool:
+    """Return True if the existing item has all metadata of the item ``name`` of the source. Raise ``Problem`` on
+    failure.
+
+    It opens nothing. False may also mean that this cannot be determined so.
+
+    Args:
+        source: status of the item of the source.
+    """
+    preserve, window = rank.options.preserve, rank.options.modify_window
+    if not has_metadata_of_source(source, present.status, preserve, window):
+        return False
+    if not (preserve.xattr or preserve.acl):
+        return True
+    around = path_of_descriptor(rank.open_source(place)), path_of_descriptor(present.directory)
+    try:
+        follow = rank.options.dereference
+        return has_same_xattrs(
+            b"/".join((around[0], name)), b"/".join((around[1], present.name)), preserve, follow=follow
+        )
+    except OSError:
+        return False
+
+
+def update_existing_metadata(
+    result: TaskResult, name: bytes, present: ExistingItem, attributes: Attributes
+) -> tuple[ExistingItem, Action] | None:
+    """Set the metadata of the existing item that differs from ``attributes``, and count it as updated if something
+    changed.
+
+    Return the item as it is afterwards, and the action that was taken; None if the item must be copied instead. Raise
+    ``Problem`` on failure.
+    """
+    rank, place = present.rank, present.place
+    with present.open_unchanged() as descriptor:
+        before = status_of(descriptor)
+        lacks = _lacking_in_place(present, path_of_descriptor(descriptor), before, attributes)
+        if lacks is None:
+            return None
+        if not lacks.is_update_needed:
+            if (problem := unread_problem(attributes.unread)) is not None:
+                raise problem
+            return present, Action.SKIP
+        if rank.options.dry_run:
+            result.count(counts.MENDED, 1, place)
+            return present, Action.META
+        try:
+            applied = update_metadata(path_of_descriptor(descriptor), before, attributes, rank.options.preserve, lacks)
+        except MetadataProblem as problem:
+            is_refused = problem.errno in (errno.EPERM, errno.EACCES) and not problem.on_source
+            if is_refused and _is_replaced_by_copy(present, before, lacks):
+                return None
+            raise
+        has_changed = status_of(descriptor).st_ctime_ns != before.st_ctime_ns
+    result.record_applied_metadata(place, name, applied)
+    if has_changed:
+        rank.record_success()
+        result.count(counts.MENDED, 1, place)
+    updated = status_or_none(present.directory, present.name)
+    if updated is None:
+        return None
+    return present._replace(status=updated), Action.META if has_changed else Action.SKIP
+
+
+def _lacking_in_place(
+    present: ExistingItem, handle: Handle, status: os.stat_result, attributes: Attributes
+) -> MetadataDifference | None:
+    """Return the metadata of the open item that differs from ``attributes`` and can be set without a copy.
+
+    Return None if the item must be copied, as far as this is known before anything is set. Raise ``Problem`` on
+    failure.
+    """
+    rank = present.rank
+    is_on_target = status.st_dev == rank.target_device(present.place)
+    lacks = metadata_difference(handle, status, attributes, rank.options.preserve, rank.options.modify_window)
+    if lacks.is_update_needed and not (is_on_target and lacks.can_update_in_place(attributes, status)):
+        lacks = _without_fictitious(present, lacks, attributes)
+    if not lacks.is_update_needed:
+        return lacks
+    is_refused = (
+        rank.options.dry_run and not has_capability(CAP_FOWNER) and _is_replaced_by_copy(present, status, lacks)
+    )
+    return lacks if is_on_target and lacks.can_update_in_place(attributes, status) and not is_refused else None
+
+
+def _is_replaced_by_copy(present: ExistingItem, status: os.stat_result, lacks: MetadataDifference) -> bool:
+    """Return True if an item whose metadata this user may not set is replaced by a copy. Raise ``Problem`` on failure.
+
+    All of these must hold:
+    - Its time differs, so its contents were compared.
+    - It is a regular file or symbolic link of another user.
+    - This user may replace it in its directory.
+    - ``--inplace`` is not given, because then no file gets another inode for the sake of its metadata.
+    """
+    user = os.geteuid()
+    is_plain = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
+    if present.rank.options.inplace or not (lacks.times and is_plain) or status.st_uid == user:
+        return False
+    directory = status_of(present.directory)
+    if directory.st_mode & stat.S_ISVTX and directory.st_uid != user and not has_capability(CAP_FOWNER):
+        return False
+    return os.access(path_of_descriptor(present.directory), os.W_OK | os.X_OK, effective_ids=True)
+
+
+def _without_fictitious(present: ExistingItem, lacks: MetadataDifference, attributes: Attributes) -> MetadataDifference:
+    """Return ``lacks`` without a mode and an owner that the file system reports whatever was set.
+
+    CIFS and FUSE with fixed modes or owners do so, and NFS with root_squash. A new copy would have no better mode or
+    owner there than the existing item, so nothing is copied for them. A dry run does not find this out, because it
+    creates no file. Raise ``Problem`` on failure.
+    """
+    if present.rank.options.dry_run:
+        return lacks
+    shown = new_file_status(present.directory, present.rank.temporary_names.next_name())
+    is_equal = stat.S_IMODE(present.status.st_mode) == stat.S_IMODE(attributes.mode)  # including the set-id bits
+    has_mode = shown.has_other_mode or (shown.has_other_owner and is_equal)
+    return lacks._replace(owner=lacks.owner and not shown.has_other_owner, mode=lacks.mode and not has_mode)
+
+
+def is_copied_for_links(present: ExistingItem, source: os.stat_result) -> bool:
+    """Return True if ``present``, which looks like ``source`` and may not be linked, is copied again, so that the
+    source's further names can become hard links to the copy. Raise ``Problem`` on failure.
+    """
+    if not present.has_links_to_copy(source) or present.rank.options.dry_run:
+        return present.has_links_to_copy(source)
+    shown = new_file_status(present.directory, present.rank.temporary_names.next_name())
+    return not (shown.has_other_owner or shown.has_other_mode)

@@ -1,0 +1,322 @@
+"""Targets of files that are compressed or decompressed: their names, and the treatment of existing items of these
+names."""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+
+from pcopy.fast_named_tuple import NamedTuple
+from pcopy.fsio.attributes import Attributes, read_attributes
+from pcopy.fsio.close import close_after_read
+from pcopy.fsio.existing import are_times_equal, open_existing
+from pcopy.fsio.layout import Recipe, TargetDirectory
+from pcopy.fsio.new_file import NewFile
+from pcopy.fsio.problem import Problem, TargetChanged, as_problem
+from pcopy.fsio.recode import USUAL_FRAME_SIZE, frame_size_for
+from pcopy.fsio.retries import with_retries
+from pcopy.fsio.seekable_zstd import SeekTable, read_frames
+from pcopy.fsio.source import FileVersion, check_is_found_file, source_status, status_of
+from pcopy.signature.items import FILE
+from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.job_filters import JobFilter
+from pcopy.tasks.base.rank import Rank
+from pcopy.tasks.base.recoded_names import recoded_name, recoded_target_name
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import NOT_CREATED, ContentInfo, Item, Place
+from pcopy.tasks.files.existing import MAX_EXAMINATIONS, ExistingItem, inherits_acl, status_or_none, updates_metadata
+from pcopy.tasks.files.layouts import RankLayouts, target_layout
+from pcopy.tasks.verify.read_items import count_or_read_skipped
+from pcopy.text import printable_path
+
+_LONGEST_NAME = 255
+"""Largest number of bytes of a file name, on any file system of Linux."""
+
+
+class RecodeTarget(NamedTuple):
+    """The target of an item of ``place`` that is recoded.
+
+    ``name`` is its name in the target directory, with or without the ending of the compressed format. ``present`` is
+    the existing item of that name, or None.
+    """
+
+    rank: Rank
+    place: Place
+    name: bytes
+    present: ExistingItem | None
+
+    @property
+    def directory_descriptor(self) -> int:
+        """The descriptor of the target directory. Raise ``Problem`` if it cannot be opened."""
+        return self.rank.open_target(self.place)
+
+    @property
+    def target_directory(self) -> TargetDirectory:
+        """The target directory, for the layout of the new file."""
+        return TargetDirectory(self.directory_descriptor, self.place.target_id.inode)
+
+    @property
+    def present_status(self) -> os.stat_result | None:
+        """The status of the existing item; None if there is none."""
+        return None if self.present is None else self.present.status
+
+    def recipe(self, reading: int, status: os.stat_result) -> Recipe:
+        """Return the recipe for the layout of the new file. ``reading`` is the open source file, and ``status`` its
+        status.
+
+        Raise ``Problem`` if the layout of the source cannot be read.
+        """
+        return target_layout(self.rank, self.place).recipe_for_file(reading, status, self.target_directory)
+
+
+def recode_target(rank: Rank, item: Item) -> RecodeTarget:
+    """Return the target of ``item``.
+
+    Raise ``Problem`` if the name in the target is too long, is also the name of another item of this job, or cannot be
+    examined.
+    """
+    place, name = item.names[0]
+    new_name = recoded_target_name(rank.job, place, name)
+    assert new_name is not None  # these tasks exist only for files that are recoded
+    if len(new_name) > _LONGEST_NAME:
+        text = f"its name in the target would be too long, with the ending: {printable_path(new_name)}"
+        raise Problem("create", errno.ENAMETOOLONG, text=text)
+    if _is_taken(rank, place, new_name):
+        text = f"its name in the target, {printable_path(new_name)}, is that of another item of the source"
+        raise Problem("create", errno.EEXIST, text=text)
+    if place.target_id == NOT_CREATED:
+        return RecodeTarget(rank, place, new_name, None)
+    directory = rank.open_target(place)
+    status = status_or_none(directory, new_name)
+    present = None if status is None else ExistingItem(rank, place, directory, new_name, status)
+    return RecodeTarget(rank, place, new_name, present)
+
+
+def _is_taken(rank: Rank, place: Place, new_name: bytes) -> bool:
+    """Return True if another item of the source, which is copied as well, has the name ``target_name``.
+
+    That item gets the name, whichever of the two is copied first.
+    """
+    roots = rank.job.roots
+    if roots[place.root].item:
+        return any(root.name == new_name for number, root in enumerate(roots) if number != place.root)
+    if not _is_selected(rank, place, new_name):
+        return False
+    return not rank.options.files_from or _is_listed(rank, os.path.join(place.path, new_name))
+
+
+def needs_rank_0(rank: Rank, item: Item) -> bool:
+    """Return True if ``item`` must be passed to rank 0, because of ``--files-from``.
+
+    Only rank 0 knows the list, and must check whether the list contains the new name of the item, too. Raise
+    ``Problem`` if the source cannot be examined.
+    """
+    if not rank.number or not rank.options.files_from:
+        return False
+    place, name = item.names[0]
+    new_name = recoded_name(rank.options, name)
+    return new_name is not None and len(new_name) <= _LONGEST_NAME and _is_selected(rank, place, new_name)
+
+
+def _is_listed(rank: Rank, path: bytes) -> bool:
+    """Return True if the list of ``--files-from`` contains ``path``. Raise ``Problem`` if it cannot be read."""
+    from pcopy.tasks.directories.copy_listed import PathList
+
+    with as_problem("read the list of --files-from", on_source=True):
+        return rank.instance(PathList).covers(path)
+
+
+def _is_selected(rank: Rank, place: Place, name: bytes) -> bool:
+    """Return True if the source has an item ``name`` that the filters do not exclude. Raise ``Problem`` on an error."""
+    directory = rank.open_source(place)
+    try:
+        status = source_status(directory, name)
+        if rank.options.dereference and stat.S_ISLNK(status.st_mode):
+            with suppress(Problem):  # a dangling symbolic link is selected as a link
+                status = source_status(directory, name, follow=True)
+    except Problem as problem:
+        if problem.errno == errno.ENOENT:
+            return False
+        raise
+    return rank.instance(JobFilter).selects_item(place, name, status)
+
+
+@contextmanager
+def open_checked(rank: Rank, item: Item) -> Iterator[tuple[int, os.stat_result]]:
+    """Open the source file of ``item``; provide its descriptor and its status.
+
+    Raise ``Problem`` if it cannot be opened, or is not the file that the scan has found.
+    """
+    with rank.open_for_reading(item.place, item.name) as reading:
+        status = status_of(reading, on_source=True)
+        check_is_found_file(status, rank.source_device(item.place, item.mount), item.inode)
+        yield reading, status
+
+
+def compression_level(rank: Rank) -> int:
+    """Return the compression level of ``--compress``."""
+    return int(rank.options.compress.partition(":")[2])
+
+
+def frame_span(rank: Rank, place: Place, reading: int, size: int) -> int:
+    """Return the bytes of the source that each frame of the compressed file holds (``pcopy.fsio.recode``).
+
+    Raise ``Problem`` if the layout of the open source file ``reading`` cannot be read.
+    """
+    if size <= USUAL_FRAME_SIZE:
+        return USUAL_FRAME_SIZE
+    source = rank.open_source(place)
+    layout = rank.instance(RankLayouts).layout_of_device(status_of(reading, on_source=True).st_dev, source)
+    stripes = layout.stripes_of_file(reading)
+    return frame_size_for(size, stripes.stripe_size or stripes.max_stripe_size)
+
+
+def skip_if_current(
+    result: TaskResult, goal: RecodeTarget, item: Item, reading: int, status: os.stat_result
+) -> Generator[None, None, bool]:
+    """Return True if the existing item is left unchanged; the item is then counted as skipped.
+
+    A file that an earlier run of this job has created is replaced, because only what is on record is known to be
+    complete. Raise ``Problem`` if the existing item cannot be examined.
+    """
+    present = goal.present
+    for examination in range(1, MAX_EXAMINATIONS + 1):
+        if present is None:
+            break
+        try:
+            return (yield from _skip_if_current_once(result, present, item, reading, status))
+        except TargetChanged:
+            if examination == MAX_EXAMINATIONS:
+                raise
+        present = present.examine_again()
+    return False
+
+
+def _skip_if_current_once(
+    result: TaskResult, present: ExistingItem, item: Item, reading: int, status: os.stat_result
+) -> Generator[None, None, bool]:
+    """Do one examination for ``stays``, and return its result.
+
+    Raise ``TargetChanged`` if the existing item has changed meanwhile, and must be examined again.
+    """
+    rank = present.rank
+    if present.is_from_earlier_run() and not stat.S_ISDIR(present.status.st_mode):
+        return False
+    options = rank.options
+    is_sound = options.compares_existing and not rank.may_lack_contents(
+        present.status
+    )  # otherwise its contents may be incomplete
+    is_current = is_sound and (yield from _is_current(rank, reading, status, present))
+    if not is_current:
+        if options.dry_run:
+            present.refuse_nonempty_directory()
+        return False
+    action = Action.SKIP
+    if updates_metadata(rank):
+        from pcopy.tasks.files.update_metadata import has_source_metadata, update_existing_metadata
+
+        if not has_source_metadata(rank, item.place, item.name, status, present):
+            updated = update_existing_metadata(
+                result, item.name, present, read_attributes(reading, status, options.preserve)
+            )
+            if updated is None:
+                return False
+            action = updated[1]
+    known = ContentInfo(FILE, status.st_size, b"", FileVersion.from_status(status))
+    count_or_read_skipped(rank, result, item.place, item.name, known, action)
+    return True
+
+
+def _is_current(rank: Rank, reading: int, status: os.stat_result, present: ExistingItem) -> Generator[None, None, bool]:
+    """Return True if ``present`` is what the source would be compressed or decompressed to.
+
+    Its mtime must equal that of the source, and the seek table of the compressed file must state the size of the other
+    file. The table must fit the compressed file to the byte: a truncated file has none, and neither has a file that was
+    extended before it was written. If a compressed source has no such table, the contents are compared. Raise
+    ``Problem`` if the source cannot be read.
+    """
+    target_status = present.status
+    if not stat.S_ISREG(target_status.st_mode):
+        return False
+    if not are_times_equal(status.st_mtime_ns, target_status.st_mtime_ns, rank.options.modify_window):
+        return False
+    table = SeekTable.read(reading, status.st_size) if rank.options.decompress else None
+    if table is not None:
+        return table.content_size == target_status.st_size
+    try:
+        descriptor = open_existing(present.directory, present.name, target_status)
+    except Problem:  # a target that cannot be opened is replaced
+        return False
+    try:
+        if rank.options.decompress:
+            return (yield from _has_contents(rank, descriptor, target_status.st_size, reading, status.st_size))
+        return _states_size(descriptor, target_status.st_size, status.st_size)
+    finally:
+        close_after_read(descriptor)
+
+
+def _states_size(compressed: int, length: int, size: int) -> bool:
+    """Return True if the open target, which has ``length`` bytes, has a seek table that states ``size``."""
+    try:
+        table = SeekTable.read(compressed, length)
+    except Problem:  # a target that cannot be read is replaced
+        return False
+    return table is not None and table.content_size == size
+
+
+def _has_contents(rank: Rank, target: int, size: int, compressed: int, length: int) -> Generator[None, None, bool]:
+    """Return True if the open file ``target`` of ``size`` bytes contains exactly what the open file ``compressed``
+    holds.
+
+    ``length`` is the size of the compressed file. Raise ``Problem`` if that cannot be read.
+    """
+    at = 0
+    for piece in read_frames(compressed, length):
+        if at + len(piece) > size or not _has_bytes(target, at, piece):
+            return False
+        at += len(piece)
+        yield
+        yield from rank.throttle.charge_and_wait(len(piece))
+    return at == size
+
+
+def _has_bytes(target: int, at: int, piece: bytes) -> bool:
+    """Return True if an open file has the bytes of ``piece`` at this offset; False also if it cannot be read there."""
+    while piece:
+        try:
+            present = with_retries(partial(os.pread, target, len(piece), at))
+        except OSError:  # the target is replaced
+            return False
+        if not present or not piece.startswith(present):
+            return False
+        at, piece = at + len(present), piece[len(present) :]
+    return True
+
+
+def commit_recoded(
+    result: TaskResult, goal: RecodeTarget, item: Item, new: NewFile, status: os.stat_result, attributes: Attributes
+) -> None:
+    """Apply the metadata to a complete file, and give it its final name.
+
+    Raise ``Problem`` if that fails; ``MetadataProblem`` if the file exists but lacks some metadata.
+    """
+    rank, place, present = goal.rank, goal.place, goal.present
+    options = rank.options
+    rank.detect_late_times(goal.directory_descriptor, rank.target_device(place), result.notices)
+    mode_source = None if present is None else present.status_to_keep(status)
+    inherits = inherits_acl(rank, place, goal.directory_descriptor)
+    applied = new.apply_metadata(
+        attributes, options.preserve, options.umask, existing=mode_source, inherits_acl=inherits
+    )
+    if present is not None:
+        present.back_up(status)
+    new.commit(goal.name, goal.present_status, sync=rank.syncs_items(place), store=options.sync)
+    if new.metadata_problem is not None:
+        raise new.metadata_problem
+    result.record_applied_metadata(
+        place, item.name, applied
+    )  # only after success, because a failed attempt is repeated

@@ -1,0 +1,78 @@
+"""The visitor of a copy that compresses or decompresses: the name of a file decides whether it is recoded or copied."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from pcopy.fsio.backend.columns import pack_names
+from pcopy.tasks.base.rank import CALL_COST, Rank
+from pcopy.tasks.base.recoded_names import recoded_name
+from pcopy.tasks.base.result import TaskResult
+from pcopy.tasks.base.values import NO_DIRECTORY, Item, Place
+from pcopy.tasks.copying import MAX_BATCH_BYTES, MAX_BATCH_FILES, CopyVisitor
+from pcopy.tasks.copying import make_visitor as visitor_of_copy
+from pcopy.tasks.recode.recode_file import RecodeFile
+from pcopy.tasks.recode.recode_files import RecodeFiles
+from pcopy.walk.visitor import FoundItems, Visitor
+
+
+class RecodeVisitor(CopyVisitor):
+    """Visitor that spawns tasks which recode files.
+
+    Each name of an inode with several hard links becomes a separate file, because one name may be recoded and another
+    not.
+    """
+
+    def __init__(self, rank: Rank, result: TaskResult, place: Place, attempt: int) -> None:
+        super().__init__(rank, result, place, attempt)
+        self.separates_linked = False
+
+    def visit_small_files(self, found: FoundItems, rows: Sequence[int]) -> None:
+        recoded, others = self._split_rows(found, rows)
+        if others:
+            super().visit_small_files(found, others)
+        start = size = 0
+        for number, row in enumerate(recoded, 1):
+            size += found.rows.size[row]
+            if number - start >= MAX_BATCH_FILES or size >= MAX_BATCH_BYTES or number == len(recoded):
+                self._spawn_recoded(found, recoded[start:number], size)
+                start, size = number, 0
+
+    def visit_large_files(self, found: FoundItems, rows: Sequence[int]) -> None:
+        recoded, others = self._split_rows(found, rows)
+        if others:
+            super().visit_large_files(found, others)
+        for row in recoded:
+            name, size = found.names[row], found.rows.size[row]
+            mount = self._mount_code(name, found.rows.device[row])
+            self._found_bytes += size
+            item = Item(mount, found.rows.inode[row], size, ((self._place, name),), self._attempt)
+            self._result.spawn(RecodeFile(item), size)
+
+    def _spawn_recoded(self, found: FoundItems, rows: Sequence[int], size: int) -> None:
+        """Spawn the task that recodes the small files in ``rows``, which have ``size`` bytes in total."""
+        inodes, sizes = (array("Q", map(column.__getitem__, rows)) for column in (found.rows.inode, found.rows.size))
+        names = pack_names(map(found.names.__getitem__, rows))
+        self._found_bytes += size
+        task = RecodeFiles(self._place, names, inodes.tobytes(), sizes.tobytes(), self._attempt)
+        self._result.spawn(task, size + len(rows) * CALL_COST)
+
+    def _split_rows(self, found: FoundItems, rows: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Return the rows of files that are recoded, and those of the others. Files with several hard links cause a
+        warning."""
+        options, names, links = self._rank.options, found.names, found.rows.links
+        recoded: list[int] = []
+        others: list[int] = []
+        for row in rows:
+            (others if recoded_name(options, names[row]) is None else recoded).append(row)
+            if links[row] > 1:
+                self._result.warn_once(self._place, names[row], "each of its names becomes a separate file")
+        return recoded, others
+
+
+def visitor_of(rank: Rank, result: TaskResult, place: Place, attempt: int) -> Visitor:
+    """Return the visitor of a directory, as ``pcopy.tasks.copying.make_visitor`` does, for a job that recodes."""
+    if place.target_id == NO_DIRECTORY:
+        return visitor_of_copy(rank, result, place, attempt)
+    return RecodeVisitor(rank, result, place, attempt)

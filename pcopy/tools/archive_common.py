@@ -1,0 +1,103 @@
+"""Code that ``ptar -c`` and ``ptar -x`` share: the order of phases, the exit status, and the final output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pcopy.engine.messages import Halt
+from pcopy.errors import EXIT_INCOMPLETE, EXIT_INTERNAL, EXIT_OK, EXIT_STOPPED
+from pcopy.launch.tool import JobResult
+from pcopy.tasks.base.actions import Action
+from pcopy.tasks.base.item_outcomes import ItemOutcomes
+from pcopy.tasks.base.job import Sink, Totals
+from pcopy.text import count_with_noun, printable_path
+from pcopy.tools.arguments import ArchiveArguments
+from pcopy.tools.director import JobDirector
+from pcopy.tools.final_output import ItemLinesSink, UnrecordedJob, output_for_dry_run
+from pcopy.tools.space import free_space
+from pcopy.tools.summary import common_json_values, counts_lines, other_counts_lines
+from pcopy.units import format_seconds, format_size
+
+_COUNTED = (
+    *("found", "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "excluded", "failed"),
+    *("changed", "vanished", "excused", "warnings"),
+)
+"""Counters of ``Totals`` that ``--json`` shows."""
+
+
+class TarDirector(JobDirector):
+    """Base class of the directors of ``ptar``.
+
+    Failed items do not stop the job: the archive contains what could be read, and unpacking creates what it can.
+    """
+
+    def needed_phases(self, sums: Totals) -> dict[int, object]:
+        """Return the phases in their order, each with a value that is true if the phase is needed."""
+        raise NotImplementedError
+
+    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
+        due = self.needed_phases(Totals(*totals))
+        return next(
+            (phase_number for phase_number, is_needed in due.items() if phase_number > phase and is_needed), None
+        )
+
+    def _determine_status(self, sums: Totals, halted: Halt | None) -> int:
+        if halted is not None:
+            return EXIT_STOPPED
+        if sums.found != sums.copied + sums.skipped + sums.failed:
+            return EXIT_INTERNAL
+        return max(self._complete(self._rank, sums), EXIT_INCOMPLETE if sums.failed or sums.unsynced else EXIT_OK)
+
+
+class TarJob(UnrecordedJob):
+    """Base class of the jobs that create or unpack an archive."""
+
+    program, incomplete_text = "ptar", "some items failed"
+    item_verb: str
+    """Word for what is done to items: ``archived`` or ``unpacked``."""
+
+    def __init__(self, arguments: ArchiveArguments) -> None:
+        telling, dry_run = arguments.output, arguments.options.dry_run
+        if dry_run:
+            telling = output_for_dry_run(telling)
+        super().__init__(arguments.ranks, arguments.in_flight, telling, dry_run=dry_run)
+        self.arguments = arguments
+        self.prints_items = dry_run and not (telling.json or telling.quiet)
+        """True if a line is printed on standard output for each item that would be created."""
+
+    def sink(self, screen: Sink) -> Sink:
+        return super().sink(ItemLinesSink(screen, _are_created) if self.prints_items else screen)
+
+    def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
+        values = common_json_values(ended.totals, _COUNTED, seconds, ranks, ended.status)
+        return {**values, "archive": printable_path(self.job.options.archive_file), "dry_run": self.dry_run}
+
+    def summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> Iterator[str]:
+        totals, ways = ended.totals, count_with_noun(ranks, "rank", "ranks")
+        yield from counts_lines(totals, f"would be {self.item_verb}" if self.dry_run else self.item_verb, "left out")
+        if self.dry_run:
+            yield from self._free_space_line(totals)
+            yield f"nothing was changed (--dry-run): {format_seconds(seconds)} with {ways}"
+            return
+        yield from other_counts_lines(totals)
+        rate = totals.bytes / seconds if seconds > 0 else 0.0
+        yield f"{format_size(totals.bytes)} in {format_seconds(seconds)}: {format_size(rate)}/s with {ways}"
+
+    def _free_space_line(self, totals: Totals) -> Iterator[str]:
+        """Yield a line with the free space at the target, and the needed space if that is more."""
+        directory, needed = self.job.roots[0].target, self.needed_bytes(totals)
+        try:
+            free = free_space(directory).bytes
+        except OSError:
+            return
+        lack = f", and {format_size(needed)} are needed" if needed > free else ""
+        yield f"  free on {printable_path(directory)}: {format_size(free)}{lack}"
+
+    def needed_bytes(self, totals: Totals) -> int:
+        """Return the number of bytes that would be created, as far as it is known."""
+        return totals.bytes
+
+
+def _are_created(items: ItemOutcomes) -> bool:
+    """True if these items would be created."""
+    return items.action in (Action.COPY, Action.REPLACE)

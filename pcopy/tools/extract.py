@@ -1,0 +1,283 @@
+"""``ptar -x``: unpack an archive. All ranks load this module; rank 0 checks the archive and the target, and reports the
+result.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable
+
+from pcopy.engine.task import NewTask, Task
+from pcopy.errors import EXIT_INCOMPLETE, EXIT_OK, RequestRefused
+from pcopy.fsio.copy_methods import keeps_times_on_close
+from pcopy.fsio.named_file import UntrustedFile, WrongFileType, open_to_read
+from pcopy.fsio.problem import Problem
+from pcopy.jobs.source_argument import cannot_examine
+from pcopy.jobs.suggestions import suggestion_for
+from pcopy.launch.tool import JobResult
+from pcopy.report.streams import print_error
+from pcopy.tasks.archive.contents import ArchiveContents, NotSeekable
+from pcopy.tasks.archive.extract_members import UnpackDirectories
+from pcopy.tasks.archive.extract_parts import FilesBeingExtracted
+from pcopy.tasks.archive.finish_members import SealExtractedDirectories
+from pcopy.tasks.archive.name_conflicts import CompareMemberNames, ResolveLinks
+from pcopy.tasks.archive.one_stream import decompress_to_unnamed_file
+from pcopy.tasks.archive.open_archive import archive_version, open_archive
+from pcopy.tasks.archive.phases import (
+    COMPARE_NAMES,
+    FINISH,
+    MAKE_LINKS,
+    RESOLVE_LINKS,
+    SEAL,
+    SYNC,
+    UNPACK,
+    UNPACK_AGAIN,
+)
+from pcopy.tasks.archive.read_headers import FindSpansToRead
+from pcopy.tasks.archive.wanted_names import RankWantedNames
+from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.job import Job, Root, Totals
+from pcopy.tasks.base.rank import SCAN_COST, Rank
+from pcopy.tasks.directories.sync_files import SyncFileSystems
+from pcopy.text import printable_path, shell_quoted
+from pcopy.tools.archive_common import TarDirector, TarJob
+from pcopy.tools.arguments import ArchiveArguments
+from pcopy.tools.director import UnrecordedTool
+from pcopy.tools.outputs import check_output_files, umask_of_user
+from pcopy.walk.saved_listing import PathListReader
+
+
+class UnpackDirector(TarDirector):
+    """Director of ``ptar -x``: chooses the phases and their first tasks.
+
+    The phases in their order: read the headers of members; compare their names (COMPARE); follow symbolic links
+    (FOLLOW); unpack (UNPACK, UNPACK_AGAIN); create hard links (LINKS); apply the metadata of directories (FINISH,
+    SEAL); sync (SYNC).
+    """
+
+    def first_tasks(self, phase: int) -> Iterable[NewTask]:
+        ranks = range(self._rank.size)
+        if phase == 0:
+            return [NewTask(phase, encode(FindSpansToRead()), SCAN_COST, True, 0)]
+        if phase in (COMPARE_NAMES, UNPACK):
+            task = CompareMemberNames() if phase == COMPARE_NAMES else UnpackDirectories()
+            return [NewTask(phase, encode(task), 0, owner=rank) for rank in ranks]
+        if phase in (RESOLVE_LINKS, SEAL):
+            return [
+                NewTask(
+                    phase,
+                    encode(ResolveLinks() if phase == RESOLVE_LINKS else SealExtractedDirectories(b"")),
+                    0,
+                    owner=0,
+                )
+            ]
+        if phase == SYNC:
+            return [NewTask(phase, encode(SyncFileSystems(None)), 0, owner=rank) for rank in self._rank.leaders]
+        return []
+
+    def needed_phases(self, sums: Totals) -> dict[int, object]:
+        """Return the phases in their order, each with a value that is true if the phase is needed."""
+        return {
+            COMPARE_NAMES: True,
+            RESOLVE_LINKS: True,
+            UNPACK: True,
+            UNPACK_AGAIN: sums.for_link,
+            MAKE_LINKS: sums.for_again,
+            FINISH: sums.for_finish,
+            SEAL: sums.for_seal,
+            SYNC: self._job.options.sync,
+        }
+
+
+class UnpackTool(UnrecordedTool):
+    """The program ``ptar -x``."""
+
+    name = "ptar"
+    writes_to_targets = True
+    done_word = "unpacked"
+    make_director = UnpackDirector
+
+    def remove_temporaries(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
+        rank.instance(FilesBeingExtracted).discard()
+
+    def phase_name(self, phase: int) -> str:
+        return "sync" if phase == SYNC else "copy"
+
+
+UNPACK_TOOL = UnpackTool()
+"""The only instance of ``UnpackTool``."""
+
+
+class UnpackJob(TarJob):
+    """The job of ``ptar -x`` on rank 0."""
+
+    item_verb, stopped_text = "unpacked", "repeat the command to unpack everything again"
+
+    def __init__(self, arguments: ArchiveArguments) -> None:
+        """Check the archive and the target, and prepare the job. Raise ``RequestRefused`` if it must not start; nothing
+        is modified.
+        """
+        arguments = with_listed_members(arguments)
+        super().__init__(arguments)
+        if arguments.paths:
+            self.excluding_options = "MEMBER, -T or filters"
+        self._trailing_data_text = ""
+        """Text about data after the end of the archive, or ""."""
+        archive, self._not_seekable = checked_archive(arguments, "-x")
+        root = _target_root(arguments.directory)
+        check_output_files(self.output, (root,), "is unpacked into")
+        options = arguments.options._replace(
+            umask=umask_of_user(),
+            itemize=self.output.reports_items or self.prints_items,
+            sync=arguments.options.sync and not self.dry_run,
+            archive_file=archive,
+            archive_version=archive_version(os.stat(archive)),
+            members=arguments.paths,
+        )
+        if not (options.dry_run or keeps_times_on_close(root.target)):
+            from pcopy.tools.sequential import options_for_destination  # Imported here since few destinations need it.
+
+            options, notices = options_for_destination(options, root.target)
+            self.remarks += notices
+        self.job = Job(os.urandom(5).hex(), 1, (root,), options)
+
+    def complete_preparation(self, ranks: int) -> None:
+        """If the archive can only be read as one stream, decompress it into a temporary file, which all ranks of this
+        host read.
+
+        Raise ``RequestRefused`` if that fails, or if there are ranks on other hosts, which cannot open the temporary
+        file.
+        """
+        stream, where = self._not_seekable, self.job.roots[0].target
+        if stream is None:
+            return
+        if self.number_of_places > 1:
+            raise stream
+        if not self.output.quiet:
+            given = printable_path(self.arguments.archive)
+            print_error("ptar", f"{given}: is one stream ({stream.why}): one process decompresses it first")
+        archive = open_archive(self.job.options.archive_file)
+        try:
+            contents, self._trailing_data_text = decompress_to_unnamed_file(archive, stream.program, where)
+        except Problem as problem:
+            advice = str(stream).rpartition("; ")[2]
+            if problem.errno == errno.EBADMSG:
+                advice = f"to unpack what can be read, {advice}"
+            elif problem.errno == errno.ENOTSUP:
+                advice = advice.replace(" -dc ", " -dc --long=31 ", 1)
+            given, reason = printable_path(self.arguments.archive), f"{problem.operation}: {problem.strerror}"
+            raise RequestRefused(
+                f"{given}: cannot be decompressed into {printable_path(where)}: {reason}; {advice}"
+            ) from None
+        finally:
+            os.close(archive)
+        options = self.job.options._replace(
+            archive_contents=b"/proc/%d/fd/%d" % (os.getpid(), contents),
+            archive_version=archive_version(os.fstat(contents)),
+        )
+        self.job = self.job._replace(options=options)
+
+    def complete(self, rank: Rank, totals: Totals) -> int:
+        if self._trailing_data_text:
+            self.remarks.append(f"{printable_path(self.arguments.archive)}: {self._trailing_data_text}")
+            self.incomplete_text = "there are other data after the end of the archive"
+        lacking = rank.instance(RankWantedNames).missing_names_text
+        if not lacking:
+            return EXIT_INCOMPLETE if self._trailing_data_text else EXIT_OK
+        self.remarks.append(f"{printable_path(self.arguments.archive)}: {lacking}")
+        self.incomplete_text = "some requested members are not in the archive"
+        return EXIT_INCOMPLETE
+
+    def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
+        return {**super().json_summary(ended, seconds, ranks), "sequential": self.job.options.sequential}
+
+    def print_resume_advice(self) -> None:
+        print_error("ptar", "repeat the command to unpack everything again")
+
+
+MAX_LISTED_NAMES = 1_000_000
+"""Maximum number of names that ``-T`` may list: each rank keeps all of them in memory."""
+MAX_LISTED_BYTES = 256 << 20
+"""Maximum total length of these names in bytes."""
+
+
+def with_listed_members(arguments: ArchiveArguments) -> ArchiveArguments:
+    """Return ``arguments`` with the names that ``-T`` lists as the requested members. Raise ``RequestRefused`` if the
+    list cannot be used.
+    """
+    if not arguments.list_file:
+        return arguments
+    names: list[bytes] = []
+    size = 0
+    with PathListReader(
+        arguments.list_file, "--files-from", nul=arguments.nul_separated, advice_for=suggestion_for
+    ) as listing:
+        for number, name, _ in listing:
+            size += len(name)
+            if len(names) >= MAX_LISTED_NAMES or size > MAX_LISTED_BYTES:
+                is_long = size > MAX_LISTED_BYTES
+                limit = f"{MAX_LISTED_BYTES:,} bytes of names" if is_long else f"{MAX_LISTED_NAMES:,} names"
+                raise listing.error_at_line(number, f"more than {limit}: unpack all, or write --include")
+            names.append(name)
+        if not names:
+            raise RequestRefused(f"{listing.name}: lists nothing, so there is nothing to take")
+    return arguments._replace(paths=tuple(names))
+
+
+def checked_archive(arguments: ArchiveArguments, tar_options: str) -> tuple[bytes, NotSeekable | None]:
+    """Return the absolute path of the archive, and the reason why it can only be read as one stream, or None.
+
+    ``flag_letters`` are the options of tar for the same operation, for messages. Raise ``RequestRefused`` if the
+    archive cannot be read.
+    """
+    path, words = arguments.archive, [b"-C", arguments.directory] if arguments.directory else []
+    words += [b"-T", arguments.list_file] if arguments.list_file else arguments.paths
+    tar = " ".join([f"tar {tar_options}", *map(shell_quoted, words)])
+    try:
+        descriptor, real, *_ = open_to_read(path, regular=True)
+    except OSError as error:
+        raise RequestRefused(_open_error_text(path, error)) from None
+    try:
+        ArchiveContents(descriptor, real, tar)
+    except NotSeekable as stream:
+        return real, stream
+    except Problem as problem:
+        raise RequestRefused(f"{printable_path(path)}: cannot be read: {problem.strerror}") from None
+    finally:
+        os.close(descriptor)
+    return real, None
+
+
+def _open_error_text(path: bytes, error: OSError) -> str:
+    """Return the message for an archive that cannot be opened."""
+    if error.errno == errno.EISDIR:
+        return f"{printable_path(path)}: is a directory; name the archive's file"
+    if isinstance(error, WrongFileType):
+        return (
+            f"{printable_path(path)}: is no regular file, and ptar reads an archive at many offsets in parallel; use "
+            "tar"
+        )
+    if isinstance(error, UntrustedFile):
+        return f"{printable_path(path)}: cannot be opened: {error.strerror}"
+    return str(cannot_examine(path, error))
+
+
+def _target_root(path: bytes) -> Root:
+    """Return the root into which members are unpacked. Raise ``RequestRefused`` if it is not a directory."""
+    try:
+        real = os.path.realpath(path or b".", strict=True)
+        status = os.stat(real)
+    except OSError as error:
+        if error.errno != errno.ENOENT:
+            raise cannot_examine(path or b".", error) from None
+        advice = suggestion_for(path) if path else ""
+        raise RequestRefused(
+            f"{printable_path(path or b'.')}: {error.strerror}; {advice or 'make it first'} (-C needs an existing "
+            "directory)"
+        ) from None
+    if not stat.S_ISDIR(status.st_mode):
+        raise RequestRefused(f"{printable_path(path)}: is no directory; name the one into which members are unpacked")
+    identity = status.st_dev, status.st_ino
+    return Root(real, real, b"", b"", path, path, identity, identity)

@@ -1,0 +1,163 @@
+"""The final output of programs that do not record jobs: errors and remarks, then the totals as a few lines or as JSON.
+
+Programs that compare print the totals on standard error: their standard output contains the differences.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from pcopy.errors import EXIT_INCOMPLETE, EXIT_INTERNAL, EXIT_OK, EXIT_STOPPED
+from pcopy.launch.tool import JobResult, PreparedJob
+from pcopy.launch.watch.signals import stop_message
+from pcopy.report.screen import OutputOptions
+from pcopy.report.streams import print_error
+from pcopy.tasks.base.item_outcomes import ItemOutcomes
+from pcopy.tasks.base.job import ForwardingSink, Sink, Totals
+from pcopy.text import count_with_noun
+from pcopy.tools.arguments import VerifyArguments
+from pcopy.tools.filter_messages import empty_selection_text, excluded_text
+from pcopy.tools.summary import filter_json_values
+
+
+class ItemLinesSink(ForwardingSink):
+    """Sink that prints a line for each item that would be created or changed."""
+
+    def __init__(self, sink: Sink, is_listed: Callable[[ItemOutcomes], bool]) -> None:
+        """Create a sink that passes everything on to ``sink``. ``is_printed`` returns True for items that are to be
+        printed.
+        """
+        super().__init__(sink)
+        self._is_listed = is_listed
+
+    def items(self, items: Sequence[ItemOutcomes]) -> None:
+        for each in filter(self._is_listed, items):
+            sys.stdout.write("".join(f"{item}\n" for item in each.outcomes()))
+        super().items(items)
+
+
+def output_for_dry_run(telling: OutputOptions) -> OutputOptions:
+    """Return ``telling`` changed for a dry run, which prints a line for each item.
+
+    Items are not printed a second time by ``-vv``, and there is no progress bar on the same terminal.
+    """
+    progress = "none" if sys.stdout.isatty() and telling.progress in ("auto", "bar") else telling.progress
+    return telling._replace(verbose=min(telling.verbose, 1), progress=progress)
+
+
+class UnrecordedJob(PreparedJob):
+    """Base class of jobs that print their totals at the end and are not recorded."""
+
+    program: str
+    """Name of the program, which begins each line on standard error."""
+    incomplete_text: str
+    """Text for a job in which items failed."""
+    stopped_text = "repeat the command to continue"
+    """Text for a job that was stopped early: what the user can do."""
+    excluding_options = "filters"
+    """Name for the options that exclude items, for the summary."""
+    states_filters = False
+    """True if ``lines`` states how many items filters left out, and where these are set."""
+
+    def __init__(self, ranks: int, in_flight: int, telling: OutputOptions, *, dry_run: bool = False) -> None:
+        super().__init__(ranks, in_flight, telling)
+        self.dry_run = dry_run
+        """True if nothing is changed. A dry run prints its result even with ``-q``."""
+        self.remarks: list[str] = []
+        """Further lines for standard error."""
+
+    @abstractmethod
+    def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
+        """Return the values of ``--json``."""
+
+    @abstractmethod
+    def summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> Iterator[str]:
+        """Yield the lines of the summary for people."""
+
+    def report_end(self, ended: JobResult, ranks: int) -> int:
+        seconds = time.monotonic() - self.began
+        if ended.halt is not None:
+            print_error(self.program, stop_message(ended.halt))
+        for remark in self.remarks:
+            print_error(self.program, remark)
+        self.json_values = self.json_summary(ended, seconds, ranks) | filter_json_values(self.output.filter_origins)
+        if self.output.json:
+            print(json.dumps(self.json_values), flush=True)
+        elif not self.output.quiet or ended.status != EXIT_OK or self.dry_run:
+            lines = [*self.summary_lines(ended, seconds, ranks)]
+            by = self.excluding_options
+            if not self.states_filters and (
+                excluded := excluded_text(ended.totals.excluded, self.output.filter_origins, options_name=by)
+            ):
+                lines.append(f"  {excluded}")
+            if ended.status != EXIT_OK:
+                lines.append(self._outcome_line(ended.status))
+            print("\n".join(lines), flush=True)
+        return ended.status
+
+    def _outcome_line(self, status: int) -> str:
+        """Return the last line of the summary of a job that did not end with status 0."""
+        outcomes = {
+            EXIT_INCOMPLETE: f"incomplete: {self.incomplete_text} (status 1)",
+            EXIT_INTERNAL: "internal error (status 70)",
+            EXIT_STOPPED: f"stopped early (status 75): {self.stopped_text}",
+        }
+        return outcomes.get(status, f"ended with status {status}")
+
+
+class VerifyJobBase(PreparedJob):
+    """Base class of the jobs of ``pverify``, which read trees and compare them."""
+
+    failed_text: str
+    """Text after "N of M items could not be", for items that failed."""
+    excluded_suffix = ""
+    """Text after the number of items that filters excluded, used if an item may count twice."""
+
+    def __init__(self, arguments: VerifyArguments) -> None:
+        super().__init__(arguments.ranks, arguments.in_flight, arguments.output)
+        self._remarks: list[str] = []
+
+    def _is_everything_excluded(self, totals: Totals) -> bool:
+        """Return True, and add a remark, if the filters exclude everything."""
+        select = self.job.options.select
+        nothing = empty_selection_text(totals, select) if select.has_filters else ""
+        if nothing:
+            self._remarks.append(nothing)
+        return bool(nothing)
+
+    def report_end(self, ended: JobResult, ranks: int) -> int:
+        elapsed = time.monotonic() - self.began
+        totals = ended.totals
+        if ended.halt is not None:
+            self._remarks.append(stop_message(ended.halt))
+        elif totals.failed:
+            found = count_with_noun(totals.found, "item", "items")
+            self._remarks.append(f"{totals.failed:,} of {found} could not be {self.failed_text}")
+        for remark in self._remarks:
+            print_error("pverify", remark)
+        self.json_values = {"excluded": totals.excluded, **self._json_summary(ended, elapsed, ranks)}
+        self.json_values |= filter_json_values(self.output.filter_origins)
+        if self.output.json:
+            print(json.dumps(self.json_values))
+        elif not self.output.quiet:
+            excluded = excluded_text(totals.excluded, self.output.filter_origins, self.excluded_suffix)
+            for line in self._summary_lines(ended, elapsed):
+                is_verdict = bool(excluded) and line == "the same"
+                print(f"pverify: {line}{f', but for {excluded}' if is_verdict else ''}", file=sys.stderr)
+                excluded = "" if is_verdict else excluded
+            if excluded:
+                print(f"pverify: {excluded}", file=sys.stderr)
+        sys.stdout.flush()
+        return ended.status
+
+    @abstractmethod
+    def _summary_lines(self, ended: JobResult, elapsed: float) -> Iterable[str]:
+        """Return the lines of the summary for people."""
+
+    @abstractmethod
+    def _json_summary(self, ended: JobResult, elapsed: float, ranks: int) -> dict[str, object]:
+        """Return the values of ``--json``."""

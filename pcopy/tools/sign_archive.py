@@ -1,0 +1,135 @@
+"""``ptar -t --signature``: all ranks read the archive; rank 0 prints the members and writes the signature."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+
+from pcopy.archive.reader import Damage
+from pcopy.engine.messages import Halt
+from pcopy.engine.task import NewTask
+from pcopy.errors import (
+    EXIT_INCOMPLETE,
+    EXIT_INTERNAL,
+    EXIT_OK,
+    EXIT_STOPPED,
+    RESOURCE_EXCEPTIONS,
+    PcopyError,
+    resource_error_text,
+)
+from pcopy.launch.tool import JobResult, PreparedJob
+from pcopy.launch.watch.signals import stop_message
+from pcopy.report.streams import print_error
+from pcopy.tasks.archive.digest_members import DigestedMembers, FindSpansToDigest, unpack_digested
+from pcopy.tasks.archive.open_archive import OpenArchive, archive_version
+from pcopy.tasks.archive.wanted_names import RankWantedNames
+from pcopy.tasks.base.codec import encode
+from pcopy.tasks.base.job import Job, Root, Totals
+from pcopy.tasks.base.rank import SCAN_COST, Rank
+from pcopy.tools.arguments import ArchiveArguments
+from pcopy.tools.director import JobDirector, UnrecordedTool, single_stage
+from pcopy.tools.extract import checked_archive, with_listed_members
+from pcopy.tools.filter_messages import print_excluded
+from pcopy.tools.list_archive import ArchiveListing, listing_options, tar_options
+
+
+class SignArchiveDirector(JobDirector):
+    """Director of ``ptar -t --signature``: one phase."""
+
+    def first_tasks(self, phase: int) -> Iterable[NewTask]:
+        return [NewTask(phase, encode(FindSpansToDigest()), SCAN_COST, True, 0)]
+
+    def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
+        return None
+
+    def _determine_status(self, sums: Totals, halted: Halt | None) -> int:
+        if halted is not None:
+            return EXIT_STOPPED
+        return EXIT_INTERNAL if sums.found != sums.copied + sums.failed else self._complete(self._rank, sums)
+
+
+class SignArchiveTool(UnrecordedTool):
+    """The program ``ptar -t --signature``."""
+
+    name = "ptar"
+    writes_to_targets = False
+    done_word = "read"
+    make_director = SignArchiveDirector
+    stages = single_stage("read")
+
+    def phase_name(self, phase: int) -> str:
+        return "read"
+
+
+SIGN_ARCHIVE_TOOL = SignArchiveTool()
+"""The only instance of ``SignArchiveTool``."""
+
+
+def is_signed_in_parallel(arguments: ArchiveArguments) -> bool:
+    """True if a signature is asked for and several ranks can read the archive, which is then not one stream."""
+    try:
+        return bool(arguments.options.signature) and checked_archive(arguments, "-t")[1] is None
+    except PcopyError:  # The listing without ranks reports the error.
+        return False
+
+
+class SignArchiveJob(PreparedJob):
+    """The job of ``ptar -t --signature`` on rank 0."""
+
+    def __init__(self, arguments: ArchiveArguments) -> None:
+        """Check the arguments and prepare the job. Raise ``RequestRefused`` if the archive cannot be read; nothing is
+        modified.
+        """
+        super().__init__(arguments.ranks, arguments.in_flight, arguments.output._replace(verbose=0))
+        arguments = with_listed_members(arguments)
+        archive, stream = checked_archive(arguments, tar_options(arguments))
+        if stream is not None:
+            raise stream
+        options = listing_options(arguments)
+        self._listing = ArchiveListing(arguments, archive, options)
+        top = os.path.dirname(archive)
+        status = os.stat(top)
+        identity = status.st_dev, status.st_ino
+        root = Root(top, top, b"", b"", arguments.archive, arguments.archive, identity, identity)
+        options = options._replace(
+            signature=b"",
+            archive_file=archive,
+            archive_version=archive_version(os.stat(archive)),
+            members=arguments.paths,
+        )
+        self.job = Job(os.urandom(5).hex(), 1, (root,), options)
+
+    def complete(self, rank: Rank, totals: Totals) -> int:
+        """Print the members in the order of the archive, and write the signature, once all contents were digested.
+        Return the exit status.
+        """
+        listing = self._listing
+        try:
+            for _, value in rank.instance(DigestedMembers).records.sorted():
+                each = unpack_digested(value)
+                if isinstance(each, Damage):
+                    listing.report_damage(each)
+                else:
+                    listing.process_member(*each)
+            archive = rank.instance(OpenArchive)
+            incomplete = listing.read_incomplete_files(archive.read, archive.contents.size)
+            listing.finish(rank.instance(RankWantedNames).missing_names_text, incomplete)
+        except RESOURCE_EXCEPTIONS as error:
+            listing.report_failure(resource_error_text(error))
+        return EXIT_INCOMPLETE if listing.failures else EXIT_OK
+
+    def report_end(self, ended: JobResult, ranks: int) -> int:
+        self._listing.close()
+        if ended.halt is not None:
+            print_error(
+                "ptar", f"{stop_message(ended.halt)}; no signature is written; repeat the command to start again"
+            )
+        elif ended.status == EXIT_INTERNAL:
+            print_error("ptar", "internal error (status 70): not all that was found was read; no signature is written")
+        sys.stdout.flush()
+        print_excluded("ptar", ended.totals.excluded, self.output)
+        return ended.status
+
+    def print_resume_advice(self) -> None:
+        print_error("ptar", "no signature is written; repeat the command to start again")
