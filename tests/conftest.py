@@ -92,8 +92,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "timeout(seconds): the test is ended and fails after so long")
     config.addinivalue_line("markers", "in_turn(most): so many variants of the test are run, with PCOPY_TESTS=all each")
     config.addinivalue_line("markers", "alone: the test measures time, and runs while no other worker has a test")
-    if told := getattr(config, "workerinput", None):
-        config.stash[TURNS] = Turns(Path(told["turns"]))
+    if reported := getattr(config, "workerinput", None):
+        config.stash[TURNS] = Turns(Path(reported["turns"]))
     else:
         native.build()
 

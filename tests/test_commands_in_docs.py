@@ -108,8 +108,8 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Sandbox:
     (top / "home/ann/wanted.txt").write_text("run7/core\nrun8\n")
     for name in ("data", "results"):
         source = "/data" if name == "data" else name
-        told = sandbox.run(f"pcopy --signature {name}.sig --manifest {name}.manifest {source} /archive")
-        assert told.status == 0, told
+        reported = sandbox.run(f"pcopy --signature {name}.sig --manifest {name}.manifest {source} /archive")
+        assert reported.status == 0, reported
     return sandbox
 
 

@@ -24,8 +24,8 @@ def test_completions_are_those_that_are_drawn() -> None:
     done = subprocess.run(
         [sys.executable, COMPLETIONS / "draw_completions.py", "--check"], check=False, capture_output=True, text=True
     )
-    told = "python completions/draw_completions.py draws them anew"
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), told
+    reported = "python completions/draw_completions.py draws them anew"
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), reported
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -157,8 +157,8 @@ def test_zsh_completes(typed: str, completed: str, place: Path) -> None:
 
 
 def read_until(terminal: int, wanted: str) -> str:
-    told, until = b"", time.monotonic() + 20
-    while wanted.encode() not in told and time.monotonic() < until:
+    reported, until = b"", time.monotonic() + 20
+    while wanted.encode() not in reported and time.monotonic() < until:
         if select.select([terminal], [], [], 0.2)[0]:
-            told += os.read(terminal, 4096)
-    return told.decode(errors="replace")
+            reported += os.read(terminal, 4096)
+    return reported.decode(errors="replace")

@@ -189,9 +189,9 @@ def test_the_table_of_kinds_is_that_of_the_code() -> None:
     page = (ROOT / "docs" / "formats" / "kinds.md").read_text()
     assert run([sys.executable, program]).stdout == page, f"python {program.relative_to(ROOT)} draws it anew"
     rows = re.findall(r"^\| (\d+) \| `([A-Z]\w+)` \|", page, re.MULTILINE)
-    told = {int(code): name for code, name in rows}
-    assert {code: name for code, name in told.items() if code < 200} == kinds()
-    assert len(told) == len(rows) == len(kinds()) + len(PART_TYPES)
+    reported = {int(code): name for code, name in rows}
+    assert {code: name for code, name in reported.items() if code < 200} == kinds()
+    assert len(reported) == len(rows) == len(kinds()) + len(PART_TYPES)
     assert f"| {TASK_FORMAT} | the encoding of tasks |" in page
     assert f"| {JOB_FORMAT_VERSION} | all files of a job |" in page
 
@@ -264,9 +264,9 @@ def options_of_others() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(("option", "here"), options_of_others())
 def test_options_of_cp_and_rsync_are_what_the_page_says(option: str, here: str) -> None:
-    told = help_or_version(["--help"])
-    assert told is not None
-    offered = set(OPTION.findall(told.partition("examples:")[0]))
+    reported = help_or_version(["--help"])
+    assert reported is not None
+    offered = set(OPTION.findall(reported.partition("examples:")[0]))
     name, _, value = option.partition("=")
     if here in ("as it is", "another meaning", "the default: accepted"):
         assert name in offered

@@ -42,9 +42,9 @@ def test_manuals_and_reference_are_those_that_are_drawn() -> None:
 
 
 def test_every_option_is_in_the_manual_and_no_other() -> None:
-    told = help_or_version(["--help"])
-    assert told is not None
-    offered = set(OPTION.findall(told.partition("examples:")[0]))
+    reported = help_or_version(["--help"])
+    assert reported is not None
+    offered = set(OPTION.findall(reported.partition("examples:")[0]))
     assert len(offered) > 20
     explained = set(OPTION.findall(manual("pcopy").partition(".SH OPTIONS")[2].partition(".SH OUTPUT")[0]))
     assert explained == offered
@@ -90,11 +90,11 @@ def test_all_statuses_and_keys_of_prm_are_explained() -> None:
     assert [int(row) for row in rows] == statuses
     assert re.findall(r"^(\d+)$", manual("prm"), re.MULTILINE) == rows
     preparation = RemoveJob(RemoveArguments(TreeArguments((b"/nowhere/at/all",)), yes=True))
-    told = preparation.json_summary(JobResult(0, Totals(), None), 1.0, 1)
+    reported = preparation.json_summary(JobResult(0, Totals(), None), 1.0, 1)
     page = (ROOT / "docs" / "man" / "prm.1").read_text()
     keys = page.partition("with the keys")[2].partition(r"\-\-progress")[0]
     explained = set(re.findall(r"\\fB\\%(\w+)\\fR", keys))
-    assert explained == told.keys()
+    assert explained == reported.keys()
 
 
 @pytest.mark.parametrize("page", MANUALS, ids=lambda page: page.name)
@@ -110,9 +110,9 @@ def test_manuals_are_clean_and_of_this_version(page: Path) -> None:
 
 def test_the_manual_of_files_has_the_keys_that_files_may_have() -> None:
     """``--show-config`` lists them for each program, also those that are not set, but an option's other names."""
-    told = set()
+    reported = set()
     for program in ("pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench", "pwalk", "pchmod"):
         shown = run([sys.executable, ROOT / "bin" / program, "--show-config"]).stdout
-        told |= set(re.findall(r"^(?:# )?([a-z][\w-]+):", shown, re.MULTILINE))
+        reported |= set(re.findall(r"^(?:# )?([a-z][\w-]+):", shown, re.MULTILINE))
     keys = set(re.findall(r"^\| `([\w-]+)` \|", (ROOT / "docs/reference/pcopy.yaml.md").read_text(), re.MULTILINE))
-    assert keys - {"update", "no-preserve"} == told
+    assert keys - {"update", "no-preserve"} == reported

@@ -36,11 +36,11 @@ class Fetched(HTMLParser):
         self.links: list[str] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        told = dict(attrs)
-        if tag in LOADS and told.get("rel") != "canonical":
-            self.places += filter(None, [told.get(LOADS[tag])])
+        reported = dict(attrs)
+        if tag in LOADS and reported.get("rel") != "canonical":
+            self.places += filter(None, [reported.get(LOADS[tag])])
         if tag == "a":
-            self.links += filter(None, [told.get("href")])
+            self.links += filter(None, [reported.get("href")])
 
 
 def read(page: Path) -> Fetched:

@@ -177,19 +177,19 @@ def pax_sparse(number: int, version: str) -> bytes:
     data, words = b"d" * number, [b"%d" % value for each in range(number) for value in (2 * each, 1)]
     if version == "1.0":
         text = b"".join(word + b"\n" for word in [b"%d" % number, *words])
-        told = [
+        reported = [
             (b"GNU.sparse.major", b"1"),
             (b"GNU.sparse.minor", b"0"),
             (b"GNU.sparse.realsize", b"%d" % (2 * number)),
         ]
-        return pax(b"".join(record(*each) for each in told)) + item(b"s", text + bytes(-len(text) % 512) + data)
-    told = [(b"GNU.sparse.size", b"%d" % (2 * number))]
+        return pax(b"".join(record(*each) for each in reported)) + item(b"s", text + bytes(-len(text) % 512) + data)
+    reported = [(b"GNU.sparse.size", b"%d" % (2 * number))]
     if version == "0.1":
-        told.append((b"GNU.sparse.map", b",".join(words)))
+        reported.append((b"GNU.sparse.map", b",".join(words)))
     else:
         keys = (b"GNU.sparse.offset", b"GNU.sparse.numbytes") * number
-        told += zip(keys, words, strict=True)
-    return pax(b"".join(record(*each) for each in told)) + item(b"s", data)
+        reported += zip(keys, words, strict=True)
+    return pax(b"".join(record(*each) for each in reported)) + item(b"s", data)
 
 
 @pytest.mark.parametrize("form", ["old", "0.0", "0.1", "1.0"])

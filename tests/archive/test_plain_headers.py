@@ -94,8 +94,8 @@ def test_python_says_the_same(data: bytes) -> None:
         uid, gid = lookup("user", info.uname), lookup("group", info.gname)
         owner = info.uid if uid is None else uid, info.gid if gid is None else gid
         moment = int(info.mtime) * 10**9 + int(info.mtime % 1 * 10**9)
-        told = info.mode, *owner, moment, info.size
-        assert (member.mode, member.uid, member.gid, member.mtime, member.size) == told
+        reported = info.mode, *owner, moment, info.size
+        assert (member.mode, member.uid, member.gid, member.mtime, member.size) == reported
     assert not found
 
 
@@ -115,8 +115,8 @@ def test_the_reader_says_the_same_of_what_is_damaged(data: bytes, drawn: st.Data
         assert (found.kind, found.mode, found.mtime, found.size) == (b"0", member.mode, member.mtime, member.size)
         names = (("user", member.user, member.uid), ("group", member.group, member.gid))
         numbers = [lookup(what, name.decode("utf-8", "surrogateescape")) for what, name, _ in names]
-        told = [other if number is None else number for number, (_, _, other) in zip(numbers, names, strict=True)]
-        assert [found.uid, found.gid] == told
+        reported = [other if number is None else number for number, (_, _, other) in zip(numbers, names, strict=True)]
+        assert [found.uid, found.gid] == reported
 
 
 def mended(data: bytes) -> bytes:

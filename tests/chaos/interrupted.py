@@ -121,8 +121,8 @@ class InterruptedJob:
                 self._to_the_end()
             self._check_copy()
         except AssertionError as error:
-            told = "\n".join(map(str, self.story))
-            raise AssertionError(f"{self.kind.name}: {error}\nafter\n{told}\n{self._errors()}") from error
+            reported = "\n".join(map(str, self.story))
+            raise AssertionError(f"{self.kind.name}: {error}\nafter\n{reported}\n{self._errors()}") from error
         return self.story
 
     def _errors(self) -> str:
@@ -297,13 +297,13 @@ class InterruptedJob:
         self._check_end(said)
 
     def _check_end(self, said: Completed) -> None:
-        told = json.loads(said.stdout)
+        reported = json.loads(said.stdout)
         killed = any(one.what.startswith("kill") for one in self.story)
-        check_totals(told, self._ground.totals, self._ground.unsure if killed else 0)
-        met = [key for key in TROUBLE if told[key]]
+        check_totals(reported, self._ground.totals, self._ground.unsure if killed else 0)
+        met = [key for key in TROUBLE if reported[key]]
         warned = ["warnings"] if self._damaged or self.kind.name == "mended" else []
         if not warned or met or not killed:  # a run that was killed may have told it, and not have it on record
-            assert met == warned, told
+            assert met == warned, reported
         assert self._jobs() == [], "the job's directory is still there"
 
     def _jobs(self) -> list[str]:
@@ -329,6 +329,6 @@ class InterruptedJob:
         assert not wrong, "\n".join(wrong[:20])
 
 
-def told(seed: int, job: InterruptedJob) -> str:
+def reported(seed: int, job: InterruptedJob) -> str:
     """One line on a job."""
     return json.dumps({"seed": seed, "kind": job.kind.name, "interruptions": [tuple(one) for one in job.story]})

@@ -157,12 +157,12 @@ def make_links(path: Path, outside: Path) -> None:
     (path / "chain").symlink_to("large-0")
 
 
-def check_totals(told: dict[str, Any], totals: dict[str, int], unsure: int = 0) -> None:
+def check_totals(reported: dict[str, Any], totals: dict[str, int], unsure: int = 0) -> None:
     """``unsure`` links that were there may have been counted as made."""
-    more = min(max(totals["skipped"] - told["skipped"], 0), unsure)
+    more = min(max(totals["skipped"] - reported["skipped"], 0), unsure)
     moved = {"skipped": totals["skipped"] - more}
     moved |= {key: totals[key] + more for key in ("copied", "hardlinks")}
-    assert {key: told[key] for key in COUNTED} == totals | moved, f"{told}, and not {totals | moved}"
+    assert {key: reported[key] for key in COUNTED} == totals | moved, f"{reported}, and not {totals | moved}"
 
 
 Damage = Callable[[Path], object]

@@ -265,13 +265,13 @@ def _link(old: bytes, new: bytes) -> None:
 
 def written_over(source: Path, prepared: Prepared) -> list[bytes]:
     """The files that ``--inplace`` writes over: with a single name, on both sides."""
-    told = []
+    reported = []
     for path, status in _listing(source):
         if stat.S_ISREG(status.st_mode) and status.st_nlink == 1 and path in prepared.states:
             there = os.lstat(os.path.join(prepared.tree, path))
             if stat.S_ISREG(there.st_mode) and prepared.states[path] != "shared":
-                told.append(path)
-    return told
+                reported.append(path)
+    return reported
 
 
 class Stock:

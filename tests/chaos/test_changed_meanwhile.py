@@ -59,8 +59,8 @@ def test_a_source_that_changed_meanwhile_is_copied_anew(
     check_equal(large, area / "copy")
     assert summary(run)["found"] == 3
     assert summary(run)["bytes"] == (300 << 20) + 5
-    told = b"pcopy: %s: has changed since the job was interrupted; its copy begins anew\n"
-    assert told % os.fsencode(large / "file") in run.stderr, show(run)
+    reported = b"pcopy: %s: has changed since the job was interrupted; its copy begins anew\n"
+    assert reported % os.fsencode(large / "file") in run.stderr, show(run)
 
 
 @pytest.mark.in_turn(1)

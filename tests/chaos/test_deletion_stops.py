@@ -71,7 +71,7 @@ class Three:
     """The ranks of a job in this process: tasks run on them one by one, as a test chooses."""
 
     def __init__(self, ranks: list[tuple[Rank, Told]]) -> None:
-        self.told = [told for _, told in ranks]
+        self.told = [reported for _, reported in ranks]
         self.ranks = [rank for rank, _ in ranks]
         self._runners = [TaskRunner(rank) for rank in self.ranks]
 

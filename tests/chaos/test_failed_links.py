@@ -48,8 +48,8 @@ def test_names_that_failed_become_links_of_the_one_that_was_copied(
     small_chunks = ("--chunk-size", "1M", "--block-size", "64K")
     run = pcopy("-T", "--json", *small_chunks, area / "source", area / "copy", ranks=2, env=env)
     assert run.returncode == INCOMPLETE, show(run)
-    told = summary(run)
-    assert (told["found"], told["failed"]) == (4, 2), told
+    reported = summary(run)
+    assert (reported["found"], reported["failed"]) == (4, 2), reported
     for name in {*"abc"} - {free}:
         remove(area / "copy" / name)
     done = summary(succeed("--resume", "--json", ranks=3, env=env))
@@ -78,8 +78,10 @@ def test_an_inode_that_lacked_metadata_is_whole_in_the_end(
     words = ("-T", "--json", "--chunk-size", "1M", "--block-size", "64K", *options)
     run = pcopy(*words, area / "source", area / "copy", ranks=2, env=env, wrap=fault, cwd=area)
     assert run.returncode == INCOMPLETE, show(run)
-    told = summary(run)
-    assert (told["found"], told["failed"], told["hardlinks"]) == (5, 2, 2) if blocked else (5, 1, 3), told
+    reported = summary(run)
+    assert (reported["found"], reported["failed"], reported["hardlinks"]) == (5, 2, 2) if blocked else (5, 1, 3), (
+        reported
+    )
     linked = [name for name in "abcd" if name != blocked]
     assert len({(area / "copy" / name).stat().st_ino for name in linked}) == 1
     if blocked:

@@ -46,8 +46,8 @@ def test_repaired(trees: tuple[Path, Path], ranks: int) -> None:
     source, copy = trees
     for name in NAMES[:-1]:
         flip(copy / "directory" / name, 3)
-    told = summary(succeed("--repair", *OPTIONS, "--existing", "changed", f"{source}/", copy, ranks=ranks))
-    assert told["warnings"] == 4
+    reported = summary(succeed("--repair", *OPTIONS, "--existing", "changed", f"{source}/", copy, ranks=ranks))
+    assert reported["warnings"] == 4
     check(source, copy)
 
 
@@ -64,8 +64,8 @@ def test_tried_again(trees: tuple[Path, Path], ranks: int) -> None:
     run = pcopy(*OPTIONS, f"{source}/", copy, ranks=ranks, env=env)
     assert (run.returncode, summary(run)["failed"]) == (INCOMPLETE, 5), show(run)
     _each(copy, remove)
-    told = summary(succeed("--resume", "--json", ranks=ranks, env=env))
-    assert (told["found"], told["failed"]) == (7, 0)
+    reported = summary(succeed("--resume", "--json", ranks=ranks, env=env))
+    assert (reported["found"], reported["failed"]) == (7, 0)
     check(source, copy)
 
 

@@ -58,6 +58,6 @@ def test_an_older_file_gives_way_to_a_further_link(linked: tuple[Path, Path], en
 
 
 def check_whole(source: Path, copy: Path, run: Completed) -> None:
-    told = summary(run)
-    assert [told[what] for what in ("files", "hardlinks", "skipped", "failed")] == [2, 2, 0, 0]
+    reported = summary(run)
+    assert [reported[what] for what in ("files", "hardlinks", "skipped", "failed")] == [2, 2, 0, 0]
     assert differences(source, copy) == []

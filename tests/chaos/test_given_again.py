@@ -86,8 +86,8 @@ def test_what_means_the_same_place_begins_anew_and_takes_the_old_job_with_it(
     for words in commands:
         name = stop(*words, number=number)
         run = succeed(*words, ranks=2, env=env)
-        told = [line for line in run.stderr.splitlines() if instead(name) in line]
-        assert len(told) == 1, show(run)
+        reported = [line for line in run.stderr.splitlines() if instead(name) in line]
+        assert len(reported) == 1, show(run)
         assert temporaries(os.fsencode(copy)) == [] and listed(env) == []
         check_equal(tree, copy)
     (area / "into").mkdir()
@@ -117,8 +117,8 @@ def test_a_job_that_cannot_be_read_is_told_of_and_what_it_may_have_cut_short_is_
     for words in (["-u"], ["--existing", "skip"], ["-u", "--checkpoint", "none"]):
         run = pcopy(*words, f"{tree}/", copy, env=env)
         assert run.returncode == REFUSED and changes(before, snapshot(copy)) == [], show(run)
-        told = f"pcopy: job {name} cannot be read. It may have this destination, and ".encode()
-        assert run.stderr.startswith(told) and run.stderr.endswith(f"{discard})\n".encode()), show(run)
+        reported = f"pcopy: job {name} cannot be read. It may have this destination, and ".encode()
+        assert run.stderr.startswith(reported) and run.stderr.endswith(f"{discard})\n".encode()), show(run)
         assert b": write --existing changed (" in run.stderr, show(run)
     for directory in ("other", "small"):
         (area / directory).mkdir()
@@ -131,8 +131,8 @@ def test_a_job_that_cannot_be_read_is_told_of_and_what_it_may_have_cut_short_is_
         (copy / os.fsdecode(left)).unlink()
     for words in (["--existing", "changed"], []):
         run = succeed(*words, f"{tree}/", copy, env=env)
-        told = f"pcopy: job {name} cannot be read, and may have this destination: {job}: ".encode()
-        assert run.stderr.startswith(told) and run.stderr.endswith(f"{discard}\n".encode()), show(run)
+        reported = f"pcopy: job {name} cannot be read, and may have this destination: {job}: ".encode()
+        assert run.stderr.startswith(reported) and run.stderr.endswith(f"{discard}\n".encode()), show(run)
         check_equal(tree, copy)
     assert succeed("-q", f"{tree}/", copy, env=env).stderr == b""
     succeed("--discard", name, env=env, ranks=None)
@@ -189,8 +189,8 @@ def test_it_is_not_kept_after_a_resume_that_has_not_copied_it(
         run = pcopy("--resume", *words, env=env, wrap=fault.wrap())
         fault.check()
         assert run.returncode == (STOPPED if words else INCOMPLETE), show(run)
-        told = b"; but what an earlier run was writing when it ended early may be cut short\n" in run.stderr
-        assert told == bool(words), show(run)
+        reported = b"; but what an earlier run was writing when it ended early may be cut short\n" in run.stderr
+        assert reported == bool(words), show(run)
         assert (copy / "file").stat().st_size == 0
         for policy in ("newer", "skip"):
             again = pcopy("--existing", policy, f"{source}/", copy, env=env)
@@ -207,8 +207,8 @@ def test_a_file_that_is_cut_short_is_told_of_if_its_source_has_gone(area: Path, 
     (copy / "user's").touch(mode=0o644)
     (source / "file").rename(area / "kept")
     run = succeed("--resume", "--json", env=env)
-    told = f"pcopy: {copy}/file: may be cut short by a run that ended early, and is no longer in the source: "
-    assert run.stderr.decode().count(told) == run.stderr.count(b"cut short") == 1, show(run)
+    reported = f"pcopy: {copy}/file: may be cut short by a run that ended early, and is no longer in the source: "
+    assert run.stderr.decode().count(reported) == run.stderr.count(b"cut short") == 1, show(run)
     assert (summary(run)["warnings"], (copy / "file").stat().st_size) == (1, 0)
     (area / "kept").rename(source / "file")
     succeed("--existing", "changed", f"{source}/", copy, env=env)
@@ -374,8 +374,8 @@ def test_a_relative_or_unusual_path_of_backup_is_the_same_the_next_time(area: Pa
     with background(*words, area / "copy", ranks=1, wrap=slowed("linkat", 20)) as run:
         assert wait_until(lambda: (area / "copy/.old").exists() and len(os.listdir(area / "copy/.old")) > 5)
         run.send_signal(signal.SIGTERM)
-        told = run.process.communicate(timeout=60)
-    assert run.process.returncode == STOPPED, told
+        reported = run.process.communicate(timeout=60)
+    assert run.process.returncode == STOPPED, reported
     other = pcopy(*words[:2], "--backup", "elsewhere", *words[4:], area / "copy")
     assert other.returncode == 2 and b"(different: --backup)" in other.stderr, show(other)
     before = len(os.listdir(area / "copy/.old"))

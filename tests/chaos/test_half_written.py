@@ -60,12 +60,12 @@ def test_mode_owner_and_set_id_bits_survive_a_kill(area: Path, size: str, policy
         status = target.stat()
         assert is_marked(target)
         assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (0, 0, 0o600)
-    told = summary(succeed(*words, ranks=3))
+    reported = summary(succeed(*words, ranks=3))
     status = target.stat()
     assert target.read_bytes() == (area / "source/file").read_bytes()
     assert (status.st_ino, status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (inode, NOBODY, 1, 0o4751)
     assert os.listxattr(target) == []
-    assert (told["files"], told["skipped"], told["failed"]) == (1, 0, 0)
+    assert (reported["files"], reported["skipped"], reported["failed"]) == (1, 0, 0)
 
 
 @pytest.mark.parametrize("size", ["small", "split"])
@@ -101,8 +101,8 @@ def test_what_is_whole_keeps_its_mark_until_it_is_durable(area: Path, size: str)
     killed_at(area, "fsync", *words, path=target, ranks=2)
     assert target.read_bytes() == (area / "source/file").read_bytes()
     assert is_marked(target)
-    told = summary(succeed(*words, ranks=2))
-    assert (told["files"], told["skipped"]) == (1, 0)
+    reported = summary(succeed(*words, ranks=2))
+    assert (reported["files"], reported["skipped"]) == (1, 0)
     assert differences(area / "source", area / "copy") == []
 
 
@@ -133,11 +133,11 @@ def test_what_does_not_get_to_storage_has_failed(area: Path, size: str) -> None:
     env = {"XDG_STATE_HOME": str(area / "state")}
     run = pcopy(*words, ranks=2, wrap=fault.wrap(), env=env)
     fault.check()
-    told = summary(run)
-    assert (run.returncode, told["failed"], told["files"], told["bytes"]) == (1, 1, 0, 0), show(run)
+    reported = summary(run)
+    assert (run.returncode, reported["failed"], reported["files"], reported["bytes"]) == (1, 1, 0, 0), show(run)
     assert is_marked(target)
-    told = summary(succeed("--resume", "--json", ranks=2, env=env))
-    assert (told["failed"], told["files"], told["bytes"]) == (0, 1, SIZES[size])
+    reported = summary(succeed("--resume", "--json", ranks=2, env=env))
+    assert (reported["failed"], reported["files"], reported["bytes"]) == (0, 1, SIZES[size])
     assert differences(area / "source", area / "copy") == []
 
 
@@ -161,12 +161,12 @@ def test_links_to_what_does_not_get_to_storage_are_made_anew_with_it(
     env = {"XDG_STATE_HOME": str(area / "state")}
     run = pcopy(*options, f"{area}/source/", area / "copy", ranks=2, wrap=fault.wrap(), env=env)
     fault.check()
-    told = summary(run)
-    assert (run.returncode, told["failed"], told["files"], told["hardlinks"]) == (1, 1, 0, 2), show(run)
+    reported = summary(run)
+    assert (run.returncode, reported["failed"], reported["files"], reported["hardlinks"]) == (1, 1, 0, 2), show(run)
     before = target.stat().st_ino
     assert is_marked(target)
-    told = summary(succeed("--resume", "--json", ranks=2, env=env))
-    assert (told["failed"], told["files"], told["bytes"], told["hardlinks"]) == (0, 1, SIZES[size], 2)
+    reported = summary(succeed("--resume", "--json", ranks=2, env=env))
+    assert (reported["failed"], reported["files"], reported["bytes"], reported["hardlinks"]) == (0, 1, SIZES[size], 2)
     assert differences(area / "source", area / "copy") == []
     assert not is_marked(target) and target.stat().st_ino != before
     assert temporaries(os.fsencode(area / "copy")) == []
@@ -180,12 +180,12 @@ def test_what_lacks_metadata_and_keeps_its_mark_has_failed_once(area: Path, size
     env = {"XDG_STATE_HOME": str(area / "state")}
     run = pcopy(*words, ranks=2, wrap=fault.wrap(), env=env)
     fault.check()
-    told = summary(run)
-    assert (run.returncode, told["failed"], told["files"], told["bytes"]) == (1, 1, 0, 0), show(run)
+    reported = summary(run)
+    assert (run.returncode, reported["failed"], reported["files"], reported["bytes"]) == (1, 1, 0, 0), show(run)
     assert "its mark as incomplete cannot be removed: removexattr" in run.stderr.decode(), show(run)
     assert is_marked(target)
-    told = summary(succeed("--resume", "--json", ranks=2, env=env))
-    assert (told["failed"], told["files"], told["bytes"]) == (0, 1, SIZES[size])
+    reported = summary(succeed("--resume", "--json", ranks=2, env=env))
+    assert (reported["failed"], reported["files"], reported["bytes"]) == (0, 1, SIZES[size])
     assert differences(area / "source", area / "copy") == []
     assert not is_marked(target)
 
@@ -209,8 +209,8 @@ def test_a_marked_source_fails_as_incomplete(area: Path, size: str, options: tup
     write(area / "copy/users", b"x" * 10)
     os.setxattr(area / "copy/users", "user.pcopy.incomplete", b"whatever")
     run = pcopy("--json", *options, "--chunk-size", "4M", target.parent, area / "further", ranks=2)
-    told = summary(run)
-    assert (run.returncode, told["failed"], told["files"]) == (1, 2, 1), show(run)
+    reported = summary(run)
+    assert (run.returncode, reported["failed"], reported["files"]) == (1, 2, 1), show(run)
     assert run.stderr.count(b"the file is incomplete") == 2, show(run)
     assert sorted(os.listdir(area / "further")) == ["other"]
     assert os.listxattr(area / "further/other") == []

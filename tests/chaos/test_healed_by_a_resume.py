@@ -95,6 +95,6 @@ def test_the_rate_of_a_run_that_goes_on_is_its_own(area: Path, env: dict[str, st
         (source / str(number)).write_bytes(os.urandom(1 << 20))
     stop("-T", source, copy, ranks=1, number=signal.SIGTERM, until=lambda: copy.exists() and len(os.listdir(copy)) > 40)
     run = succeed("--resume", "--json", ranks=1, env=env)
-    told = summary(run)
-    assert told["bytes"] == 60 << 20
-    assert told["bytes_per_second"] * told["seconds"] < 40 << 20, show(run)
+    reported = summary(run)
+    assert reported["bytes"] == 60 << 20
+    assert reported["bytes_per_second"] * reported["seconds"] < 40 << 20, show(run)

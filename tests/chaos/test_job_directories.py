@@ -131,8 +131,8 @@ def test_nobody_waits_for_a_job_that_cannot_be_stored(tree: Path, area: Path, en
     assert run.process.returncode == 0, err
     assert time.monotonic() - began < 20
     (line,) = err.splitlines()
-    told = b"pcopy: no more checkpoints, the job goes on without and cannot be resumed: "
-    assert line.startswith(told + os.fsencode(state) + b"/"), err
+    reported = b"pcopy: no more checkpoints, the job goes on without and cannot be resumed: "
+    assert line.startswith(reported + os.fsencode(state) + b"/"), err
     check_equal(tree, area / "copy")
 
 

@@ -159,13 +159,13 @@ def test_what_has_become_of_an_unfinished_copy_is_told(tree: Path, area: Path, e
     """Whatever words name its destination now."""
     name = stop(tree, area / "copy")
     goes_on = b"pcopy --resume %s resumes it\n" % name.encode()
-    told = b"pcopy: job %s has not finished with this destination: %s" % (name.encode(), goes_on)
+    reported = b"pcopy: job %s has not finished with this destination: %s" % (name.encode(), goes_on)
     (area / "more").mkdir()
     meant: tuple[list[Argument], ...] = (["-T", tree, area / "copy"], [f"{tree}/", area / "more", area / "copy"])
     for words in meant:
         run = succeed("--existing", "skip", "-x", *words, ranks=2, env=env)
-        assert told in run.stderr, show(run)
-    assert told not in succeed(tree, area / "other", ranks=2, env=env).stderr
+        assert reported in run.stderr, show(run)
+    assert reported not in succeed(tree, area / "other", ranks=2, env=env).stderr
     assert [job["job"] for job in listed(env)] == [name]
 
 

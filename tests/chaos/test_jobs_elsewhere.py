@@ -73,13 +73,13 @@ def test_only_what_was_given_differs(tree: Path, area: Path, env: dict[str, str]
     """A destination in other words is the same, and a digest that is needed was not asked for."""
     job = area / "job"
     kept_in(job, tree, area / "copy", env=env)
-    for options, told in (
+    for options, reported in (
         (["--verify"], b"(different: --verify)"),
         (["--verify", "--hash", "blake3"], b"(different: --hash, --verify)"),
         (["--hash", "blake3"], b"(different: --hash)"),
     ):
         run = refused("--checkpoint", job, *BUSY, *options, tree, area / "copy", env=env)
-        assert told in run.stderr, show(run)
+        assert reported in run.stderr, show(run)
     (area / "link").symlink_to(area)
     (area / "sub").mkdir()
     for other in ("copy", "../link/other", "../copy/inner", "."):
@@ -157,8 +157,8 @@ def test_a_copy_around_an_unfinished_one_is_told(tree: Path, area: Path, env: di
     (area / "copy").mkdir()
     name = stop(tree, area / "copy" / "inner")
     run = succeed("-T", "--existing", "skip", tree, area / "copy", ranks=2, env=env)
-    told = f"pcopy: job {name} has not finished with {area}/copy/inner in this destination: "
-    assert told in run.stderr.decode(), show(run)
+    reported = f"pcopy: job {name} has not finished with {area}/copy/inner in this destination: "
+    assert reported in run.stderr.decode(), show(run)
 
 
 def test_nothing_is_left_of_a_job_that_cannot_be_stored(tree: Path, area: Path, env: dict[str, str]) -> None:

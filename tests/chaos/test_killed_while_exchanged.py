@@ -57,8 +57,8 @@ UNTIL = pytest.mark.parametrize("until", ["renameat(", "RENAME_EXCHANGE"], ids=[
 @pytest.mark.parametrize("saves", [False, True], ids=["old", "newer"])
 def test_the_job_goes_on(names: Path, env: dict[str, str], until: str, saves: bool) -> None:
     run_until_killed(names, env, until, saves=saves)
-    told = summary(succeed("--resume", "--json", ranks=2, env=env))
-    assert told["skipped"] == saves
+    reported = summary(succeed("--resume", "--json", ranks=2, env=env))
+    assert reported["skipped"] == saves
     assert (names / "a").read_bytes() == b"new"
     assert (names / "b").read_bytes() == (b"newer" if saves else b"new")
     assert temporaries(os.fsencode(names)) == []

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.chaos.campaign import distribution
-from tests.chaos.interrupted import InterruptedJob, told
+from tests.chaos.interrupted import InterruptedJob, reported
 from tests.chaos.kinds import KINDS, Grounds, kind_of
 from tests.support.extent import in_turn
 from tests.support.filesystems import scratch
@@ -35,7 +35,7 @@ def test_what_was_interrupted_ends_equal(piece: int, grounds: Grounds) -> None:
         for seed in SEEDS[piece * PIECE : (piece + 1) * PIECE]:
             job = InterruptedJob(grounds, place / f"job-{seed}", seed)
             stories.append(job.play())
-            print(told(seed, job))
+            print(reported(seed, job))
     print("\n".join(distribution(stories)))
     assert sum(map(len, stories)) >= PIECE
 

@@ -53,7 +53,7 @@ def test_what_stays_is_not_taken_for_the_jobs_own(on: Place, area: Path, kind: s
     assert (run.returncode, summary(run)["failed"]) == (INCOMPLETE, 1), show(run)
     for facts in area.glob("state/pcopy/*/run-1/facts-*"):
         facts.unlink()
-    told = summary(succeed("--resume", "--json", ranks=2, env=env))
+    reported = summary(succeed("--resume", "--json", ranks=2, env=env))
     compared = options == ("changed",)  # the others keep what they have not compared
     # Without a time of birth nothing says that the file is older than the job, which may have written half of it.
     again = compared and kind == "ext4-128"
@@ -62,7 +62,7 @@ def test_what_stays_is_not_taken_for_the_jobs_own(on: Place, area: Path, kind: s
         assert (copy / name).stat().st_mode & 0o7777 == (0o600 if compared else 0o640)
         assert (copy / name).samefile(copy / f"{name}, too") == compared
         assert (copy / f"{name}, too").read_bytes() == (b"o" if compared and not again else b"n") * size
-    counted = (told["found"], told["symlinks"], told["hardlinks"], told["files"], told["skipped"])
+    counted = (reported["found"], reported["symlinks"], reported["hardlinks"], reported["files"], reported["skipped"])
     # What has its name and is on no record is taken for the user's, where nothing is replaced unasked.
     assert counted == ((6, 1, 2, 2 if again else 0, 0 if again else 2) if compared else (6, 1, 0, 0, 4))
 

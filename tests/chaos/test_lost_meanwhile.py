@@ -91,17 +91,17 @@ def test_items_that_were_copied(
             damage(path)
     run = pcopy("--json", "--resume", ranks=2, env=env)
     lost = set(re.findall(r"(?:^| )([^ /]+)/two$", "\n".join(differences(source, copy)), re.MULTILINE))
-    told = {
+    reported = {
         path.name for path in copy.iterdir() if b"%b: look: an item that was copied is gone" % bytes(path) in run.stderr
     }
-    assert lost == told, show(run)
+    assert lost == reported, show(run)
     said = summary(run)
-    assert said["failed"] == len(told)
+    assert said["failed"] == len(reported)
     assert said["found"] == said["copied"] + said["failed"]
-    assert run.returncode == (INCOMPLETE if told else 0), show(run)
+    assert run.returncode == (INCOMPLETE if reported else 0), show(run)
     if number == signal.SIGTERM:
-        assert told
-    if told:
+        assert reported
+    if reported:
         subprocess.run(["rsync", "-aHAX", "--checksum", f"{source}/", f"{copy}/"], check=True)
         check_end(env)
     check_equal(source, copy)

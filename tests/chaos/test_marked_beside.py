@@ -57,9 +57,9 @@ def test_where_there_are_no_attributes_a_file_beside_it_tells(without_attributes
     assert (run.returncode, summary(run)["failed"]) == (1, 1), show(run)
     assert b"is incomplete" in run.stderr
     assert beside not in os.listdir(place / "further")
-    told = summary(succeed(*words, ranks=2))
+    reported = summary(succeed(*words, ranks=2))
     status = target.stat()
-    assert (told["files"], told["failed"]) == (1, 0)
+    assert (reported["files"], reported["failed"]) == (1, 0)
     assert target.read_bytes() == (area / "source/file").read_bytes()
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (NOBODY, 1, 0o4751)
     assert os.listdir(area / "copy") == ["file"]

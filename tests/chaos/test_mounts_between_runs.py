@@ -117,9 +117,9 @@ def test_what_was_mounted_in_the_source_has_to_be_there(
     name = stop(source, copy)
     for point in points[1:]:
         unmount(point)
-    told = refused(env, points[1], "--resume", name).stderr.decode()
+    reported = refused(env, points[1], "--resume", name).stderr.decode()
     here, there = points[1].stat().st_ino, (disk / "data").stat().st_ino
-    assert re.search(rf"nothing is mounted \(.* inode {here}\); then: .* inode {there};", told), told
+    assert re.search(rf"nothing is mounted \(.* inode {here}\); then: .* inode {there};", reported), reported
     bind(area, points[1])
     refused(env, points[1], "--resume", name)
     unmount(points[1])
@@ -141,8 +141,8 @@ def test_what_was_mounted_in_the_destination_has_to_be_there(
     name = stop("-T", source, copy)
     unmount(point)
     refused(env, point, "--resume", name)
-    told = refused(env, point, "--discard", name).stderr
-    assert b"mount it" in told
+    reported = refused(env, point, "--discard", name).stderr
+    assert b"mount it" in reported
     assert os.listdir(point) == []
     bind(disk, point)
     succeed("--resume", name, env=env)
@@ -157,8 +157,8 @@ def test_what_is_mounted_later_is_refused(area: Path, env: dict[str, str], stop:
     (copy / "3").mkdir(parents=True)
     name = stop("-T", source, copy)
     bind(disk, area / side / "3")
-    told = refused(env, area / side / "3", "--resume", name).stderr
-    assert b"then: nothing was mounted there" in told
+    reported = refused(env, area / side / "3", "--resume", name).stderr
+    assert b"then: nothing was mounted there" in reported
     unmount(area / side / "3")
     succeed("--resume", name, env=env)
     check_equal(source, copy)

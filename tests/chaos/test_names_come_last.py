@@ -149,8 +149,10 @@ def test_names_are_given_where_renames_know_no_flags(
     source, copy = area / "source", area / "copy"
     make_source(source)
     mine = put_the_users_own(source, copy)
-    told = summary(succeed("--json", "--existing", policy, "-T", source, copy, ranks=2, env=env, wrap=traced(*faults)))
-    assert told["skipped"] == len(mine)
+    reported = summary(
+        succeed("--json", "--existing", policy, "-T", source, copy, ranks=2, env=env, wrap=traced(*faults))
+    )
+    assert reported["skipped"] == len(mine)
     assert {path.read_bytes() for path in mine} == {b"mine"}
     for path in [*mine, *(source / path.relative_to(copy) for path in mine)]:
         unlink_and_keep_times(path)
@@ -169,7 +171,7 @@ def test_killed_while_a_name_is_given_without_flags(area: Path, env: dict[str, s
     assert run.returncode not in (0, 1, 2, 70, STOPPED), show(run)
     found = [path.stat() for path in copy.glob("*/file-*")]
     assert [status for status in found if status.st_nlink == 2 or not status.st_size]
-    told = summary(succeed("--resume", "--json", ranks=2, env=env, wrap=traced(*faults)))
-    assert told["skipped"] == 0
+    reported = summary(succeed("--resume", "--json", ranks=2, env=env, wrap=traced(*faults)))
+    assert reported["skipped"] == 0
     assert differences(source, copy) == []
     assert temporaries(os.fsencode(copy)) == []

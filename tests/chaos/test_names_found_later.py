@@ -51,10 +51,12 @@ def fill(source: Path, size: int, further: int = 1) -> None:
 
 def check_end(source: Path, user: Mapping[str, Any], further: int = 1) -> None:
     (source / "closed").chmod(0o755)
-    told = summary(succeed("--resume", "--json", ranks=2, **user))
+    reported = summary(succeed("--resume", "--json", ranks=2, **user))
     links = (further + 1) * INODES
-    assert (told["found"], told["files"], told["hardlinks"]) == (3 + INODES + links, INODES, links), told
-    assert told["bytes"] == sum((source / f"open/{number}").stat().st_size for number in range(INODES))
+    assert (reported["found"], reported["files"], reported["hardlinks"]) == (3 + INODES + links, INODES, links), (
+        reported
+    )
+    assert reported["bytes"] == sum((source / f"open/{number}").stat().st_size for number in range(INODES))
     check_equal(source, source.parent / "copy")
 
 

@@ -181,13 +181,13 @@ def test_a_job_that_is_not_kept_syncs_nothing_one_by_one(
     ids=["small file", "large file", "directory"],
 )
 def test_a_sync_of_one_that_fails(
-    tree: Path, area: Path, fuse: Path, env: dict[str, str], pattern: str, status: int, told: bytes
+    tree: Path, area: Path, fuse: Path, env: dict[str, str], pattern: str, status: int, reported: bytes
 ) -> None:
     """A file fails then; after a directory nothing is recorded any more."""
     failing = preloaded(FAILING) | {"PCOPY_TEST_FAILS": pattern}
     run = pcopy(*SPLIT, "-T", tree, fuse / "copy", ranks=1, env=env | failing)
     assert run.returncode == status, show(run)
-    assert len(re.findall(told, run.stderr)) == 1, show(run)
+    assert len(re.findall(reported, run.stderr)) == 1, show(run)
     assert b"pcopy: to go on: pcopy --resume" in run.stderr, show(run)
     succeed("--resume", ranks=2, env=env)
     assert differences(tree, area / "behind/copy") == []

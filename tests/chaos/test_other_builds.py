@@ -205,8 +205,8 @@ def test_a_build_with_other_kinds_refuses_the_job_and_leaves_it_alone(
     for words in (("--resume", name), ("--resume",)):
         run = pcopy(*words, env=other)
         assert run.returncode == REFUSED, show(run)
-        for told in (f"version {TASK_FORMAT};", f"version {TASK_FORMAT + 1};", "--discard"):
-            assert told.encode() in run.stderr, show(run)
+        for reported in (f"version {TASK_FORMAT};", f"version {TASK_FORMAT + 1};", "--discard"):
+            assert reported.encode() in run.stderr, show(run)
         assert len(run.stderr.splitlines()) == 3 - len(words), show(run)
     assert [job["job"] for job in listed(env)] == [name]
     succeed("--resume", name, env=env)

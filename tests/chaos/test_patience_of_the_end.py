@@ -26,11 +26,11 @@ def test_a_job_waits_for_its_last_cut_for_less_than_five_seconds(tree: Path, are
 
     Items are so slow that this happens in the midst of the copy: at the end of a phase nothing new is to be cut.
     """
-    told = area / "hanging"
-    hanging = {**hanging_syncs(4), "PCOPY_TEST_HANGING": str(told)}
+    reported = area / "hanging"
+    hanging = {**hanging_syncs(4), "PCOPY_TEST_HANGING": str(reported)}
     arguments = ("--checkpoint-interval", "0.1", *SPLIT, "-T", tree, area / "copy")
     with background(*arguments, ranks=2, env=env | hanging, wrap=slowed(ITEM_BY_ITEM, 5 * SLOW)) as run:
-        assert wait_until(lambda: run.process.poll() is not None or told.exists())
+        assert wait_until(lambda: run.process.poll() is not None or reported.exists())
         assert run.process.poll() is None, run.process.communicate()
         sent = time.monotonic()
         run.send_signal(signal.SIGTERM)

@@ -30,8 +30,8 @@ SHARED = b"the contents of one inode"
 
 
 def totals(run: Completed) -> dict[str, int]:
-    told = summary(run)
-    return {key: told[key] for key in TOTALS}
+    reported = summary(run)
+    return {key: reported[key] for key in TOTALS}
 
 
 def copied(copy: Path) -> int:
@@ -162,8 +162,8 @@ def test_the_bytes_of_an_inode_are_found_once(area: Path, env: dict[str, str], g
         shutil.rmtree(copy / name)
     words = ("--progress", "json", "--progress-interval", "0.1", "--resume")
     run = succeed(*words, ranks=1, env=env, wrap=slowed(ITEM_BY_ITEM, 300))
-    told = [json.loads(line) for line in run.stderr.splitlines() if line.startswith(b"{")]
-    assert (told[-1]["found"], told[-1]["found_bytes"]) == (7, len(SHARED)), show(run)
+    reported = [json.loads(line) for line in run.stderr.splitlines() if line.startswith(b"{")]
+    assert (reported[-1]["found"], reported[-1]["found_bytes"]) == (7, len(SHARED)), show(run)
     check_equal(source, copy)
 
 
@@ -215,6 +215,6 @@ def test_a_destination_that_cannot_be_opened_is_told_by_its_own_name(area: Path)
     """And not as a job's directory that cannot be written."""
     root = root_of(area, area)._replace(target=bytes(area / "copy"))
     missing = DirectoryRepair((root,), (), io.BytesIO, Options())
-    told = f"^{area}/copy: cannot be opened: No such file or directory$"
-    with pytest.raises(RequestRefused, match=told), refusing_os_errors(bytes(area / "job")):
+    reported = f"^{area}/copy: cannot be opened: No such file or directory$"
+    with pytest.raises(RequestRefused, match=reported), refusing_os_errors(bytes(area / "job")):
         missing.examine(1, ())

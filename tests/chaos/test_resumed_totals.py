@@ -21,8 +21,8 @@ COUNTED = (*TOTALS, "excused", "warnings")
 
 
 def totals(run: Completed) -> dict[str, int]:
-    told = summary(run)
-    return {key: told[key] for key in COUNTED}
+    reported = summary(run)
+    return {key: reported[key] for key in COUNTED}
 
 
 @pytest.mark.parametrize("directory", [False, True], ids=["file", "and directory"])
@@ -175,12 +175,12 @@ def test_a_directory_without_a_source_fails_if_something_is_put_into_it(area: Pa
     os.link(source / "a/name", source / "b/name")
     (copy / "b/name/full").mkdir(parents=True)
     failing = pcopy("--json", "-T", source, copy, ranks=2, env=env)
-    told = summary(failing)
-    assert (failing.returncode, told["failed"], told["directories"]) == (INCOMPLETE, 1, 3), show(failing)
+    reported = summary(failing)
+    assert (failing.returncode, reported["failed"], reported["directories"]) == (INCOMPLETE, 1, 3), show(failing)
     (source / "b").rename(area / "elsewhere")
     shutil.rmtree(copy / "b/name")
     for _ in range(2):
         failing = pcopy("--resume", "--json", ranks=2, env=env)
-        told = summary(failing)
+        reported = summary(failing)
         assert (copy / "b/name").samefile(copy / "a/name")
-        assert (failing.returncode, told["failed"], told["directories"]) == (INCOMPLETE, 1, 2), show(failing)
+        assert (failing.returncode, reported["failed"], reported["directories"]) == (INCOMPLETE, 1, 2), show(failing)

@@ -147,12 +147,12 @@ def test_a_sync_at_the_end_does_not_delay_it(
     tree: Path, area: Path, env: dict[str, str], hanging: dict[str, str], kept: bool, quick: bool
 ) -> None:
     """A quick job syncs by itself, one that has taken its time by a process that is started for it."""
-    told = area / "hanging"
-    env_of_run = env | hanging | {"PCOPY_TEST_HANGS": "1", "PCOPY_TEST_HANGING": str(told)}
+    reported = area / "hanging"
+    env_of_run = env | hanging | {"PCOPY_TEST_HANGS": "1", "PCOPY_TEST_HANGING": str(reported)}
     options = () if kept else ("--checkpoint", "none")
     source, wrap = tree / "small", [] if quick else slowed(ITEM_BY_ITEM, 2000)
     with background(*options, "-T", source, area / "copy", ranks=2, env=env_of_run, wrap=wrap) as run:
-        assert wait_until(lambda: run.process.poll() is not None or told.exists())
+        assert wait_until(lambda: run.process.poll() is not None or reported.exists())
         time.sleep(0.2)
         assert run.process.poll() is None, run.process.communicate()
         spent = seconds_on_a_processor(run)

@@ -37,7 +37,7 @@ def test_a_signal_while_the_next_run_is_made_ready(
     job = area / "state" / "pcopy" / stop(tree, area / "copy")
     before = (job / "current").read_bytes()
     err = signalled(job / "run-2", number, "--resume", env=env)
-    assert err == told(number) + b"pcopy: to go on: pcopy --resume %s\n" % os.fsencode(job.name)
+    assert err == reported(number) + b"pcopy: to go on: pcopy --resume %s\n" % os.fsencode(job.name)
     assert (job / "current").read_bytes() == before, "it was not stopped before the next run was ready"
     assert [found["job"] for found in listed(env)] == [job.name]
     succeed("--resume", ranks=2, env=env)
@@ -51,7 +51,7 @@ def test_a_signal_under_mpiexec(tree: Path, area: Path, env: dict[str, str], sto
         shutil.rmtree(job / "run-2", ignore_errors=True)  # the run before has left it, as a crash would
         err = signalled(job / "run-2", signal.SIGUSR1, "--resume", env=env, launcher="mpi", rank=rank)
         assert b"pcopy: to go on: pcopy --resume %s\n" % os.fsencode(job.name) in err, err
-        assert (told(signal.SIGUSR1) in err) == (rank == 0)
+        assert (reported(signal.SIGUSR1) in err) == (rank == 0)
     succeed("--resume", ranks=2, env=env)
     check_equal(tree, area / "copy")
 
@@ -61,7 +61,7 @@ def test_a_signal_while_a_job_is_stored(tree: Path, area: Path, env: dict[str, s
     """Nothing of it is left, and the same command line begins it."""
     words = ("--checkpoint", area / "above" / "job", tree, area / "copy")
     err = signalled(area / "above" / "job" / "lock-0", signal.SIGTERM, *words, env=env, launcher=launcher)
-    assert err == told(signal.SIGTERM) + b"pcopy: no checkpoint was stored: start it again\n"
+    assert err == reported(signal.SIGTERM) + b"pcopy: no checkpoint was stored: start it again\n"
     assert not (area / "above").exists()
     assert not (area / "copy").exists()
     succeed(*words, ranks=2, env=env)
@@ -77,7 +77,7 @@ def test_a_signal_at_each_system_call_while_a_job_is_stored(tree: Path, area: Pa
     """It leaves nothing, or a job that can be gone on with."""
     job = area / "above" / "job"
     for err in signalled_at_each_call(area, "-n", "1", "--checkpoint", job, tree, area / "copy", env=env):
-        if err == told(signal.SIGTERM) + b"pcopy: no checkpoint was stored: start it again\n":
+        if err == reported(signal.SIGTERM) + b"pcopy: no checkpoint was stored: start it again\n":
             assert not (area / "above").exists() and not (area / "copy").exists()
         else:
             assert err.endswith(b"\npcopy: to go on: pcopy --resume %s\n" % os.fsencode(job)), err
@@ -133,7 +133,7 @@ def calls_before_the_first_task(log: str) -> list[tuple[int, str]]:
     return found
 
 
-def told(number: signal.Signals) -> bytes:
+def reported(number: signal.Signals) -> bytes:
     return b"pcopy: stopped by %s before anything was copied in this run\n" % number.name.encode()
 
 

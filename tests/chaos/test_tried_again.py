@@ -71,8 +71,8 @@ def test_a_directory_that_could_not_be_read(area: Path, run: Run, times: int, mo
     closed.chmod(0o755)
     done = run("--resume", ranks=1)
     assert done.returncode == 0, show(done)
-    told = summary(done)
-    assert (told["found"], told["files"], told["hardlinks"]) == (8, 2, 2), told
+    reported = summary(done)
+    assert (reported["found"], reported["files"], reported["hardlinks"]) == (8, 2, 2), reported
     (area / "outside").unlink()
     check_equal(source, copy)
 
@@ -136,10 +136,10 @@ def test_a_directory_that_fails_each_time_counts_once(area: Path, run: Run) -> N
     directory.rename(area / "elsewhere")
     for limit in (9, 1, 9, 9):
         failing = run("--resume", "--max-errors", str(limit))
-        told = json.loads(failing.stdout)
+        reported = json.loads(failing.stdout)
         assert failing.returncode == (STOPPED if limit == 1 else INCOMPLETE), show(failing)
-        assert min(value for value in told.values() if type(value) is int) >= 0, told
-        assert limit == 1 or (told["found"], told["failed"], told["directories"]) == (3, 2, 1), told
+        assert min(value for value in reported.values() if type(value) is int) >= 0, reported
+        assert limit == 1 or (reported["found"], reported["failed"], reported["directories"]) == (3, 2, 1), reported
     (area / "elsewhere").rename(directory)
     date(area / "source")
     (area / "copy" / "directory" / "file" / "full").rmdir()

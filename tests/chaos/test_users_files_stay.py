@@ -146,9 +146,9 @@ def test_the_users_own_survives(place: Path, kind: str, policy: str, moment: str
     before = {path: seen(path) for path in mine}
     run = pcopy("--resume", "--json", env=env, ranks=2)
     assert {path: seen(path) for path in mine} == before
-    told = summary(run)
-    assert told["found"] == told["copied"] + told["skipped"] + told["failed"]
-    assert told["failed" if policy == "fail" else "skipped"] > 4
+    reported = summary(run)
+    assert reported["found"] == reported["copied"] + reported["skipped"] + reported["failed"]
+    assert reported["failed" if policy == "fail" else "skipped"] > 4
     assert run.returncode == (INCOMPLETE if policy == "fail" else 0), show(run)
     for path in mine:  # all else is the source's
         os.unlink(path)
@@ -166,8 +166,8 @@ def test_what_the_user_removes_of_what_was_named_is_copied_again(place: Path, ki
     started(place, policy, MOMENTS["name"], env, *SELDOM)
     for path in named(copy / "new-1"):
         path.unlink()
-    told = summary(succeed("--resume", "--json", env=env, ranks=2))
-    assert (told["skipped"], told["failed"], told["copied"]) == (0, 0, told["found"])
+    reported = summary(succeed("--resume", "--json", env=env, ranks=2))
+    assert (reported["skipped"], reported["failed"], reported["copied"]) == (0, 0, reported["found"])
     assert differences(source, copy) == []
     assert temporaries(os.fsencode(copy)) == []
 
@@ -183,8 +183,8 @@ def test_links_across_a_directory_that_the_user_removes_stay_links(place: Path, 
         os.link(source / "new-1" / f"f{index:02}", source / "new-0" / f"f{index:02}")
     started(place, policy, MOMENTS["name"], env, *SELDOM)
     shutil.rmtree(copy / "new-0")
-    told = summary(succeed("--resume", "--json", env=env, ranks=2))
-    assert (told["skipped"], told["failed"], told["hardlinks"]) == (0, 0, 2 * FILES)
+    reported = summary(succeed("--resume", "--json", env=env, ranks=2))
+    assert (reported["skipped"], reported["failed"], reported["hardlinks"]) == (0, 0, 2 * FILES)
     assert differences(source, copy) == []
     assert temporaries(os.fsencode(copy)) == []
 
@@ -195,7 +195,7 @@ def test_what_the_job_has_named_is_known_as_its_own(place: Path, kind: str, poli
     source, copy, env = place / "source", place / "copy", {"XDG_STATE_HOME": str(place / "state")}
     make_source(source)
     started(place, policy, MOMENTS["name"], env)
-    told = summary(succeed("--resume", "--json", env=env, ranks=3))
-    assert (told["skipped"], told["failed"], told["copied"]) == (0, 0, told["found"])
+    reported = summary(succeed("--resume", "--json", env=env, ranks=3))
+    assert (reported["skipped"], reported["failed"], reported["copied"]) == (0, 0, reported["found"])
     assert differences(source, copy) == []
     assert temporaries(os.fsencode(copy)) == []

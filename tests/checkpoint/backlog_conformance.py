@@ -133,5 +133,5 @@ def leaves_nothing(open_store: Open, spool: Path) -> None:
 
 def available(place: Path) -> int:
     """Bytes that are free on the file system."""
-    told = os.statvfs(place)
-    return told.f_bavail * told.f_frsize
+    reported = os.statvfs(place)
+    return reported.f_bavail * reported.f_frsize

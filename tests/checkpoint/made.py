@@ -97,18 +97,18 @@ sys.stdin.read()
 
 
 def _seen(path: Path) -> tuple[tuple[int, int], tuple[int, int]]:
-    told = subprocess.run(["stat", "-c", "%d %i", path], check=True, capture_output=True, text=True).stdout.split()
+    reported = subprocess.run(["stat", "-c", "%d %i", path], check=True, capture_output=True, text=True).stdout.split()
     kind = subprocess.run(
         ["stat", "-f", "-c", "%t %i", path], check=True, capture_output=True, text=True
     ).stdout.split()
     number = _uuid(path) if kind[0] == XFS else _swapped(int(kind[1], 16))
-    return (int(told[0]), int(told[1])), (int(kind[0], 16), number)
+    return (int(reported[0]), int(reported[1])), (int(kind[0], 16), number)
 
 
 def _uuid(path: Path) -> int:
     """As xfs_db(8) would tell it of an image; here the kernel's, of the device that is mounted."""
-    told = subprocess.run(["findmnt", "-n", "-o", "UUID", "-T", path], check=True, capture_output=True, text=True)
-    return int(told.stdout.strip().replace("-", ""), 16)
+    reported = subprocess.run(["findmnt", "-n", "-o", "UUID", "-T", path], check=True, capture_output=True, text=True)
+    return int(reported.stdout.strip().replace("-", ""), 16)
 
 
 def _swapped(number: int) -> int:

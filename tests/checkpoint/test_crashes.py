@@ -29,8 +29,8 @@ open_spool: Callable[[], BinaryIO] = tempfile.TemporaryFile
 
 
 def state(job: Path) -> State:
-    told, tasks = load_progress(job, open_spool=open_spool)
-    return told, sorted(tasks)
+    reported, tasks = load_progress(job, open_spool=open_spool)
+    return reported, sorted(tasks)
 
 
 def worked_on(area: Path) -> tuple[Path, State, State]:
@@ -117,8 +117,8 @@ def test_an_appended_record_is_durable(area: Path) -> None:
             remove(copy)
     for image in power.images:
         copy = image.put(area / "copy")
-        told, tasks = state(copy)
-        assert tasks == sorted(history.remaining(told.epoch).values()), f"{image.kind}, {image.step}"
+        reported, tasks = state(copy)
+        assert tasks == sorted(history.remaining(reported.epoch).values()), f"{image.kind}, {image.step}"
         remove(copy)
     writer.close()
 

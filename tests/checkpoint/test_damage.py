@@ -46,9 +46,9 @@ def job(area: Path, history: History) -> Path:
 
 def read(job: Path) -> int:
     """Reads all that a resume needs; the epoch that counts."""
-    told, tasks = load_progress(job, open_spool=open_spool)
+    reported, tasks = load_progress(job, open_spool=open_spool)
     assert list(tasks)
-    return told.epoch
+    return reported.epoch
 
 
 def refused(job: Path, why: str) -> None:
@@ -70,11 +70,11 @@ def test_a_segment_cut_off_anywhere_counts_up_to_its_last_whole_record(job: Path
     assert len(ends) == 4
     for length in range(len(whole), -1, -1):
         os.truncate(facts, length)
-        told, tasks = load_progress(job, open_spool=open_spool)
-        assert told.epoch == sum(end <= length for end in ends)
-        assert told.counts == history.totals(told.epoch)
+        reported, tasks = load_progress(job, open_spool=open_spool)
+        assert reported.epoch == sum(end <= length for end in ends)
+        assert reported.counts == history.totals(reported.epoch)
         if length in ends or length + 1 in ends or length < 2:
-            assert {each.id: each for each in tasks} == history.remaining(told.epoch)
+            assert {each.id: each for each in tasks} == history.remaining(reported.epoch)
 
 
 def test_a_flipped_byte_in_a_segment(job: Path) -> None:

@@ -56,9 +56,9 @@ def test_a_file_with_another_name_is_not_written_to(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     other.write_bytes(b"precious")
     os.link(other, tmp_path / "deleted-0")
-    told: list[str] = []
-    assert deletion_counters(job, 0, told.append)() is None
-    assert [line for line in told if "something else has its name" in line] == told != []
+    reported: list[str] = []
+    assert deletion_counters(job, 0, reported.append)() is None
+    assert [line for line in reported if "something else has its name" in line] == reported != []
     assert other.read_bytes() == b"precious"
 
 

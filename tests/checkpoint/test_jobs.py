@@ -61,9 +61,9 @@ def test_people_can_read_it(area: Path) -> None:
     stored = made(area / "job")
     head, _, body = (area / "job" / "job").read_bytes().partition(b"\n")
     assert head == b"pcopy job 6 " + hashlib.blake2b(body, digest_size=16).hexdigest().encode()
-    told = json.loads(body)
-    assert told["name"] == stored.file.name
-    assert told["roots"][0][1] == {"bytes": "/t\\"}
+    reported = json.loads(body)
+    assert reported["name"] == stored.file.name
+    assert reported["roots"][0][1] == {"bytes": "/t\\"}
 
 
 def _of_many(number: int) -> JobFile:

@@ -269,6 +269,6 @@ def test_trouble_with_locks_is_no_free_lock(code: int, path: bytes, monkeypatch:
         raise OSError(code, os.strerror(code))
 
     monkeypatch.setattr(fcntl, "flock", failing)
-    told = f"cannot be locked: {os.strerror(code)}; choose another directory with --checkpoint"
-    with pytest.raises(RequestRefused, match=told):
+    reported = f"cannot be locked: {os.strerror(code)}; choose another directory with --checkpoint"
+    with pytest.raises(RequestRefused, match=reported):
         take_lock(path, 0)

@@ -47,8 +47,8 @@ def played(history: History, steps: list[Step | str]) -> None:
 
 def check(job: Path, history: History, epoch: int) -> dict[tuple[int, int, int], Task]:
     expected = history.remaining(epoch)
-    told, tasks = load_progress(job, open_spool=open_spool)
-    assert told[:5] == (history.run, history.ranks, history.phase_at(epoch), epoch, history.totals(epoch))
+    reported, tasks = load_progress(job, open_spool=open_spool)
+    assert reported[:5] == (history.run, history.ranks, history.phase_at(epoch), epoch, history.totals(epoch))
     listed = list(tasks)
     assert {each.id: each for each in listed} == expected
     assert len(listed) == len(expected)
@@ -62,15 +62,15 @@ def test_any_history_cut_anywhere(runs: list[tuple[int, list[Step | str], list[i
     with scratch() as area, mock.patch.object(join, "JOIN_MEMORY_BYTES", budget):
         job = make_job(area)
         tasks = {each.id: each for each in (task(number) for number in range(1000, 1004))}
-        told = write_first_run(job, runs[0][0], COUNTS, tasks.values(), phase=0)
+        reported = write_first_run(job, runs[0][0], COUNTS, tasks.values(), phase=0)
         for number, (ranks, steps, durable) in enumerate(runs, 1):
-            history = History(number, ranks, tasks.values(), told.counts, told.phase)
+            history = History(number, ranks, tasks.values(), reported.counts, reported.phase)
             played(history, steps)
             epoch = history.write(job, durable)
             expected = check(job, history, epoch)
             size = runs[number][0] if number < len(runs) else last
-            told = write_next_run(job, size, open_spool=open_spool)
-            assert told[:5] == (number + 1, size, history.phase_at(epoch), 0, history.totals(epoch))
+            reported = write_next_run(job, size, open_spool=open_spool)
+            assert reported[:5] == (number + 1, size, history.phase_at(epoch), 0, history.totals(epoch))
             assert sorted(os.listdir(job)) == ["current", f"run-{number + 1}"]
             dealt = bases(job, number + 1, size)
             tasks = {each.id: each for each in chain.from_iterable(dealt)}
@@ -81,7 +81,7 @@ def test_any_history_cut_anywhere(runs: list[tuple[int, list[Step | str], list[i
             }
             for rank, own in enumerate(dealt):
                 assert {each.owner for each in own} <= {ANY_RANK, rank}
-            assert load_progress(job, open_spool=open_spool)[0] == told
+            assert load_progress(job, open_spool=open_spool)[0] == reported
 
 
 def test_a_missing_or_empty_segment_leaves_the_base_alone(area: Path) -> None:

@@ -26,9 +26,9 @@ def test_what_is_taken() -> None:
 
 @pytest.mark.parametrize("how", ["gzip", "zstd:", "zstd:0", "zstd:23", "zstd:-1", "zstd:x", "zst", ""])
 def test_other_ways_are_refused(how: str) -> None:
-    told = refusal(lambda: PCOPY.parse([f"--compress={how}", "source", "copy"]))
-    assert "--compress" in told
-    assert "zstd" in told
+    reported = refusal(lambda: PCOPY.parse([f"--compress={how}", "source", "copy"]))
+    assert "--compress" in reported
+    assert "zstd" in reported
 
 
 @pytest.mark.parametrize(
@@ -41,11 +41,11 @@ def test_other_ways_are_refused(how: str) -> None:
 )  # fmt: skip
 def test_what_cannot_be_had_with_it(words: str) -> None:
     for option in (["--compress", "zstd"], ["--decompress"]):
-        told = refusal(lambda: PCOPY.parse([*option, *words.split(), "source/", "copy"]))  # noqa: B023
-        assert option[0] in told
-        assert words.replace("-u", "newer").split()[-1] in told
-        assert "leave one out" in told
-        assert "\n" not in told
+        reported = refusal(lambda: PCOPY.parse([*option, *words.split(), "source/", "copy"]))  # noqa: B023
+        assert option[0] in reported
+        assert words.replace("-u", "newer").split()[-1] in reported
+        assert "leave one out" in reported
+        assert "\n" not in reported
 
 
 def test_the_two_are_opposites_and_a_signature_tells_of_the_source() -> None:

@@ -52,11 +52,11 @@ def refusal(program: Program, *words: str) -> str:
 )
 def test_what_is_no_path_below_the_root_is_refused(top: Path, pattern: str, advice: str) -> None:
     for option in ("--exclude", "--include"):
-        told = refusal(PRM, "--exclude=x", option, pattern, "run7")
-        assert told.startswith(f"{option}: ") and advice in told, told
+        reported = refusal(PRM, "--exclude=x", option, pattern, "run7")
+        assert reported.startswith(f"{option}: ") and advice in reported, reported
     Path("patterns").write_text(f"*.o\n{pattern}\n")
-    told = refusal(PRM, "--exclude-from=patterns", "run7")
-    assert "line 2: " in told and advice in told
+    reported = refusal(PRM, "--exclude-from=patterns", "run7")
+    assert "line 2: " in reported and advice in reported
 
 
 @pytest.mark.parametrize("pattern", [".a", "...", "a..", "..a/b", "[.]a", "a/.b/..c", "\\ "])
@@ -67,16 +67,16 @@ def test_names_with_dots_are_names(top: Path, pattern: str) -> None:
 def test_a_pattern_is_no_path_of_the_command_line(top: Path) -> None:
     for path in ("run7", "./run7/", str(top / "run7"), "../" + top.name + "/run7", "link"):
         for pattern in (f"{top}/run7/keep", f"{top}/run\\7/keep"):
-            told = refusal(PRM, f"--exclude={pattern}", path)
-            assert "--exclude" in told and told.endswith(f"are for paths below {path}: write /keep")
+            reported = refusal(PRM, f"--exclude={pattern}", path)
+            assert "--exclude" in reported and reported.endswith(f"are for paths below {path}: write /keep")
     for pattern in ("run7/keep", "/run7/keep"):
         assert refusal(PRM, f"--exclude={pattern}", "data", "run7").endswith("write /keep")
     assert refusal(PRM, f"--exclude={top}/run7", "run7").endswith("that item itself cannot be left out")
     assert "--include" in refusal(PVERIFY, "--exclude=*", f"--include={top}/data/*/", "data", "copy")
     for words in (["data/", "copy"], ["-T", "--mirror", "data", "copy"]):
         for place, path in (("data", words[-2]), ("copy", "copy")):
-            told = refusal(PCOPY, f"--exclude={top}/{place}/keep", *words)
-            assert told.endswith(f"are for paths below {path}: write /keep")
+            reported = refusal(PCOPY, f"--exclude={top}/{place}/keep", *words)
+            assert reported.endswith(f"are for paths below {path}: write /keep")
 
 
 def test_the_name_of_a_path_counts_where_something_is_removed(top: Path) -> None:

@@ -29,10 +29,10 @@ def refusal(*argv: str) -> str:
 class TestJobOptions:
     @pytest.mark.parametrize("option", NEW)
     def test_help_names_them(self, option: str) -> None:
-        told = help_or_version(["--help"])
-        assert told is not None
-        assert option in told
-        assert all(len(line) < 80 for line in told.splitlines())
+        reported = help_or_version(["--help"])
+        assert reported is not None
+        assert option in reported
+        assert all(len(line) < 80 for line in reported.splitlines())
 
     def test_defaults(self) -> None:
         assert parse(["a", "b"]) == CopyArguments(sources=(b"a",), destination=b"b")

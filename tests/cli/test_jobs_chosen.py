@@ -23,52 +23,52 @@ def as_killed(job: StoredJob) -> StoredJob:
 
 def test_the_only_job_is_resumed(area: Path, state: Path) -> None:
     job = made(area, "aaa")
-    told = Told()
-    resumed, lock = jobs.job_to_resume(b"", told)
+    reported = Told()
+    resumed, lock = jobs.job_to_resume(b"", reported)
     assert resumed == as_killed(open_job(job.path))
     assert lock.descriptor >= 0
     assert [holder.rank for holder in lock_holders(job.path)] == [0]
     lock.close()
-    assert told == []
+    assert reported == []
 
 
 def test_the_only_free_job_is_resumed(area: Path, state: Path) -> None:
     for name in ("aaa", "bbb", "bad"):
         made(area, name)
     (state / "bad" / "job").write_text("x")
-    told = Told()
+    reported = Told()
     with child(HOLD, bytes(state / "bbb"), "2"):
-        resumed, lock = jobs.job_to_resume(b"", told)
+        resumed, lock = jobs.job_to_resume(b"", reported)
         assert resumed.file.name == "aaa"
         with pytest.raises(RequestRefused, match="all unfinished jobs are being worked on"):
-            jobs.job_to_resume(b"", told)
+            jobs.job_to_resume(b"", reported)
         lock.close()
-    (table,) = told
+    (table,) = reported
     assert table.count("running") == 2
 
 
 def test_of_several_jobs_none_is_guessed(area: Path, state: Path) -> None:
     for name in ("aaa", "bbb"):
         made(area, name)
-    told = Told()
+    reported = Told()
     with pytest.raises(RequestRefused, match="2 unfinished jobs can be meant; name one: pcopy --resume JOB") as caught:
-        jobs.job_to_resume(b"", told)
+        jobs.job_to_resume(b"", reported)
     assert caught.value.status == EXIT_REFUSED
-    (table,) = told
+    (table,) = reported
     assert [line[:3] for line in table.split("\n") if line[0] != " "] == ["JOB", "aaa", "bbb"]
     assert lock_holders(bytes(state / "aaa")) == lock_holders(bytes(state / "bbb")) == []
-    resumed, lock = jobs.job_to_resume(b"bbb", told)
+    resumed, lock = jobs.job_to_resume(b"bbb", reported)
     assert resumed.file.name == "bbb"
     lock.close()
 
 
 def test_without_jobs_there_is_nothing_to_resume(area: Path, state: Path) -> None:
-    told = Told()
+    reported = Told()
     with pytest.raises(RequestRefused, match=f"no unfinished job in {state}; .*--resume DIR"):
-        jobs.job_to_resume(b"", told)
+        jobs.job_to_resume(b"", reported)
     with pytest.raises(RequestRefused, match="aaa: there is no such job; pcopy --jobs"):
-        jobs.job_to_resume(b"aaa", told)
-    assert not told
+        jobs.job_to_resume(b"aaa", reported)
+    assert not reported
     assert not os.listdir(area)
 
 
@@ -114,15 +114,15 @@ def test_a_job_that_is_worked_on_is_neither_resumed_nor_discarded(area: Path, st
 def test_a_discarded_job_is_gone_with_its_temporary_files(area: Path, state: Path) -> None:
     job = made(area, "aaa")
     seen: list[tuple[StoredJob, list[int], bool]] = []
-    told = Told()
+    reported = Told()
 
     def remove_temporaries(job: StoredJob) -> None:
         seen.append((job, [holder.rank for holder in lock_holders(job.path)], os.path.exists(job.path)))
 
-    jobs.discard_job(b"aaa", remove_temporaries, told)
+    jobs.discard_job(b"aaa", remove_temporaries, reported)
     assert seen == [(job, [0], True)], "the job is locked, and stays until its files are gone"
     assert not os.listdir(state)
-    assert told == []
+    assert reported == []
 
 
 def test_a_job_stays_if_its_temporary_files_cannot_be_removed(area: Path, state: Path) -> None:
@@ -141,22 +141,22 @@ def test_nothing_is_removed_from_another_destination(area: Path, state: Path) ->
     made(area, "aaa")
     (area / "target").rmdir()
     removed: list[StoredJob] = []
-    told = Told()
-    jobs.discard_job(b"aaa", removed.append, told)
+    reported = Told()
+    jobs.discard_job(b"aaa", removed.append, reported)
     assert not removed
     assert not os.listdir(state)
-    assert len(told) == 1
-    assert ".pcopy-aaa-* " in told[0].replace(")", " ")
-    assert f"{area}/target: " in told[0]
+    assert len(reported) == 1
+    assert ".pcopy-aaa-* " in reported[0].replace(")", " ")
+    assert f"{area}/target: " in reported[0]
 
 
 def test_what_is_not_pcopys_is_left_and_told(area: Path, state: Path) -> None:
     made(area, "aaa", area / "mine")
     (area / "mine" / "thesis").write_text("mine")
-    told = Told()
-    jobs.discard_job(bytes(area / "mine"), lambda job: None, told)
+    reported = Told()
+    jobs.discard_job(bytes(area / "mine"), lambda job: None, reported)
     assert os.listdir(area / "mine") == ["thesis"]
-    assert told == [f"{area}/mine/thesis: not removed: pcopy did not create it"]
+    assert reported == [f"{area}/mine/thesis: not removed: pcopy did not create it"]
 
 
 def test_only_jobs_are_discarded(area: Path, state: Path) -> None:
@@ -192,10 +192,10 @@ def test_a_damaged_job_is_discarded(area: Path, state: Path) -> None:
     made(area, "aaa")
     damage(state / "aaa")
     removed: list[StoredJob] = []
-    told = Told()
-    jobs.discard_job(b"aaa", removed.append, told)
+    reported = Told()
+    jobs.discard_job(b"aaa", removed.append, reported)
     assert not removed and not os.listdir(state)
-    (line,) = told
+    (line,) = reported
     assert "its digest does not fit" in line and "(.pcopy-aaa-*) may be left" in line
 
 
@@ -203,10 +203,10 @@ def test_a_job_of_another_version_is_discarded_without_advice_to_do_so(area: Pat
     made(area, "aaa")
     job = state / "aaa/job"
     job.write_bytes(job.read_bytes().replace(b"pcopy job 6 ", b"pcopy job 1 "))
-    told = Told()
-    jobs.discard_job(b"aaa", lambda job: None, told)
+    reported = Told()
+    jobs.discard_job(b"aaa", lambda job: None, reported)
     reason = f"{job}: version 1 of pcopy's jobs; this pcopy reads version 6; "
-    assert told == [f"{reason}temporary files (.pcopy-aaa-*) may be left in its destination"]
+    assert reported == [f"{reason}temporary files (.pcopy-aaa-*) may be left in its destination"]
     assert not os.listdir(state)
 
 

@@ -50,8 +50,8 @@ def test_paths_are_told_from_the_root(area: Path, state: Path) -> None:
     table = jobs.job_list_lines(False)
     for source, target in ways:
         assert f"  {source} -> {target}" in table
-    told = [json.loads(line) for line in jobs.job_list_lines(True)]
-    assert sorted((*job["sources"], job["destination"]) for job in told) == ways
+    reported = [json.loads(line) for line in jobs.job_list_lines(True)]
+    assert sorted((*job["sources"], job["destination"]) for job in reported) == ways
 
 
 def test_a_table_tells_of_each_job(area: Path, state: Path) -> None:
@@ -62,9 +62,9 @@ def test_a_table_tells_of_each_job(area: Path, state: Path) -> None:
     made(area, "ccc", created=BEGUN + 120, state=FAILED_ITEMS, totals={"found": 1, "failed": 1})
     write_job_file(made(area, "over")._replace(file=job_of(some_root(), state=OVER)))
     with child(HOLD, bytes(state / "aaa"), "0", "1"):
-        told = jobs.job_list_lines(False)
+        reported = jobs.job_list_lines(False)
     host = os.uname().nodename
-    assert told == [
+    assert reported == [
         "JOB  BEGUN             STATE         COPIED",
         "ccc  2023-11-14 22:15  failed items  0 of 1, 0 B",
         f"  {way}",
@@ -102,8 +102,8 @@ def test_an_interrupted_job_is_listed_with_what_is_on_record(area: Path, state: 
     for torn in (bytes(20), b"\xff" * 40, b""):
         with open(state / "aaa" / "run-1" / "facts-1", "ab") as file:
             file.write(torn)
-        (told,) = map(json.loads, jobs.job_list_lines(True))
-        assert (told["found"], told["copied"], told["state"]) == (70, 9, "interrupted")
+        (reported,) = map(json.loads, jobs.job_list_lines(True))
+        assert (reported["found"], reported["copied"], reported["state"]) == (70, 9, "interrupted")
     assert jobs.job_list_lines(False)[1].endswith("  9 of 70, 0 B")
     assert {path.name for path in (state / "aaa").rglob("*") if path.is_file()} == {path.name for path in before}
     (state / "aaa" / "run-1" / "base-0").unlink()
@@ -119,10 +119,10 @@ def test_a_job_that_stopped_in_order_is_listed_with_its_totals(area: Path, state
 def test_names_cannot_forge_a_line(area: Path, state: Path) -> None:
     _, lock = create_job(None, job_of(some_root()))
     lock.close()
-    told = jobs.job_list_lines(False)
-    assert len(told) == 3
-    assert told[2] == "  /s\\xff\\n/item -> /t\\\\/näme"
-    assert all(line.isprintable() for line in told)
+    reported = jobs.job_list_lines(False)
+    assert len(reported) == 3
+    assert reported[2] == "  /s\\xff\\n/item -> /t\\\\/näme"
+    assert all(line.isprintable() for line in reported)
 
 
 def test_several_sources_are_counted(area: Path, state: Path) -> None:
@@ -136,8 +136,8 @@ def test_what_cannot_be_used_is_told(area: Path, state: Path) -> None:
     (state / "bad" / "job").write_text("x")
     trouble = f"{state}/bad/job: not a job of pcopy's; discard it: pcopy --discard bad"
     assert squeezed(jobs.job_list_lines(False)) == squeezed([f"cannot be used: {trouble}"])
-    (told,) = map(json.loads, jobs.job_list_lines(True))
-    assert (told["job"], told["state"]) == ("bad", None)
+    (reported,) = map(json.loads, jobs.job_list_lines(True))
+    assert (reported["job"], reported["state"]) == ("bad", None)
     made(area, "good")
     assert jobs.job_list_lines(False)[1].startswith("good ")
 
@@ -145,14 +145,14 @@ def test_what_cannot_be_used_is_told(area: Path, state: Path) -> None:
 def test_json_tells_of_each_job_on_a_line(area: Path, state: Path) -> None:
     made(area, "aaa", totals={"files": 3, "found": 5, "failed": 1, "bytes": 7}, runs=2)
     with child(HOLD, bytes(state / "aaa"), "4") as process:
-        (told,) = map(json.loads, jobs.job_list_lines(True))
-    locked = told.pop("locked")
+        (reported,) = map(json.loads, jobs.job_list_lines(True))
+    locked = reported.pop("locked")
     assert [(holder["rank"], holder["host"], holder["pid"]) for holder in locked] == [
         (4, os.uname().nodename, process.pid)
     ]
     path = str(state / "aaa")
-    assert told.pop("directory_b64") == base64.b64encode(path.encode()).decode()
-    assert told == {
+    assert reported.pop("directory_b64") == base64.b64encode(path.encode()).decode()
+    assert reported == {
         "job": "aaa", "directory": path, "begun": BEGUN, "sources": [f"{area}/source"],
         "destination": f"{area}/target", "state": "running", "runs": 2, "found": 5, "copied": 3, "skipped": 0,
         "failed": 1, "bytes": 7, "progress": None,
@@ -162,24 +162,24 @@ def test_json_tells_of_each_job_on_a_line(area: Path, state: Path) -> None:
 def test_what_a_running_job_tells_of_itself_is_shown(area: Path, state: Path) -> None:
     """As docs/formats/control.md has it; what another run has left, or is no such file, tells nothing."""
     made(area, "aaa", runs=2)
-    told = {
+    reported = {
         "time": time.time() - 61, "phase": "copy", "found": 5000, "copied": 1234, "skipped": 0, "failed": 2,
         "bytes": 3 << 30, "percent": 45.2, "bytes_per_second": 5 << 20, "eta": 61.2, "run": 2, "ranks": 8,
         "bwlimit": 10 << 20, "oplimit": 3000, "active": 2, "paused": True, "control": "",
     }  # fmt: skip
     file = state / "aaa" / "progress"
     with child(HOLD, bytes(state / "aaa"), "0"):
-        for contents in (json.dumps({**told, "run": 1}), "{", "[]", json.dumps({"run": 2})):
+        for contents in (json.dumps({**reported, "run": 1}), "{", "[]", json.dumps({"run": 2})):
             file.write_text(contents)
             assert columns(jobs.job_list_lines(False)[1])[2:] == ["running", "7 of 9, 1.00 TiB"]
             assert "progress" in json.loads(jobs.job_list_lines(True)[0])
-        told["time"] = time.time() - 61  # what comes before may take a second on a busy machine
-        file.write_text(json.dumps(told))
+        reported["time"] = time.time() - 61  # what comes before may take a second on a busy machine
+        file.write_text(json.dumps(reported))
         _, row, _, line = jobs.job_list_lines(False)
         assert columns(row)[2:] == ["paused", "1,234 of 5,000, 3.00 GiB"]
         assert line == (
             f"  8 ranks on {os.uname().nodename}: 45.2 %, 5.00 MiB/s, 1:01 left, 2 failed, 10.0 MiB/s at most, "
             "3,000 operations/s at most, 2 of 8 ranks active, paused, not heard of for 1:01"
         )
-        assert json.loads(jobs.job_list_lines(True)[0])["progress"] == told
+        assert json.loads(jobs.job_list_lines(True)[0])["progress"] == reported
     assert columns(jobs.job_list_lines(False)[1])[2] == "interrupted"

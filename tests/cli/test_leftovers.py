@@ -62,11 +62,11 @@ def test_where_a_task_leads(area: Path, value: Any, first: bool, cleared: set[st
         file.touch()
     root = Root(b"/source", bytes(area), b"", b"copy", b"source", b"copy", (0, 0), (0, 0))
     job: Any = SimpleNamespace(name="job", roots=(SimpleNamespace(as_root=root),))
-    told: list[str] = []
-    clearing = TemporaryFileRemover(StoredJob(b"", job), told.append)
+    reported: list[str] = []
+    clearing = TemporaryFileRemover(StoredJob(b"", job), reported.append)
     try:
         clearing.clear_after(value, first=first)
     finally:
         clearing.close()
     assert {path for path, file in files.items() if not file.exists()} == cleared
-    assert told == []
+    assert reported == []

@@ -31,10 +31,10 @@ def clock() -> Clock:
 
 
 def made(path: Path, clock: Clock, interval: float | None = None) -> tuple[MetricsFile, list[str]]:
-    told: list[str] = []
+    reported: list[str] = []
     metrics = MetricsFile(os.fsencode(path), 0o022, interval, clock, lambda: 1.5e9 + clock.now)
-    metrics.begin(FACTS, told.append)
-    return metrics, told
+    metrics.begin(FACTS, reported.append)
+    return metrics, reported
 
 
 @pytest.mark.parametrize("interval", [None, 2.0])
@@ -65,13 +65,13 @@ def test_progress_and_phase(tmp_path: Path, clock: Clock) -> None:
 
 def test_trouble_is_told_once_and_the_next_version_is_tried(tmp_path: Path, clock: Clock) -> None:
     path = tmp_path / "a.prom"
-    metrics, told = made(path, clock, 1.0)
+    metrics, reported = made(path, clock, 1.0)
     path.unlink()
     path.mkdir()
     for _ in range(3):
         clock.now += 1.0
         metrics.progress("copy", Totals(found=1), ())
-    assert len(told) == 1 and "the job goes on" in told[0]
+    assert len(reported) == 1 and "the job goes on" in reported[0]
     path.rmdir()
     metrics.end(JobEnd(75, Totals(found=7)))
     read = Read(path)

@@ -300,9 +300,9 @@ def test_a_negative_number_is_a_value_of_ptar_too(option: str) -> None:
         ),
     ],
 )
-def test_a_list_that_pverify_writes_has_a_class_and_a_file(value: str, told: str) -> None:
+def test_a_list_that_pverify_writes_has_a_class_and_a_file(value: str, reported: str) -> None:
     said = refusals.refusal(partial(PVERIFY.parse, ["--compare", "all", "--output", value, "a", "b"]))
-    assert told in said and said.startswith("--output: ") and "\n" not in said
+    assert reported in said and said.startswith("--output: ") and "\n" not in said
 
 
 def test_help_fits_and_names_every_option() -> None:

@@ -41,18 +41,18 @@ def test_others_are_told_in_one_line_what_to_write() -> None:
     help_text = PTAR.help_or_version(["--help"])
     assert help_text is not None
     for option, advice in ADVICE_OF_PTAR.by_option.items():
-        told = refusals.refusal(partial(PTAR.parse, ["-c", "-f", "a.tar", option, "b"]))
-        assert told.startswith(f"{option}: {advice}"), option
-        assert "\n" not in told
+        reported = refusals.refusal(partial(PTAR.parse, ["-c", "-f", "a.tar", option, "b"]))
+        assert reported.startswith(f"{option}: {advice}"), option
+        assert "\n" not in reported
         for named in re.findall(r"(?<!pchmod )--?[a-zA-Z][a-z-]*", advice):
             assert named in help_text or named == "--owner", (option, named)
 
 
 @pytest.mark.parametrize("bundle", ["-xvjf", "-xvkf", "-xvmf", "-cvJf", "-cPf"])
 def test_in_a_bundle_too(bundle: str) -> None:
-    told = refusals.refusal(partial(PTAR.parse, [bundle, "a.tar"]))
+    reported = refusals.refusal(partial(PTAR.parse, [bundle, "a.tar"]))
     letter = f"-{bundle[-2]}"
-    assert told.startswith(f"{letter} in {bundle}: {ADVICE_OF_PTAR.by_option[letter]}")
+    assert reported.startswith(f"{letter} in {bundle}: {ADVICE_OF_PTAR.by_option[letter]}")
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ def test_a_rank_that_gets_on_says_nothing() -> None:
 
 def test_silence_is_told_of_at_doubling_intervals_and_when_it_is_over() -> None:
     own = OwnSilenceMonitor(3, 30.0)
-    told = [silence for now in range(0, 500, 5) for silence in own.due_own_reports(7, float(now))]
-    assert told == [SilenceReport(3, seconds, False) for seconds in (30.0, 60.0, 120.0, 240.0, 480.0)]
+    reported = [silence for now in range(0, 500, 5) for silence in own.due_own_reports(7, float(now))]
+    assert reported == [SilenceReport(3, seconds, False) for seconds in (30.0, 60.0, 120.0, 240.0, 480.0)]
     assert own.has_reported
     assert own.due_own_reports(8, 501.0) == [SilenceReport(3, 501.0, True)]
     assert not own.has_reported
@@ -35,8 +35,8 @@ def test_a_rank_that_is_to_stop_tells_sooner() -> None:
 
 def test_a_row_that_does_not_end_is_a_silence_though_the_main_thread_gets_on() -> None:
     own = OwnSilenceMonitor(3, 30.0)
-    told = [silence for now in range(0, 100, 5) for silence in own.due_own_reports(now, float(now), oldest=7.5)]
-    assert told == [SilenceReport(3, 30.0, False), SilenceReport(3, 60.0, False)]
+    reported = [silence for now in range(0, 100, 5) for silence in own.due_own_reports(now, float(now), oldest=7.5)]
+    assert reported == [SilenceReport(3, 30.0, False), SilenceReport(3, 60.0, False)]
     assert not own.is_main_thread_silent
     assert own.due_own_reports(100, 100.0, oldest=99.5) == [SilenceReport(3, 100.0, True)]
     assert own.due_own_reports(101, 105.0, oldest=104.5) == []
@@ -46,8 +46,8 @@ def test_a_row_that_does_not_end_is_a_silence_though_the_main_thread_gets_on() -
 
 def test_rows_that_end_are_no_sign_of_life_of_the_main_thread() -> None:
     own = OwnSilenceMonitor(3, 30.0)
-    told = [silence for now in range(0, 50, 5) for silence in own.due_own_reports(7, float(now), oldest=now - 0.5)]
-    assert told == [SilenceReport(3, 30.0, False)]
+    reported = [silence for now in range(0, 50, 5) for silence in own.due_own_reports(7, float(now), oldest=now - 0.5)]
+    assert reported == [SilenceReport(3, 30.0, False)]
     assert own.is_main_thread_silent
 
 

@@ -60,8 +60,8 @@ def test_what_is_replaced_or_deleted_is_moved(trees: Path, ranks: int, where: st
     backup = trees / "kept/today" if where == "absolute" else copy / ".old/today"
     words: list[Argument] = ["--json", "--mirror", "--chunk-size", "1M", "--backup"]
     words += [backup if where == "absolute" else ".old/today", f"{trees}/source/", copy]
-    told = summary(succeed(*words, ranks=ranks))
-    assert told["failed"] == 0 and told["deleted"] == 5
+    reported = summary(succeed(*words, ranks=ranks))
+    assert reported["failed"] == 0 and reported["deleted"] == 5
     kept_of(trees / "before", backup)
     assert sorted(path.name for path in backup.iterdir()) == sorted(
         ["a", "link", "names", "becomes a directory", "becomes a link", "extra", "extra link"]

@@ -34,9 +34,9 @@ def test_equal_contents_stay_with_their_metadata(area: Path, size: str) -> None:
     write(area / "copy/file", data, THEN)
     (area / "copy/file").chmod(0o640)
     before = snapshot(area / "copy/file")
-    told = checked(area)
+    reported = checked(area)
     assert changes(before, snapshot(area / "copy/file")) == []
-    assert (told["files"], told["skipped"], told["directories"]) == (0, 1, 1)
+    assert (reported["files"], reported["skipped"], reported["directories"]) == (0, 1, 1)
 
 
 @pytest.mark.parametrize(("size", "at"), [("small", "first"), ("small", "last"), ("whole", "last"), ("split", "last")])
@@ -46,9 +46,9 @@ def test_one_byte_is_enough(area: Path, size: str, at: str) -> None:
     write(area / "source/file", data)
     data[0 if at == "first" else -1] ^= 1
     write(area / "copy/file", data)
-    told = checked(area)
+    reported = checked(area)
     assert differences(area / "source", area / "copy") == []
-    assert (told["files"], told["skipped"]) == (1, 0)
+    assert (reported["files"], reported["skipped"]) == (1, 0)
 
 
 def test_another_size_or_type_is_replaced(area: Path) -> None:
@@ -58,9 +58,9 @@ def test_another_size_or_type_is_replaced(area: Path) -> None:
     write(area / "copy/shorter", b"x")
     write(area / "source/link", b"elsewhere")
     (area / "copy/link").symlink_to("elsewhere")
-    told = checked(area)
+    reported = checked(area)
     assert differences(area / "source", area / "copy") == []
-    assert (told["files"], told["skipped"]) == (3, 0)
+    assert (reported["files"], reported["skipped"]) == (3, 0)
 
 
 def test_what_is_absent_is_copied(area: Path) -> None:
@@ -76,8 +76,8 @@ def test_symlinks_by_their_text(area: Path) -> None:
             (area / side / name).symlink_to(text)
             os.utime(area / side / name, ns=(time, time), follow_symlinks=False)
     kept = (area / "copy/same").lstat()
-    told = checked(area)
-    assert (told["symlinks"], told["skipped"]) == (2, 1)
+    reported = checked(area)
+    assert (reported["symlinks"], reported["skipped"]) == (2, 1)
     assert {name: os.readlink(area / "copy" / name) for name in ("same", "other", "longer")} == dict.fromkeys(
         ("same", "other", "longer"), "target"
     )
@@ -93,8 +93,8 @@ def test_fifos_and_devices_by_their_number(area: Path) -> None:
         os.mknod(area / side / "other", 0o20600, os.makedev(1, minor))
         for path in (area / side).iterdir():
             os.utime(path, ns=(time, time))
-    told = checked(area)
-    assert (told["special"], told["skipped"]) == (1, 2)
+    reported = checked(area)
+    assert (reported["special"], reported["skipped"]) == (1, 2)
     assert (area / "copy/other").stat().st_rdev == os.makedev(1, 3)
     assert (area / "copy/same").stat().st_mtime_ns == THEN
 
@@ -109,10 +109,10 @@ def test_hard_links(area: Path, size: str) -> None:
         write(area / "copy" / group / "a", data if group == "equal" else data[:-1] + b"?")
         write(area / "copy" / group / "b", data)
     kept = {(area / "copy/equal" / name).stat().st_ino for name in "ab"}
-    told = checked(area)
+    reported = checked(area)
     assert differences(area / "source", area / "copy") == []
     assert (area / "copy/equal/a").stat().st_ino in kept
-    assert told["skipped"] >= 1
+    assert reported["skipped"] >= 1
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -137,8 +137,8 @@ def test_as_cmp_sees_it(area: Path, ranks: int) -> None:
             touched.add(path)
     assert damaged and touched
     inodes = {path: path.stat().st_ino for path in files}
-    told = checked(area, ranks=ranks)
-    assert told["files"] == len(damaged)
+    reported = checked(area, ranks=ranks)
+    assert reported["files"] == len(damaged)
     assert {path for path in files if path.stat().st_ino != inodes[path]} == damaged
     for path in files:
         there = area / "source" / path.relative_to(area / "copy")
@@ -164,8 +164,8 @@ def test_what_cannot_be_read_fails_on_its_side(area: Path, side: str, size: str)
     fault.check()
     assert run.returncode == 1, show(run)
     assert (summary(run)["failed"], summary(run)["skipped"]) == (1, 1)
-    told = json.loads(errors.read_text())
-    assert (told["path"], told["operation"], told["errno"]) == (f"{area}/{side}/bad", "read", 5)
+    reported = json.loads(errors.read_text())
+    assert (reported["path"], reported["operation"], reported["errno"]) == (f"{area}/{side}/bad", "read", 5)
     assert (area / "copy/bad").read_bytes() == data
 
 

@@ -26,6 +26,6 @@ def test_metadata_of_equal_files(
         write(area / side / "file", b"the same")
         (area / side / "file").chmod(permissions)
     env = {"PCOPY_BACKEND": backend}
-    told = summary(succeed("--json", *words, f"{area}/source/", area / "copy", program=program, env=env))
+    reported = summary(succeed("--json", *words, f"{area}/source/", area / "copy", program=program, env=env))
     assert (area / "copy/file").stat().st_mode & 0o777 == mode
-    assert (told["mended"], told["bytes"]) == (mode == 0o640, 0)
+    assert (reported["mended"], reported["bytes"]) == (mode == 0o640, 0)

@@ -88,10 +88,10 @@ def test_it_wins_over_no_preserve_for_what_it_names(area: Path, inplace: list[st
     write(area / "copy/old", b"old")
     os.chown(area / "copy/old", 13, 14)
     succeed("--chown", f":{GROUP}", "--no-preserve", "ownership", *inplace, f"{area}/source/", area / "copy")
-    told = {
+    reported = {
         name: ((area / "copy" / name).stat().st_uid, (area / "copy" / name).stat().st_gid) for name in ("new", "old")
     }
-    assert told == {"new": (0, GROUP), "old": (13, GROUP)}
+    assert reported == {"new": (0, GROUP), "old": (13, GROUP)}
 
 
 SET_ID = {

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import REPOSITORY, pverify, show, start, succeed
-from tests.support.compared import ALL, change, expected, paths, seen, summary, told
+from tests.support.compared import ALL, change, expected, paths, reported, seen, summary
 from tests.support.faults import READS, Fault
 from tests.support.processes import wait_until
 from tests.support.trees import random_tree
@@ -43,7 +43,7 @@ def test_each_property_of_each_item(place: Path, ranks: int, launcher: str | Non
     wanted = expected(place / "a", place / "c")
     run = pverify("-q", "--json", "--compare", "all", place / "a", place / "c", ranks=ranks, launcher=launcher)
     assert (run.returncode, run.stderr) == (1, b""), show(run)
-    assert told(run) == wanted
+    assert reported(run) == wanted
     assert {name for _, differs in wanted.values() for name in differs} == {*ALL}
     numbers = summary(run)
     assert numbers["found"] == numbers["common"] + numbers["only_a"] + numbers["only_b"] + numbers["differ"]
@@ -56,13 +56,13 @@ def test_each_property_of_each_item(place: Path, ranks: int, launcher: str | Non
 @pytest.mark.parametrize("properties", ["type", "size,mtime", "mode,owner", "acl", "xattr", "content"])
 def test_only_what_is_asked_for(place: Path, properties: str) -> None:
     run = pverify("-q", "--json", "--compare", properties, place / "a", place / "c", ranks=2)
-    assert told(run) == expected(place / "a", place / "c", properties.split(","))
+    assert reported(run) == expected(place / "a", place / "c", properties.split(","))
 
 
 def beside_the_mode(path: bytes) -> list[bytes]:
     """The entries of ACLs that are not the mode once more."""
-    told = subprocess.run(["getfacl", "-cnp", "--", path], check=True, capture_output=True).stdout.splitlines()
-    return [entry for entry in told if not entry.startswith((b"user::", b"mask::", b"other::"))]
+    reported = subprocess.run(["getfacl", "-cnp", "--", path], check=True, capture_output=True).stdout.splitlines()
+    return [entry for entry in reported if not entry.startswith((b"user::", b"mask::", b"other::"))]
 
 
 def test_rsync_says_the_same(place: Path) -> None:
@@ -87,7 +87,7 @@ def test_rsync_says_the_same(place: Path) -> None:
         if not flags.startswith("c") and "+" not in flags:
             theirs[path.rstrip(b"/") or b"."] = {letters[each] for each in flags[3:] if each in letters}
     run = pverify("-q", "--json", "--compare", "all", place / "a", place / "c")
-    ours = {path: {*each} - {"content", "type"} for path, (word, each) in told(run).items() if word == "differ"}
+    ours = {path: {*each} - {"content", "type"} for path, (word, each) in reported(run).items() if word == "differ"}
     for path, each in ours.items():
         if "acl" in each - theirs.get(path, set()):
             one, other = (beside_the_mode(bytes(place / side) + b"/" + path) for side in ("a", "c"))
@@ -165,7 +165,7 @@ def test_lists_bring_the_second_tree_up_to_date(place: Path, area: Path) -> None
             os.rmdir(other)
     succeed("-0", "--files-from", area / "copy", f"{place}/a/", area / "c", ranks=2)
     run = pverify("-q", "--json", "--compare", "all", place / "a", area / "c", ranks=2)
-    assert {path for path in told(run) if path not in entered and path != b"."} == set(), show(run)
+    assert {path for path in reported(run) if path not in entered and path != b"."} == set(), show(run)
 
 
 def test_a_newline_is_in_no_list_of_lines(area: Path) -> None:
@@ -194,8 +194,14 @@ def test_filters_hold_for_both_sides(area: Path) -> None:
     run = pverify("-q", "--exclude", "*.o", "--compare", "size", area / "a", area / "b")
     assert run.stdout == b"only A: a.c\nonly B: b.c\ndiffer in size: y.c\n"
     run = pverify("-q", "--larger-than", "99", "--compare", "size", area / "a", area / "b")
-    told = [b"only B: b.c", b"only B: b.o", b"differ in size: d/z.o", b"differ in size: x.o", b"differ in size: y.c"]
-    assert run.stdout.splitlines() == told, show(run)
+    reported = [
+        b"only B: b.c",
+        b"only B: b.o",
+        b"differ in size: d/z.o",
+        b"differ in size: x.o",
+        b"differ in size: y.c",
+    ]
+    assert run.stdout.splitlines() == reported, show(run)
     run = pverify("--exclude", "*", "--compare", "size", area / "a", area / "b")
     assert run.returncode == 2 and b"the filters have selected nothing" in run.stderr
 
@@ -212,7 +218,7 @@ def test_a_large_directory(area: Path, ranks: int) -> None:
         (area / "b" / f"{number + 2}").write_text("x")
     run = pverify("-q", "--json", "--compare", "size", area / "a", area / "b", ranks=ranks)
     wanted = expected(area / "a", area / "b", ["size"])
-    assert told(run) == wanted and len(wanted) > 1200
+    assert reported(run) == wanted and len(wanted) > 1200
 
 
 def test_a_directory_that_no_rank_brings_together(area: Path) -> None:
@@ -228,7 +234,7 @@ def test_a_directory_that_no_rank_brings_together(area: Path) -> None:
     words = ["-q", "-n", "2", "--json", "--compare", "size", str(area / "a"), str(area / "b")]
     command = [sys.executable, "-c", program, *words]
     done = subprocess.run(command, check=False, capture_output=True, cwd=REPOSITORY)
-    assert told(done) == expected(area / "a", area / "b", ["size"]), done
+    assert reported(done) == expected(area / "a", area / "b", ["size"]), done
     assert (summary(done)["found"], summary(done)["only_a"], summary(done)["only_b"]) == (791, 90, 90)
 
 
@@ -341,7 +347,7 @@ def test_directories_beside_each_other(area: Path, backend: str) -> None:
     for properties in ("content", "size"):
         run = pverify("-q", "--json", "--compare", properties, area / "a", area / "b", ranks=2, env=env)
         wanted = expected(area / "a", area / "b", [properties])
-        assert told(run) == wanted and len(wanted) == (7 if properties == "content" else 4), show(run)
+        assert reported(run) == wanted and len(wanted) == (7 if properties == "content" else 4), show(run)
         numbers = summary(run)
         assert numbers["found"] == 1 + 6 * 7 + 1 and numbers["differ"] == len(wanted) - 2
     fault = Fault(area / "trace", READS, area / "b/0/below/f", "EREMOTEIO")

@@ -72,10 +72,10 @@ def decompress(*arguments: Argument, **options: int) -> Completed:
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_there_and_back(area: Path, source: Path, ranks: int) -> None:
     before = snapshot(source)
-    told = summary(compress("--json", source, area / "packed", ranks=ranks))
+    reported = summary(compress("--json", source, area / "packed", ranks=ranks))
     assert changes(before, snapshot(source)) == []
     sizes = sum(path.lstat().st_size for path in source.rglob("*") if path.is_file() and not path.is_symlink())
-    assert (told["files"], told["bytes"], told["failed"], told["warnings"]) == (6, sizes, 0, 0)
+    assert (reported["files"], reported["bytes"], reported["failed"], reported["warnings"]) == (6, sizes, 0, 0)
     for path in source.rglob("*"):
         copy = area / "packed" / path.relative_to(source)
         if path.is_file() and not path.is_symlink() and path.suffix != ".zst":
@@ -224,15 +224,15 @@ def test_again_only_what_has_changed(area: Path, source: Path) -> None:
     words = ("--existing", "changed", "--json", f"{source}/", area / "packed")
     first = summary(compress(*words, ranks=2))
     before = snapshot(area / "packed")
-    told = summary(compress(*words, ranks=2))
-    assert (told["files"], told["skipped"]) == (0, first["files"] + 2)
+    reported = summary(compress(*words, ranks=2))
+    assert (reported["files"], reported["skipped"]) == (0, first["files"] + 2)
     assert changes(before, snapshot(area / "packed")) == []
 
     (source / "text").chmod(0o600)  # metadata alone
     write(source / "middling", mixed(5 * MIB) + b"x")  # its size, at the same time
     (source / "empty").touch()  # its time
-    told = summary(compress(*words, ranks=2))
-    assert told["files"] == 2
+    reported = summary(compress(*words, ranks=2))
+    assert reported["files"] == 2
     assert (area / "packed/text.zst").stat().st_mode == (source / "text").stat().st_mode
     assert unpacked(area / "packed/middling.zst") == (source / "middling").read_bytes()
 
@@ -365,13 +365,13 @@ def test_a_compressed_file_is_kept_only_with_a_seek_table(area: Path, damage: st
     os.utime(target, ns=(0, target.stat().st_mtime_ns))
     whole, times = target.read_bytes(), target.stat()
     write(target, DAMAGES[damage](whole), times.st_mtime_ns)
-    told = summary(compress("--dry-run", *words, ranks=ranks))
-    assert (told["files"], told["skipped"]) == (1, 0)
-    told = summary(compress(*words, ranks=ranks))
-    assert (told["files"], told["skipped"]) == (1, 0)
+    reported = summary(compress("--dry-run", *words, ranks=ranks))
+    assert (reported["files"], reported["skipped"]) == (1, 0)
+    reported = summary(compress(*words, ranks=ranks))
+    assert (reported["files"], reported["skipped"]) == (1, 0)
     assert unpacked(target) == data
-    told = summary(compress(*words, ranks=ranks))
-    assert (told["files"], told["skipped"]) == (0, 1)
+    reported = summary(compress(*words, ranks=ranks))
+    assert (reported["files"], reported["skipped"]) == (0, 1)
 
 
 @pytest.mark.parametrize("there", ["cut", "another size", "the same second", "as it was"])
@@ -392,8 +392,8 @@ def test_a_decompressed_file_is_kept_only_with_the_size_that_the_table_states(
         os.utime(target, ns=(time + 1, time + 1))
     elif there != "as it was":
         write(target, data[:-1] if there == "cut" else data + b"x", time)
-    told = summary(decompress(*words))
-    assert (told["files"], told["skipped"]) == ((0, 1) if there == "as it was" else (1, 0))
+    reported = summary(decompress(*words))
+    assert (reported["files"], reported["skipped"]) == ((0, 1) if there == "as it was" else (1, 0))
     assert target.read_bytes() == data
     assert target.stat().st_mtime_ns == time
 

@@ -98,11 +98,16 @@ def test_jobs_tell_how_they_get_on(area: Path) -> None:
     with running(area, "--checkpoint-interval", "60") as run:
         wait_until(lambda: '"moved": 0' not in jobs(area, "--json"))
         (line,) = [json.loads(line) for line in jobs(area, "--json").splitlines()]
-        told: dict[str, Any] = line["progress"]
-        assert (line["state"], told["ranks"], told["bwlimit"], told["paused"]) == ("running", 3, 200 << 10, False)
-        assert told["found"] == 481
-        assert 0 < told["moved"] <= held(area / "copy") + MIB
-        assert abs(told["time"] - time.time()) < 10
+        reported: dict[str, Any] = line["progress"]
+        assert (line["state"], reported["ranks"], reported["bwlimit"], reported["paused"]) == (
+            "running",
+            3,
+            200 << 10,
+            False,
+        )
+        assert reported["found"] == 481
+        assert 0 < reported["moved"] <= held(area / "copy") + MIB
+        assert abs(reported["time"] - time.time()) < 10
         (area / "state" / "pcopy" / job_of(area) / "progress").stat()
         table = jobs(area)
         assert " of 481, " in table

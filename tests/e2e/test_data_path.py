@@ -51,8 +51,8 @@ def cached(path: Path) -> int:
     """Bytes of a file that are in the page cache."""
     if not shutil.which("fincore"):
         pytest.skip("there is no fincore here")
-    told = subprocess.run(["fincore", "-n", "-b", "-o", "RES", path], check=True, capture_output=True, text=True)
-    return int(told.stdout)
+    reported = subprocess.run(["fincore", "-n", "-b", "-o", "RES", path], check=True, capture_output=True, text=True)
+    return int(reported.stdout)
 
 
 def lines(trace: Path) -> list[str]:
@@ -112,9 +112,9 @@ def test_drop_cache_leaves_nothing_there(on: Place, area: Path, kind: str, chunk
     succeed(*options, place / "file", place / "copy", ranks=2, wrap=trace.wrap())
     assert cached(place / "copy") == 0
     assert cached(place / "file") == 0
-    told = [line for line in lines(area / "trace") if "POSIX_FADV_DONTNEED) = 0" in line]
-    assert any(f"<{place}/file>" in line for line in told)
-    assert any(f"<{place}/.pcopy-" in line for line in told)
+    reported = [line for line in lines(area / "trace") if "POSIX_FADV_DONTNEED) = 0" in line]
+    assert any(f"<{place}/file>" in line for line in reported)
+    assert any(f"<{place}/.pcopy-" in line for line in reported)
     subprocess.run(["cmp", place / "file", place / "copy"], check=True)
 
 
@@ -129,8 +129,8 @@ def test_what_is_verified_leaves_the_cache_as_well(on: Place) -> None:
 def shared(path: Path) -> bool:
     """Does the file share all of its extents with another?"""
     subprocess.run(["sync", "-f", path], check=True)
-    told = subprocess.run(["filefrag", "-v", path], check=True, capture_output=True, text=True).stdout
-    extents = [line for line in told.splitlines() if re.match(r"\s+\d+:", line)]
+    reported = subprocess.run(["filefrag", "-v", path], check=True, capture_output=True, text=True).stdout
+    extents = [line for line in reported.splitlines() if re.match(r"\s+\d+:", line)]
     assert extents
     return all("shared" in line for line in extents)
 
@@ -161,8 +161,8 @@ def test_what_cannot_be_cloned_fails_where_nothing_else_is_wanted(on: Place, are
         (place / "tree/empty").touch()
         run = pcopy("--reflink", "always", "--json", "-T", place / "tree", place / "copy", ranks=2)
         assert run.returncode == 1, show(run)
-        told = summary(run)
-        assert (told["files"], told["failed"]) == (1, 2)
+        reported = summary(run)
+        assert (reported["files"], reported["failed"]) == (1, 2)
         assert run.stderr.count(b"it cannot be cloned, which --reflink always requires (") == 2, show(run)
         assert [path.name for path in (place / "copy").iterdir()] == ["empty"]
 
@@ -215,7 +215,7 @@ FAULTS = (
 @pytest.mark.parametrize("options", [(), ("--direct",), ("--drop-cache", "--hash", "blake3")], ids=" ".join)
 @pytest.mark.parametrize("row", FAULTS, ids=lambda row: " ".join(map(str, row[:3])))
 def test_faults(on: Place, area: Path, row: tuple[str, str, str, int, bytes], options: tuple[str, ...]) -> None:
-    call, error, when, status, told = row
+    call, error, when, status, reported = row
     place = on("ext4")
     if call == "sync_file_range" and "--direct" in options:
         return
@@ -227,7 +227,7 @@ def test_faults(on: Place, area: Path, row: tuple[str, str, str, int, bytes], op
     fault.check()
     assert run.returncode == status, show(run)
     if status:
-        assert told in run.stderr, show(run)
+        assert reported in run.stderr, show(run)
         assert list((place / "copy").iterdir()) == []
     else:
         subprocess.run(["cmp", place / "file", place / "copy/file"], check=True)

@@ -22,9 +22,9 @@ MIB = 1 << 20
 def failures(run: Completed, errors: Path) -> dict[str, dict[str, Any]]:
     """By path; the run must have ended with status 1 and told of them all."""
     assert run.returncode == 1, show(run)
-    told = [json.loads(line) for line in errors.read_text().splitlines()]
-    assert len(told) == summary(run)["failed"]
-    return {failure["path"]: failure for failure in told}
+    reported = [json.loads(line) for line in errors.read_text().splitlines()]
+    assert len(reported) == summary(run)["failed"]
+    return {failure["path"]: failure for failure in reported}
 
 
 @pytest.fixture
@@ -57,9 +57,11 @@ def tree(area: Path) -> Path:
 @pytest.mark.parametrize(("ranks", "launcher"), [(1, None), (3, None), (2, "mpi")])
 def test_as_rsync_follows(area: Path, tree: Path, ranks: int, launcher: str | None) -> None:
     subprocess.run(["rsync", "-aHAXSL", "--modify-window=-1", f"{tree}/", area / "followed"], check=True)
-    told = summary(succeed("--json", "-L", "--chunk-size", "4M", tree, area / "copy", ranks=ranks, launcher=launcher))
+    reported = summary(
+        succeed("--json", "-L", "--chunk-size", "4M", tree, area / "copy", ranks=ranks, launcher=launcher)
+    )
     assert differences(area / "followed", area / "copy") == []
-    assert told["symlinks"] == 0
+    assert reported["symlinks"] == 0
 
 
 def test_as_cp_follows(area: Path, tree: Path) -> None:
@@ -132,8 +134,8 @@ def test_a_dangling_link_fails_alone(area: Path, tree: Path) -> None:
     (tree / "a/dangling").symlink_to("nowhere")
     (tree / "circle").symlink_to("circle")
     run = pcopy("--json", "-L", "--errors", area / "errors", tree, area / "copy", ranks=3)
-    told = failures(run, area / "errors")
-    assert {path: (failure["operation"], failure["errno"]) for path, failure in told.items()} == {
+    reported = failures(run, area / "errors")
+    assert {path: (failure["operation"], failure["errno"]) for path, failure in reported.items()} == {
         f"{tree}/a/dangling": ("stat", 2),
         f"{tree}/to-directory/dangling": ("stat", 2),
         f"{tree}/circle": ("stat", 40),
@@ -155,13 +157,13 @@ def test_loops_end(area: Path, target: str) -> None:
     (source / "a/b/self").symlink_to(".")
     (source / "a/b/loop").symlink_to(target)
     run = pcopy("--json", "-L", "--errors", area / "errors", source, area / "copy", ranks=2, timeout=60)
-    told = failures(run, area / "errors")
-    assert set(told) == {f"{source}/a/b/self", f"{source}/a/b/loop"}
-    for failure in told.values():
+    reported = failures(run, area / "errors")
+    assert set(reported) == {f"{source}/a/b/self", f"{source}/a/b/loop"}
+    for failure in reported.values():
         assert failure["errno"] == 40
         assert "a symbolic link leads back to" in failure["message"]
     back = {".": "a/b", "..": "a", "self": "a/b"}[target]
-    assert f"leads back to {source}/{back}," in told[f"{source}/a/b/loop"]["message"]
+    assert f"leads back to {source}/{back}," in reported[f"{source}/a/b/loop"]["message"]
     assert (area / "copy/a/b/file").read_bytes() == b"content"
     assert sorted(os.listdir(area / "copy/a/b")) == ["file"]
 
@@ -219,9 +221,9 @@ def test_links_into_the_target_do_not_grow_it(area: Path, link: str, ranks: int)
     run = pcopy(
         *("--json", "-L", "--errors", area / "errors", f"{area}/source/", area / "copy"), ranks=ranks, timeout=60
     )
-    told = failures(run, area / "errors")
+    reported = failures(run, area / "errors")
     wanted = {f"{area}/source/link/copy", f"{area}/source/link/source"} if link == "." else {f"{area}/source/link"}
-    assert set(told) == wanted
+    assert set(reported) == wanted
     assert (area / "copy/sub/file").read_bytes() == b"content"
 
 
@@ -283,10 +285,10 @@ def test_the_targets_links_are_never_followed(area: Path, tree: Path) -> None:
 def test_a_second_run_leaves_what_is_there(area: Path, tree: Path) -> None:
     for option in ("changed", "newer", "skip"):
         succeed("-L", "--existing", option, f"{tree}/", area / "copy", ranks=3)
-        told = summary(succeed("--json", "-L", "--existing", option, f"{tree}/", area / "copy", ranks=3))
-        assert told["files"] == told["special"] == 0
-    told = summary(succeed("--json", "-L", "--checksum", f"{tree}/", area / "copy", ranks=3))
-    assert told["files"] == told["special"] == 0
+        reported = summary(succeed("--json", "-L", "--existing", option, f"{tree}/", area / "copy", ranks=3))
+        assert reported["files"] == reported["special"] == 0
+    reported = summary(succeed("--json", "-L", "--checksum", f"{tree}/", area / "copy", ranks=3))
+    assert reported["files"] == reported["special"] == 0
 
 
 def test_a_large_directory_of_links(area: Path) -> None:
@@ -297,8 +299,8 @@ def test_a_large_directory_of_links(area: Path) -> None:
         (area / f"source/{number}").symlink_to("../file" if number % 2 else "../nowhere")
     run = pcopy("--json", "-L", area / "source", area / "copy", ranks=3)
     assert run.returncode == 1, show(run)
-    told = summary(run)
-    assert (told["files"], told["failed"], told["symlinks"]) == (1500, 1500, 0)
+    reported = summary(run)
+    assert (reported["files"], reported["failed"], reported["symlinks"]) == (1500, 1500, 0)
 
 
 def test_links_to_what_may_not_be_read_fail_alone(area: Path) -> None:
@@ -312,8 +314,8 @@ def test_links_to_what_may_not_be_read_fail_alone(area: Path) -> None:
     (area / "copy").mkdir()
     os.chown(area / "copy", NOBODY, NOBODY)
     run = pcopy("--json", "-L", "--errors", area / "copy/errors", area / "source", area / "copy", user=NOBODY)
-    told = failures(run, area / "copy/errors")
-    assert {path: failure["errno"] for path, failure in told.items()} == {
+    reported = failures(run, area / "copy/errors")
+    assert {path: failure["errno"] for path, failure in reported.items()} == {
         f"{area}/source/link": 13,
         f"{area}/source/directory": 13,
     }

@@ -55,8 +55,8 @@ def test_it_tells_what_a_copy_then_does(area: Path, policy: str) -> None:
     mixed(area / "source", area / "copy")
     wanted = expected(area / "source", area / "copy", policy)
     dry = agrees(area, "--existing", policy, "source/", "copy", ranks=3, status=1 if policy == "fail" else 0)
-    told = sorted(word for word in wanted.values() if word != "fail")
-    assert sorted(line.partition(b" ")[0].decode() for line in items(dry.stdout)) == told
+    reported = sorted(word for word in wanted.values() if word != "fail")
+    assert sorted(line.partition(b" ")[0].decode() for line in items(dry.stdout)) == reported
 
 
 @pytest.mark.parametrize(
@@ -160,9 +160,9 @@ def test_totals_sizes_and_what_is_free(area: Path) -> None:
         write(area / f"source/{number}", bytes(size))
     os.link(area / "source/1", area / "source/link")
     dry = pcopy("--dry-run", "--json", "source", "copy", cwd=area)
-    told = summary(dry)
-    assert dry.stdout.count(b"\n") == 1 and told["dry_run"] is True
-    assert told["sizes"] == [
+    reported = summary(dry)
+    assert dry.stdout.count(b"\n") == 1 and reported["dry_run"] is True
+    assert reported["sizes"] == [
         {"up_to": 0, "files": 1, "bytes": 0},
         {"up_to": 4096, "files": 2, "bytes": 4097},
         {"up_to": 65536, "files": 2, "bytes": 4097 + 65536},
@@ -170,11 +170,11 @@ def test_totals_sizes_and_what_is_free(area: Path) -> None:
         {"up_to": 16 << 20, "files": 1, "bytes": 3 << 20},
     ]
     free = os.statvfs(area)
-    assert abs(told["free_bytes"] - free.f_bfree * free.f_frsize) < 1 << 30
-    assert abs(told["free_inodes"] - free.f_ffree) < 1 << 16
+    assert abs(reported["free_bytes"] - free.f_bfree * free.f_frsize) < 1 << 30
+    assert abs(reported["free_inodes"] - free.f_ffree) < 1 << 16
     real = summary(pcopy("--json", "source", "copy", cwd=area))
     same = set(real) - {"seconds", "bytes_per_second", "layouts"}
-    assert {key: told[key] for key in same} == {key: real[key] for key in same}
+    assert {key: reported[key] for key in same} == {key: real[key] for key in same}
     shown = pcopy("--dry-run", "source", "other", cwd=area).stdout.decode()
     assert "up to 4.00 KiB: 2 files, 4.00 KiB" in shown and "free on " in shown, shown
 

@@ -121,8 +121,8 @@ def test_a_file_that_is_kept_unread_never_gets_a_time_with_other_metadata(area: 
     write(area / "copy/file", b"old", AT - 987_654_321)
     (area / "source/file").chmod(0o640)
     (area / "copy/file").chmod(0o600 | 0o44)
-    told = summary(run("psync", f"{area}/source/", area / "copy"))
-    assert told["mended"] == 1
+    reported = summary(run("psync", f"{area}/source/", area / "copy"))
+    assert reported["mended"] == 1
     there = (area / "copy/file").stat()
     assert (there.st_mode & 0o777, there.st_mtime_ns) == (0o640, AT - 987_654_321)
 
@@ -135,9 +135,9 @@ def test_a_dry_run_says_what_the_run_does(area: Path) -> None:
                 write(area / f"copy/{number}/{content.decode()}", content, copy)
     words = (f"{area}/source/", area / "copy")
     foreseen = summary(run("psync", "--dry-run", *words))
-    told = summary(run("psync", *words))
+    reported = summary(run("psync", *words))
     keys = ("files", "skipped", "mended", "failed")
-    assert [foreseen[key] for key in keys] == [told[key] for key in keys]
+    assert [foreseen[key] for key in keys] == [reported[key] for key in keys]
 
 
 def test_files_are_read_only_where_times_are_in_doubt(area: Path) -> None:

@@ -30,11 +30,11 @@ def trees(area: Path) -> tuple[Path, Path]:
 def test_replace(trees: tuple[Path, Path], options: list[str]) -> None:
     """The default; nothing of a longer old file may survive at its end."""
     source, copy = trees
-    told = summary(succeed("--json", *options, f"{source}/", copy))
+    reported = summary(succeed("--json", *options, f"{source}/", copy))
     (copy / "extra").unlink()
     os.utime(copy, ns=(0, source.stat().st_mtime_ns))
     assert differences(source, copy) == []
-    assert (told["files"], told["skipped"]) == (2, 0)
+    assert (reported["files"], reported["skipped"]) == (2, 0)
 
 
 def test_replace_large_files(area: Path) -> None:
@@ -47,9 +47,9 @@ def test_replace_large_files(area: Path) -> None:
 def test_skip(trees: tuple[Path, Path]) -> None:
     source, copy = trees
     before = snapshot(copy)[b"file"]
-    told = summary(succeed("--json", "--existing", "skip", f"{source}/", copy))
+    reported = summary(succeed("--json", "--existing", "skip", f"{source}/", copy))
     assert snapshot(copy)[b"file"] == before
-    assert (told["files"], told["skipped"], told["directories"]) == (1, 1, 1)
+    assert (reported["files"], reported["skipped"], reported["directories"]) == (1, 1, 1)
     assert (copy / "new").read_bytes() == b"new"
 
 
@@ -58,9 +58,9 @@ def test_fail(trees: tuple[Path, Path]) -> None:
     before = snapshot(copy)[b"file"]
     run = pcopy("--json", "--existing", "fail", f"{source}/", copy)
     assert run.returncode == 1, show(run)
-    told = summary(run)
+    reported = summary(run)
     assert snapshot(copy)[b"file"] == before
-    assert (told["files"], told["failed"]) == (1, 1)
+    assert (reported["files"], reported["failed"]) == (1, 1)
     assert b"file" in run.stderr, show(run)
 
 
@@ -82,9 +82,9 @@ def test_changed(area: Path, case: str) -> None:
     content, later, copied = CHANGED[case]
     write(area / "source/file", b"data")
     write(area / "copy/file", content, NOW + later)
-    told = summary(succeed("--json", "--existing", "changed", f"{area}/source/", area / "copy"))
+    reported = summary(succeed("--json", "--existing", "changed", f"{area}/source/", area / "copy"))
     assert (area / "copy/file").read_bytes() == (b"data" if copied else content)
-    assert (told["files"], told["skipped"]) == ((1, 0) if copied else (0, 1))
+    assert (reported["files"], reported["skipped"]) == ((1, 0) if copied else (0, 1))
 
 
 NEWER = {
@@ -103,19 +103,19 @@ def test_newer(area: Path, case: str, option: list[str]) -> None:
     later, copied = NEWER[case]
     write(area / "source/file", b"data")
     write(area / "copy/file", b"another size", NOW + later)
-    told = summary(succeed("--json", *option, f"{area}/source/", area / "copy"))
+    reported = summary(succeed("--json", *option, f"{area}/source/", area / "copy"))
     assert (area / "copy/file").read_bytes() == (b"data" if copied else b"another size")
-    assert (told["files"], told["skipped"]) == ((1, 0) if copied else (0, 1))
+    assert (reported["files"], reported["skipped"]) == ((1, 0) if copied else (0, 1))
 
 
 def test_newer_within_a_second_of_the_source(area: Path) -> None:
     write(area / "source/file", b"data", NOW + SECOND // 2)
     write(area / "copy/file", b"copy")
-    told = summary(succeed("--json", "-u", f"{area}/source/", area / "copy"))
-    assert (told["files"], told["skipped"]) == (0, 1)
+    reported = summary(succeed("--json", "-u", f"{area}/source/", area / "copy"))
+    assert (reported["files"], reported["skipped"]) == (0, 1)
     write(area / "copy/file", b"of another size")
-    told = summary(succeed("--json", "-u", f"{area}/source/", area / "copy"))
-    assert (told["files"], told["skipped"]) == (1, 0)
+    reported = summary(succeed("--json", "-u", f"{area}/source/", area / "copy"))
+    assert (reported["files"], reported["skipped"]) == (1, 0)
 
 
 @pytest.mark.parametrize("option", ["changed", "newer", "skip"])
@@ -123,8 +123,8 @@ def test_a_second_run_copies_nothing(area: Path, option: str) -> None:
     for number in range(50):
         write(area / f"source/{number % 5}/{number}", b"x" * number, NOW + number)
     succeed(area / "source", area / "copy", ranks=2)
-    told = summary(succeed("--json", "--existing", option, f"{area}/source/", area / "copy", ranks=2))
-    assert (told["files"], told["skipped"], told["directories"]) == (0, 50, 6)
+    reported = summary(succeed("--json", "--existing", option, f"{area}/source/", area / "copy", ranks=2))
+    assert (reported["files"], reported["skipped"], reported["directories"]) == (0, 50, 6)
     assert differences(area / "source", area / "copy") == []
 
 
@@ -139,8 +139,8 @@ def test_directories_that_somebody_has_looked_into_are_left_alone(area: Path) ->
         os.utime(directory, ns=(NOW, directory.stat().st_mtime_ns))
     before = {path: path.stat().st_ctime_ns for path in (area / "copy").rglob("*")}
     options: list[Argument] = ["--json", "--checkpoint", "none", "--existing", "changed", "-T"]
-    told = summary(succeed(*options, area / "source", area / "copy"))
-    assert (told["files"], told["skipped"], told["directories"]) == (0, 3, 4)
+    reported = summary(succeed(*options, area / "source", area / "copy"))
+    assert (reported["files"], reported["skipped"], reported["directories"]) == (0, 3, 4)
     assert {path: path.stat().st_ctime_ns for path in (area / "copy").rglob("*")} == before
 
 
@@ -251,7 +251,7 @@ def test_no_link_is_made_to_what_stays_without_being_compared(area: Path, policy
         f"{area}/source/",
         area / "copy",
     ]
-    told = summary(succeed(*words, ranks=3))
+    reported = summary(succeed(*words, ranks=3))
     assert (area / "copy/a").read_bytes() == b"o" * size
     for name in ("b", "c"):
         assert (area / "copy" / name).read_bytes() == b"n" * size
@@ -260,7 +260,12 @@ def test_no_link_is_made_to_what_stays_without_being_compared(area: Path, policy
     is_replaced = policy == "newer"  # of equal times, and its text is another
     assert os.readlink(area / "copy/link") == ("one" if is_replaced else "two")
     linked, skipped = (2, 1) if is_replaced else (1, 2)
-    assert (told["files"], told["hardlinks"], told["skipped"], told["symlinks"]) == (1, linked, skipped, 1)
+    assert (reported["files"], reported["hardlinks"], reported["skipped"], reported["symlinks"]) == (
+        1,
+        linked,
+        skipped,
+        1,
+    )
     # What was copied is looked at: with its contents lost meanwhile the job must not end well.
     (area / "copy/b").unlink()
     (area / "copy/c").unlink()

@@ -80,11 +80,11 @@ def test_all_pairs(area: Path, policy: str, target_is_newer: bool, more: str) ->
         "--json", "--existing", policy, *filter(None, [more]), "--errors", area / "errors", f"{source}/", copy, ranks=2
     )
     assert run.returncode == (1 if FAILS in wanted.values() else 0), show(run)
-    told = summary(run)
+    reported = summary(run)
     failed = {json.loads(line)["path"].rpartition("/")[2] for line in (area / "errors").read_text().splitlines()}
     assert failed == {name for name, fate in wanted.items() if fate == FAILS}
-    assert told["failed"] == len(failed)
-    assert told["skipped"] == sum(fate == KEPT for fate in wanted.values())
+    assert reported["failed"] == len(failed)
+    assert reported["skipped"] == sum(fate == KEPT for fate in wanted.values())
     for name, fate in wanted.items():
         kind, _, there = name.partition("-over-")
         status = (copy / name).lstat()

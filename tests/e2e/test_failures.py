@@ -24,27 +24,27 @@ from tests.support.walk import paths, temporaries
 
 def failures(path: Path) -> list[dict[str, Any]]:
     """The lines of an ``--errors`` file, each checked against what the contract says of them."""
-    told = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    for line in told:
+    reported = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
+    for line in reported:
         assert line.keys() >= {"path", "path_b64", "operation", "errno", "message"}
         assert isinstance(line["errno"], int) and line["operation"] and line["message"], line
         assert line["path"].isprintable(), line
         base64.b64decode(line["path_b64"], validate=True)
-    return told
+    return reported
 
 
 def only_failure(run: Completed, errors: Path, name: bytes, number: int) -> dict[str, Any]:
     """Status 1, and one failure: of ``name`` with errno ``number``, told on the terminal as well."""
     assert run.returncode == 1, show(run)
-    told = failures(errors)
-    assert len(told) == 1, told
-    path = base64.b64decode(told[0]["path_b64"])
-    assert path.rsplit(b"/", 1)[-1] == name, told
-    assert told[0]["errno"] == number, told
+    reported = failures(errors)
+    assert len(reported) == 1, reported
+    path = base64.b64decode(reported[0]["path_b64"])
+    assert path.rsplit(b"/", 1)[-1] == name, reported
+    assert reported[0]["errno"] == number, reported
     assert name in run.stderr and os.strerror(number).encode() in run.stderr, show(run)
-    assert told[0]["operation"].encode() in run.stderr, show(run)
+    assert reported[0]["operation"].encode() in run.stderr, show(run)
     assert summary(run)["failed"] == 1
-    return told[0]
+    return reported[0]
 
 
 @pytest.fixture
@@ -60,8 +60,8 @@ def source(area: Path) -> Path:
 
 def all_but(source: Path, copy: Path, *lost: str) -> None:
     """``copy`` is faithful except for the ``lost``; the directory of a lost item still gets its metadata."""
-    told = differences(source, copy)
-    assert [line for line in told if not any(name in line for name in lost)] == []
+    reported = differences(source, copy)
+    assert [line for line in reported if not any(name in line for name in lost)] == []
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -78,8 +78,8 @@ def test_unreadable_for_an_ordinary_user(area: Path, source: Path, kind: str, ra
     try:
         run = pcopy("--json", "--errors", into / "errors", source, into / "copy", ranks=ranks, user=NOBODY)
         only_failure(run, into / "errors", b"victim", errno.EACCES)
-        told = summary(run)
-        assert (told["files"], told["directories"]) == (30, 4)
+        reported = summary(run)
+        assert (reported["files"], reported["directories"]) == (30, 4)
         assert not (into / "copy/1/victim/inside").exists()
         if is_root():  # others can't read it to compare it either
             unlike = differences(source, into / "copy", ownership=False)
@@ -187,9 +187,11 @@ def test_full_destination_of_hard_links(area: Path, ranks: int) -> None:
         run = pcopy("--force", "--json", "--errors", area / "errors", source, full / "copy", ranks=ranks)
         assert run.returncode == 75, show(run)
         assert {line["errno"] for line in failures(area / "errors")} == {errno.ENOSPC}
-        told = json.loads(run.stdout)
+        reported = json.loads(run.stdout)
         there = len(os.listdir(full / "copy"))
-        assert told["files"] + told["hardlinks"] == there or (ranks > 1 and 0 < told["files"] < there), show(run)
+        assert reported["files"] + reported["hardlinks"] == there or (ranks > 1 and 0 < reported["files"] < there), (
+            show(run)
+        )
         whole_or_absent(source, full / "copy")
 
 
@@ -233,8 +235,8 @@ def test_errors_are_written_for_odd_names(area: Path) -> None:
             file.write(tree.encode())
     run = pcopy("--json", "--existing", "fail", "--errors", area / "e", f"{area}/source/", area / "copy")
     assert run.returncode == 1, show(run)
-    (told,) = failures(area / "e")
-    assert base64.b64decode(told["path_b64"]).endswith(b"/" + name)
+    (reported,) = failures(area / "e")
+    assert base64.b64decode(reported["path_b64"]).endswith(b"/" + name)
     assert b"\x1b" not in run.stderr and b"line\nbreak" not in run.stderr, show(run)
 
 
@@ -257,8 +259,8 @@ def test_only_the_first_hundred_are_shown_but_all_are_written(conflicts: Path) -
     errors = conflicts / "errors"
     run = pcopy("--existing", "fail", "--errors", errors, f"{conflicts}/source/", conflicts / "copy", ranks=2)
     assert run.returncode == 1, show(run)
-    told = failures(errors)
-    assert len({line["path_b64"] for line in told}) == len(told) == 300
+    reported = failures(errors)
+    assert len({line["path_b64"] for line in reported}) == len(reported) == 300
     shown = [line for line in run.stderr.splitlines() if b"source/" in line or b"copy/" in line]
     assert 100 <= len(shown) <= 105, show(run)
 

@@ -58,8 +58,8 @@ def test_times_beyond_292_years_are_told_apart() -> None:
             os.utime(place / policy / "file", ns=(FAR, FAR - 10**9))
         time.sleep(CLOCK_GRACE / 10**9 + 0.5)  # what has changed after that might be the job's own: all is looked at
         for policy, files in [*((policy, 1) for policy in policies), *((policy, 0) for policy in policies)]:
-            told = summary(succeed("--json", "--existing", policy, "-T", source, place / policy))
-            assert (told["files"], told["skipped"]) == (files, 1 - files), policy
+            reported = summary(succeed("--json", "--existing", policy, "-T", source, place / policy))
+            assert (reported["files"], reported["skipped"]) == (files, 1 - files), policy
             assert differences(source, place / policy) == []
 
 
@@ -73,9 +73,9 @@ def test_times_that_the_destination_bends_are_told_by_their_names(tmp_path: Path
         (place / "source/old").write_bytes(b"old")
         os.utime(place / "source/old", ns=(0, 0))
         run = succeed("--json", "-T", place / "source", ext4 / "target", ranks=1)
-        told = [line for line in run.stderr.decode().splitlines() if "cannot hold its mtime 2603" in line]
+        reported = [line for line in run.stderr.decode().splitlines() if "cannot hold its mtime 2603" in line]
         for name in ("alone", "room/large", "room/link", "room/fifo", "room"):
-            assert [line for line in told if f"/{name}: " in line], show(run)
-        assert len(told) == 6, show(run)  # with one of the two names of an inode
+            assert [line for line in reported if f"/{name}: " in line], show(run)
+        assert len(reported) == 6, show(run)  # with one of the two names of an inode
         assert b"usual: " not in run.stderr and b"old: " not in run.stderr, show(run)
         assert summary(run)["warnings"] == 6

@@ -61,10 +61,10 @@ def copied_faithfully(source: Path, copy: Path, ranks: int, launcher: str | None
     before = snapshot(source)
     run = succeed("--json", source, copy, ranks=ranks, launcher=launcher, user=user)
     assert changes(before, snapshot(source)) == [], "the source was modified"
-    told = summary(run)
+    reported = summary(run)
     expected = counts(source)
-    assert {name: told[name] for name in expected} == expected
-    assert (told["skipped"], told["failed"], told["excused"], told["ranks"]) == (0, 0, 0, ranks)
+    assert {name: reported[name] for name in expected} == expected
+    assert (reported["skipped"], reported["failed"], reported["excused"], reported["ranks"]) == (0, 0, 0, ranks)
     assert differences(source, copy, atimes=True) == []
     assert [name for name in temporaries(os.fsencode(copy)) if not name.endswith(b"-not-ours")] == []
 
@@ -114,8 +114,8 @@ def test_an_ordinary_user_copies_what_others_own(area: Path, ranks: int) -> None
     into.mkdir()
     into.chmod(0o777)
     run = succeed("--json", source, into / "copy", ranks=ranks, user=NOBODY)
-    told = summary(run)
-    assert told["excused"] == told["found"] == 9, told
+    reported = summary(run)
+    assert reported["excused"] == reported["found"] == 9, reported
     assert differences(source, into / "copy", ownership=False) == []
     assert (into / "copy/sub/6755").stat().st_uid == NOBODY
 
@@ -127,11 +127,11 @@ def test_the_group_alone_is_kept_where_it_can_be(area: Path) -> None:
     (area / "file").write_bytes(b"x")
     os.chown(area / "file", 0, 4321)
     (area / "file").chmod(0o2755)
-    told = summary(succeed("--json", area / "file", area / "into/file", user=NOBODY, groups=[4321]))
+    reported = summary(succeed("--json", area / "file", area / "into/file", user=NOBODY, groups=[4321]))
     status = (area / "into/file").stat()
     assert (status.st_uid, status.st_gid) == (NOBODY, 4321)
     assert status.st_mode & 0o7777 == 0o755
-    assert told["excused"] == 1
+    assert reported["excused"] == 1
 
 
 def test_a_set_gid_bit_that_a_directory_loses_is_excused(area: Path) -> None:
@@ -145,9 +145,9 @@ def test_a_set_gid_bit_that_a_directory_loses_is_excused(area: Path) -> None:
         os.chown(directory, NOBODY, 4321)
         directory.chmod(0o2755)
     os.chown(area / "source", NOBODY, 4321)
-    told = summary(succeed("--json", area / "source", area / "into/copy", user=NOBODY))
+    reported = summary(succeed("--json", area / "source", area / "into/copy", user=NOBODY))
     assert (area / "into/copy/one/two").stat().st_mode & 0o7777 == 0o755
-    assert told["excused"] == 2
+    assert reported["excused"] == 2
 
 
 def test_directory_below_a_set_gid_parent_has_none(area: Path) -> None:
@@ -176,8 +176,8 @@ def test_xattr_that_does_not_fit_fails_its_file_alone(on: Place) -> None:
     run = pcopy("--json", source, there / "copy", ranks=2)
     assert run.returncode == 1, show(run)
     assert b"file-5" in run.stderr, show(run)
-    told = summary(run)
-    assert (told["failed"], told["files"]) == (1, 9)
+    reported = summary(run)
+    assert (reported["failed"], reported["files"]) == (1, 9)
 
 
 def test_one_flat_directory(area: Path) -> None:
@@ -188,9 +188,9 @@ def test_one_flat_directory(area: Path) -> None:
         descriptor = os.open(source / f"{number}", os.O_CREAT | os.O_WRONLY, 0o640)
         os.write(descriptor, b"%d" % number)
         os.close(descriptor)
-    told = summary(succeed("--json", source, area / "copy", ranks=2))
-    assert (told["files"], told["directories"], told["found"]) == (20_000, 1, 20_001)
-    assert told["bytes"] == sum(len(str(number)) for number in range(20_000))
+    reported = summary(succeed("--json", source, area / "copy", ranks=2))
+    assert (reported["files"], reported["directories"], reported["found"]) == (20_000, 1, 20_001)
+    assert reported["bytes"] == sum(len(str(number)) for number in range(20_000))
     assert differences(source, area / "copy") == []
 
 

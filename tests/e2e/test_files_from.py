@@ -40,7 +40,7 @@ def test_what_is_listed_is_copied_as_by_rsync(area: Path, ranks: int) -> None:
     (area / "list").write_bytes(
         listed.replace(b"/" + paths[1] + b"\0", bytes(area / "source") + b"/" + paths[1] + b"\0")
     )
-    told = summary(
+    reported = summary(
         succeed("--json", "-0", "--files-from", area / "list", f"{area}/source/", area / "copy", ranks=ranks)
     )
     (area / "list").write_bytes(b"\0".join([*paths, b""]))
@@ -48,21 +48,21 @@ def test_what_is_listed_is_copied_as_by_rsync(area: Path, ranks: int) -> None:
     subprocess.run(command, check=True)
     subprocess.run(["rsync", "-aAX", "--exclude=/*", f"{area}/source/", f"{area}/rsync/"], check=True)
     assert differences(area / "rsync", area / "copy") == []
-    assert told["found"] == told["copied"] and told["copied"] - told["directories"] == len(paths)
+    assert reported["found"] == reported["copied"] and reported["copied"] - reported["directories"] == len(paths)
 
 
 def test_a_listed_directory_is_copied_whole(area: Path) -> None:
     for name in ("a/1", "a/b/2", "a/b/3", "c/4", "c/d/5", "e/6"):
         write(area / "source" / name, name.encode())
     (area / "list").write_text("a\na/b/2\n\n./c//d/\na/1\n")
-    told = summary(succeed("--json", "--files-from", area / "list", f"{area}/source/", area / "copy"))
+    reported = summary(succeed("--json", "--files-from", area / "list", f"{area}/source/", area / "copy"))
     shutil.copytree(area / "source", area / "expected")
     shutil.rmtree(area / "expected/e")
     (area / "expected/c/4").unlink()
     for each in ("c", ""):
         shutil.copystat(area / "source" / each, area / "expected" / each)
     assert differences(area / "expected", area / "copy") == []
-    assert (told["files"], told["directories"]) == (4, 5)
+    assert (reported["files"], reported["directories"]) == (4, 5)
     everything = subprocess.run(["find", "."], cwd=area / "source", check=True, capture_output=True).stdout
     (area / "all").write_bytes(everything)
     assert summary(succeed("--json", "--files-from", area / "all", area / "source", area / "all-copied"))["found"] == 12
@@ -92,11 +92,11 @@ def test_a_saved_listing_may_come_from_anywhere(area: Path) -> None:
     ]
     listing = area / "listing"
     listing.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    told = summary(succeed("--json", "--files-from", listing, f"{area}/source/", area / "copy"))
+    reported = summary(succeed("--json", "--files-from", listing, f"{area}/source/", area / "copy"))
     shutil.copytree(area / "source", area / "expected")
     (area / "expected/left").unlink()
     shutil.copystat(area / "source", area / "expected")
-    assert differences(area / "expected", area / "copy") == [] and told["files"] == 3
+    assert differences(area / "expected", area / "copy") == [] and reported["files"] == 3
     for damage, why in (
         ("{}", "line 5: has no path"),
         ('{"path": "a/1", "type": "file"}', "line 5: a/1 does not lie in "),
@@ -143,18 +143,18 @@ def test_what_is_not_there_fails_and_is_tried_again(area: Path) -> None:
     (area / "list").write_text("there\nmissing/deep/file\nmissing/other\nthere/below\n")
     options: list[Any] = ["--json", "--checkpoint", area / "job", "--files-from", area / "list"]
     first = pcopy(*options, f"{area}/source/", area / "copy", ranks=2)
-    told = summary(first)
-    assert (first.returncode, told["files"], told["failed"]) == (1, 1, 3)
+    reported = summary(first)
+    assert (first.returncode, reported["files"], reported["failed"]) == (1, 1, 3)
     assert all(name in first.stderr for name in (b"missing/deep/file: ", b"missing/other: ", b"there/below: "))
     write(area / "source/missing/deep/file", b"late")
     (area / "source/missing").chmod(0o750)
-    told = summary(pcopy("--json", "--resume", area / "job", ranks=1))
-    assert (told["files"], told["directories"], told["failed"]) == (2, 3, 2)
+    reported = summary(pcopy("--json", "--resume", area / "job", ranks=1))
+    assert (reported["files"], reported["directories"], reported["failed"]) == (2, 3, 2)
     write(area / "source/missing/other", b"later")
     (area / "source/there").unlink()
     write(area / "source/there/below", b"")
-    told = summary(pcopy("--json", "--resume", area / "job", ranks=3))
-    assert told["failed"] == 0 and (area / "copy/there/below").exists()
+    reported = summary(pcopy("--json", "--resume", area / "job", ranks=3))
+    assert reported["failed"] == 0 and (area / "copy/there/below").exists()
     assert (area / "copy/missing/other").read_bytes() == b"later" and (area / "copy/missing/deep/file").exists()
     assert (area / "copy/missing").stat().st_mode & 0o777 == 0o750
 
@@ -174,9 +174,9 @@ def test_a_killed_job_goes_on_with_the_list_that_it_read(area: Path) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
     (area / "list").write_text("nothing of this")
-    told = summary(succeed("--json", *command, ranks=3))
+    reported = summary(succeed("--json", *command, ranks=3))
     found = sorted(str(path.relative_to(area / "copy")) for path in (area / "copy").rglob("*") if path.is_file())
-    assert found == sorted(listed) and told["files"] == len(listed) and told["directories"] == 151
+    assert found == sorted(listed) and reported["files"] == len(listed) and reported["directories"] == 151
     assert not (area / "job").exists()
 
 
@@ -189,15 +189,15 @@ def test_a_directory_of_ones_own_that_was_entered_counts_once(area: Path) -> Non
     first = pcopy(*options, f"{area}/source/", area / "copy")
     again = pcopy("--json", "--resume", area / "job")
     for run in (first, again):
-        told = summary(run)
+        reported = summary(run)
         assert run.returncode == 1, show(run)
-        assert (told["found"], told["copied"], told["failed"]) == (5, 3, 2)
+        assert (reported["found"], reported["copied"], reported["failed"]) == (5, 3, 2)
     write(area / "source/a/miss", b"")
     run = pcopy("--json", "--resume", area / "job")
     assert (run.returncode, summary(run)["found"], summary(run)["copied"]) == (1, 6, 5), show(run)
     write(area / "source/a/other/miss", b"")
-    told = summary(succeed("--json", "--resume", area / "job"))
-    assert (told["found"], told["copied"], told["directories"]) == (7, 7, 4)
+    reported = summary(succeed("--json", "--resume", area / "job"))
+    assert (reported["found"], reported["copied"], reported["directories"]) == (7, 7, 4)
 
 
 def test_a_path_through_a_link_wants_it_to_be_followed(area: Path) -> None:
@@ -255,14 +255,14 @@ def test_what_is_stopped_and_partly_missing_comes_to_the_same(area: Path, each: 
         done = run.returncode == 0
         assert run.returncode in ((0, 1, 75, -9, -15) if missing else (0,)), show(run)
         if run.returncode in (0, 1):
-            told = summary(run)
-            assert told["found"] == told["copied"] + told["skipped"] + told["failed"], show(run)
-            assert bool(told["failed"]) == (run.returncode == 1), show(run)
+            reported = summary(run)
+            assert reported["found"] == reported["copied"] + reported["skipped"] + reported["failed"], show(run)
+            assert bool(reported["failed"]) == (run.returncode == 1), show(run)
         for part in [missing.pop() for _ in range(min(len(missing), 3))]:
             subprocess.run(["rsync", "-aR", f"{area}/whole/./{part}", f"{area}/source/"], check=True)
         age(area / "source")
     assert differences(area / "rsync", area / "copy") == []
-    assert told["found"] == told["copied"] == 1 + sum(1 for _ in (area / "copy").rglob("*")), show(run)
+    assert reported["found"] == reported["copied"] == 1 + sum(1 for _ in (area / "copy").rglob("*")), show(run)
 
 
 def test_signatures_and_filters_go_together_with_it(area: Path) -> None:

@@ -72,10 +72,10 @@ def test_files_of_others_are_replaced(own: Path, case: str, backend: str) -> Non
     assert owners(paths) == {ANOTHER}
     run = run_as_user(own, case, backend)
     assert run.returncode == 0, show(run)
-    told = summary(run)
-    assert (told["files"], told["symlinks"], told["mended"], told["failed"]) == (len(FILES), 1, 0, 0)
+    reported = summary(run)
+    assert (reported["files"], reported["symlinks"], reported["mended"], reported["failed"]) == (len(FILES), 1, 0, 0)
     for key in ("found", "files", "symlinks", "mended", "failed", "skipped"):
-        assert foreseen[key] == told[key], key
+        assert foreseen[key] == reported[key], key
     assert owners(paths) == {NOBODY}
     assert {path.lstat().st_mtime_ns for path in paths} == {NOW}
     if case != "compressed":

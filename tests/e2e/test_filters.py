@@ -70,16 +70,19 @@ def files(tree: Path) -> set[str]:
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_patterns_choose_what_git_does_not_ignore(area: Path, source: Path, ranks: int) -> None:
     copy = area / "copy"
-    told = summary(succeed("--json", *options(PATTERNS), f"{source}/", copy, ranks=ranks))
+    reported = summary(succeed("--json", *options(PATTERNS), f"{source}/", copy, ranks=ranks))
     assert files(copy) == files(chosen_by_git(source, PATTERNS)) and len(files(copy)) > 300
     assert not (copy / "only/here").exists() and (copy / "a/only/here").is_dir() and not (copy / "a/.snapshot").exists()
     assert all((copy / name).read_bytes() == (source / name).read_bytes() for name in files(copy) - {"a/link"})
     assert (copy / "0.c").stat().st_ino == (copy / "a/second.c").stat().st_ino
     directories = sum(path.is_dir() for path in copy.rglob("*")) + 1
-    assert (told["directories"], told["found"]) == (directories, told["skipped"] + len(files(copy)) + directories)
-    assert told["failed"] == 0
+    assert (reported["directories"], reported["found"]) == (
+        directories,
+        reported["skipped"] + len(files(copy)) + directories,
+    )
+    assert reported["failed"] == 0
     again = summary(succeed("--json", "--existing=changed", *options(PATTERNS), f"{source}/", copy, ranks=ranks))
-    assert (again["files"], again["found"]) == (0, told["found"])
+    assert (again["files"], again["found"]) == (0, reported["found"])
 
 
 @pytest.mark.parametrize(
@@ -145,16 +148,16 @@ def prm(*arguments: Any, **more: Any) -> Completed:
 
 def test_prm_removes_what_is_selected(area: Path, source: Path) -> None:
     expected = files(source) - files(chosen_by_git(source, PATTERNS))
-    told = summary_of_prm(prm("--yes", "--json", *options(PATTERNS), source, ranks=2))
+    reported = summary_of_prm(prm("--yes", "--json", *options(PATTERNS), source, ranks=2))
     assert files(source) == expected
-    assert told["removed"] > 300
+    assert reported["removed"] > 300
 
 
 def summary_of_prm(run: Completed) -> dict[str, Any]:
     assert run.returncode == 0, show(run)
-    told: dict[str, Any] = json.loads(run.stdout)
-    assert told["found"] == told["removed"] + told["not_empty"] + told["excluded"]
-    return told
+    reported: dict[str, Any] = json.loads(run.stdout)
+    assert reported["found"] == reported["removed"] + reported["not_empty"] + reported["excluded"]
+    return reported
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -163,8 +166,8 @@ def test_prm_lists_what_it_chooses(area: Path, ranks: int) -> None:
     for path in ("p/a/x.o", "p/a/b/y", "p/keep/in", "p/f", "q"):
         write(area / path, b"12")
     filters = ("--exclude", "*.o", "--exclude", "keep/", "p", "q")
-    told = summary_of_prm(prm("--dry-run", "--json", *filters, cwd=area, ranks=ranks))
-    assert (told["removed"], told["not_empty"], told["excluded"]) == (4, 2, 2)
+    reported = summary_of_prm(prm("--dry-run", "--json", *filters, cwd=area, ranks=ranks))
+    assert (reported["removed"], reported["not_empty"], reported["excluded"]) == (4, 2, 2)
     before = {os.fsencode(path.relative_to(area)) for path in area.rglob("*")}
     dry = prm("--dry-run", "-vv", *filters, cwd=area, ranks=ranks)
     assert {os.fsencode(path.relative_to(area)) for path in area.rglob("*")} == before

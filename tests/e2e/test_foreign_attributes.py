@@ -92,8 +92,8 @@ def test_properties_of_btrfs_stay_on_btrfs(on: Place) -> None:
         os.setxattr(btrfs / "source" / name, "btrfs.compression", b"zstd")
     os.setxattr(btrfs / "source/nested", "btrfs.compression", b"zlib")
     run = succeed("--json", f"{btrfs}/source/", ext4 / "copy", ranks=3)
-    told = summary(run)
-    assert (told["files"], told["failed"], told["excused"], told["warnings"]) == (3, 0, 0, 1), show(run)
+    reported = summary(run)
+    assert (reported["files"], reported["failed"], reported["excused"], reported["warnings"]) == (3, 0, 0, 1), show(run)
     assert run.stderr.count(b"btrfs.compression") == 1, show(run)
     succeed("--json", f"{btrfs}/source/", btrfs / "copy", ranks=3)
     assert os.getxattr(btrfs / "copy/nested/c", "btrfs.compression") == b"zstd"
@@ -109,8 +109,8 @@ def test_acls_of_other_models_are_excused_with_one_notice(area: Path, attribute:
     environment = {**preloaded(LISTING), "PCOPY_TEST_LISTS": attribute}
     run = pcopy("--json", f"{area}/source/", area / "copy", ranks=3, env=environment)
     assert run.returncode == 0, show(run)
-    told = summary(run)
-    assert (told["files"], told["failed"], told["excused"], told["warnings"]) == (4, 0, 3, 1), show(run)
+    reported = summary(run)
+    assert (reported["files"], reported["failed"], reported["excused"], reported["warnings"]) == (4, 0, 3, 1), show(run)
     assert run.stderr.count(attribute.encode()) == 1, show(run)
     assert differences(area / "source", area / "copy") == []
     run = pcopy("--json", "--no-preserve", "acl", f"{area}/source/", area / "other", ranks=3, env=environment)

@@ -49,9 +49,9 @@ def test_every_program_has_what_can_be_read_to_the_end(area: Path, backend: str,
         "not sparse": ["--no-preserve", "sparse"],
     }
     for name, words in copies.items():
-        told = summary(succeed("--json", *words, TOPOLOGY, area / name, ranks=ranks, env=env))
-        assert (in_directory(area / name), told["failed"]) == (expected, 0), name
-        assert told["bytes"] == sum(map(len, expected.values())), name
+        reported = summary(succeed("--json", *words, TOPOLOGY, area / name, ranks=ranks, env=env))
+        assert (in_directory(area / name), reported["failed"]) == (expected, 0), name
+        assert reported["bytes"] == sum(map(len, expected.values())), name
     succeed(f"{TOPOLOGY}/", area / "mirror", program="psync", ranks=ranks, env=env)
     assert in_directory(area / "mirror") == expected
     succeed("-cf", area / "a.tar", TOPOLOGY, program="ptar", ranks=ranks, env=env)

@@ -103,18 +103,18 @@ def test_summary_names_file_that_set_filter(name: str, by_hand: bool, trees: Pat
     words = [*words, "-n", "1"]
     program = name.split(maxsplit=1)[0]
     run = pcopy(*words, *COMMANDS[name], program=program, cwd=trees)
-    told = (run.stdout + run.stderr).decode()
+    reported = (run.stdout + run.stderr).decode()
     origin = re.escape("on the command line" if by_hand else f"{file}:1")
     number = HIDDEN.get(name, 1)
     items = rf"{number} (items?( of A and B together)? left out|excluded) by filters \({origin}\)"
-    assert len(re.findall(items, told)) == told.count("by filters") == 1, show(run)
+    assert len(re.findall(items, reported)) == reported.count("by filters") == 1, show(run)
     assert run.returncode == 0, show(run)
     found = in_json(trees, program, *words, *COMMANDS[name], *AGAIN.get(name, ()))
     assert found["excluded"] == number and found["filters"] == ([] if by_hand else [f"{file}:1"])
     if program != "pverify":
         return
     is_verdict = "--create" not in name
-    assert ("the same, but for " in told) == is_verdict and ("together" in told) == (number == 2), show(run)
+    assert ("the same, but for " in reported) == is_verdict and ("together" in reported) == (number == 2), show(run)
     words += ["--force"] if not is_verdict else []
     quiet = pcopy("-q", *words, *COMMANDS[name], program=program, cwd=trees)
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, b"", b""), show(quiet)

@@ -57,8 +57,8 @@ def directory(name: bytes) -> bytes:
 
 
 def sparse(text: bytes, size: bytes = b"9000") -> bytes:
-    told = pax((b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0"), (b"GNU.sparse.realsize", size))
-    return told + item(b"sp", text + bytes(-len(text) % 512))
+    reported = pax((b"GNU.sparse.major", b"1"), (b"GNU.sparse.minor", b"0"), (b"GNU.sparse.realsize", size))
+    return reported + item(b"sp", text + bytes(-len(text) % 512))
 
 
 LAST = item(b"after", b"after\n")
@@ -71,11 +71,11 @@ def unpacked(tmp_path: Path, data: bytes, *words: str, ranks: int = 2) -> tuple[
     place.mkdir()
     (tmp_path / "a.tar").write_bytes(data)
     done = pcopy("-xf", tmp_path / "a.tar", "-C", place, "--json", *words, program="ptar", ranks=ranks)
-    told = json.loads(done.stdout)
-    copied = sum(told[each] for each in ("files", "directories", "symlinks", "special", "hardlinks"))
-    assert told["found"] == copied + told["skipped"] + told["failed"], show(done)
+    reported = json.loads(done.stdout)
+    copied = sum(reported[each] for each in ("files", "directories", "symlinks", "special", "hardlinks"))
+    assert reported["found"] == copied + reported["skipped"] + reported["failed"], show(done)
     assert b"Traceback" not in done.stderr, show(done)
-    return done, told, place
+    return done, reported, place
 
 
 def by_tar(tmp_path: Path) -> Path:
@@ -125,12 +125,12 @@ WRONG = {
 def test_what_is_wrong_is_told_and_all_else_is_unpacked(tmp_path: Path) -> None:
     """All in one archive."""
     parts = [damage + item(b"good%d" % number, b"good") for number, (damage, _) in enumerate(WRONG.values())]
-    done, told, place = unpacked(tmp_path, b"".join([*parts, item(b"odd", b"z", b"Z"), LAST, END]))
+    done, reported, place = unpacked(tmp_path, b"".join([*parts, item(b"odd", b"z", b"Z"), LAST, END]))
     assert done.returncode == 1, show(done)
     for what, (_, text) in WRONG.items():
         assert text in done.stderr, (what, show(done))
     assert b"odd: is of a type that is not known here" in done.stderr
-    assert (told["failed"], told["warnings"]) == (len(WRONG), 1), show(done)
+    assert (reported["failed"], reported["warnings"]) == (len(WRONG), 1), show(done)
     assert (place / "after").read_bytes() == b"after\n"
     for number in range(len(WRONG)):
         assert (place / f"good{number}").read_bytes() == b"good"
@@ -142,18 +142,20 @@ def test_damage_of_no_member_is_told_of_the_archive(tmp_path: Path) -> None:
     """Neither of the directory that it is unpacked into, nor of nothing, as if that were the working directory."""
     (tmp_path / "a.tar").write_bytes(item(b"one", b"1"))
     (tmp_path / "page").write_bytes(b"<!doctype html>" * 100)
-    for name, told in ("a.tar", b"the archive is truncated"), ("page", b"is this a tar archive?"):
+    for name, reported in ("a.tar", b"the archive is truncated"), ("page", b"is this a tar archive?"):
         done = pcopy("-xf", name, program="ptar", ranks=2, cwd=tmp_path)
         assert done.returncode == 1, show(done)
         first = done.stderr.splitlines()[0]
-        assert first.startswith(b"ptar: %s: extract: at byte " % bytes(tmp_path / name)) and told in first, show(done)
+        assert first.startswith(b"ptar: %s: extract: at byte " % bytes(tmp_path / name)) and reported in first, show(
+            done
+        )
 
 
 def index_of(lines: Sequence[bytes]) -> Any:
     def beside(archive: Path) -> None:
         status = archive.stat()
-        told = b"#pcopy-tar-index 1 %d %d\n" % (status.st_size, status.st_mtime_ns)
-        archive.with_name("a.tar.idx").write_bytes(told + b"".join(line + b"\n" for line in lines))
+        reported = b"#pcopy-tar-index 1 %d %d\n" % (status.st_size, status.st_mtime_ns)
+        archive.with_name("a.tar.idx").write_bytes(reported + b"".join(line + b"\n" for line in lines))
 
     return beside
 
@@ -232,12 +234,12 @@ def held(place: Path) -> dict[str, str]:
 def test_members_of_one_name_are_taken_in_their_order(ranks: int, tmp_path: Path) -> None:
     """As GNU tar does; whichever rank unpacks them."""
     data = b"".join(put(blocks, b"%d" % number) for number, blocks in enumerate(CASES.values()))
-    done, told, place = unpacked(tmp_path, data + LAST + END, ranks=ranks)
+    done, reported, place = unpacked(tmp_path, data + LAST + END, ranks=ranks)
     assert done.returncode == 1, show(done)
     assert held(place) == held(by_tar(tmp_path))
     assert done.stderr.count(b"a directory that is not empty has its name") == 1, show(done)
     assert done.stderr.count(b"a file has the name of the directory") == 2, show(done)
-    assert told["failed"] == 3
+    assert reported["failed"] == 3
     assert (place / "9/d0/a").stat().st_nlink == 9
     assert (place / "6/f").stat().st_nlink == 2
 
@@ -260,8 +262,8 @@ def test_a_directory_takes_the_place_of_a_file_that_was_there(tmp_path: Path) ->
 
 def test_deep_names(tmp_path: Path) -> None:
     deep = b"d/" * 5000
-    done, told, _ = unpacked(tmp_path, pax((b"path", deep + b"f")) + item(b"f", b"x") + LAST + END)
-    assert (done.returncode, told["files"]) == (0, 2), show(done)
+    done, reported, _ = unpacked(tmp_path, pax((b"path", deep + b"f")) + item(b"f", b"x") + LAST + END)
+    assert (done.returncode, reported["files"]) == (0, 2), show(done)
     inner = subprocess.run(
         ["find", tmp_path / "place", "-type", "f", "-printf", "%d %s\n"], check=True, capture_output=True
     )
@@ -285,8 +287,10 @@ def test_a_tree_that_is_given_twice_has_no_link_to_itself(tmp_path: Path) -> Non
     (tmp_path / "d/g").hardlink_to(tmp_path / "d/f")
     done = pcopy("-cf", "a.tar", "d", "d", "d/g", "--json", program="ptar", ranks=2, cwd=tmp_path)
     assert done.returncode == 0, show(done)
-    told = json.loads(done.stdout)
-    assert told["found"] == told["files"] + told["directories"] + told["hardlinks"] + told["skipped"]
+    reported = json.loads(done.stdout)
+    assert (
+        reported["found"] == reported["files"] + reported["directories"] + reported["hardlinks"] + reported["skipped"]
+    )
     other = by_tar(tmp_path)
     assert (other / "d/f").read_bytes() == (other / "d/g").read_bytes() == b"data"
     (tmp_path / "place").mkdir()

@@ -131,8 +131,8 @@ def test_names_of_extended_attributes(area: Path, on: Place) -> None:
     errors = area / "errors"
     run = assert_tame_run(pcopy(source, copy, "--errors", errors), errors, status=1, says=b"setxattr user.evil")
     assert len([line for line in run.stderr.splitlines() if b"setxattr" in line]) == 1
-    (told,) = map(json.loads, errors.read_bytes().splitlines())
-    escaped = told["operation"].removeprefix("setxattr user.").encode()
+    (reported,) = map(json.loads, errors.read_bytes().splitlines())
+    escaped = reported["operation"].removeprefix("setxattr user.").encode()
     assert escaped.replace(rb"\\", b"").count(rb"\x1b") == 3
     assert rb"\\x1bslash" not in escaped or rb"back\\x1bslash" in escaped  # a backslash is told from an escape
 

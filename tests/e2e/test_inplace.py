@@ -33,10 +33,10 @@ def test_written_over(area: Path, size: str, there: int) -> None:
     write(area / "copy/file", b"o" * there, THEN)
     (area / "copy/file").chmod(0o444)
     inode = (area / "copy/file").stat().st_ino
-    told = summary(succeed(*INPLACE, f"{area}/source/", area / "copy", ranks=3))
+    reported = summary(succeed(*INPLACE, f"{area}/source/", area / "copy", ranks=3))
     assert differences(area / "source", area / "copy") == []
     assert (area / "copy/file").stat().st_ino == inode
-    assert (told["files"], told["bytes"]) == (1, SIZES[size])
+    assert (reported["files"], reported["bytes"]) == (1, SIZES[size])
     assert temporaries(os.fsencode(area)) == []
 
 
@@ -110,12 +110,12 @@ def test_never_through_links(area: Path, size: str) -> None:
     (area / "copy/pointed").symlink_to(outside / "pointed")
     os.mkfifo(area / "copy/fifo")
     before = snapshot(outside / "linked")[b""], snapshot(outside / "pointed")[b""]
-    told = summary(succeed(*INPLACE, f"{area}/source/", area / "copy", ranks=3, timeout=60))
+    reported = summary(succeed(*INPLACE, f"{area}/source/", area / "copy", ranks=3, timeout=60))
     assert differences(area / "source", area / "copy") == []
     after = snapshot(outside / "linked")[b""], snapshot(outside / "pointed")[b""]
     assert [record.content for record in after] == [record.content for record in before]
     assert [(record.mode, record.mtime) for record in after] == [(record.mode, record.mtime) for record in before]
-    assert told["files"] == 3
+    assert reported["files"] == 3
 
 
 @pytest.mark.parametrize("size", ["small", "split"])
@@ -166,10 +166,10 @@ def test_an_ordinary_user_replaces_what_is_not_his_to_write(area: Path, owner: i
     inode = (area / "copy/file").stat().st_ino
     os.chown(area / "copy", NOBODY, NOBODY)
     os.chown(area / "copy/file", owner, owner)
-    told = summary(succeed(*INPLACE, f"{area}/source/", area / "copy", user=NOBODY))
+    reported = summary(succeed(*INPLACE, f"{area}/source/", area / "copy", user=NOBODY))
     assert (area / "copy/file").read_bytes() == b"new"
     assert (area / "copy/file").stat().st_ino != inode
-    assert told["files"] == 1
+    assert reported["files"] == 1
 
 
 def test_a_running_program_is_replaced(area: Path) -> None:
@@ -197,15 +197,15 @@ def test_a_failure_leaves_a_private_file_that_the_next_run_finds(area: Path, siz
     fault.check()
     assert run.returncode == 1, show(run)
     assert b"the file in the destination is incomplete" in run.stderr, show(run)
-    told = summary(run)
-    assert (told["failed"], told["files"]) == (1, 1)
+    reported = summary(run)
+    assert (reported["failed"], reported["files"]) == (1, 1)
     status = (area / "copy/file").stat()
     assert (status.st_ino, stat.S_IMODE(status.st_mode)) == (inode, 0o600)
     assert status.st_mtime_ns > NOW
     assert temporaries(os.fsencode(area)) == []
-    told = summary(succeed(*INPLACE, "--existing", "changed", f"{area}/source/", area / "copy", ranks=3))
+    reported = summary(succeed(*INPLACE, "--existing", "changed", f"{area}/source/", area / "copy", ranks=3))
     assert differences(area / "source", area / "copy") == []
-    assert (told["files"], told["skipped"]) == (1, 1)
+    assert (reported["files"], reported["skipped"]) == (1, 1)
 
 
 @pytest.mark.parametrize("policy", ["skip", "newer", "fail", "changed"])
@@ -227,8 +227,8 @@ def test_with_checksum(area: Path, size: str) -> None:
         write(area / "source" / name, data)
         write(area / "copy" / name, there)
     inodes = [(area / "copy" / name).stat().st_ino for name in ("same", "other")]
-    told = summary(succeed(*INPLACE, "--checksum", f"{area}/source/", area / "copy", ranks=3))
-    assert (told["files"], told["skipped"]) == (1, 1)
+    reported = summary(succeed(*INPLACE, "--checksum", f"{area}/source/", area / "copy", ranks=3))
+    assert (reported["files"], reported["skipped"]) == (1, 1)
     assert differences(area / "source", area / "copy") == []
     assert [(area / "copy" / name).stat().st_ino for name in ("same", "other")] == inodes
 

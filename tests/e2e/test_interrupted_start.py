@@ -46,11 +46,11 @@ def test_an_interrupt_at_the_start_leaves_a_line(area: Path, way: str) -> None:
     start = [number for number, call in enumerate(opened, 1) if re.search(rf'{first}[^/"]*"', call)][-1]
     end = next(number for number, call in enumerate(opened, 1) if f'"{area}' in call)
     assert end - start > 30
-    told = b"pverify: interrupted\n" if "pverify" in way else b"pcopy: interrupted\n"
+    reported = b"pverify: interrupted\n" if "pverify" in way else b"pcopy: interrupted\n"
     for number in (start + 1, *range(start + 2, end, (end - start) // 6)):
         (area / "copy").rmdir() if (area / "copy").exists() else None
         ended = run("-e", f"inject=openat:signal=SIGINT:when={number}")
-        assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", told), opened[number - 1]
+        assert (ended.returncode, ended.stdout, ended.stderr) == (130, b"", reported), opened[number - 1]
         assert not (area / "copy").exists()
 
 

@@ -28,10 +28,10 @@ def test_one_large_file(on: Place, ranks: int, launcher: str | None) -> None:
     with open(place / "file", "wb") as file:
         for number in range(300):
             file.write(b"%d" % number + block)
-    told = summary(
+    reported = summary(
         succeed("--json", "--chunk-size", "16M", place / "file", place / "copy", ranks=ranks, launcher=launcher)
     )
-    assert (told["files"], told["bytes"]) == (1, (place / "file").stat().st_size)
+    assert (reported["files"], reported["bytes"]) == (1, (place / "file").stat().st_size)
     assert differences(place / "file", place / "copy") == []
     assert temporaries(os.fsencode(place)) == []
 
@@ -77,8 +77,8 @@ def test_hard_links_of_large_files(area: Path) -> None:
     (area / "source/one").write_bytes(noise(60 * MIB))
     for number in range(5):
         os.link(area / "source/one", area / f"source/sub/{number}")
-    told = summary(succeed("--json", "--chunk-size", "16M", area / "source", area / "copy", ranks=3))
-    assert (told["files"], told["hardlinks"], told["bytes"]) == (1, 5, 60 * MIB)
+    reported = summary(succeed("--json", "--chunk-size", "16M", area / "source", area / "copy", ranks=3))
+    assert (reported["files"], reported["hardlinks"], reported["bytes"]) == (1, 5, 60 * MIB)
     assert differences(area / "source", area / "copy") == []
 
 
@@ -123,8 +123,8 @@ def test_file_that_changes_while_it_is_copied(area: Path, kind: str, existing: b
         slow = slowed("pwrite64", 2)  # so that the file changes many times meanwhile
         run = pcopy("--json", "-T", "--chunk-size", "16M", source, area / "copy", ranks=2, wrap=slow)
     assert run.returncode == 1, show(run)
-    told = summary(run)
-    assert (told["failed"], told["changed"], told["vanished"], told["files"]) == (1, 1, 0, 1)
+    reported = summary(run)
+    assert (reported["failed"], reported["changed"], reported["vanished"], reported["files"]) == (1, 1, 0, 1)
     assert b"file" in run.stderr, show(run)
     assert (area / "copy/other").read_bytes() == b"x"
     if existing:

@@ -151,8 +151,8 @@ def test_what_is_no_limit_is_refused(area: Path, words: tuple[str, ...]) -> None
 def test_a_number_in_another_unit_is_asked_about(area: Path) -> None:
     """rsync's are KiB: a job that crawls unnoticed is hardly meant."""
     (area / "empty").mkdir()
-    told = succeed("--bwlimit=10000", area / "empty", area / "copy").stderr
-    assert b"--bwlimit: 10,000 bytes a second; a number alone is bytes (rsync's: 10000K)" in told
+    reported = succeed("--bwlimit=10000", area / "empty", area / "copy").stderr
+    assert b"--bwlimit: 10,000 bytes a second; a number alone is bytes (rsync's: 10000K)" in reported
     assert b"bytes a second" not in succeed("--bwlimit=10M", area / "empty", area / "copy-2").stderr
 
 

@@ -36,18 +36,18 @@ class Told(NamedTuple):
 
 
 def run(program: str, *words: Argument, area: Path, ranks: int = 1) -> Told:
-    told = pcopy(*words, program=program, cwd=area, ranks=ranks)
-    return Told(told.returncode, os.fsdecode(told.stdout), os.fsdecode(told.stderr))
+    reported = pcopy(*words, program=program, cwd=area, ranks=ranks)
+    return Told(reported.returncode, os.fsdecode(reported.stdout), os.fsdecode(reported.stderr))
 
 
 def test_filters_by_size_and_age_choose_files(tree: Path, area: Path) -> None:
     """A directory that is told stands for all that is in it: the copy has what was chosen, and no more."""
-    told = run("pwalk", "--larger-than", "100K", "doc", area=area)
-    assert told.stdout.splitlines() == found(tree, "-type", "f", "-size", "+100k"), told
-    told = run("pwalk", "--older-than", "0s", "doc", "-name", "sub", "-prune", "-o", "-print", area=area, ranks=2)
-    assert told.stdout.splitlines() == ["doc/nothing"], told
-    told = run("pwalk", "--exclude", "large", "doc", area=area)
-    assert sorted(told.stdout.splitlines()) == found(tree, "!", "-name", "large")
+    reported = run("pwalk", "--larger-than", "100K", "doc", area=area)
+    assert reported.stdout.splitlines() == found(tree, "-type", "f", "-size", "+100k"), reported
+    reported = run("pwalk", "--older-than", "0s", "doc", "-name", "sub", "-prune", "-o", "-print", area=area, ranks=2)
+    assert reported.stdout.splitlines() == ["doc/nothing"], reported
+    reported = run("pwalk", "--exclude", "large", "doc", area=area)
+    assert sorted(reported.stdout.splitlines()) == found(tree, "!", "-name", "large")
     run("pwalk", "-q", "--larger-than", "100K", "--output", "big.jsonl", "doc", area=area)
     copied = run("pcopy", "--files-from", "big.jsonl", "doc/", "copy", area=area)
     assert copied.returncode == 0, copied
@@ -59,8 +59,12 @@ def test_a_name_with_a_newline_is_not_listed_as_two(tree: Path, area: Path) -> N
     write(tree / "new\nline", bytes(1))
     (area / "old.lst").touch()
     for words in ([], ["--sort", "path"]):
-        told = run("pwalk", "-q", "--output", "old.lst", "--output", "other.jsonl", *words, "doc", area=area, ranks=2)
-        assert told.returncode == 2 and "doc/new\\nline has a newline in it; write --print0" in told.stderr, told
+        reported = run(
+            "pwalk", "-q", "--output", "old.lst", "--output", "other.jsonl", *words, "doc", area=area, ranks=2
+        )
+        assert reported.returncode == 2 and "doc/new\\nline has a newline in it; write --print0" in reported.stderr, (
+            reported
+        )
         assert sorted(os.listdir(area)) == ["doc", "old.lst"] and not (area / "old.lst").read_bytes()
     assert run("pwalk", "-q", "--print0", "--output", "old.lst", "doc", area=area).returncode == 0
     assert b"doc/new\nline\0" in (area / "old.lst").read_bytes()
@@ -80,8 +84,8 @@ def test_what_is_no_list(tree: Path, area: Path) -> None:
         ("prm", "--yes", "--from", "a.lst", "doc"): "starts in the working directory: write ",
     }
     for (program, *words), line in cases.items():
-        told = run(program, *words, area=area)
-        assert told.returncode == 2 and line in told.stderr and len(told.stderr) < 400, told
+        reported = run(program, *words, area=area)
+        assert reported.returncode == 2 and line in reported.stderr and len(reported.stderr) < 400, reported
     assert len(found(tree)) == 6 and not (area / "copy").exists()
 
 
@@ -89,14 +93,17 @@ def test_lines_as_windows_ends_them(tree: Path, area: Path) -> None:
     write(tree / "kept\r", bytes(1))
     (area / "list").write_bytes(b"sub/small\r\n\r\nkept\r\nnothing\n")
     below = [b"doc/sub/small", b"doc/kept\r", b"doc/nothing"]
-    told = run("pwalk", "--print0", "--from", "list", "doc", area=area)
-    assert told.returncode == 0 and sorted(os.fsencode(told.stdout).split(b"\0")) == sorted([*below, b""]), told
+    reported = run("pwalk", "--print0", "--from", "list", "doc", area=area)
+    assert reported.returncode == 0 and sorted(os.fsencode(reported.stdout).split(b"\0")) == sorted([*below, b""]), (
+        reported
+    )
     before = found(tree, "-printf", "%p %m\n")
     for program, *words in ("pchmod", "--from", "list", "0600", "doc"), ("prm", "--yes", "-f", "--from", "list", "doc"):
-        told = run(program, *words, area=area)
+        reported = run(program, *words, area=area)
         assert (
-            told.returncode == 2 and "list: line 1: sub/small\\r does not exist, sub/small does: if" in told.stderr
-        ), told
+            reported.returncode == 2
+            and "list: line 1: sub/small\\r does not exist, sub/small does: if" in reported.stderr
+        ), reported
     assert found(tree, "-printf", "%p %m\n") == before
     (area / "list").write_bytes(b"sub/small\n\r\nkept\r\nnothing\n")
     assert run("pchmod", "--from", "list", "0600", "doc", area=area).returncode == 0
@@ -121,26 +128,26 @@ def test_what_is_beside_a_removed_name_that_ends_with_a_return(tree: Path, area:
 def test_pwalk_takes_a_base(tree: Path, area: Path) -> None:
     """As prm and pchmod do. Tests are asked of what is listed; of a saved listing only directories are looked at."""
     (area / "list").write_text("sub\nsub/small\n")
-    told = run("pwalk", "--from", "list", "doc", "-type", "f", area=area)
-    assert told.stdout == "doc/sub/small\n", told
+    reported = run("pwalk", "--from", "list", "doc", "-type", "f", area=area)
+    assert reported.stdout == "doc/sub/small\n", reported
     (area / "list").write_text("sub\n../list\n")
-    told = run("pwalk", "--from", "list", "doc", area=area)
-    assert "line 2: ../list does not lie in doc" in told.stderr, told
+    reported = run("pwalk", "--from", "list", "doc", area=area)
+    assert "line 2: ../list does not lie in doc" in reported.stderr, reported
     run("pwalk", "-q", "--output", "all.jsonl", "doc", area=area)
-    told = run("pwalk", "--from", "all.jsonl", "doc/sub", area=area)
-    assert "does not lie in doc/sub" in told.stderr, told
+    reported = run("pwalk", "--from", "all.jsonl", "doc/sub", area=area)
+    assert "does not lie in doc/sub" in reported.stderr, reported
     os.truncate(tree / "nothing", 5)  # what is listed is told as it was
     wanted = sorted([*found(tree, "-empty"), "doc/nothing"])
-    told = run("pwalk", "--from", "all.jsonl", "doc", "-empty", area=area, ranks=2)
-    assert told.returncode == 0 and sorted(told.stdout.splitlines()) == wanted, told
+    reported = run("pwalk", "--from", "all.jsonl", "doc", "-empty", area=area, ranks=2)
+    assert reported.returncode == 0 and sorted(reported.stdout.splitlines()) == wanted, reported
 
 
 def test_what_ptar_cannot_read_is_listed_as_asked_for(tree: Path, area: Path) -> None:
     (area / "a.tar.xz").write_bytes(b"\xfd7zXZ\0" + bytes(506))
     for words, advice in ((("-t",), "tar -t"), (("-x", "-C", "doc", "sub"), "tar -x -C doc sub")):
-        told = run("ptar", "-f", "a.tar.xz", *words, area=area)
-        assert told.returncode == 2 and told.stderr.endswith(f"/a.tar.xz | {advice}\n"), told
-    told = run("ptar", "-c", "-f", "b.tar.gz", "doc", area=area)
-    assert told.returncode == 0 and "b.tar.gz: is not compressed, though" in told.stderr, told
-    told = run("ptar", "-x", "-f", "b.tar.gz", "do*", area=area)
-    assert told.returncode == 1 and "they are names, not patterns" in told.stderr, told
+        reported = run("ptar", "-f", "a.tar.xz", *words, area=area)
+        assert reported.returncode == 2 and reported.stderr.endswith(f"/a.tar.xz | {advice}\n"), reported
+    reported = run("ptar", "-c", "-f", "b.tar.gz", "doc", area=area)
+    assert reported.returncode == 0 and "b.tar.gz: is not compressed, though" in reported.stderr, reported
+    reported = run("ptar", "-x", "-f", "b.tar.gz", "do*", area=area)
+    assert reported.returncode == 1 and "they are names, not patterns" in reported.stderr, reported

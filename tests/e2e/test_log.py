@@ -26,11 +26,11 @@ TYPES = {"file": os.path.isfile, "directory": os.path.isdir, "symlink": os.path.
 
 
 def lines(log: Path) -> list[dict[str, Any]]:
-    told = [json.loads(line) for line in log.read_text("ascii").splitlines()]
-    for line in told:
+    reported = [json.loads(line) for line in log.read_text("ascii").splitlines()]
+    for line in reported:
         assert line.keys() >= {"action", "path", "path_b64", "type", "bytes", "seconds"}, line
         assert line["path"].isprintable() and line["seconds"] >= 0, line
-    return told
+    return reported
 
 
 def below(line: dict[str, Any], source: Path) -> bytes:
@@ -40,9 +40,9 @@ def below(line: dict[str, Any], source: Path) -> bytes:
 
 def words(log: Path, source: Path) -> dict[bytes, str]:
     """What was done by path; each has one line."""
-    told = lines(log)
-    found = {below(line, source): line["action"] for line in told}
-    assert len(found) == len(told)
+    reported = lines(log)
+    found = {below(line, source): line["action"] for line in reported}
+    assert len(found) == len(reported)
     return found
 
 
@@ -61,21 +61,21 @@ def test_each_item_has_a_line(area: Path, policy: str) -> None:
     run = pcopy(*words_given, ranks=2)
     assert run.returncode == (1 if policy == "fail" else 0), show(run)
     assert words(log, source) == wanted
-    told, by_path = lines(log), {below(line, source): line for line in lines(log)}
-    shown = [f"{line['action']} {line['path']}".encode() for line in told if line["action"] != "fail"]
+    reported, by_path = lines(log), {below(line, source): line for line in lines(log)}
+    shown = [f"{line['action']} {line['path']}".encode() for line in reported if line["action"] != "fail"]
     assert shown_items(run) == sorted(shown)
-    totals, sums = summary(run), Counter(line["action"] for line in told)
+    totals, sums = summary(run), Counter(line["action"] for line in reported)
     assert sums["fail"] == totals["failed"]
-    moved = [line["bytes"] for line in told if line["action"] in ("copy", "replace") and line["type"] == "file"]
+    moved = [line["bytes"] for line in reported if line["action"] in ("copy", "replace") and line["type"] == "file"]
     assert sum(moved) == totals["bytes"]
-    assert all(line["seconds"] > 0 for line in told if line["bytes"] and line["action"] in ("copy", "replace"))
+    assert all(line["seconds"] > 0 for line in reported if line["bytes"] and line["action"] in ("copy", "replace"))
     for path, line in by_path.items():
         kind = next((kind for kind, holds in TYPES.items() if holds(os.path.join(os.fsencode(source), path))), "fifo")
         kind = "symlink" if os.path.islink(os.path.join(os.fsencode(source), path)) else kind
         has_links = os.lstat(os.path.join(os.fsencode(source), path)).st_nlink > 1
         kinds = (kind, "hardlink") if has_links and kind == "file" else (kind,)
         assert line["type"] in ((None,) if line["action"] == "fail" else kinds), line
-    assert sum(line["type"] == "hardlink" and line["action"] != "skip" for line in told) == totals["hardlinks"]
+    assert sum(line["type"] == "hardlink" and line["action"] != "skip" for line in reported) == totals["hardlinks"]
 
 
 def test_a_single_file_and_several_sources(area: Path) -> None:
@@ -120,8 +120,8 @@ def test_ranks_wait_for_rank_0_and_nothing_is_lost(area: Path) -> None:
     environment = {**os.environ, "XDG_STATE_HOME": str(area / "state"), "WAITED": str(area / "waited")}
     subprocess.run(command, check=True, cwd=REPOSITORY, env=environment, timeout=60)
     assert (area / "waited").stat().st_size
-    told = [below(line, source) for line in lines(log)]
-    assert Counter(told) == Counter([b"", *(path for path in paths(bytes(source)) if path)])
+    reported = [below(line, source) for line in lines(log)]
+    assert Counter(reported) == Counter([b"", *(path for path in paths(bytes(source)) if path)])
 
 
 def test_what_was_settled_before_a_stop_and_after_it(area: Path) -> None:

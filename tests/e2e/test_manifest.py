@@ -11,7 +11,7 @@ import pytest
 from tests.support import reference_signature as reference
 from tests.support.command import pcopy, pverify, show, succeed
 from tests.support.damages import DAMAGES, damage_all, make_tree, make_trees
-from tests.support.signatures import VECTORS, expected, manifest_lines, recomputed, signed, told
+from tests.support.signatures import VECTORS, expected, manifest_lines, recomputed, reported, signed
 from tests.support.trees import random_tree
 from tests.support.users import is_root
 
@@ -116,12 +116,12 @@ def test_damage_is_named(area: Path) -> None:
     for words in (("--manifest", area / "manifest", area / "after"), (area / "before", area / "after")):
         run = pverify("-q", *words, ranks=3)
         assert (run.returncode, run.stderr) == (1, b""), show(run)
-        assert told(run) == [" ".join(line) for line in lines]
+        assert reported(run) == [" ".join(line) for line in lines]
 
 
 def named(name: str) -> list[str]:
     """What is told of the tree ``name``."""
-    return [line.replace(" ", f" {name}/", 1) for line in DAMAGES[name].told]
+    return [line.replace(" ", f" {name}/", 1) for line in DAMAGES[name].reported]
 
 
 @pytest.fixture(scope="module")

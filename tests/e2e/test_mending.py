@@ -94,9 +94,9 @@ def test_each_difference_alone(area: Path, names: int) -> None:
             change(path)
         if what != "acl gone" and not what.startswith("attribute"):  # directories have none of them
             change(source / what)
-    told = changed(area, ranks=2)
+    reported = changed(area, ranks=2)
     files = len(CHANGES) * (names + 1)
-    assert (told["mended"], told["skipped"], told["files"], told["bytes"]) == (files, files, 0, 0)
+    assert (reported["mended"], reported["skipped"], reported["files"], reported["bytes"]) == (files, files, 0, 0)
     assert differences(source, area / "copy") == []
     assert {path: path.stat().st_ino for path in (area / "copy").rglob("*")} == inodes
     assert changed(area)["mended"] == 0
@@ -108,8 +108,8 @@ def test_what_differs_is_copied_whatever_its_time_says(area: Path, size: int) ->
     for name, there in {"same": b"d" * size, "other": b"D" + b"d" * (size - 1)}.items():
         write(area / "source" / name, b"d" * size)
         write(area / "copy" / name, there, NOW + 5 * SECOND)
-    told = changed(area)
-    assert (told["files"], told["skipped"], told["mended"]) == (1, 1, 1)
+    reported = changed(area)
+    assert (reported["files"], reported["skipped"], reported["mended"]) == (1, 1, 1)
     assert differences(area / "source", area / "copy") == []
 
 
@@ -128,8 +128,10 @@ def test_links_and_nodes(area: Path) -> None:
             os.chown(path, 1234, 5678, follow_symlinks=False)
         if "time" in path.name:
             os.utime(path, ns=(NOW, NOW + 3 * SECOND), follow_symlinks=False)
-    told = changed(area)
-    assert (told["mended"], told["special"], told["symlinks"]) == (3, 1, 0), "a device of another time is made anew"
+    reported = changed(area)
+    assert (reported["mended"], reported["special"], reported["symlinks"]) == (3, 1, 0), (
+        "a device of another time is made anew"
+    )
     assert differences(area / "source", area / "copy") == []
     assert {path: path.lstat().st_ino for path in (area / "copy").glob("link*")} == inodes
 
@@ -155,10 +157,10 @@ def test_what_several_names_lead_to_is_not_mended(area: Path) -> None:
     (area / "copy").mkdir()
     os.link(area / "elsewhere", area / "copy/file")
     before = (area / "elsewhere").stat()
-    told = changed(area)
+    reported = changed(area)
     after = (area / "elsewhere").stat()
     assert (after.st_uid, after.st_mode, after.st_nlink) == (0, before.st_mode, 1)
-    assert (told["files"], told["mended"]) == (1, 0)
+    assert (reported["files"], reported["mended"]) == (1, 0)
     assert differences(area / "source", area / "copy") == []
 
 
@@ -178,9 +180,9 @@ def test_nothing_gets_powers_whose_contents_nobody_has_read(area: Path, change: 
         capability = bytes.fromhex("0100000200200000000000000000000000000000")
         os.setxattr(area / "source/program", "security.capability", capability)
         os.utime(area / "source/program", ns=(NOW, NOW))
-    told = changed(area)
+    reported = changed(area)
     assert (area / "copy/program").read_bytes() == b"good" * (size // 4)
-    assert (told["files"], told["mended"]) == (1, 0)
+    assert (reported["files"], reported["mended"]) == (1, 0)
     assert differences(area / "source", area / "copy") == []
 
 
@@ -198,8 +200,8 @@ def test_names_of_one_inode_stay_together(area: Path) -> None:
     write(area / "source/a", b"content")
     os.link(area / "source/a", area / "source/b")
     succeed(f"{area}/source/", area / "copy")
-    told = changed(area)
-    assert (told["skipped"], told["mended"], told["files"]) == (2, 0, 0)
+    reported = changed(area)
+    assert (reported["skipped"], reported["mended"], reported["files"]) == (2, 0, 0)
     (area / "source/a").chmod(0o600)
     changed(area)
     assert differences(area / "source", area / "copy") == []
@@ -261,8 +263,8 @@ def test_what_is_not_preserved_is_not_mended(area: Path, option: str, left: Call
         os.utime(area / "source/file", ns=(NOW, NOW + 3 * SECOND))
     else:
         os.setxattr(area / "source/file", "user.new", b"")
-    told = changed(area, "--no-preserve", option)
-    assert (told["mended"], told["skipped"]) == (0, 1) and left(area / "copy/file")
+    reported = changed(area, "--no-preserve", option)
+    assert (reported["mended"], reported["skipped"]) == (0, 1) and left(area / "copy/file")
     assert (changed(area)["mended"], left(area / "copy/file")) == (1, False)
 
 

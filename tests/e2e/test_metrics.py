@@ -57,8 +57,8 @@ def test_it_says_what_json_says(area: Path, source: Path, prom: Path, launcher: 
         launcher=launcher,
     )
     assert run.returncode == 0, show(run)
-    read, told = Read(prom), summary(run)
-    assert read.of("pcopy", **_AS_JSON) == {name: told[name] for name in _AS_JSON}
+    read, reported = Read(prom), summary(run)
+    assert read.of("pcopy", **_AS_JSON) == {name: reported[name] for name in _AS_JSON}
     assert read["pcopy_found_items"] == 5 and read["pcopy_bytes_total"] == 70_000 + (5 << 20)
     assert read["pcopy_running"] == 0 and read.get("pcopy_phase_info") is None
     started, finished = read["pcopy_started_timestamp_seconds"], read["pcopy_finished_timestamp_seconds"]
@@ -110,9 +110,9 @@ def test_a_job_that_goes_on_has_the_sums_of_all_its_runs(area: Path, source: Pat
     assert Read(prom)["pcopy_last_exit_status"] == 75
     resumed = pcopy("--resume", area / "job", "--json", "--metrics", prom)
     assert resumed.returncode == 0, show(resumed)
-    read, told = Read(prom), summary(resumed)
+    read, reported = Read(prom), summary(resumed)
     assert read["pcopy_runs"] == 2
-    assert read.of("pcopy", **_AS_JSON) == {name: told[name] for name in _AS_JSON}
+    assert read.of("pcopy", **_AS_JSON) == {name: reported[name] for name in _AS_JSON}
     assert read["pcopy_copied_items_total"] == 5
 
 
@@ -156,7 +156,7 @@ def test_the_page_names_all_series(area: Path, source: Path, prom: Path) -> None
     page = (Path(__file__).parents[2] / "docs/formats/metrics.md").read_text()
     listed = page.partition("## Series")[2].partition("## Alerts")[0]
     rows = re.findall(r"^\| (`.*?`) \| (gauge|counter) \|", listed, re.MULTILINE)
-    told = {name.replace("DONE", "copied"): kind for names, kind in rows for name in re.findall("`(.*?)`", names)}
+    reported = {name.replace("DONE", "copied"): kind for names, kind in rows for name in re.findall("`(.*?)`", names)}
     with held(area / "log", "--verify", "--metrics", prom, source, area / "copy", ranks=1) as run:
         running = Read(prom)
         run.go_on()
@@ -164,8 +164,8 @@ def test_the_page_names_all_series(area: Path, source: Path, prom: Path) -> None
     kinds = {**running.kinds, **ended.kinds}
     found = {name: kinds[name.removesuffix("_total")] for name in {**running.values, **ended.values}}
     seen_later = {"phase_info", "progress_ratio", "remaining_seconds"}  # of longer jobs
-    assert {name.removeprefix("pcopy_"): kind for name, kind in found.items()}.items() <= told.items()
-    assert told.keys() - {name.removeprefix("pcopy_") for name in found} <= seen_later
+    assert {name.removeprefix("pcopy_"): kind for name, kind in found.items()}.items() <= reported.items()
+    assert reported.keys() - {name.removeprefix("pcopy_") for name in found} <= seen_later
 
 
 def _refused(name: str, *arguments: Argument, program: str = "pcopy") -> str:

@@ -37,8 +37,8 @@ def trees(area: Path) -> Path:
 @pytest.mark.parametrize("options", [[], ["--checkpoint", "none"], ["--checksum"]], ids=["", "none", "checksum"])
 def test_what_the_source_lacks_goes(trees: Path, ranks: int, options: list[Argument]) -> None:
     outside = snapshot(trees / "outside")
-    told = mirror(trees, *options, ranks=ranks)
-    assert (told["deleted"], told["skipped"], told["failed"], told["found"]) == (7, 10, 0, 21)
+    reported = mirror(trees, *options, ranks=ranks)
+    assert (reported["deleted"], reported["skipped"], reported["failed"], reported["found"]) == (7, 10, 0, 21)
     assert differences(trees / "source", trees / "copy") == []
     assert changes(outside, snapshot(trees / "outside")) == []
     assert mirror(trees, *options, ranks=ranks)["deleted"] == 0
@@ -68,21 +68,21 @@ def test_many_names_in_one_directory(area: Path, names: int) -> None:
     for number in range(0, names, 2):
         (area / f"source/{number}").unlink()
         write(area / f"copy/extra {number}", b"")
-    told = mirror(area, ranks=3)
-    assert told["deleted"] == names // 2 * 2
+    reported = mirror(area, ranks=3)
+    assert reported["deleted"] == names // 2 * 2
     assert differences(area / "source", area / "copy") == []
 
 
 def test_delete_goes_with_every_policy(trees: Path) -> None:
     write(trees / "copy/1/file", b"changed there", NOW + 10**12)
-    told = summary(succeed("--json", "--delete", "--existing", "skip", "-T", trees / "source", trees / "copy"))
-    assert (told["deleted"], told["skipped"]) == (7, 10)
+    reported = summary(succeed("--json", "--delete", "--existing", "skip", "-T", trees / "source", trees / "copy"))
+    assert (reported["deleted"], reported["skipped"]) == (7, 10)
     assert (trees / "copy/1/file").read_bytes() == b"changed there"
 
 
 def test_nothing_goes_without_the_option(trees: Path) -> None:
-    told = summary(succeed("--json", "--existing", "changed", "-T", trees / "source", trees / "copy"))
-    assert told["deleted"] == 0 and (trees / "copy/extra/deep/file").exists()
+    reported = summary(succeed("--json", "--existing", "changed", "-T", trees / "source", trees / "copy"))
+    assert reported["deleted"] == 0 and (trees / "copy/extra/deep/file").exists()
 
 
 # Nothing is deleted where something went wrong.
@@ -91,26 +91,26 @@ def test_nothing_goes_without_the_option(trees: Path) -> None:
 def refused_to_delete(trees: Path, *options: Argument, **more: Any) -> dict[str, Any]:
     run = pcopy("--json", "--mirror", *options, f"{trees}/source/", trees / "copy", **more)
     assert run.returncode == 1, show(run)
-    told = summary(run)
-    assert told["deleted"] == 0 and b"nothing was deleted" in run.stderr, show(run)
+    reported = summary(run)
+    assert reported["deleted"] == 0 and b"nothing was deleted" in run.stderr, show(run)
     for name in ("link", "2/inner/extra", "extra/deep/file", "extra/fifo", "extra/link"):
         assert os.path.lexists(trees / "copy" / name), name
-    return told
+    return reported
 
 
 def test_nothing_goes_after_a_failure_of_a_file(trees: Path) -> None:
     write(trees / "source/3/new", b"content")
     fault = Fault(trees / "trace", READS, trees / "source/3/new", "EIO")
-    told = refused_to_delete(trees, wrap=fault.wrap())
+    reported = refused_to_delete(trees, wrap=fault.wrap())
     fault.check()
-    assert told["failed"] == 1
+    assert reported["failed"] == 1
 
 
 def test_nothing_goes_if_a_directory_cannot_be_read(trees: Path) -> None:
     fault = Fault(trees / "trace", ("getdents64",), trees / "source/3/inner", "EIO")
-    told = refused_to_delete(trees, wrap=fault.wrap())
+    reported = refused_to_delete(trees, wrap=fault.wrap())
     fault.check()
-    assert told["failed"] == 1
+    assert reported["failed"] == 1
 
 
 def test_nothing_goes_if_a_directory_may_not_be_read(trees: Path) -> None:
@@ -118,8 +118,8 @@ def test_nothing_goes_if_a_directory_may_not_be_read(trees: Path) -> None:
     for path in [trees / "copy", *(trees / "copy").rglob("*")]:
         os.chown(path, NOBODY, NOBODY, follow_symlinks=False)
     (trees / "source/3/inner").chmod(0o700)
-    told = refused_to_delete(trees, user=NOBODY)
-    assert told["failed"] == 1
+    reported = refused_to_delete(trees, user=NOBODY)
+    assert reported["failed"] == 1
 
 
 def test_a_directory_of_somebody_else_that_may_not_be_listed_is_told_as_one_of_dst(area: Path) -> None:
@@ -129,8 +129,8 @@ def test_a_directory_of_somebody_else_that_may_not_be_listed_is_told_as_one_of_d
     os.chown(area / "copy", NOBODY, NOBODY)
     (area / "copy/dark").chmod(0o711)
     run = pcopy("--mirror", f"{area}/source/", area / "copy", user=NOBODY)
-    told = os.fsencode(area / "copy/dark") + b": open: Permission denied (EACCES)"
-    assert run.returncode == 1 and told in run.stderr, show(run)
+    reported = os.fsencode(area / "copy/dark") + b": open: Permission denied (EACCES)"
+    assert run.returncode == 1 and reported in run.stderr, show(run)
 
 
 def test_nothing_goes_if_the_source_is_empty(trees: Path) -> None:
@@ -188,9 +188,9 @@ def test_what_cannot_be_deleted_fails(trees: Path) -> None:
     ]
     run = pcopy(*words, user=NOBODY)
     assert run.returncode == 1, show(run)
-    told = summary(run)
-    assert (told["deleted"], told["failed"], told["found"]) == (3, 3, 24)
-    assert told["found"] == told["copied"] + told["skipped"] + told["failed"]
+    reported = summary(run)
+    assert (reported["deleted"], reported["failed"], reported["found"]) == (3, 3, 24)
+    assert reported["found"] == reported["copied"] + reported["skipped"] + reported["failed"]
     lines = [json.loads(line) for line in errors.read_text().splitlines()]
     assert {(line["path"], line["errno"]) for line in lines} == {
         (f"{trees}/copy/extra/{name}", errno.EACCES) for name in ("fifo", "link", "deep")
@@ -213,13 +213,13 @@ def test_a_resumed_job_deletes_what_could_not_be_deleted(trees: Path, mended: bo
     if mended:
         os.chown(trees / "copy/extra", NOBODY, NOBODY)
     run = pcopy("--json", "--resume", job, user=NOBODY)
-    told = summary(run)
-    assert told["found"] == told["copied"] + told["skipped"] + told["failed"]
+    reported = summary(run)
+    assert reported["found"] == reported["copied"] + reported["skipped"] + reported["failed"]
     if mended:
-        assert (run.returncode, told["failed"], told["found"]) == (0, 0, first["found"] - 3), show(run)
+        assert (run.returncode, reported["failed"], reported["found"]) == (0, 0, first["found"] - 3), show(run)
         assert not (trees / "copy/extra").exists()
     else:
-        assert (run.returncode, told["failed"], told["found"]) == (1, 3, first["found"]), show(run)
+        assert (run.returncode, reported["failed"], reported["found"]) == (1, 3, first["found"]), show(run)
         assert run.stderr.count(b"copy/extra/") == 3, show(run)
 
 
@@ -293,15 +293,15 @@ def test_full_directories_in_the_way_go(area: Path, ranks: int, names: int) -> N
     words: list[Argument] = ["--chunk-size", "1M", f"{area}/source/", area / "copy"]
     run = pcopy("--json", "--mirror", "--max-delete", "14", *words, ranks=ranks)
     assert run.returncode == 1 and b"lacks 15 items, which is more than --max-delete 14" in run.stderr, show(run)
-    told = summary(run)
-    assert (told["failed"], told["deleted"]) == (5, 0)
-    assert told["found"] == told["copied"] + told["skipped"] + told["failed"]
+    reported = summary(run)
+    assert (reported["failed"], reported["deleted"]) == (5, 0)
+    assert reported["found"] == reported["copied"] + reported["skipped"] + reported["failed"]
     for path, entry in before.items():
         if b"/full" in path:
             assert snapshot(area / "copy")[path].content == entry.content
-    told = mirror(area, "--max-delete", "15", ranks=ranks)
-    assert (told["failed"], told["deleted"]) == (0, 15)
-    assert told["found"] == told["copied"] + told["skipped"]
+    reported = mirror(area, "--max-delete", "15", ranks=ranks)
+    assert (reported["failed"], reported["deleted"]) == (0, 15)
+    assert reported["found"] == reported["copied"] + reported["skipped"]
     assert differences(area / "source", area / "copy") == []
 
 
@@ -317,8 +317,8 @@ def test_names_of_one_inode_stay_together_where_directories_are_in_the_way(
         os.link(area / "source/a/one", area / "source" / name)
     for name in full:
         write(area / "copy" / name / "full/of", b"extras")
-    told = mirror(area, "--chunk-size", "1M", ranks=3)
-    assert (told["files"], told["hardlinks"], told["failed"]) == (1, 2, 0)
+    reported = mirror(area, "--chunk-size", "1M", ranks=3)
+    assert (reported["files"], reported["hardlinks"], reported["failed"]) == (1, 2, 0)
     assert differences(area / "source", area / "copy") == []
 
 
@@ -341,8 +341,8 @@ def test_an_ordinary_user_mirrors(area: Path) -> None:
     area.chmod(0o777)
     for tree, number in ((source, seed()), (copy, seed() + 1)):
         as_user(partial(random_tree, tree, number, files=120, largest=MIB))
-    told = summary(succeed("--json", "--mirror", f"{source}/", copy, user=NOBODY, ranks=2, env=env))
-    assert told["deleted"] > 100
+    reported = summary(succeed("--json", "--mirror", f"{source}/", copy, user=NOBODY, ranks=2, env=env))
+    assert reported["deleted"] > 100
     assert differences(source, copy) == []
     again = summary(succeed("--json", "--mirror", f"{source}/", copy, user=NOBODY, ranks=2, env=env))
     assert (again["files"], again["deleted"], again["mended"]) == (0, 0, 0)

@@ -35,11 +35,11 @@ def trees(area: Path) -> Path:
     ],
 )
 def test_what_filters_exclude_stays(trees: Path, options: list[Argument], kept: list[str]) -> None:
-    told = mirror(trees, *options)
+    reported = mirror(trees, *options)
     extra = {"link", "2/inner/extra", "extra/deep/file", "extra/fifo", "extra/link"}
     assert {name for name in extra if os.path.lexists(trees / "copy" / name)} == set(kept)
     directories = sum(any(name.startswith(each) for name in kept) for each in ("extra/", "extra/deep/"))
-    assert told["deleted"] == 7 - len(kept) - directories
+    assert reported["deleted"] == 7 - len(kept) - directories
 
 
 @pytest.mark.parametrize("is_in_source", [False, True])
@@ -86,8 +86,8 @@ def test_a_directory_gives_way_to_nothing_that_patterns_exclude(area: Path) -> N
     write(area / "source/other", b"content")
     (area / "copy/name").mkdir(parents=True)
     filters = ["--exclude=*", "--include=*/", "--include=other"]
-    told = summary(succeed("--json", "--mirror", *filters, f"{area}/source/", area / "copy"))
-    assert (told["deleted"], (area / "copy/name").is_dir(), (area / "copy/other").is_file()) == (0, True, True)
+    reported = summary(succeed("--json", "--mirror", *filters, f"{area}/source/", area / "copy"))
+    assert (reported["deleted"], (area / "copy/name").is_dir(), (area / "copy/other").is_file()) == (0, True, True)
 
 
 def test_temporary_files_and_the_jobs_own_directory_stay(trees: Path) -> None:
@@ -114,8 +114,8 @@ def test_names_that_the_target_takes_for_the_sources_stay(area: Path, session_sc
         for other in others:
             write(place / "copy" / other, b"extra")
         env = {**preloaded(FOLDING), "PCOPY_TEST_FOLDS": str(place.stat().st_dev)}
-        told = summary(succeed("--json", "--mirror", f"{area}/source/", place / "copy", env=env))
-        assert (os.listdir(place / "copy"), told["deleted"], told["skipped"]) == (["name"], len(others), 1)
+        reported = summary(succeed("--json", "--mirror", f"{area}/source/", place / "copy", env=env))
+        assert (os.listdir(place / "copy"), reported["deleted"], reported["skipped"]) == (["name"], len(others), 1)
         assert (place / "copy/name").read_bytes() == b"content"
 
 

@@ -24,7 +24,7 @@ class Mistake(NamedTuple):
     """Words of a command line, and what the line has to say. ``LARGEST_SHOWN`` is the place of all."""
 
     words: list[str]
-    told: str
+    reported: str
     program: str = "pcopy"
 
 
@@ -222,13 +222,13 @@ def environment(top: Path) -> dict[str, str]:
     return {"HOME": str(top / "home"), "XDG_STATE_HOME": str(top / "state")}
 
 
-def refused(run: Completed, program: str, told: str) -> None:
+def refused(run: Completed, program: str, reported: str) -> None:
     lines = run.stderr.decode().splitlines()
     assert run.returncode == 2, show(run)
     assert run.stdout == b"", show(run)
     assert len(lines) == 1, show(run)
     assert lines[0].startswith(f"{program}: "), show(run)
-    assert told in lines[0], show(run)
+    assert reported in lines[0], show(run)
 
 
 @pytest.mark.parametrize("name", MISTAKES)
@@ -239,7 +239,7 @@ def test_it_is_told_in_one_line(top: Path, name: str) -> None:
     words = [word.replace("TOP", str(top)).replace("JOC", other) for word in mistake.words]
     before = snapshot(top)
     run = pcopy(*words, program=mistake.program, cwd=top, env=environment(top))
-    refused(run, mistake.program, mistake.told.replace("TOP", str(top)).replace("JOB", job))
+    refused(run, mistake.program, mistake.reported.replace("TOP", str(top)).replace("JOB", job))
     assert [line for line in changes(before, snapshot(top)) if not line.startswith("atime ")] == []
 
 

@@ -141,9 +141,9 @@ def test_each_type_over_each_other(area: Path, policy: str, age: str, deletes: b
     assert (area / "copy/extra").exists() == (fails or not deletes), "nothing is deleted after a failure"
     assert actions(area / "foreseen") == actions(area / "log")
     keys = ("files", "directories", "symlinks", "special", "skipped", "failed")
-    told, said = summary(done), summary(foreseen)
-    assert [said[key] for key in keys] == [told[key] for key in keys]
-    assert told["found"] == told["copied"] + told["skipped"] + told["failed"]
+    reported, said = summary(done), summary(foreseen)
+    assert [said[key] for key in keys] == [reported[key] for key in keys]
+    assert reported["found"] == reported["copied"] + reported["skipped"] + reported["failed"]
 
 
 def actions(log: Path) -> dict[str, str]:

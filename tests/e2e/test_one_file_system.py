@@ -48,12 +48,12 @@ def source(area: Path, session_scratch: Path) -> Iterator[Path]:
 def test_mount_points_become_empty_directories(area: Path, source: Path, ranks: int) -> None:
     subprocess.run(["rsync", "-aHAXx", "--modify-window=-1", f"{source}/", area / "rsync"], check=True)
     subprocess.run(["cp", "-ax", source, area / "cp"], check=True)
-    told = summary(succeed("--json", "-x", source, area / "copy", ranks=ranks))
+    reported = summary(succeed("--json", "-x", source, area / "copy", ranks=ranks))
     assert differences(area / "rsync", area / "copy") == []
     assert differences(area / "cp", area / "copy") == []
     assert os.listdir(area / "copy/mount") == []
     assert (area / "copy/mount").stat().st_mode & 0o7777 == 0o1751
-    assert (told["directories"], told["files"], told["skipped"], told["found"]) == (3, 2, 0, 5)
+    assert (reported["directories"], reported["files"], reported["skipped"], reported["found"]) == (3, 2, 0, 5)
 
 
 def test_without_the_option_everything_is_copied(area: Path, source: Path) -> None:
@@ -158,8 +158,8 @@ def test_a_clone_that_is_mounted_in_its_source(area: Path, source: Path, options
     clone = source / "mount"
     with bound(source / "a", source / "again"):
         for _ in range(2):
-            told = summary(succeed("--json", "-x", *options, f"{source}/", clone, ranks=3))
-            assert told["found"] == told["copied"] + told["skipped"] == 7
+            reported = summary(succeed("--json", "-x", *options, f"{source}/", clone, ranks=3))
+            assert reported["found"] == reported["copied"] + reported["skipped"] == 7
         if "--dry-run" in options:
             assert sorted(os.listdir(clone)) == ["left-out", "sub"]
             return
@@ -173,9 +173,9 @@ def test_a_clone_that_is_mounted_in_its_source(area: Path, source: Path, options
 def test_a_destination_in_its_source_is_refused_all_the_same(area: Path, source: Path) -> None:
     """Without ``-x``, with links followed, and where the destination is on the source's own file system after all."""
     advice = "; name a DST outside, or write -x (without -L), since DST is on another file system"
-    for options, told in (((), advice), (("-xL",), advice)):
+    for options, reported in (((), advice), (("-xL",), advice)):
         run = pcopy(*options, f"{source}/", source / "mount")
-        assert run.returncode == 2 and told in run.stderr.decode(), show(run)
+        assert run.returncode == 2 and reported in run.stderr.decode(), show(run)
     with bound(source / "a", source / "again"), bound(source / "a", source / "mount/source"):
         for words in ((f"{source}/", source / "again"), (source, source / "mount"), (source, source / "a/new")):
             run = pcopy("-x", *words)

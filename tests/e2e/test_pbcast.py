@@ -51,7 +51,7 @@ class Hosts(NamedTuple):
     """``place`` is another file system on each, with the directory ``target`` in it."""
 
     place: Path
-    told: Path
+    reported: Path
 
     @property
     def target(self) -> Path:
@@ -62,13 +62,18 @@ class Hosts(NamedTuple):
     ) -> Completed:
         """pbcast to ``target``, by a rank on each of so many hosts, which has run the shell commands ``change``; each
         has the words of strace before it."""
-        env = {"PLACE": str(self.place), "TOLD": str(self.told), "CHANGE": change, "SHARED": "yes" if shared else ""}
+        env = {
+            "PLACE": str(self.place),
+            "TOLD": str(self.reported),
+            "CHANGE": change,
+            "SHARED": "yes" if shared else "",
+        }
         wrap = [HYDRA, "-n", str(number), "sh", "-c", HOST, "sh", *trace]
         return pbcast(*arguments, self.target, wrap=wrap, env=env, timeout=60)
 
     def has(self, number: int) -> dict[str, str]:
         """The digests of the files that host ``number`` has, as sha256sum(1) sees them."""
-        lines = (self.told / f"h{number}").read_text().splitlines()
+        lines = (self.reported / f"h{number}").read_text().splitlines()
         return {name.removeprefix("./"): digest for digest, name in (line.split("  ", 1) for line in lines)}
 
 
@@ -108,12 +113,12 @@ def digests(files: Sequence[Path]) -> dict[str, str]:
 def test_every_host_gets_all_files(hosts: Hosts, files: list[Path]) -> None:
     run = hosts.run(3, "--json", *files)
     assert (run.returncode, run.stderr) == (0, b""), show(run)
-    told = json.loads(run.stdout)
-    assert (told["sources"], told["found"], told["files"], told["failed"]) == (303, 909, 909, 0)
-    assert told["bytes"] == 3 * sum(path.stat().st_size for path in files)
+    reported = json.loads(run.stdout)
+    assert (reported["sources"], reported["found"], reported["files"], reported["failed"]) == (303, 909, 909, 0)
+    assert reported["bytes"] == 3 * sum(path.stat().st_size for path in files)
     for number in range(3):
         assert hosts.has(number) == digests(files)
-    listings = {(hosts.told / f"ls{number}").read_text().partition("\n")[2] for number in range(3)}
+    listings = {(hosts.reported / f"ls{number}").read_text().partition("\n")[2] for number in range(3)}
     assert len(listings) == 1
     assert "-rwsr-x--x" in listings.pop()
 
@@ -137,8 +142,8 @@ def test_the_source_is_read_once(hosts: Hosts, files: list[Path], tmp_path: Path
 def test_hosts_that_see_one_directory_write_it_once(hosts: Hosts, files: list[Path]) -> None:
     run = hosts.run(3, "--json", *files[:5], shared=True)
     assert run.returncode == 0, show(run)
-    told = json.loads(run.stdout)
-    assert (told["found"], told["files"], told["failed"]) == (5, 5, 0)
+    reported = json.loads(run.stdout)
+    assert (reported["found"], reported["files"], reported["failed"]) == (5, 5, 0)
     line = f"pbcast: {hosts.target}: is one directory on h0, h1, h2: it is written once"
     assert run.stderr.decode().splitlines() == [line]
     assert sorted(os.listdir(hosts.target)) == [path.name for path in files[:5]]
@@ -162,10 +167,10 @@ def test_a_host_that_fails_is_named_and_others_get_the_file(
     small = next(path for path in files if path.name == "small 7")
     run = hosts.run(3, "--json", large, small, change=change)
     assert run.returncode == 1, show(run)
-    told = json.loads(run.stdout)
-    assert told["found"] == 6 == told["files"] + told["failed"]
+    reported = json.loads(run.stdout)
+    assert reported["found"] == 6 == reported["files"] + reported["failed"]
     if reason != "Read-only file system":
-        assert told["failed"] == 1
+        assert reported["failed"] == 1
         assert f"pbcast: {hosts.target}/large: {operation}: {reason}: on h1" in run.stderr.decode(), show(run)
         assert hosts.has(1) == digests([small])
     else:
@@ -215,15 +220,15 @@ def test_a_file_that_changes_meanwhile_fails_everywhere(hosts: Hosts, files: lis
     large = next(path for path in files if path.name == "large")
     await_read = 'while ! grep -q . "$TOLD/begun" 2>/dev/null; do sleep 0.01; done'
     change = f'echo old >"$PLACE/d/large"; [ $PMI_RANK != 0 ] || {{ ({await_read}; echo >>"$LARGE") & }}'
-    env = {"PLACE": str(hosts.place), "TOLD": str(hosts.told), "CHANGE": change, "SHARED": "", "LARGE": str(large)}
-    trace = ["strace", "-f", "-qq", "-o", hosts.told / "begun", "-P", large]
+    env = {"PLACE": str(hosts.place), "TOLD": str(hosts.reported), "CHANGE": change, "SHARED": "", "LARGE": str(large)}
+    trace = ["strace", "-f", "-qq", "-o", hosts.reported / "begun", "-P", large]
     trace += ["-e", "trace=pread64", "-e", "inject=pread64:delay_exit=200ms"]
     wrap = [HYDRA, "-n", "2", "sh", "-c", HOST, "sh", *trace]
     run = pbcast("--json", large, files[0], hosts.target, wrap=wrap, env=env, timeout=60)
     assert run.returncode == 1, show(run)
     assert run.stderr.decode().count(f"pbcast: {large}: read: the file changed while it was read") == 1, show(run)
-    told = json.loads(run.stdout)
-    assert (told["found"], told["files"], told["failed"]) == (4, 2, 2)
+    reported = json.loads(run.stdout)
+    assert (reported["found"], reported["files"], reported["failed"]) == (4, 2, 2)
     for number in range(2):
         assert hosts.has(number) == {**digests([files[0]]), "large": hashlib.sha256(b"old\n").hexdigest()}
 
@@ -283,14 +288,14 @@ def test_ranks_of_one_host_that_see_different_directories_fail(hosts: Hosts, fil
     ids=["none", "read-only"],
 )
 def test_what_another_rank_of_a_host_lacks_is_told_once(
-    hosts: Hosts, files: list[Path], change: str, told: list[str]
+    hosts: Hosts, files: list[Path], change: str, reported: list[str]
 ) -> None:
     change += "; hostname same"
     run = hosts.run(2, "--json", files[0], change=change)
     assert run.returncode == 1, show(run)
     lines = [line for line in run.stderr.decode().splitlines() if line.startswith("pbcast: ")]
-    assert len(lines) == len(told) == json.loads(run.stdout)["failed"], show(run)
-    assert all(line.endswith(text) for line, text in zip(lines, told, strict=True)), lines
+    assert len(lines) == len(reported) == json.loads(run.stdout)["failed"], show(run)
+    assert all(line.endswith(text) for line, text in zip(lines, reported, strict=True)), lines
 
 
 def test_holes_are_neither_read_nor_sent(area: Path) -> None:

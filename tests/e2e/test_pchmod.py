@@ -61,13 +61,13 @@ def test_as_chmod(trees: tuple[Path, Path], ranks: int, mode: str) -> None:
     assert run.returncode == 0 and not run.stderr, show(run)
     assert state(one) == state(two) and acls(one) == acls(two)
     assert os.stat("/etc") == etc
-    told = json.loads(run.stdout)
+    reported = json.loads(run.stdout)
     differing = set(state(two, "%i %m")) - set(before.values())
-    assert told["changed"] >= len(differing) > 10  # of each of an inode's names it is told
-    assert told["found"] == told["changed"] + told["unchanged"] == len(state(two)) - 1
+    assert reported["changed"] >= len(differing) > 10  # of each of an inode's names it is told
+    assert reported["found"] == reported["changed"] + reported["unchanged"] == len(state(two)) - 1
     changed = state(two, "%C@ %p")
     again = json.loads(pchmod("--json", mode, two, ranks=ranks).stdout)
-    assert (again["changed"], again["unchanged"]) == (0, told["found"])
+    assert (again["changed"], again["unchanged"]) == (0, reported["found"])
     assert state(two, "%C@ %p") == changed
 
 
@@ -110,8 +110,8 @@ def test_an_item_that_cannot_be_asked_for_its_acl_fails_alone(area: Path) -> Non
     (area / "reference").chmod(0o604)
     wrap = Fault(Path(os.devnull), ["lgetxattr"], None, "EIO", "3").wrap()
     run = pchmod("--json", "--acl-from", area / "reference", area / "tree", ranks=1, wrap=wrap)
-    told = json.loads(run.stdout)
-    assert (run.returncode, told["failed"], told["changed"]) == (1, 1, 8), show(run)
+    reported = json.loads(run.stdout)
+    assert (run.returncode, reported["failed"], reported["changed"]) == (1, 1, 8), show(run)
     left = subprocess.run(["find", area / "tree", "!", "-perm", "-004"], check=True, capture_output=True).stdout
     assert left.count(b"\n") == 1 and b"getxattr" in run.stderr
 
@@ -147,8 +147,8 @@ def test_an_ordinary_user_opens_and_closes_trees(area: Path, ranks: int) -> None
     assert {line for line in own if line[-1] == "d"} == {f"700 {NOBODY} d"}
     assert {line for line in own if line[-1] == "f"} == {f"600 {NOBODY} f"} or len(own) == 9
     run = pchmod("--json", "a=", area / "tree", ranks=ranks, user=NOBODY)
-    told = json.loads(run.stdout)
-    assert run.returncode == 1 and (told["failed"], told["changed"]) == (2, 9), show(run)
+    reported = json.loads(run.stdout)
+    assert run.returncode == 1 and (reported["failed"], reported["changed"]) == (2, 9), show(run)
     for name in (b"roots", b"roots/5"):
         assert b"tree/%b: chmod: Operation not permitted (EPERM)" % name in run.stderr
     assert {line[:2] for line in state(area / "tree", "%m %U") if line.endswith(f" {NOBODY}")} == {"0 "}
@@ -191,8 +191,8 @@ def test_what_would_be_changed_is_listed(area: Path) -> None:
     run = pchmod("--log", area / "log", "-q", "go=", tree, ranks=2)
     assert (run.returncode, run.stdout, run.stderr) == (0, b"", b"")
     log = [json.loads(line) for line in (area / "log").read_text().splitlines()]
-    told = {(line["action"], line.get("change"), line["type"], line["path"]) for line in log}
-    assert told == {
+    reported = {(line["action"], line.get("change"), line["type"], line["path"]) for line in log}
+    assert reported == {
         ("meta", "0755 -> 0700", "directory", f"{tree}"),
         ("meta", "0755 -> 0700", "directory", f"{tree}/inner"),
         ("meta", "0644 -> 0600", "file", f"{tree}/new\\nline"),
@@ -205,8 +205,10 @@ def test_filters_leave_items_as_they_are(area: Path) -> None:
         (area / "tree" / name).parent.mkdir(parents=True, exist_ok=True)
         (area / "tree" / name).touch(0o644)
     run = pchmod("--json", "--exclude", "/keep", "--exclude", "*.o", "go=", area / "tree", ranks=2)
-    told = json.loads(run.stdout)
-    assert run.returncode == 0 and (told["changed"], told["excluded"], told["found"]) == (4, 3, 7), show(run)
+    reported = json.loads(run.stdout)
+    assert run.returncode == 0 and (reported["changed"], reported["excluded"], reported["found"]) == (4, 3, 7), show(
+        run
+    )
     found = {line.split()[1]: line.split()[0] for line in state(area / "tree", "%m %P x")[1:]}
     assert {name for name, mode in found.items() if mode in ("600", "700")} == {"x", "a.c", "sub", "sub/keep.c"}
     run = pchmod("--json", "--larger-than", "1", "a=", area / "tree", ranks=1)
@@ -231,8 +233,8 @@ def test_lists(area: Path, ranks: int) -> None:
     (tree / "b/4").touch(0o644)
     (area / "list").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run = pchmod("--json", "--from", area / "list", "go=", ranks=ranks)
-    told = json.loads(run.stdout)
-    assert run.returncode == 1 and (told["changed"], told["failed"], told["found"]) == (2, 3, 5), show(run)
+    reported = json.loads(run.stdout)
+    assert run.returncode == 1 and (reported["changed"], reported["failed"], reported["found"]) == (2, 3, 5), show(run)
     assert run.stderr.count(b"it is not the item that was listed, or has changed since: not processed") == 3
     changed = [line.split()[1] for line in state(tree, "%m %P x")[1:] if line.split()[0] in ("600", "700")]
     assert changed == ["a/1", "a"] or sorted(changed) == ["a", "a/1"]
@@ -272,9 +274,9 @@ def test_what_the_system_refuses(area: Path) -> None:
     fault = Fault(area / "log", ["fchownat", "chown", "lchown", "fchown"], None, "EIO", "3+")
     run = pchmod("--json", "--owner", "7", area / "tree", ranks=1, wrap=fault.wrap())
     fault.check()
-    told = json.loads(run.stdout)
+    reported = json.loads(run.stdout)
     left = state(area / "tree", "%U").count("0")
-    assert (run.returncode, told["failed"], told["changed"]) == (1, left, 9 - left) and left > 2, show(run)
+    assert (run.returncode, reported["failed"], reported["changed"]) == (1, left, 9 - left) and left > 2, show(run)
     assert run.stderr.count(b": chown: Input/output error (EIO)\n") == left
 
 

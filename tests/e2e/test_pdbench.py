@@ -32,8 +32,8 @@ def pdbench(*arguments: Argument, **options: Any) -> Completed:
 def results(*arguments: Argument, **options: Any) -> dict[str, Any]:
     run = pdbench("--json", *arguments, **options)
     assert (run.returncode, run.stderr) == (0, b""), show(run)
-    told: dict[str, Any] = json.loads(run.stdout)
-    return told
+    reported: dict[str, Any] = json.loads(run.stdout)
+    return reported
 
 
 def assert_refused(run: Completed, *parts: str) -> None:
@@ -45,8 +45,10 @@ def assert_refused(run: Completed, *parts: str) -> None:
 
 @pytest.mark.parametrize("launcher", [None, "mpi"])
 def test_all_tests_are_made_with_all_ways_to_work(area: Path, launcher: str | None) -> None:
-    told = results(*QUICK, "--in-flight", "4", area, ranks=2, launcher=launcher)
-    ways = Counter((each["test"], each["directories"], each["ranks"], each["in_flight"]) for each in told["metadata"])
+    reported = results(*QUICK, "--in-flight", "4", area, ranks=2, launcher=launcher)
+    ways = Counter(
+        (each["test"], each["directories"], each["ranks"], each["in_flight"]) for each in reported["metadata"]
+    )
     threads = (1, 4) if backend_name() == "c" else (1,)
     wanted = {
         (test, directories, ranks, in_flight): 1
@@ -57,15 +59,15 @@ def test_all_tests_are_made_with_all_ways_to_work(area: Path, launcher: str | No
         if test != "readdir" or in_flight == 1
     }
     assert ways == wanted
-    own = {(each["test"], each["ranks"], each["block_size"]) for each in told["data"] if each["files"] == "own"}
+    own = {(each["test"], each["ranks"], each["block_size"]) for each in reported["data"] if each["files"] == "own"}
     assert own == {(test, ranks, block << 10) for test in ("write", "read") for ranks in (1, 2) for block in (64, 128)}
-    one = {(each["test"], each["ranks"], each["block_size"]) for each in told["data"] if each["files"] == "shared"}
+    one = {(each["test"], each["ranks"], each["block_size"]) for each in reported["data"] if each["files"] == "shared"}
     assert one == {(test, 2, block << 10) for test in ("write", "read") for block in (64, 128)}
-    for each in (*told["metadata"], *told["data"]):
+    for each in (*reported["metadata"], *reported["data"]):
         number, rate = ("bytes", "bytes_per_second") if "bytes" in each else ("operations", "operations_per_second")
         assert each[number] > 0
         assert each[rate] == pytest.approx(each[number] / each["seconds"], rel=0.02, abs=1)
-    assert told["best"]["ranks"] in (1, 2)
+    assert reported["best"]["ranks"] in (1, 2)
     assert os.listdir(area) == []
 
 
@@ -89,9 +91,9 @@ def test_as_many_calls_are_made_as_are_told(area: Path, tmp_path: Path, backend:
     trace = ["strace", "-f", "-qq", "-o", log, "-e", "trace=openat,newfstatat,renameat,unlinkat"]
     some = ("--tests", "create,stat,open,rename,unlink", "--files", "100", "--time", "60")
     words = (*some, "--in-flight", "1", "--repeat", "1")
-    told = results(*words, area, ranks=2, wrap=trace, env={"PCOPY_BACKEND": backend}, real=True)
+    reported = results(*words, area, ranks=2, wrap=trace, env={"PCOPY_BACKEND": backend}, real=True)
     sums = Counter[str]()
-    for each in told["metadata"]:
+    for each in reported["metadata"]:
         assert each["operations"] == 100 * each["ranks"]
         sums[each["test"]] += each["operations"]
     made = calls(log)
@@ -121,7 +123,7 @@ def test_one_file_of_all_ranks_has_a_segment_of_each(area: Path, tmp_path: Path)
     require_strace()
     trace = ["strace", "-ff", "-qq", "-y", "-o", tmp_path / "log", "-e", "trace=pwrite64,preadv,preadv2"]
     words = ("--tests", "write,read", "--size", "300K", "--blocks", "64K", "--time", "60", "--repeat", "3")
-    told = results(*words, area, ranks=2, wrap=trace)
+    reported = results(*words, area, ranks=2, wrap=trace)
     moved: dict[tuple[str, str], dict[str, set[int]]] = defaultdict(lambda: defaultdict(set))
     for log in tmp_path.glob("log.*"):
         line = r"^(p[a-z]+)\d*\(\d+<[^>]*/(data\.[\d.]+)>, .*(?:\.\.\., 65536|\], 1), (\d+)(?:, 0)?\) += 65536$"
@@ -134,7 +136,7 @@ def test_one_file_of_all_ranks_has_a_segment_of_each(area: Path, tmp_path: Path)
         written, read = moved["pwrite", name], moved["preadv", name]
         assert sorted(written.values(), key=min) == segments
         assert read == {process: segments[not segments.index(at)] for process, at in written.items()}
-    for each in told["data"]:
+    for each in reported["data"]:
         assert each["bytes"] == (256 << 10) * each["ranks"]
     assert os.listdir(area) == []
 
@@ -144,18 +146,20 @@ def test_each_measurement_is_repeated(area: Path, tmp_path: Path) -> None:
     log = tmp_path / "log"
     trace = ["strace", "-f", "-qq", "-o", log, "-e", "trace=openat,newfstatat"]
     words = ("--tests", "create,stat", "--files", "10", "--time", "60", "--in-flight", "1", "--repeat", "5")
-    told = results(*words, area, ranks=2, wrap=trace)
-    assert len(told["metadata"]) == 8 and all(each["operations"] == 10 * each["ranks"] for each in told["metadata"])
+    reported = results(*words, area, ranks=2, wrap=trace)
+    assert len(reported["metadata"]) == 8 and all(
+        each["operations"] == 10 * each["ranks"] for each in reported["metadata"]
+    )
     assert calls(log) == {"create": 5 * 60, "newfstatat": 5 * 60}
-    assert told["operations"] == 5 * 120
+    assert reported["operations"] == 5 * 120
 
 
 def test_a_slow_file_system_shows_in_the_rate(area: Path) -> None:
     """Each call takes 2 ms at least: a rank can do 500 a second, and stops when its time is over."""
     require_strace()
     words = ("--tests", "unlink", "--time", "0.1", "--files", "40", "--in-flight", "1")
-    told = results(*words, area, ranks=1, wrap=slowed("unlinkat", 2))
-    for each in told["metadata"]:
+    reported = results(*words, area, ranks=1, wrap=slowed("unlinkat", 2))
+    for each in reported["metadata"]:
         if each["test"] == "unlink":
             assert 100 < each["operations_per_second"] < 500
             assert each["operations"] <= 40

@@ -92,16 +92,16 @@ def test_removes_what_rm_removes(on: Place, kind: str, ranks: int) -> None:
 
     run = prm("--dry-run", "--json", tree, ranks=ranks)
     assert run.returncode == 0, show(run)
-    told = json.loads(run.stdout)
-    assert {key: told[key] for key in wanted} == wanted
-    assert (told["found"], told["removed"], told["dry_run"]) == (items, items, True)
+    reported = json.loads(run.stdout)
+    assert {key: reported[key] for key in wanted} == wanted
+    assert (reported["found"], reported["removed"], reported["dry_run"]) == (items, items, True)
     assert number_of(tree) == items
 
     run = prm("--yes", "--json", tree, ranks=ranks)
     assert (run.returncode, run.stderr) == (0, b""), show(run)
-    told = json.loads(run.stdout)
-    assert {key: told[key] for key in wanted} == wanted
-    assert (told["found"], told["removed"], told["failed"], told["not_empty"]) == (items, items, 0, 0)
+    reported = json.loads(run.stdout)
+    assert {key: reported[key] for key in wanted} == wanted
+    assert (reported["found"], reported["removed"], reported["failed"], reported["not_empty"]) == (items, items, 0, 0)
     assert sorted(os.listdir(around)) == ["beside", "outside"]
     assert sorted(os.listdir(outside)) == ["canary", "kept link"]
     assert (outside / "kept link").stat().st_nlink == kept - 1
@@ -153,8 +153,8 @@ def with_mounts(area: Path, outside: Path, session_scratch: Path) -> Iterator[Pa
 def test_what_is_mounted_below_stays(area: Path, with_mounts: Path, outside: Path, ranks: int) -> None:
     run = prm("--yes", "--errors", area / "errors", "--json", with_mounts, ranks=ranks)
     assert run.returncode == 1, show(run)
-    told = json.loads(run.stdout)
-    assert (told["failed"], told["not_empty"]) == (2, 3)  # 0, 1 and the tree
+    reported = json.loads(run.stdout)
+    assert (reported["failed"], reported["not_empty"]) == (2, 3)  # 0, 1 and the tree
     failed = {json.loads(line)["path"] for line in (area / "errors").read_text().splitlines()}
     assert failed == {f"{with_mounts}/0/other", f"{with_mounts}/1/same"}
     assert b"a file system is mounted here: not removed" in run.stderr
@@ -293,10 +293,10 @@ def test_what_others_remove_meanwhile_is_no_failure(area: Path, outside: Path) -
         nested = prm("-f", "--json", tree / "many", tree)
         runs = [(run.process.communicate(timeout=GRACE), run.process.returncode) for run in (one, other)]
     assert [status for _, status in runs] == [0, 0], runs
-    told = [json.loads(out) for out in (nested.stdout, *(out for (out, _), _ in runs))]
+    reported = [json.loads(out) for out in (nested.stdout, *(out for (out, _), _ in runs))]
     assert nested.returncode == 0, show(nested)
-    assert [each["found"] - each["removed"] for each in told] == [0, 0, 0]
-    assert sum(each["removed"] for each in told) == items
+    assert [each["found"] - each["removed"] for each in reported] == [0, 0, 0]
+    assert sum(each["removed"] for each in reported) == items
     assert os.listdir(area) == ["outside"]
 
 

@@ -53,9 +53,11 @@ def test_as_xargs_rm(area: Path, ranks: int) -> None:
     stay = listed.intersection(items(area / "two"))
     assert run.returncode == (1 if stay else 0), show(run)
     assert run.stderr.count(b": Directory not empty") == len(stay), show(run)
-    told = json.loads(run.stdout)
-    assert told["found"] == len(listed) == told["removed"] + told["failed"] and told["failed"] == len(stay)
-    assert told["removed"] == len(chosen) - len(items(area / "one"))
+    reported = json.loads(run.stdout)
+    assert reported["found"] == len(listed) == reported["removed"] + reported["failed"] and reported["failed"] == len(
+        stay
+    )
+    assert reported["removed"] == len(chosen) - len(items(area / "one"))
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -74,8 +76,8 @@ def test_whole_directories_as_xargs_rm_r(area: Path, ranks: int) -> None:
     for words in (("--dry-run",), ("--yes",)):
         run = prm(*words, "-r", "--json", "-0", "--from", area / "list", cwd=area / "two", ranks=ranks)
         assert (run.returncode, run.stderr) == (0, b""), show(run)
-        told = json.loads(run.stdout)
-        assert told["found"] == told["removed"] == len(chosen) - len(items(area / "one"))
+        reported = json.loads(run.stdout)
+        assert reported["found"] == reported["removed"] == len(chosen) - len(items(area / "one"))
     assert items(area / "one") == items(area / "two")
     assert (area / "list").exists()
 
@@ -103,8 +105,8 @@ def test_what_stays_of_whole_directories(area: Path) -> None:
         subprocess.run(["umount", tree / "a/b/mounted"], check=True)
     assert run.returncode == 1 and b"a/b/mounted" in run.stderr and b"link/4" in run.stderr, show(run)
     assert items(tree) == [b"./a", b"./a/b", b"./a/b/mounted", b"./keep", b"./keep/4", b"./moved", b"./replaced"]
-    told = json.loads(run.stdout)
-    assert told["found"] == told["removed"] + told["not_empty"] + told["failed"]
+    reported = json.loads(run.stdout)
+    assert reported["found"] == reported["removed"] + reported["not_empty"] + reported["failed"]
     (tree / "inside").mkdir()
     run = prm("--yes", "-r", "--from", "-", cwd=tree / "inside", ranks=1, **given("../inside"))
     assert run.returncode == 2 and b"is the working directory" in run.stderr and (tree / "inside").exists()
@@ -170,8 +172,8 @@ def test_a_saved_listing_is_compared(area: Path) -> None:
     (tree / "keep/4").write_text("of this nothing is known")
     (area / "list").write_text("".join(json.dumps(line) + "\n" for line in lines))
     run = prm("--yes", "--json", "--from", area / "list", ranks=2)
-    told = json.loads(run.stdout)
-    assert run.returncode == 1 and (told["removed"], told["failed"]) == (3, 6), show(run)
+    reported = json.loads(run.stdout)
+    assert run.returncode == 1 and (reported["removed"], reported["failed"]) == (3, 6), show(run)
     for name in ("longer", "later", "moved", "link", "typed"):
         assert f"{tree}/{name}: stat: it is not the item that was listed, or has changed since".encode() in run.stderr
         assert os.path.lexists(tree / name)

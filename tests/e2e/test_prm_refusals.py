@@ -92,15 +92,15 @@ def answered(answer: bytes, *words: str, cwd: Path) -> tuple[int, bytes]:
 
 def test_asks_on_a_terminal(area: Path) -> None:
     (area / "tree\n\x1b[2J").mkdir()
-    status, told = answered(b"n\n", "tree\n\x1b[2J", cwd=area)
+    status, reported = answered(b"n\n", "tree\n\x1b[2J", cwd=area)
     assert (status, len(os.listdir(area))) == (2, 1)
-    assert b"nothing was removed" in told
-    assert b"\x1b" not in told
-    told = answered(b"n\n", "--exclude", "*.o", "tree\n\x1b[2J", cwd=area)[1]
-    assert rb"remove what the filters choose in tree\n\x1b[2J? [y/N]" in told
+    assert b"nothing was removed" in reported
+    assert b"\x1b" not in reported
+    reported = answered(b"n\n", "--exclude", "*.o", "tree\n\x1b[2J", cwd=area)[1]
+    assert rb"remove what the filters choose in tree\n\x1b[2J? [y/N]" in reported
     assert answered(b"\x04", "tree\n\x1b[2J", cwd=area)[0] == 2
-    status, told = answered(b"y\n", "tree\n\x1b[2J", cwd=area)
-    assert (status, os.listdir(area)) == (0, []), told
+    status, reported = answered(b"y\n", "tree\n\x1b[2J", cwd=area)
+    assert (status, os.listdir(area)) == (0, []), reported
 
 
 def test_wants_yes_where_nobody_can_be_asked(area: Path) -> None:

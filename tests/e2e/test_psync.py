@@ -39,9 +39,9 @@ def test_it_makes_the_second_tree_equal(trees: Path, ranks: int) -> None:
 
 def test_it_says_its_own_name(trees: Path) -> None:
     run = psync(trees / "a", trees / "b")
-    told = run.stderr.decode()
-    assert run.returncode == 2 and told.startswith(f"psync: {trees}/a: with psync SRC needs a trailing slash")
-    assert f"psync {trees}/a/ {trees}/b;" in told and "pcopy" not in told.replace(str(trees), "")
+    reported = run.stderr.decode()
+    assert run.returncode == 2 and reported.startswith(f"psync: {trees}/a: with psync SRC needs a trailing slash")
+    assert f"psync {trees}/a/ {trees}/b;" in reported and "pcopy" not in reported.replace(str(trees), "")
     run = psync(trees / "a")
     assert run.stderr.startswith(b"psync: DST is missing after ") and run.stderr.endswith(b"see psync --help\n"), show(
         run
@@ -54,8 +54,8 @@ def test_it_says_its_own_name(trees: Path) -> None:
 @pytest.mark.parametrize(("program", "default"), [("psync", "changed"), ("pcopy", "replace")])
 def test_help_names_the_default_of_existing(trees: Path, program: str, default: str) -> None:
     """What replaces makes a new file the second time."""
-    told = b" ".join(pcopy("--help", program=program).stdout.split())
-    assert f"count as failed); default: {default} --checksum".encode() in told
+    reported = b" ".join(pcopy("--help", program=program).stdout.split())
+    assert f"count as failed); default: {default} --checksum".encode() in reported
     for _ in range(2):
         assert pcopy(f"{trees}/a/", trees / "b", program=program).returncode == 0
         if not (trees / "first").exists():
@@ -66,9 +66,9 @@ def test_help_names_the_default_of_existing(trees: Path, program: str, default: 
 def test_it_names_only_what_was_typed() -> None:
     """Nor does it offer what it refuses."""
     for words in ("--compress zstd", "--decompress", "-avz", "--files-from list", "-u --files-from list", "other/"):
-        told = refusal(lambda: PSYNC.parse([*words.split(), "source/", "copy"]))  # noqa: B023
-        assert "--mirror" not in told and "--delete" not in told
-        assert "pcopy --compress zstd" in told or "compress zstd" not in words
+        reported = refusal(lambda: PSYNC.parse([*words.split(), "source/", "copy"]))  # noqa: B023
+        assert "--mirror" not in reported and "--delete" not in reported
+        assert "pcopy --compress zstd" in reported or "compress zstd" not in words
     assert "--compress" not in PSYNC.parser().format_help()
 
 
@@ -77,8 +77,8 @@ def test_it_offers_no_list_of_paths() -> None:
     help_text = PSYNC.parser().format_help()
     assert not re.search(r"^ +(-0|--files-from|--from0)\b", help_text, re.MULTILINE)
     for words in ("--files-from list", "--files-from=list", "-0", "--from0", "--from list"):
-        told = refusal(lambda: PSYNC.parse([*words.split(), "source/", "copy"]))  # noqa: B023
-        assert told.startswith(words[:2]) and "write pcopy --files-from LIST" in told and "\n" not in told
+        reported = refusal(lambda: PSYNC.parse([*words.split(), "source/", "copy"]))  # noqa: B023
+        assert reported.startswith(words[:2]) and "write pcopy --files-from LIST" in reported and "\n" not in reported
 
 
 def test_rsyncs_places_on_other_hosts_are_no_directories_of_this_one(trees: Path) -> None:

@@ -189,8 +189,10 @@ def test_compressed_archives_are_read_by_all(how: str, tree: Path, archive: Path
 
 def test_lists_as_tar_does(archive: Path) -> None:
     done = ptar("-tvf", archive, env={"TZ": "UTC"})
-    told = subprocess.run(["tar", "-tvf", archive], check=True, capture_output=True, env={**os.environ, "TZ": "UTC"})
-    ours, theirs = done.stdout.splitlines(), told.stdout.splitlines()
+    reported = subprocess.run(
+        ["tar", "-tvf", archive], check=True, capture_output=True, env={**os.environ, "TZ": "UTC"}
+    )
+    ours, theirs = done.stdout.splitlines(), reported.stdout.splitlines()
     assert done.returncode == 0
     assert len(ours) == len(theirs)
     plain = [at for at, line in enumerate(theirs) if b"\\" not in line]
@@ -238,8 +240,8 @@ def test_a_file_that_changes_meanwhile_fails_and_the_archive_is_well_formed(tmp_
     wrap = (*read, "-e", "inject=read,pread64:retval=0:when=1+", "-o", "/dev/null")
     done = ptar("-cf", tmp_path / "a.tar", "-C", tmp_path, "--json", "tree", ranks=1, wrap=wrap)
     assert done.returncode == 1, show(done)
-    told = json.loads(done.stdout)
-    assert (told["found"], told["files"], told["failed"], told["changed"]) == (4, 2, 1, 1)
+    reported = json.loads(done.stdout)
+    assert (reported["found"], reported["files"], reported["failed"], reported["changed"]) == (4, 2, 1, 1)
     assert b"tree/b: read: the file changed" in done.stderr
     by_gnu_tar(tmp_path / "a.tar", place)
     assert (place / "tree/b").read_bytes() == bytes(3000)
@@ -290,7 +292,7 @@ def test_an_archive_that_is_cut_or_damaged(keeps: bool, archive: Path, place: Pa
 def test_refusals_touch_nothing(archive: Path, tree: Path, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("somewhere")
     (tmp_path / "fifo").mkdir()
-    for words, told in (
+    for words, reported in (
         (["-c", tree], b"-f ARCHIVE expected"),
         (["-f", "a", tree], b"write one of -c"),
         (["-cx", "-f", "a", tree], b"write one of -c"),
@@ -311,7 +313,7 @@ def test_refusals_touch_nothing(archive: Path, tree: Path, tmp_path: Path) -> No
     ):
         before = sorted(os.listdir(tmp_path))
         done = ptar(*words, cwd=tmp_path)
-        assert (done.returncode, told in done.stderr, done.stderr.count(b"\n")) == (2, True, 1), show(done)
+        assert (done.returncode, reported in done.stderr, done.stderr.count(b"\n")) == (2, True, 1), show(done)
         assert sorted(os.listdir(tmp_path)) == before
 
 

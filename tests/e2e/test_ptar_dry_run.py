@@ -56,7 +56,7 @@ def test_archiving(ranks: int, words: tuple[str, ...], tree: Path) -> None:
     assert sorted(listed(run.stdout)) == sorted(found.stdout.splitlines())
     real = ptar("-c", "-q", "--json", "-f", "a.tar", "--exclude", "empty", "tree", cwd=around, ranks=2)
     again = ptar("-c", "-f", "a.tar", "--dry-run", "--json", "--exclude", "empty", *words, "tree", cwd=around)
-    told, wanted = json.loads(again.stdout), json.loads(real.stdout)
+    reported, wanted = json.loads(again.stdout), json.loads(real.stdout)
     same = (
         "found",
         "files",
@@ -69,8 +69,8 @@ def test_archiving(ranks: int, words: tuple[str, ...], tree: Path) -> None:
         "failed",
         "archive",
     )
-    assert [told[key] for key in same] == [wanted[key] for key in same]
-    assert (told["dry_run"], wanted["dry_run"]) == (True, False)
+    assert [reported[key] for key in same] == [wanted[key] for key in same]
+    assert (reported["dry_run"], wanted["dry_run"]) == (True, False)
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -85,9 +85,9 @@ def test_unpacking(ranks: int, tree: Path, tmp_path: Path) -> None:
     assert (run.returncode, run.stderr) == (0, b""), show(run)
     assert all_of(out) == before
     names = subprocess.run(["tar", "-tf", tmp_path / "a.tar"], check=True, capture_output=True).stdout.splitlines()
-    told = listed(run.stdout)
-    assert len(told) == len(names)
-    assert {path for path, word in told.items() if word == "replace"} == {f"{out}/tree/large", f"{out}/tree/to"}
+    reported = listed(run.stdout)
+    assert len(reported) == len(names)
+    assert {path for path, word in reported.items() if word == "replace"} == {f"{out}/tree/large", f"{out}/tree/to"}
     words = ("-x", "--json", "-f", tmp_path / "a.tar", "-C", out)
     foreseen = json.loads(ptar(*words, "--dry-run", cwd=tmp_path, ranks=ranks).stdout)
     done = json.loads(ptar(*words, cwd=tmp_path, ranks=ranks).stdout)

@@ -32,8 +32,8 @@ def fill(place: Path, kind: str) -> None:
     """Leave ``FREE`` bytes of a file system."""
     if kind == "tmpfs":
         return
-    told = os.statvfs(place)
-    rest = told.f_bavail * told.f_frsize - FREE
+    reported = os.statvfs(place)
+    rest = reported.f_bavail * reported.f_frsize - FREE
     with (place / "ballast").open("wb") as file:
         for at in range(0, rest, MIB):
             file.write(bytes(min(MIB, rest - at)))

@@ -18,8 +18,8 @@ from tests.support.users import is_root
 
 
 def names_in(archive: Path) -> list[bytes]:
-    told = subprocess.run(["tar", "-t", "--quoting-style=escape", "-f", archive], check=True, capture_output=True)
-    return told.stdout.split(b"\n")[:-1]
+    reported = subprocess.run(["tar", "-t", "--quoting-style=escape", "-f", archive], check=True, capture_output=True)
+    return reported.stdout.split(b"\n")[:-1]
 
 
 def unpacked(archive: Path, place: Path) -> Path:
@@ -70,11 +70,11 @@ def test_each_is_there_once_and_a_directory_whole(tree: Path, tmp_path: Path) ->
     (tmp_path / "list").write_text(f"a/b\na/b/2\na.b/4\n./c//d/\n\n{tree}/f/7\na/b\nto\n")
     done = ptar("-cf", tmp_path / "a.tar", "--json", "-C", tree, "-T", tmp_path / "list")
     assert done.returncode == 0, show(done)
-    told = json.loads(done.stdout)
+    reported = json.loads(done.stdout)
     assert names_in(tmp_path / "a.tar") == [
         *(b"to", b"a/b/", b"a/b/2", b"a/b/3", b"a.b/4", b"c/d/", b"c/d/5", b"f/7"),
     ]
-    assert (told["found"], told["files"], told["directories"], told["symlinks"]) == (8, 5, 2, 1)
+    assert (reported["found"], reported["files"], reported["directories"], reported["symlinks"]) == (8, 5, 2, 1)
     assert ptar("-cf", tmp_path / "b.tar", "--files-from", tmp_path / "list", cwd=tree).returncode == 0
     assert (tmp_path / "b.tar").read_bytes() == (tmp_path / "a.tar").read_bytes()
 
@@ -107,9 +107,9 @@ def test_names_of_one_inode_are_links_and_the_archive_itself_is_left_out(tree: P
     done = ptar("-cf", tree / "f/a.tar", "-C", tree, "-T", tmp_path / "list")
     done = ptar("-cf", tree / "f/a.tar", "-C", tree, "-T", tmp_path / "list")
     assert (done.returncode, b"is the archive itself" in done.stderr) == (0, True), show(done)
-    told = subprocess.run(["tar", "-tvf", tree / "f/a.tar"], check=True, capture_output=True).stdout
-    assert told.count(b"\n") == 4
-    assert told.rstrip().endswith(b"f/same link to a/1")
+    reported = subprocess.run(["tar", "-tvf", tree / "f/a.tar"], check=True, capture_output=True).stdout
+    assert reported.count(b"\n") == 4
+    assert reported.rstrip().endswith(b"f/same link to a/1")
 
 
 def test_what_is_not_there_has_failed(tree: Path, tmp_path: Path) -> None:
@@ -117,8 +117,8 @@ def test_what_is_not_there_has_failed(tree: Path, tmp_path: Path) -> None:
     (tmp_path / "list").write_text("missing\na/b\nnowhere/deep/file\na/1/below\nto/1\n")
     words = ("-C", tree, "-T", tmp_path / "list")
     done = ptar("-cf", tmp_path / "a.tar", *words, "--json", ranks=2)
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["found"], told["failed"]) == (1, 7, 4), show(done)
+    reported = json.loads(done.stdout)
+    assert (done.returncode, reported["found"], reported["failed"]) == (1, 7, 4), show(done)
     assert names_in(tmp_path / "a.tar") == [b"a/b/", b"a/b/2", b"a/b/3"]
     for line in (
         *(b"missing: stat: No such file", b"nowhere/deep/file: open: No such file", b"a/1/below: open: Not a dir"),
@@ -134,16 +134,16 @@ def test_patterns_leave_out_what_lies_in_an_excluded_directory(tree: Path, tmp_p
     (tmp_path / "list").write_text("a\nc/6\nc/d/5\n")
     words = ("-C", tree, "-T", tmp_path / "list", "--exclude", "/a/b", "--exclude", "d")
     done = ptar("-cf", tmp_path / "a.tar", *words, "--json", ranks=2)
-    told = json.loads(done.stdout)
+    reported = json.loads(done.stdout)
     assert names_in(tmp_path / "a.tar") == [b"a/", b"a/1", b"c/6"]
-    assert (done.returncode, told["found"], told["skipped"], told["excluded"]) == (0, 5, 2, 2), show(done)
+    assert (done.returncode, reported["found"], reported["skipped"], reported["excluded"]) == (0, 5, 2, 2), show(done)
 
 
 def test_refusals(tree: Path, tmp_path: Path) -> None:
     lists = {"up": "a\n../b\n", "out": "/etc\n", "none": "\n", "list": "a\n"}
     for name, text in lists.items():
         (tmp_path / name).write_text(text)
-    for words, told in (
+    for words, reported in (
         (["-T", "up"], b"--files-from up: line 2: ../b leads upwards; list paths below DIR"),
         (["-T", "out"], b"--files-from out: line 1: /etc does not lie in tree; list paths below DIR"),
         (["-T", "none"], b"lists nothing, so there is nothing to archive"),
@@ -156,7 +156,7 @@ def test_refusals(tree: Path, tmp_path: Path) -> None:
     ):
         before = sorted(os.listdir(tmp_path))
         done = ptar("-cf", "a.tar", "-C", "tree", *words, cwd=tmp_path)
-        assert (done.returncode, told in done.stderr, done.stderr.count(b"\n")) == (2, True, 1), show(done)
+        assert (done.returncode, reported in done.stderr, done.stderr.count(b"\n")) == (2, True, 1), show(done)
         assert sorted(os.listdir(tmp_path)) == before
 
 
@@ -186,8 +186,8 @@ def test_members_are_chosen_by_a_list_as_by_tar(mode: str, tree: Path, tmp_path:
     done = ptar(*mode.split()[:1], *words, ranks=2)
     assert (done.returncode, b"has no members with these names: tree/none" in done.stderr) == (1, True), show(done)
     done = ptar(*mode.split()[:1], *words[:4], "tree/a/1", "tree/no*", ranks=3)
-    told = b"has no members with these names: tree/no*; they are names, not patterns"
-    assert (done.returncode, told in done.stderr) == (1, True), show(done)
+    reported = b"has no members with these names: tree/no*; they are names, not patterns"
+    assert (done.returncode, reported in done.stderr) == (1, True), show(done)
 
 
 def test_a_saved_listing_names_members_too(tree: Path, tmp_path: Path) -> None:

@@ -58,8 +58,13 @@ def test_it_is_the_file(launcher: str | None, tree: Path, archive: Path, place: 
     done = ptar("-xf", archive, "-C", place, "--json", ranks=3, launcher=launcher)
     assert done.returncode == 0, show(done)
     assert differences(tree, place / "tree", atimes=False) == []
-    told = json.loads(done.stdout)
-    assert (told["found"], told["files"], told["hardlinks"], told["bytes"]) == (5, 3, 1, SIZE + 60 * MIB + 5)
+    reported = json.loads(done.stdout)
+    assert (reported["found"], reported["files"], reported["hardlinks"], reported["bytes"]) == (
+        5,
+        3,
+        1,
+        SIZE + 60 * MIB + 5,
+    )
 
 
 def test_each_part_is_written_by_itself_and_the_name_comes_last(archive: Path, place: Path) -> None:
@@ -103,8 +108,8 @@ def test_a_part_that_is_damaged_fails_the_file(archive: Path, place: Path) -> No
     data[len(data) // 2] ^= 255
     (place.parent / "b").write_bytes(data)
     done = ptar("-xf", place.parent / "b", "-C", place, "--json", ranks=2)
-    told = json.loads(done.stdout)
-    assert (done.returncode, told["failed"], told["files"]) == (1, 2, 2), show(done)
+    reported = json.loads(done.stdout)
+    assert (done.returncode, reported["failed"], reported["files"]) == (1, 2, 2), show(done)
     assert done.stderr.count(b"tree/large: decompress: ") == 1
     assert sorted(os.listdir(place / "tree")) == ["small", "sparse"]
 
@@ -113,12 +118,12 @@ def test_a_part_that_is_damaged_fails_the_file(archive: Path, place: Path) -> No
 def test_a_full_disk_leaves_nothing_of_it(ranks: int, archive: Path, tmp_path: Path) -> None:
     with small_file_system(tmp_path / "small", 40) as small:
         done = ptar("-xf", archive, "-C", small, "--json", ranks=ranks)
-        told = json.loads(done.stdout)
+        reported = json.loads(done.stdout)
         assert done.returncode in (1, 75), show(done)
         assert b"No space left on device" in done.stderr
         there = set(os.listdir(small / "tree"))
         assert there <= {"small", "sparse"}
-        assert told["files"] == len(there)
+        assert reported["files"] == len(there)
 
 
 @pytest.mark.parametrize(("call", "when"), [("pwrite64", "9"), ("ftruncate", "1"), ("fsetxattr", "1")])
@@ -129,9 +134,9 @@ def test_a_signal_leaves_nothing_of_it(call: str, when: str, archive: Path, plac
         done = run.go_on()
     assert done.returncode == 75, show(done)
     assert left(place) == []
-    told = json.loads(done.stdout)
+    reported = json.loads(done.stdout)
     there = [path for path in (place / "tree").iterdir() if path.name in ("large", "small", "sparse")]
-    assert told["files"] == len(there)
+    assert reported["files"] == len(there)
     assert all(path.stat().st_size in (5, SIZE, 60 * MIB) for path in there)
 
 

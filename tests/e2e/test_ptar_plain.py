@@ -67,8 +67,8 @@ def test_the_bytes_are_those_of_each_file_by_itself(options: tuple[str, ...], tr
             ranks=ranks, env={"PCOPY_BACKEND": backend},
         )  # fmt: skip
         assert done.returncode == 0, show(done)
-        told = {key: value for key, value in json.loads(done.stdout).items() if key not in ("seconds", "ranks")}
-        made.append((told, (tmp_path / "a.tar").read_bytes()))
+        reported = {key: value for key, value in json.loads(done.stdout).items() if key not in ("seconds", "ranks")}
+        made.append((reported, (tmp_path / "a.tar").read_bytes()))
     assert made[0] == made[2]
     assert made[1] == made[2]
 

@@ -40,7 +40,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tree
 
 
-def told(signature: Path) -> list[str]:
+def reported(signature: Path) -> list[str]:
     """All but where it is from, and when."""
     return [line for line in signature.read_text().splitlines() if not line.startswith(("source:", "created:"))]
 
@@ -72,7 +72,7 @@ def test_it_is_that_of_the_tree(how: str, tree: Path, signature: Path, tmp_path:
         subprocess.run([program, *words, "-f", archive, "-C", tree.parent, "tree"], check=True)
     done = ptar("-t", "-q", "-f", archive, "--signature", found)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b""), show(done)
-    assert told(found) == told(signature)
+    assert reported(found) == reported(signature)
     assert pverify(found, tree).returncode == 0
 
 
@@ -84,7 +84,7 @@ def test_of_some_members_and_with_other_digests(tree: Path, tmp_path: Path) -> N
         done = ptar("-tqf", archive, *how, "--signature", found, *words)
         assert done.returncode == 0, show(done)
         assert pverify("--create", of_part, "--force", *how, tree / part).returncode == 0
-        assert told(found) == told(of_part)
+        assert reported(found) == reported(of_part)
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -145,7 +145,7 @@ def test_a_byte_that_was_flipped_shows(tree: Path, signature: Path, tmp_path: Pa
     data[data.index(contents[:100]) + 4 * MIB] ^= 1
     archive.write_bytes(data)
     assert ptar("-tqf", archive, "--signature", found).returncode == 0
-    assert told(found) != told(signature)
+    assert reported(found) != reported(signature)
     assert pverify(found, tree).returncode == 1
     for broken, why in ((data[: len(data) // 2], b"ends here"), (b"x" + data[1:], b"is wrong")):
         (tmp_path / "broken").write_bytes(broken)

@@ -47,7 +47,7 @@ def archives(tree: Path) -> dict[str, Path]:
     return {name: place / name for name in ("tar", "tar.one", "ptar", "zstd", "gzip")}
 
 
-def told(signature: Path) -> list[str]:
+def reported(signature: Path) -> list[str]:
     return [line for line in signature.read_text().splitlines() if not line.startswith(("source:", "created:"))]
 
 
@@ -62,7 +62,7 @@ def test_the_signature_is_that_of_the_tree(
     assert done.stdout == ptar("-tvf", archives[name]).stdout
     if not (tree.parent / "tree.sig").exists():
         assert pverify("--create", tree.parent / "tree.sig", tree).returncode == 0
-    assert told(tmp_path / "found") == told(tree.parent / "tree.sig")
+    assert reported(tmp_path / "found") == reported(tree.parent / "tree.sig")
 
 
 def test_under_a_launcher(tree: Path, archives: dict[str, Path], tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def check_told(done: Completed, tree: Path, place: Path) -> dict[str, Any]:
     """What is there is whole, and is what was told; returns that."""
-    told: dict[str, Any] = json.loads(done.stdout)
+    reported: dict[str, Any] = json.loads(done.stdout)
     names_of_files = symlinks = 0
     for around, _, names in os.walk(place):
         for name in names:
@@ -54,12 +54,12 @@ def check_told(done: Completed, tree: Path, place: Path) -> dict[str, Any]:
             else:
                 assert path.read_bytes() == of_tree.read_bytes(), path
                 names_of_files += 1
-    assert (told["files"] + told["hardlinks"], told["symlinks"]) == (names_of_files, symlinks), show(done)
-    done_of_it = sum(told[key] for key in ("files", "hardlinks", "symlinks", "directories"))
-    assert done_of_it + told["skipped"] + told["failed"] <= told["found"], show(done)
+    assert (reported["files"] + reported["hardlinks"], reported["symlinks"]) == (names_of_files, symlinks), show(done)
+    done_of_it = sum(reported[key] for key in ("files", "hardlinks", "symlinks", "directories"))
+    assert done_of_it + reported["skipped"] + reported["failed"] <= reported["found"], show(done)
     if done.returncode != 75:
-        assert done_of_it + told["skipped"] + told["failed"] == told["found"], show(done)
-    return told
+        assert done_of_it + reported["skipped"] + reported["failed"] == reported["found"], show(done)
+    return reported
 
 
 @pytest.mark.parametrize("backend", ["c", "python"])
@@ -71,8 +71,8 @@ def test_a_full_disk(mebibytes: int, ranks: int, backend: str, tree: Path, tmp_p
         words = ("-C", small, "--json", "--errors", tmp_path / "errors")
         done = ptar("-xf", tree.parent / "a.tar", *words, ranks=ranks, env={"PCOPY_BACKEND": backend})
         assert done.returncode in (1, 75), show(done)
-        told = check_told(done, tree, small)
-        assert told["failed"] == (tmp_path / "errors").read_bytes().count(b"\n")
+        reported = check_told(done, tree, small)
+        assert reported["failed"] == (tmp_path / "errors").read_bytes().count(b"\n")
         assert b"No space left on device" in done.stderr
 
 
@@ -89,8 +89,8 @@ def test_a_signal(call: str, when: int, backend: str, tree: Path, place: Path) -
         run.run.send_signal(signal.SIGTERM)
         done = run.go_on()
     assert done.returncode == 75, show(done)
-    told = check_told(done, tree, place)
-    assert told["symlinks"] or told["files"], show(done)
+    reported = check_told(done, tree, place)
+    assert reported["symlinks"] or reported["files"], show(done)
 
 
 @pytest.mark.parametrize("call", ["copy_file_range,pwrite64", "symlinkat", "linkat", "renameat,renameat2,rename"])
@@ -99,6 +99,6 @@ def test_a_fault_fails_that_item(call: str, tree: Path, place: Path) -> None:
     wrap = (*STRACE, "-e", f"trace={call}", "-e", f"inject={call}:error=EIO:when=2..3")
     done = ptar("-xf", tree.parent / "a.tar", "-C", place, "--json", ranks=2, wrap=wrap)
     assert (done.returncode, b": Input/output error" in done.stderr) == (1, True), show(done)
-    told = check_told(done, tree, place)
-    assert 1 <= told["failed"] <= 12
-    assert told["found"] == 8 * 135 + 1
+    reported = check_told(done, tree, place)
+    assert 1 <= reported["failed"] <= 12
+    assert reported["found"] == 8 * 135 + 1

@@ -96,9 +96,9 @@ def test_a_device_is_refused_to_an_ordinary_user(area: Path) -> None:
 def test_the_last_of_several_members_counts(tmp_path: Path, place: Path) -> None:
     members = [member(name, data=b"%d" % number) for number in range(3) for name in ("a", "b")]
     done = ptar("-xf", made_of(tmp_path / "a.tar", members), "-C", place, "--json", ranks=2)
-    told = json.loads(done.stdout)
+    reported = json.loads(done.stdout)
     assert {name: (place / name).read_bytes() for name in ("a", "b")} == {"a": b"2", "b": b"2"}
-    assert (told["found"], told["files"], told["skipped"]) == (6, 2, 4)
+    assert (reported["found"], reported["files"], reported["skipped"]) == (6, 2, 4)
 
 
 def test_directories_that_no_member_tells_of_take_their_group_from_the_one_above(tmp_path: Path, place: Path) -> None:
@@ -130,8 +130,8 @@ def test_what_stands_before_a_damaged_frame_is_there(size: int, tmp_path: Path) 
     data[at] ^= 255
     (tmp_path / "a").write_bytes(data)
     before = subprocess.run(["zstd", "-dc"], input=data[: data.rindex(ZSTD, 0, at)], capture_output=True, check=True)
-    told = subprocess.run(["tar", "-t"], input=before.stdout, capture_output=True, check=False).stdout.split()
-    whole = [os.path.basename(name).decode() for name in told if not name.endswith(b"/")]
+    reported = subprocess.run(["tar", "-t"], input=before.stdout, capture_output=True, check=False).stdout.split()
+    whole = [os.path.basename(name).decode() for name in reported if not name.endswith(b"/")]
     for _ in range(2):
         done = ptar("-x", "-f", tmp_path / "a", "-C", place, ranks=2)
         assert (done.returncode, done.stderr.count(b"is damaged")) == (1, 1), show(done)

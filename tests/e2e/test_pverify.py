@@ -21,7 +21,7 @@ from tests.support.files import noise
 from tests.support.held import held
 from tests.support.oracle import changes, snapshot
 from tests.support.processes import wait_until
-from tests.support.signatures import VECTORS, expected, signed, told
+from tests.support.signatures import VECTORS, expected, reported, signed
 from tests.support.traces import READING, Trace
 from tests.support.trees import random_tree
 from tests.support.users import NOBODY, is_root, require_root
@@ -63,8 +63,8 @@ def test_wholly_different(place: Path, ranks: int) -> None:
     for words in forms(place, place / "c")[1:]:
         run = pverify("-q", *words, ranks=ranks)
         assert (run.returncode, run.stderr) == (1, b""), show(run)
-        assert [line.partition(" ")[0].encode() for line in told(run)] == [what for _, what in wanted]
-        assert [line.partition(" ")[2] for line in told(run)] == [escaped(key) for key, _ in wanted]
+        assert [line.partition(" ")[0].encode() for line in reported(run)] == [what for _, what in wanted]
+        assert [line.partition(" ")[2] for line in reported(run)] == [escaped(key) for key, _ in wanted]
 
 
 def paths(top: Path, what: bytes) -> list[tuple[bytes, bytes]]:
@@ -163,7 +163,7 @@ def test_files_and_directories(area: Path) -> None:
     ]
     for one, other, status, lines in wanted:
         run = pverify("-q", f"{area}/{one}", f"{area}/{other}", ranks=2)
-        assert (run.returncode, told(run), run.stderr) == (status, lines, b""), (one, other, show(run))
+        assert (run.returncode, reported(run), run.stderr) == (status, lines, b""), (one, other, show(run))
 
 
 def test_the_first_of_two_signatures_is_compared_with(place: Path, area: Path) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.command import REPOSITORY, Argument, Completed, command, pcopy, pverify, show, succeed
-from tests.support.signatures import VECTORS, told
+from tests.support.signatures import VECTORS, reported
 from tests.support.users import NOBODY, require_root
 
 
@@ -67,9 +67,9 @@ def test_a_package_that_is_missing_is_named(area: Path, tree: Path, module: str,
     (area / f"path/{module}.py").write_text(f"raise ModuleNotFoundError('No module', name='{module}')\n")
     for launcher in (None, "mpi"):
         run = pverify(area / "sig", tree, env={"PYTHONPATH": f"{area}/path:{REPOSITORY}"}, launcher=launcher)
-        told = f"pverify: the Python package {package} cannot be loaded (No module); install it\n".encode()
+        reported = f"pverify: the Python package {package} cannot be loaded (No module); install it\n".encode()
         assert (run.returncode, run.stdout) == (2, b""), show(run)
-        assert run.stderr.count(told) == 1 and b"Traceback" not in run.stderr, show(run)
+        assert run.stderr.count(reported) == 1 and b"Traceback" not in run.stderr, show(run)
 
 
 def test_a_package_that_may_not_be_read_is_not_to_be_installed(area: Path, tree: Path) -> None:
@@ -134,7 +134,7 @@ def test_files_that_mention_signatures_are_data(area: Path) -> None:
         with open(area / "two", "ab") as file:
             file.write(b"\n")
         run = pverify("-q", area / "one", area / "two")
-        assert (run.returncode, told(run), run.stderr) == (1, ["changed ."], b""), show(run)
+        assert (run.returncode, reported(run), run.stderr) == (1, ["changed ."], b""), show(run)
 
 
 Spoiling = Callable[[bytes], bytes]
@@ -236,8 +236,8 @@ def test_what_may_not_be_looked_at(area: Path, tree: Path) -> None:
     assert_trouble(pverify(area / "sig", tree, user=NOBODY), f"{area}/sig: Permission denied; check its mode")
     (area / "private").mkdir(mode=0o700)
     for words in (("private/tree", "tree"), ("tree", "private/tree")):
-        told = f"private/tree: Permission denied; {area}/private may not be entered: check its mode"
-        assert_trouble(pverify(*words, cwd=area, user=NOBODY), told)
+        reported = f"private/tree: Permission denied; {area}/private may not be entered: check its mode"
+        assert_trouble(pverify(*words, cwd=area, user=NOBODY), reported)
 
 
 def test_answers_that_a_closed_standard_output_loses(area: Path, tree: Path) -> None:

@@ -30,8 +30,8 @@ def pwalk(*arguments: Argument, **options: Any) -> Completed:
 
 def found(*words: Argument, cwd: Path) -> list[bytes]:
     """What find(1) finds, sorted, in the locale that the tests have."""
-    told = subprocess.run(["find", *words, "-print0"], check=True, capture_output=True, cwd=cwd)
-    return sorted(told.stdout.split(b"\0")[:-1])
+    reported = subprocess.run(["find", *words, "-print0"], check=True, capture_output=True, cwd=cwd)
+    return sorted(reported.stdout.split(b"\0")[:-1])
 
 
 def listed(run: Completed) -> list[bytes]:
@@ -252,8 +252,13 @@ def test_all_lists_tell_the_same_as_stat(tree: Path, area: Path) -> None:
         run = pwalk(*outputs, *sort, "--json", "--force", "tree", cwd=tree.parent, ranks=2)
         assert run.returncode == 0, show(run)
         paths = found("tree", cwd=tree.parent)
-        told = json.loads(run.stdout)
-        assert (told["found"], told["skipped"], told["failed"], told["exit_status"]) == (len(paths), 0, 0, 0)
+        reported = json.loads(run.stdout)
+        assert (reported["found"], reported["skipped"], reported["failed"], reported["exit_status"]) == (
+            len(paths),
+            0,
+            0,
+            0,
+        )
         head, *lines = map(json.loads, names[0].read_text(encoding="ascii").splitlines())
         assert head == {
             "format": "pcopy listing",
@@ -295,10 +300,10 @@ def test_sorted_by_each_key(tree: Path) -> None:
     around = tree.parent
     for key, form in (("size", "%s"), ("mtime", "%T@"), ("uid", "%U"), ("name", "%f")):
         run = pwalk("--print0", "tree", f"--sort={key}", cwd=around, ranks=2)
-        told = subprocess.run(
+        reported = subprocess.run(
             ["find", "tree", "-printf", f"{form}\\0%p\\0"], check=True, capture_output=True, cwd=around
         )
-        parts = told.stdout.split(b"\0")[:-1]
+        parts = reported.stdout.split(b"\0")[:-1]
         pairs = list(zip(parts[::2], parts[1::2], strict=True))
         if key != "name":
             pairs = [(float(value), path) for value, path in pairs]  # type: ignore[misc]
@@ -308,8 +313,8 @@ def test_sorted_by_each_key(tree: Path) -> None:
 def test_lines_as_ls(tree: Path, area: Path) -> None:
     """The columns of find -ls; where a link leads, and numbers of devices, are not among them."""
     for words in (["tree", "-name", "*[!c]", "-ls"], ["tree", "-name", "f*", "(", "-size", "+0", "-o", "-ls", ")"]):
-        told = subprocess.run(["find", *words], check=True, capture_output=True, cwd=tree.parent).stdout
-        wanted = [line.split(b" -> ")[0] for line in told.splitlines() if line.split()[2][:1] not in b"bc"]
+        reported = subprocess.run(["find", *words], check=True, capture_output=True, cwd=tree.parent).stdout
+        wanted = [line.split(b" -> ")[0] for line in reported.splitlines() if line.split()[2][:1] not in b"bc"]
         run = pwalk(*words, cwd=tree.parent, ranks=2)
         assert (run.returncode, run.stderr) == (0, b""), show(run)
         ours = [line for line in run.stdout.splitlines() if line.split()[2][:1] not in b"bc"]
@@ -318,9 +323,9 @@ def test_lines_as_ls(tree: Path, area: Path) -> None:
     for age in (-2 * 3600, -1800, 60, 179.5 * DAY, 180.5 * DAY):  # told with an hour, or with a year
         (area / str(age)).touch()
         aged(area / str(age), age)
-    told = subprocess.run(["find", ".", "-type", "f", "-ls"], check=True, capture_output=True, cwd=area).stdout
+    reported = subprocess.run(["find", ".", "-type", "f", "-ls"], check=True, capture_output=True, cwd=area).stdout
     run = pwalk(".", "-type", "f", "-ls", cwd=area, ranks=1)
-    assert sorted(map(bytes.split, run.stdout.splitlines())) == sorted(map(bytes.split, told.splitlines()))
+    assert sorted(map(bytes.split, run.stdout.splitlines())) == sorted(map(bytes.split, reported.splitlines()))
 
 
 def test_what_may_not_be_read(tree: Path, area: Path) -> None:

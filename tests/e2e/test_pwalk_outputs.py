@@ -113,8 +113,8 @@ def test_a_file_system_that_is_full(many: Path, area: Path, words: tuple[str, ..
             (place / "taken").write_bytes(bytes((64 << 10) - 4096))
         run = pwalk(*words, *page, "-q", many, cwd=place, ranks=2)
         assert run.returncode == (75 if words else 1), show(run)
-        told = rb"pwalk: \S*(list.txt|list.csv|page.html): cannot be written: No space left on device\n"
-        assert re.fullmatch(told, run.stderr), show(run)
+        reported = rb"pwalk: \S*(list.txt|list.csv|page.html): cannot be written: No space left on device\n"
+        assert re.fullmatch(reported, run.stderr), show(run)
         assert not page or run.stdout.endswith(b"\nincomplete: the page was not written (status 1)\n"), show(run)
         assert os.listdir(place) == (["taken"] if page else [])
 
@@ -196,13 +196,13 @@ def test_what_cannot_be_looked_at_counts_once(area: Path, error: str) -> None:
 EXPRESSIONS = ("", "-type f", "-type d", "-size -9", "-mindepth 2", "-name s*", "-name o*", "! -empty", "-print -print")
 
 
-def check_numbers(numbers: dict[str, int], told: set[str], unlisted: set[str], everything: set[str]) -> None:
+def check_numbers(numbers: dict[str, int], reported: set[str], unlisted: set[str], everything: set[str]) -> None:
     """Each item counts once: those of ``everything`` that find names, those that it has ``told`` without an error."""
     assert numbers["found"] == len(everything)
     assert numbers["failed"] == len(unlisted)
     kinds = ("files", "directories", "symlinks", "special")
-    assert sum(numbers[kind] for kind in kinds) == len(told - unlisted)
-    assert numbers["skipped"] == len(everything - told - unlisted)
+    assert sum(numbers[kind] for kind in kinds) == len(reported - unlisted)
+    assert numbers["skipped"] == len(everything - reported - unlisted)
     assert numbers["exit_status"] == 1
 
 
@@ -230,9 +230,9 @@ def test_a_directory_that_may_not_be_read_is_told_and_has_failed_once(area: Path
     run = pwalk(*words, cwd=area, ranks=ranks, user=NOBODY)
     assert run.returncode == 1 and run.stderr.count(b"\n") == 3, show(run)
     listed = (area / "list.lst").read_text().splitlines()
-    told = set(oracle.stdout.splitlines())
-    assert set(listed) == told and len(listed) == len(told) * (2 if "-print" in expression else 1)
-    check_numbers(json.loads(run.stdout), told, unlisted, set(every.stdout.splitlines()))
+    reported = set(oracle.stdout.splitlines())
+    assert set(listed) == reported and len(listed) == len(reported) * (2 if "-print" in expression else 1)
+    check_numbers(json.loads(run.stdout), reported, unlisted, set(every.stdout.splitlines()))
 
 
 @pytest.mark.parametrize("expression", ["", "-type f", "-size -9"])
@@ -242,16 +242,16 @@ def test_a_directory_that_the_disk_cannot_list(area: Path, expression: str, wher
         (area / name).parent.mkdir(parents=True, exist_ok=True)
         (area / name).touch()
     everything = set(subprocess.check_output(["find", "tree"], cwd=area, text=True).splitlines())
-    told = set(subprocess.check_output(["find", "tree", *expression.split()], cwd=area, text=True).splitlines())
-    for known in (everything, told):  # what is in it is not found
+    reported = set(subprocess.check_output(["find", "tree", *expression.split()], cwd=area, text=True).splitlines())
+    for known in (everything, reported):  # what is in it is not found
         known -= {each for each in known if each.startswith(f"{where}/")}
     fault = Fault(area / "log", ["getdents64"], area / where, "EIO")
     words = ("--json", "--output", "list.lst", "tree", *expression.split())
     run = pwalk(*words, cwd=area, ranks=1, wrap=fault.wrap())
     fault.check()
     assert run.stderr.decode() == f"pwalk: {where}: readdir: Input/output error (EIO)\n", show(run)
-    assert set((area / "list.lst").read_text().splitlines()) == told
-    check_numbers(json.loads(run.stdout), told, {where}, everything)
+    assert set((area / "list.lst").read_text().splitlines()) == reported
+    check_numbers(json.loads(run.stdout), reported, {where}, everything)
 
 
 def test_a_list_of_a_file_system_that_names_each_file(area: Path) -> None:
@@ -315,11 +315,11 @@ def test_times_that_64_bits_do_not_hold(area: Path) -> None:
     (area / "list.jsonl").write_bytes(run.stdout)
     again = pwalk(*fields, "--json-lines", "--from", "list.jsonl", cwd=area, ranks=1)
     for text in (run.stdout, again.stdout):
-        told = {item["path"]: item for item in map(json.loads, text.splitlines()[1:])}
-        assert {name: item["mtime_ns"] for name, item in told.items()} == {
+        reported = {item["path"]: item for item in map(json.loads, text.splitlines()[1:])}
+        assert {name: item["mtime_ns"] for name, item in reported.items()} == {
             name: seconds * 10**9 for name, seconds in moments.items()
         }
-        assert all(item["size"] == 0 for item in told.values())
+        assert all(item["size"] == 0 for item in reported.values())
     with (area / "list.csv").open() as file:
         assert {row["path"]: row["mtime_ns"] for row in csv.DictReader(file)} == {
             name: f"{seconds}000000000" for name, seconds in moments.items()

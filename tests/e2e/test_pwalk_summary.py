@@ -23,8 +23,10 @@ def pwalk(*arguments: Argument, **options: Any) -> Completed:
 
 def printed(form: str, *words: str, cwd: Path) -> list[list[str]]:
     """What ``find tree words -printf form`` tells, in columns."""
-    told = subprocess.run(["find", "tree", *words, "-printf", form + "\\0"], check=True, capture_output=True, cwd=cwd)
-    return [os.fsdecode(line).split(" ", form.count("%") - 1) for line in told.stdout.split(b"\0")[:-1]]
+    reported = subprocess.run(
+        ["find", "tree", *words, "-printf", form + "\\0"], check=True, capture_output=True, cwd=cwd
+    )
+    return [os.fsdecode(line).split(" ", form.count("%") - 1) for line in reported.stdout.split(b"\0")[:-1]]
 
 
 @pytest.fixture
@@ -59,14 +61,14 @@ def test_bytes_are_told_only_where_sizes_were_asked_for(tree: Path) -> None:
         assert json.loads(run.stdout)["bytes"] == known, show(run)
 
 
-def check_sums(told: dict[str, Any], rows: list[list[str]]) -> None:
+def check_sums(reported: dict[str, Any], rows: list[list[str]]) -> None:
     """``rows`` are ``printed`` by find: type, bytes, blocks, depth, user, group, time, path."""
-    sums = told["summary"]
-    assert told["found"] == len(rows)
+    sums = reported["summary"]
+    assert reported["found"] == len(rows)
     letters = {"f": "file", "d": "directory", "l": "symlink", "p": "fifo"}
     assert sums["types"] == Counter(letters[row[0]] for row in rows)
     files = [row for row in rows if row[0] == "f"]
-    assert sums["bytes"] == told["bytes"] == sum(int(row[1]) for row in files)
+    assert sums["bytes"] == reported["bytes"] == sum(int(row[1]) for row in files)
     assert sums["allocated"] == 512 * sum(int(row[2]) for row in rows)
     assert {row["depth"]: row["items"] for row in sums["depths"]} == Counter(int(row[3]) for row in rows)
     sizes = Counter(1 << int(row[1]).bit_length() for row in files)
@@ -91,10 +93,10 @@ def test_tells_the_sums_that_find_tells(tree: Path) -> None:
     around = tree.parent
     run = pwalk("--summary", "--json", "tree", cwd=around, ranks=3)
     assert (run.returncode, run.stderr) == (0, b""), show(run)
-    told = json.loads(run.stdout)
-    sums = told["summary"]
+    reported = json.loads(run.stdout)
+    sums = reported["summary"]
     rows = printed("%y %s %b %d %U %G %T@ %p", cwd=around)
-    check_sums(told, rows)
+    check_sums(reported, rows)
     files = [row for row in rows if row[0] == "f"]
     entries = Counter(os.path.dirname(row[7]) for row in rows if row[7] != "tree")
     assert {row["path"].replace("\\n", "\n"): row["entries"] for row in sums["largest_directories"]} == {
@@ -154,24 +156,24 @@ def test_of_equal_ones_the_first_by_their_path_are_named(area: Path) -> None:
         file.write_bytes(b"x" * (5 if number % 100 else 6 + number))
         os.chown(file, number % 30, number % 15)
     around = {"cwd": area, "ranks": 1}
-    told = {}
+    reported = {}
     for words in (("tree",), ("tree", "-size", "-99"), ("tree", "--json")):
         runs = [pwalk("--summary", *words, **{**around, "ranks": ranks}) for ranks in (1, 3, 3, 2)]
         assert all((run.returncode, run.stderr) == (0, b"") for run in runs), show(runs[0])
         texts = [run.stdout for run in runs]
         if "--json" in words:
             sums = [json.loads(text)["summary"] for text in texts]
-            told = sums[0]
+            reported = sums[0]
             texts = [json.dumps(each).encode() for each in sums]
         else:  # the last line tells the seconds
             texts = [text.rsplit(b"\n", 2)[0] for text in texts]
         assert texts == texts[:1] * len(texts)
     files = printed("%s %p", "-type", "f", cwd=area)
     largest = sorted(((int(size), path) for size, path in files), key=lambda each: (-each[0], each[1]))[:20]
-    assert [(row["bytes"], row["path"]) for row in told["largest_files"]] == largest
+    assert [(row["bytes"], row["path"]) for row in reported["largest_files"]] == largest
     entries = Counter(os.path.dirname(path) for _, path in printed("%d %p", "-mindepth", "1", cwd=area))
     most = sorted(entries.items(), key=lambda each: (-each[1], each[0]))[:20]
-    assert [(row["path"], row["entries"]) for row in told["largest_directories"]] == most
+    assert [(row["path"], row["entries"]) for row in reported["largest_directories"]] == most
 
 
 def test_for_people_and_of_a_selection(tree: Path) -> None:

@@ -52,30 +52,30 @@ def test_all_damage_is_mended(area: Path, ranks: int) -> None:
         damage_all(copy, but=LOST)
         empty_again.unlink()  # a directory gives way only if it is empty
 
-    ended, told = damaged(area, damage, "--repair", "--signature", area / "sig", ranks=ranks)
+    ended, reported = damaged(area, damage, "--repair", "--signature", area / "sig", ranks=ranks)
     assert ended.returncode == 0, show(ended)
     remove_what_is_extra(area / "copy")
     restore_times(area / "source", area / "copy")
     assert differences(area / "source", area / "copy") == []
     assert temporaries(os.fsencode(area)) == []
-    assert told["signature"] == signed(area / "sig") == expected(area / "source")
+    assert reported["signature"] == signed(area / "sig") == expected(area / "source")
     paths = list((area / "source").rglob("*"))
     files = {path.stat().st_ino: path.stat().st_size for path in paths if path.is_file() and not path.is_symlink()}
-    assert told["copied"] == told["found"] == len(paths) + 1
-    assert told["directories"] == 1 + sum(path.is_dir() for path in paths)
-    assert (told["files"], told["bytes"]) == (len(files), sum(files.values()))
+    assert reported["copied"] == reported["found"] == len(paths) + 1
+    assert reported["directories"] == 1 + sum(path.is_dir() for path in paths)
+    assert (reported["files"], reported["bytes"]) == (len(files), sum(files.values()))
     mended = sum(len(failing_paths(name)) for name in DAMAGES if name not in LOST)
-    assert told["warnings"] == mended - 1  # both names of an inode are told of once
-    assert ended.stderr.count(b"; it is copied again\n") == told["warnings"], show(ended)
+    assert reported["warnings"] == mended - 1  # both names of an inode are told of once
+    assert ended.stderr.count(b"; it is copied again\n") == reported["warnings"], show(ended)
 
 
 @pytest.mark.parametrize("name", sorted(LOST))
 def test_a_lost_directory_is_told_of(area: Path, name: str) -> None:
     make_tree(area / "source")
-    ended, told = damaged(area, DAMAGES[name].do, "--repair")
+    ended, reported = damaged(area, DAMAGES[name].do, "--repair")
     assert ended.returncode == 1, show(ended)
     failed = failed_paths(area / "errors", area / "copy")
-    assert len(failed) == len(set(failed)) == told["failed"]
+    assert len(failed) == len(set(failed)) == reported["failed"]
     assert set(failed) <= failing_paths(name)
 
 
@@ -87,9 +87,9 @@ def test_an_old_copy_is_mended(area: Path, policy: list[str]) -> None:
     flip(area / "copy/large", 8 * MIB)
     flip(area / "copy/small", 3)
     kept = (area / "copy/other").stat()
-    told = summary(succeed("--repair", *OPTIONS, *policy, f"{area}/source/", area / "copy", ranks=2))
+    reported = summary(succeed("--repair", *OPTIONS, *policy, f"{area}/source/", area / "copy", ranks=2))
     assert differences(area / "source", area / "copy") == []
-    assert (told["files"], told["warnings"]) == (2, 2 if policy[0] == "--existing" else 0)
+    assert (reported["files"], reported["warnings"]) == (2, 2 if policy[0] == "--existing" else 0)
     assert (area / "copy/other").stat() == kept
 
 
@@ -109,10 +109,10 @@ def test_a_directory_counts_as_failed_once(area: Path, when: str) -> None:
     run = pcopy(*words, ranks=1, env=env, wrap=fault.wrap())
     fault.check()
     assert run.returncode == 1, show(run)
-    told = summary(run)
-    assert (told["found"], told["files"], told["directories"], told["failed"]) == (5, 3, 1, 1)
-    told = summary(succeed("--resume", "--json", env=env))
-    assert (told["found"], told["files"], told["directories"], told["failed"]) == (5, 3, 2, 0)
+    reported = summary(run)
+    assert (reported["found"], reported["files"], reported["directories"], reported["failed"]) == (5, 3, 1, 1)
+    reported = summary(succeed("--resume", "--json", env=env))
+    assert (reported["found"], reported["files"], reported["directories"], reported["failed"]) == (5, 3, 2, 0)
     assert differences(area / "source", area / "copy") == []
 
 
@@ -130,11 +130,17 @@ def test_a_resumed_job_replaces_what_was_kept_and_refuted(area: Path) -> None:
     env = {"XDG_STATE_HOME": str(area / "state")}
     run = pcopy(*OPTIONS, "--existing", "changed", f"{area}/source/", area / "copy", ranks=3, env=env)
     assert run.returncode == 1, show(run)
-    told = summary(run)
-    assert (told["found"], told["skipped"], told["failed"]) == (7, 1, 4)
-    told = summary(succeed("--resume", "--json", ranks=2, env=env))
+    reported = summary(run)
+    assert (reported["found"], reported["skipped"], reported["failed"]) == (7, 1, 4)
+    reported = summary(succeed("--resume", "--json", ranks=2, env=env))
     assert differences(area / "source", area / "copy") == []
-    assert (told["found"], told["files"], told["hardlinks"], told["skipped"], told["failed"]) == (7, 3, 1, 1, 0)
+    assert (reported["found"], reported["files"], reported["hardlinks"], reported["skipped"], reported["failed"]) == (
+        7,
+        3,
+        1,
+        1,
+        0,
+    )
     assert (area / "copy/other").stat() == kept
 
 
@@ -150,13 +156,13 @@ def test_the_links_of_an_old_copy_are_mended_together(area: Path, second: str, r
     flip(area / "copy/one/file", 3)
     if second == "missing":
         (area / "copy/two/file").unlink()
-    told = summary(
+    reported = summary(
         succeed("--repair", *OPTIONS, "--existing", "changed", f"{area}/source/", area / "copy", ranks=ranks)
     )
     assert differences(area / "source", area / "copy") == []
     assert (area / "copy/one/file").samefile(area / "copy/two/file")
-    assert told["found"] == told["copied"] + told["skipped"] == 5
-    assert (told["files"], told["hardlinks"], told["warnings"]) == (1, 1, 2)
+    assert reported["found"] == reported["copied"] + reported["skipped"] == 5
+    assert (reported["files"], reported["hardlinks"], reported["warnings"]) == (1, 1, 2)
 
 
 @pytest.mark.in_turn(2)
@@ -177,12 +183,12 @@ def test_many_names_of_one_inode_are_one_again(area: Path, size: int, how: str) 
             shutil.copy2(copy / names[-1], copy / "other")
             os.replace(copy / "other", copy / names[-1])
 
-    ended, told = damaged(area, damage, "--repair", ranks=3)
+    ended, reported = damaged(area, damage, "--repair", ranks=3)
     assert ended.returncode == 0, show(ended)
     assert len({(area / "copy" / name).stat().st_ino for name in names}) == 1
     assert (area / "copy" / names[0]).read_bytes() == (area / "source" / names[0]).read_bytes()
     assert (area / "copy" / names[0]).stat().st_nlink == len(names)
-    assert (told["files"], told["hardlinks"], told["directories"]) == (1, len(names) - 1, 3)
+    assert (reported["files"], reported["hardlinks"], reported["directories"]) == (1, len(names) - 1, 3)
 
 
 @pytest.mark.parametrize("kind", ["small", "large", "split"])
@@ -190,9 +196,9 @@ def test_one_bit_of_a_file_as_the_source(area: Path, kind: str) -> None:
     size = {"small": 100, "large": 5 * MIB, "split": 40 * MIB}[kind]
     (area / "source").write_bytes(os.urandom(size))
     (area / "source").chmod(0o640)
-    ended, told = damaged(area, lambda copy: flip(copy, size // 3), "--repair", ranks=3)
+    ended, reported = damaged(area, lambda copy: flip(copy, size // 3), "--repair", ranks=3)
     assert ended.returncode == 0, show(ended)
-    assert (told["files"], told["bytes"], told["warnings"]) == (1, size, 1)
+    assert (reported["files"], reported["bytes"], reported["warnings"]) == (1, size, 1)
     assert differences(area / "source", area / "copy") == []
 
 
@@ -204,21 +210,21 @@ def test_a_source_that_has_changed_is_copied_as_it_is_now(area: Path) -> None:
         flip(area / "source/linked", 0)
         (area / "source/large").write_bytes(noise(10 * MIB))
 
-    ended, told = damaged(area, change, "--repair", "--signature", area / "sig", ranks=3)
+    ended, reported = damaged(area, change, "--repair", "--signature", area / "sig", ranks=3)
     assert ended.returncode == 0, show(ended)
     assert differences(area / "source", area / "copy") == []
-    assert told["signature"] == expected(area / "source")
-    assert told["changed"] == 0
+    assert reported["signature"] == expected(area / "source")
+    assert reported["changed"] == 0
     paths = list((area / "source").rglob("*"))
     files = {path.stat().st_ino: path.stat().st_size for path in paths if path.is_file() and not path.is_symlink()}
-    assert told["bytes"] == sum(files.values())
+    assert reported["bytes"] == sum(files.values())
 
 
 def test_a_source_that_has_vanished(area: Path) -> None:
     make_tree(area / "source")
-    ended, told = damaged(area, lambda _: (area / "source/small").unlink(), "--repair", "--signature", area / "sig")
+    ended, reported = damaged(area, lambda _: (area / "source/small").unlink(), "--repair", "--signature", area / "sig")
     assert ended.returncode == 1, show(ended)
-    assert (told["failed"], told["vanished"], told["signature"]) == (1, 1, None)
+    assert (reported["failed"], reported["vanished"], reported["signature"]) == (1, 1, None)
     assert not (area / "sig").exists()
 
 
@@ -234,8 +240,8 @@ def test_what_is_damaged_again_has_failed(area: Path) -> None:
         ended = run.go_on()
     assert ended.returncode == 1, show(ended)
     assert failed_paths(area / "errors", area / "copy") == ["small"]
-    told = summary(ended)
-    assert (told["failed"], told["warnings"]) == (1, 2)
+    reported = summary(ended)
+    assert (reported["failed"], reported["warnings"]) == (1, 2)
 
 
 def test_directories_that_their_owner_cannot_enter(area: Path) -> None:

@@ -47,8 +47,8 @@ def test_after_a_failure_none_is_written(area: Path, failing: Path, policy: str)
     run = pcopy("--json", *options, f"{failing}/", area / "copy", wrap=fault.wrap(), ranks=2)
     fault.check()
     assert run.returncode == 1, show(run)
-    told = summary(run)
-    assert (told["failed"], told["signature"]) == (1, None)
+    reported = summary(run)
+    assert (reported["failed"], reported["signature"]) == (1, None)
     assert b"pcopy: no signature or manifest was written, since not everything was copied\n" in run.stderr
     assert_nothing_written(area)
 
@@ -222,8 +222,8 @@ def test_no_room_for_it(area: Path, failing: Path, option: str) -> None:
                     break
         run = pcopy("--json", f"--{option}", small / "file", failing, area / "copy", ranks=2)
         assert run.returncode == 1, show(run)
-        told = summary(run)
-        assert (told["failed"], told["signature"]) == (0, None)
+        reported = summary(run)
+        assert (reported["failed"], reported["signature"]) == (0, None)
         assert f"pcopy: {small}/file: the {option} could not be written: ".encode() in run.stderr, show(run)
         assert b"No space left on device" in run.stderr and b"not everything was copied" not in run.stderr
         assert sorted(path.name for path in small.iterdir()) == ["file", "filler"]

@@ -51,8 +51,8 @@ def test_too_few_inodes_are_refused_with_both_figures(area: Path, small: Path) -
         write(area / f"source/{number}", b"")
     free = os.statvfs(small).f_favail
     run = pcopy("source", small, cwd=area)
-    told = f"too few inodes: 31 are needed and {free} are free"
-    assert run.returncode == 2 and told.encode() in run.stderr, show(run)
+    reported = f"too few inodes: 31 are needed and {free} are free"
+    assert run.returncode == 2 and reported.encode() in run.stderr, show(run)
     assert os.listdir(small) == []
 
 
@@ -147,15 +147,15 @@ class Notices:
 
 
 def test_a_line_warns_once_all_is_found(area: Path) -> None:
-    told = Notices()
-    watch = FreeSpaceWatch(told, bytes(area))
+    reported = Notices()
+    watch = FreeSpaceWatch(reported, bytes(area))
     room = os.statvfs(area)
     much = room.f_bfree * room.f_frsize + (1 << 40)
     watch.progress("copy", Totals(found_bytes=much, unscanned=1), ())
-    assert told.told == []
+    assert reported.told == []
     watch.progress("copy", Totals(found_bytes=much), ())
     watch.progress("copy", Totals(found_bytes=much), ())
-    assert len(told.told) == 1 and "remain to be copied" in told.told[0]
+    assert len(reported.told) == 1 and "remain to be copied" in reported.told[0]
     little = Notices()
     FreeSpaceWatch(little, bytes(area)).progress("copy", Totals(found_bytes=much, skipped_bytes=much), ())
     assert little.told == []

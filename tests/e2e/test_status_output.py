@@ -36,16 +36,16 @@ def source(area: Path) -> Path:
 
 @pytest.mark.parametrize(("ranks", "launcher"), [(1, None), (2, None), (8, None), (3, "mpi")])
 def test_json_summary(area: Path, source: Path, ranks: int, launcher: str | None) -> None:
-    told = summary(succeed("--json", source, area / "copy", ranks=ranks, launcher=launcher))
-    assert set(KEYS) <= told.keys()
+    reported = summary(succeed("--json", source, area / "copy", ranks=ranks, launcher=launcher))
+    assert set(KEYS) <= reported.keys()
     expected = {
         "files": 3, "directories": 2, "symlinks": 1, "special": 1, "hardlinks": 2, "bytes": 15, "skipped": 0,
         "deleted": 0, "failed": 0, "changed": 0, "vanished": 0, "excused": 0, "ranks": ranks, "exit_status": 0,
         "found": 9, "copied": 9,
     }  # fmt: skip
-    assert {key: told[key] for key in expected} == expected
-    assert 0 < told["seconds"] < 60
-    assert told["bytes_per_second"] >= 0
+    assert {key: reported[key] for key in expected} == expected
+    assert 0 < reported["seconds"] < 60
+    assert reported["bytes_per_second"] >= 0
 
 
 def test_one_summary_from_one_rank(area: Path, source: Path) -> None:

@@ -71,8 +71,8 @@ def stopped(program: str, *words: Argument, backend: str, ranks: int, done: Any)
         run.process.send_signal(signal.SIGTERM)
         output, errors = run.process.communicate(timeout=60)
         assert run.process.returncode == 75, errors
-        told: dict[str, Any] = json.loads(output)
-        return told
+        reported: dict[str, Any] = json.loads(output)
+        return reported
 
 
 def number_of(tree: Path) -> int:
@@ -85,14 +85,14 @@ def test_what_was_removed_is_counted(
     storage: SlowMount, tree: Path, backend: str, ranks: int, words: tuple[str, ...]
 ) -> None:
     before = number_of(tree)
-    told = stopped(
+    reported = stopped(
         "prm", "--yes", *words, storage.path / "tree", backend=backend, ranks=ranks,
         done=lambda: before - number_of(tree),
     )  # fmt: skip
     left = number_of(tree)
-    assert ENOUGH <= told["removed"] == before - left < before
-    assert sum(told[each] for each in ("files", "directories", "symlinks", "special")) == told["removed"]
-    assert told["failed"] == 0
+    assert ENOUGH <= reported["removed"] == before - left < before
+    assert sum(reported[each] for each in ("files", "directories", "symlinks", "special")) == reported["removed"]
+    assert reported["failed"] == 0
 
 
 @WAYS
@@ -104,6 +104,6 @@ def test_what_was_changed_is_counted(
         return sum(not mode & stat.S_IROTH for mode in modes)
 
     assert changed() == 0
-    told = stopped("pchmod", "o-r", *words, storage.path / "tree", backend=backend, ranks=ranks, done=changed)
-    assert ENOUGH <= told["changed"] == changed() < number_of(tree)
-    assert told["failed"] == 0
+    reported = stopped("pchmod", "o-r", *words, storage.path / "tree", backend=backend, ranks=ranks, done=changed)
+    assert ENOUGH <= reported["changed"] == changed() < number_of(tree)
+    assert reported["failed"] == 0

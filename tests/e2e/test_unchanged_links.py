@@ -197,8 +197,8 @@ def test_result_is_what_rsync_calls_equal(area: Path, way: str, situation: Calla
 def test_link_that_the_policy_protects_stays(area: Path, policy: str) -> None:
     link(area / "source/cur", "run8")
     link(area / "copy/cur", "run7", NOW + 60 * SECOND)
-    told = summary(succeed("--json", "--existing", policy, f"{area}/source/", area / "copy"))
-    assert (told["symlinks"], texts(area / "copy")) == (0, {"cur": "run7"})
+    reported = summary(succeed("--json", "--existing", policy, f"{area}/source/", area / "copy"))
+    assert (reported["symlinks"], texts(area / "copy")) == (0, {"cur": "run7"})
 
 
 COMPARISONS: dict[str, tuple[Argument, ...]] = {

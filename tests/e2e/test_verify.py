@@ -35,8 +35,8 @@ UNSEEN = {"name-of-a-directory": {"linked"}, "names-swapped": {"hollow", "direct
 
 def failing_paths(name: str) -> set[str]:
     """What does not verify after a damage: what is there besides is no concern of the copy's."""
-    told = {line.partition(" ")[2] for line in DAMAGES[name].told if not line.startswith("extra ")}
-    return told | UNSEEN.get(name, set())
+    reported = {line.partition(" ")[2] for line in DAMAGES[name].reported if not line.startswith("extra ")}
+    return reported | UNSEEN.get(name, set())
 
 
 def failed_paths(errors: Path, *tops: Path) -> list[str]:
@@ -72,20 +72,20 @@ def damaged(
 @pytest.mark.parametrize("ranks", [1, 3])
 def test_all_damage_is_found(area: Path, ranks: int) -> None:
     make_trees(area / "source")
-    ended, told = damaged(area, damage_all, ranks=ranks)
+    ended, reported = damaged(area, damage_all, ranks=ranks)
     assert ended.returncode == 1, show(ended)
     wanted = sorted(f"{name}/{path}" for name in DAMAGES for path in failing_paths(name))
     assert failed_paths(area / "errors", area / "copy") == wanted
-    assert told["failed"] == len(wanted)
-    assert told["changed"] == told["vanished"] == told["skipped"] == 0
+    assert reported["failed"] == len(wanted)
+    assert reported["changed"] == reported["vanished"] == reported["skipped"] == 0
     items = [path for path in (area / "source").rglob("*") if str(path.relative_to(area / "source")) not in wanted]
     directories = [path for path in items if path.is_dir()]
     files = {path.stat().st_ino: path.stat().st_size for path in items if path.is_file() and not path.is_symlink()}
-    assert told["directories"] == len(directories) + 1
-    assert (told["files"], told["bytes"]) == (len(files), sum(files.values()))
-    assert told["symlinks"] == sum(path.is_symlink() for path in items)
-    assert told["special"] == sum(path.is_fifo() for path in items)
-    assert told["copied"] == len(items) + 1
+    assert reported["directories"] == len(directories) + 1
+    assert (reported["files"], reported["bytes"]) == (len(files), sum(files.values()))
+    assert reported["symlinks"] == sum(path.is_symlink() for path in items)
+    assert reported["special"] == sum(path.is_fifo() for path in items)
+    assert reported["copied"] == len(items) + 1
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
@@ -116,9 +116,9 @@ def test_what_has_size_and_time_of_the_source_is_compared_too(area: Path) -> Non
         *OPTIONS, "--existing", "changed", "--errors", area / "errors", f"{area}/source/", area / "copy", ranks=2
     )
     assert run.returncode == 1, show(run)
-    told = summary(run)
+    reported = summary(run)
     assert failed_paths(area / "errors", area / "copy") == ["large", "small"]
-    assert (told["failed"], told["files"]) == (2, 0)
+    assert (reported["failed"], reported["files"]) == (2, 0)
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def test_one_bit_of_a_file(area: Path, size: int, where: str) -> None:
     """Of a small one, of a large one, and of one that was copied and is read in chunks."""
     (area / "source").write_bytes(os.urandom(size))
     at = {"first": 0, "middle": size // 2, "last": -1}[where]
-    ended, told = damaged(area, lambda copy: flip(copy, at), ranks=3)
+    ended, reported = damaged(area, lambda copy: flip(copy, at), ranks=3)
     assert ended.returncode == 1, show(ended)
     assert f"pcopy: {area}/copy: verify: its contents differ from the source\n".encode() in ended.stderr
-    assert (told["failed"], told["files"], told["bytes"]) == (1, 0, 0)
+    assert (reported["failed"], reported["files"], reported["bytes"]) == (1, 0, 0)
 
 
 def test_a_source_that_changes_after_it_was_copied(area: Path) -> None:
@@ -145,10 +145,10 @@ def test_a_source_that_changes_after_it_was_copied(area: Path) -> None:
         (area / "source/link").unlink()
         (area / "source/link").symlink_to("elsewhere")
 
-    ended, told = damaged(area, change, ranks=2)
+    ended, reported = damaged(area, change, ranks=2)
     assert ended.returncode == 1, show(ended)
     assert failed_paths(area / "errors", area / "source") == ["directory/linked", "large", "link", "linked", "small"]
-    assert (told["failed"], told["changed"], told["vanished"]) == (5, 4, 1)
+    assert (reported["failed"], reported["changed"], reported["vanished"]) == (5, 4, 1)
 
 
 def test_a_directory_moved_away_takes_all_that_is_in_it(area: Path) -> None:
@@ -159,11 +159,11 @@ def test_a_directory_moved_away_takes_all_that_is_in_it(area: Path) -> None:
         (copy / "directory").rename(area / "elsewhere")
         (copy / "directory").symlink_to(area / "elsewhere")
 
-    ended, told = damaged(area, move, ranks=2)
+    ended, reported = damaged(area, move, ranks=2)
     assert ended.returncode == 1, show(ended)
     wanted = ["directory", "directory/inner", "directory/inner/leaf", "directory/linked", "linked"]
     assert failed_paths(area / "errors", area / "copy") == wanted
-    assert told["failed"] == 5
+    assert reported["failed"] == 5
 
 
 def test_a_hard_link_that_is_one_no_more(area: Path) -> None:
@@ -173,10 +173,10 @@ def test_a_hard_link_that_is_one_no_more(area: Path) -> None:
         (copy / "linked").unlink()
         shutil.copy2(copy / "directory/linked", copy / "linked")
 
-    ended, told = damaged(area, part)
+    ended, reported = damaged(area, part)
     assert ended.returncode == 1, show(ended)
     assert failed_paths(area / "errors", area / "copy") == ["directory/linked", "linked"]
-    assert (told["failed"], told["hardlinks"]) == (2, 0)
+    assert (reported["failed"], reported["hardlinks"]) == (2, 0)
 
 
 def test_what_may_not_be_read_has_failed(area: Path) -> None:
@@ -196,11 +196,11 @@ def test_what_may_not_be_read_has_failed(area: Path) -> None:
     with held(area / "log", *arguments, ranks=2, user=NOBODY) as run:
         close(area / "place/copy")
         ended = run.go_on()
-    told = summary(ended)
+    reported = summary(ended)
     assert ended.returncode == 1, show(ended)
     assert failed_paths(area / "place/errors", area / "place/copy") == ["large", "small"]
     assert b"open: Permission denied (EACCES)" in ended.stderr
-    assert (told["failed"], told["files"], told["bytes"]) == (2, 1, 5)
+    assert (reported["failed"], reported["files"], reported["bytes"]) == (2, 1, 5)
 
 
 def replace_by_same_size(path: Path) -> None:
@@ -228,16 +228,16 @@ def replace_by_device(path: Path) -> None:
 def test_another_item_in_its_place(area: Path, size: int, replace: Callable[[Path], None]) -> None:
     """None of them is followed or waited for."""
     (area / "source").write_bytes(os.urandom(size))
-    ended, told = damaged(area, replace, ranks=2)
+    ended, reported = damaged(area, replace, ranks=2)
     assert ended.returncode == 1, show(ended)
-    assert (told["failed"], told["files"], told["bytes"]) == (1, 0, 0)
+    assert (reported["failed"], reported["files"], reported["bytes"]) == (1, 0, 0)
     assert f"pcopy: {area}/copy: ".encode() in ended.stderr
 
 
 def test_no_signature_of_what_did_not_verify(area: Path) -> None:
     make_tree(area / "source")
-    ended, told = damaged(area, lambda copy: flip(copy / "small", 0), "--signature", area / "sig")
-    assert (ended.returncode, told["signature"]) == (1, None), show(ended)
+    ended, reported = damaged(area, lambda copy: flip(copy / "small", 0), "--signature", area / "sig")
+    assert (ended.returncode, reported["signature"]) == (1, None), show(ended)
     assert not (area / "sig").exists()
 
 
@@ -283,8 +283,8 @@ def test_direct_reads_past_the_page_cache(filesystem: Path, area: Path, ranks: i
     random_tree(filesystem / "source", 4, files=30, directories=3, largest=9 * MIB + 1)
     trace = Trace(area / "trace", "fcntl", *READING)
     options = (*OPTIONS, "--direct", "--signature", area / "sig")
-    told = summary(succeed(*options, filesystem / "source", filesystem / "copy", ranks=ranks, wrap=trace.wrap()))
-    assert told["failed"] == 0
+    reported = summary(succeed(*options, filesystem / "source", filesystem / "copy", ranks=ranks, wrap=trace.wrap()))
+    assert reported["failed"] == 0
     calls = [line for log in area.glob("trace/*") for line in log.read_text(errors="replace").splitlines()]
     asked = [line for line in calls if re.search(r"F_SETFL.*\|O_DIRECT\b", line)]
     files = {path.stat().st_ino for path in (filesystem / "source").rglob("*") if path.is_file()}
@@ -300,12 +300,12 @@ def test_direct_reads_past_the_page_cache(filesystem: Path, area: Path, ranks: i
 
 
 @pytest.mark.parametrize(("policy", "told"), [("skip", True), ("newer", True), ("changed", False)])
-def test_what_is_kept_unread_is_told_of(area: Path, policy: str, told: bool) -> None:
+def test_what_is_kept_unread_is_told_of(area: Path, policy: str, reported: bool) -> None:
     for tree, contents in (("source", b"one"), ("copy", b"two")):
         (area / tree).mkdir()
         (area / tree / "file").write_bytes(contents)
         os.utime(area / tree / "file", (1, 1))
     run = pcopy("--verify", "--existing", policy, f"{area}/source/", area / "copy")
-    assert run.returncode == (0 if told else 1), show(run)
+    assert run.returncode == (0 if reported else 1), show(run)
     line = b"1 item was skipped and not verified (see --existing changed, --checksum)\n"
-    assert (line in run.stdout) is told, show(run)
+    assert (line in run.stdout) is reported, show(run)

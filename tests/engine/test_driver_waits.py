@@ -119,7 +119,7 @@ class Stage:
         return []
 
     @property
-    def told(self) -> str:
+    def reported(self) -> str:
         return "".join(each for each in self.story if each not in "|-")
 
 
@@ -154,7 +154,7 @@ def test_other_tasks_go_on_meanwhile_and_each_after_its_ticket() -> None:
     done = (lambda: stage.done(b"b"), lambda: stage.done(b"a"), lambda: stage.done(b"z"))
     stage = Stage(TWO, first, nothing, *done, *END)
     ends(stage)
-    assert stage.told == "c.c/bwawb.b/zwa.a/z.z/"
+    assert stage.reported == "c.c/bwawb.b/zwa.a/z.z/"
     assert stage.node.counters == [4]
 
 
@@ -187,7 +187,7 @@ def test_a_rank_that_only_waits_sleeps_until_it_is_woken() -> None:
     stage = Stage(one, begin(b"aw"), asleep, asleep, lambda: asleep() or stage.done(b"a"), *END)
     ends(stage)
     assert min(timeouts) > 0.1
-    assert stage.told == "awa.a/"
+    assert stage.reported == "awa.a/"
     for before, after in zip(stage.story, stage.story[1:], strict=False):
         assert before != "|" or after == "-"  # cleared before a ticket is looked at
 
@@ -212,7 +212,7 @@ def test_a_note_never_waits() -> None:
     assert stage.node.abort_reason is not None
     assert "rank 1: a note must not wait for a ticket" in stage.node.abort_reason.text
     assert stage.tickets[b"n"][0].cancelled
-    assert stage.told == "nwn/"
+    assert stage.reported == "nwn/"
 
 
 def test_told_to_stop_what_waits_ends_by_itself_and_what_does_not_is_dropped() -> None:
@@ -222,13 +222,13 @@ def test_told_to_stop_what_waits_ends_by_itself_and_what_does_not_is_dropped() -
 
     def still_waits() -> list[Message]:
         assert all(ticket.cancelled for ticket in stage.tickets[b"b"])
-        assert "b/" not in stage.told
+        assert "b/" not in stage.reported
         return []
 
     halt = (nothing, lambda: [Halt("signal")], still_waits, lambda: stage.done(b"b"), nothing, still_waits)
     stage = Stage(TWO, begin(b"assssss", b"bwsxw"), *halt, lambda: stage.done(b"b"), *END)
     ends(stage)
-    assert re.fullmatch(r"bw(as)+a/bsbxbwb\.b/", stage.told)
+    assert re.fullmatch(r"bw(as)+a/bsbxbwb\.b/", stage.reported)
     assert stage.node.counters == [1]
     assert stage.node.dropped_count == 2  # a, and what b has left
     assert [fact[0] for fact in stage.journal.told] == ["spawned", "done"]
@@ -242,7 +242,7 @@ def test_told_to_stop_what_has_waited_and_does_not_end_is_dropped() -> None:
         *[nothing] * slices, *END,
     )  # fmt: skip
     ends(stage)
-    assert STOP_WAIT_SECONDS <= stage.told.count("bs") <= STOP_WAIT_SECONDS + 1
+    assert STOP_WAIT_SECONDS <= stage.reported.count("bs") <= STOP_WAIT_SECONDS + 1
     assert stage.node.dropped_count == 1
     assert stage.node.counters == [0]
 
@@ -252,7 +252,7 @@ def test_a_note_that_may_wait_for_storage_is_dropped_as_work_is() -> None:
     stage = Stage(TWO, begin(b"assssssssss", b"bs", owner=1), nothing, lambda: [Halt("signal")], *[nothing] * 5, *END)
     stage.node.queue._is_slow_note = lambda task: task.payload.startswith(b"a")
     ends(stage)
-    assert re.fullmatch(r"(as)+a/bsb\.b/", stage.told)
+    assert re.fullmatch(r"(as)+a/bsb\.b/", stage.reported)
     assert (stage.node.dropped_count, [task.payload[:1] for task in stage.node.queue.pop_dropped()]) == (1, [b"a"])
 
 
@@ -283,13 +283,13 @@ def test_an_end_in_disorder_is_told_at_once_and_closes_nothing_whose_ticket_is_u
     def heard() -> list[Message]:
         assert "Abort" in [type(message).__name__ for message in stage.said]
         assert stage.tickets[b"b"][0].cancelled == 1
-        assert "b/" not in stage.told
+        assert "b/" not in stage.reported
         return stage.done(b"b")
 
     stage._steps[-1] = heard
     with pytest.raises(JobAborted, match="the reason of it all"):
         stage.driver.run()
-    assert stage.told == "bwcfc/b/"
+    assert stage.reported == "bwcfc/b/"
 
 
 def test_a_transport_that_fails_closes_nothing_whose_ticket_is_under_way() -> None:
@@ -302,7 +302,7 @@ def test_a_transport_that_fails_closes_nothing_whose_ticket_is_under_way() -> No
     stage = Stage(TWO, begin(b"bw"), *[fail] * 100)
     with pytest.raises(JobAborted):
         stage.driver.run()
-    assert stage.told == "bwb/"
+    assert stage.reported == "bwb/"
 
 
 def test_an_account_is_settled_only_after_the_ticket() -> None:

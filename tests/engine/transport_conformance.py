@@ -316,10 +316,10 @@ def forgiven(transport: Transport) -> Generator[None, None, Any]:
 def collectives(transport: Any) -> Generator[None, None, Any]:
     """MPI's helpers for the time before the job: values of different lengths."""
     mine = "x" * (50_000 * transport.rank)
-    told = transport.broadcast(["nonce", 7, None] if transport.rank == 0 else "not this")
+    reported = transport.broadcast(["nonce", 7, None] if transport.rank == 0 else "not this")
     gathered = transport.gather((transport.rank, mine))
     yield from Seat(transport).part()
-    return [told, [[rank, len(text), set(text) <= {"x"}] for rank, text in gathered]]
+    return [reported, [[rank, len(text), set(text) <= {"x"}] for rank, text in gathered]]
 
 
 def abort(transport: Any) -> Generator[None, None, Any]:

@@ -99,11 +99,11 @@ class Case:
         assert temporaries(os.fsencode(self._target)) == [], "temporary files are left"
         source, target = self._world.compared(self._source, self._target)
         assert partly_written(source, target) == [], "a file is partly written"
-        told = self._told()
-        for line in told:
+        reported = self._told()
+        for line in reported:
             self._check(line)
         if run.returncode == 75:
-            if not told:  # another rank has stopped the job before the item's owner knew of it: it was not reached
+            if not reported:  # another rank has stopped the job before the item's owner knew of it: it was not reached
                 assert json.loads(run.stdout)["failed"] == 0  # and what was found need not be copied
                 assert f"stopped early: {os.strerror(getattr(errno, self._error))};".encode() in run.stderr
             return "S"
@@ -112,21 +112,21 @@ class Case:
         away = [line for line in unlike if VICTIM not in line]
         assert away == [], "the rest of the tree is unlike"
         if run.returncode == 0:
-            assert told == [] and totals["failed"] == 0
+            assert reported == [] and totals["failed"] == 0
             if totals["warnings"]:
                 return "N"
             return "E" if any("missing" in line for line in unlike) else "-" if not unlike else f"0: {unlike}"
-        assert run.returncode == 1 and told
+        assert run.returncode == 1 and reported
         if totals["failed"] == 0:
             assert unlike == []
             return "U"
-        assert totals["failed"] == self._row.failed == len(told), f"{totals['failed']} failed, {len(told)} told"
+        assert totals["failed"] == self._row.failed == len(reported), f"{totals['failed']} failed, {len(reported)} told"
         gone, other = totals["vanished"], totals["changed"]
         if gone or other:
             assert self._row.failed in (gone, other), (gone, other)
-            assert self._there(target, told) == "F"
+            assert self._there(target, reported) == "F"
             return "V" if gone else "C"
-        return self._there(target, told)
+        return self._there(target, reported)
 
     def _unlike(self, source: Path, target: Path) -> list[str]:
         unlike = differences(source, target)
@@ -157,10 +157,10 @@ class Case:
         else:
             assert path.startswith(os.fsencode(root / "room" / VICTIM)), line
 
-    def _there(self, target: Path, told: list[dict[str, Any]]) -> str:
+    def _there(self, target: Path, reported: list[dict[str, Any]]) -> str:
         """What there is of the items that failed."""
         found = set()
-        for line in told:
+        for line in reported:
             name = os.path.basename(os.fsdecode(base64.b64decode(line["path_b64"])))
             here, there = self._source / "room" / name, target / ("" if self._world.only_victim else "room") / name
             if not os.path.lexists(there):

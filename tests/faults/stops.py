@@ -68,8 +68,8 @@ class Stops:
         """The processes in the order of their stops. All threads of one stop; the first of each makes the calls."""
         if not self._log.exists():
             return []
-        told = re.findall(rb"^(\d+) +--- stopped by SIGSTOP", self._log.read_bytes(), re.MULTILINE)
-        return [pid for pid in map(int, told) if self._leaders.setdefault(pid, _leads(pid))]
+        reported = re.findall(rb"^(\d+) +--- stopped by SIGSTOP", self._log.read_bytes(), re.MULTILINE)
+        return [pid for pid in map(int, reported) if self._leaders.setdefault(pid, _leads(pid))]
 
 
 def _leads(pid: int) -> bool:

@@ -126,9 +126,9 @@ def unlike(source: Path, copy: Path) -> list[str]:
     return [line for line in differences(source, copy) if not line.endswith((": b''", " ./"))]
 
 
-def check(source: Path, copy: Path, told: dict[str, Any]) -> None:
+def check(source: Path, copy: Path, reported: dict[str, Any]) -> None:
     """What holds whatever has changed: the rest is there, and nothing half done."""
-    assert told["found"] == told["copied"] + told["skipped"] + told["failed"]
+    assert reported["found"] == reported["copied"] + reported["skipped"] + reported["failed"]
     assert temporaries(os.fsencode(copy)) == []
     for name in ("before", "last"):
         assert (copy / name).read_bytes() == (source / name).read_bytes()
@@ -148,13 +148,13 @@ def test_a_file_that_changes_once(area: Path, source: Path, moment: str, change:
 
     run, _ = stops(area, calls, kind, "1").run(act, "--json", *CHUNKS, "-T", source, area / "copy", ranks=ranks)
     assert acted, "the moment never came"
-    told = summary(run)
-    check(source, area / "copy", told)
+    reported = summary(run)
+    check(source, area / "copy", reported)
     assert unlike(source, area / "copy") == []
     if change == "vanishes":
-        assert (run.returncode, told["failed"], told["vanished"]) == (1, 1, 1), show(run)
+        assert (run.returncode, reported["failed"], reported["vanished"]) == (1, 1, 1), show(run)
     else:
-        assert (run.returncode, told["failed"], told["changed"]) == (0, 0, 0), show(run)
+        assert (run.returncode, reported["failed"], reported["changed"]) == (0, 0, 0), show(run)
 
 
 @pytest.mark.parametrize("size", [6000, LARGE])
@@ -165,10 +165,10 @@ def test_a_file_that_never_rests(area: Path, source: Path, size: int, change: st
     run, count = stops(area, "flistxattr", "descriptor", "1+").run(
         lambda _: CHANGES[change](source / VICTIM), "--json", "-T", source, area / "copy"
     )
-    told = summary(run)
+    reported = summary(run)
     assert count >= 2
-    assert (run.returncode, told["failed"], told["changed"]) == (1, 1, 1), show(run)
-    check(source, area / "copy", told)
+    assert (run.returncode, reported["failed"], reported["changed"]) == (1, 1, 1), show(run)
+    check(source, area / "copy", reported)
     assert not (area / "copy" / VICTIM).exists()
     assert VICTIM.encode() in run.stderr
 
@@ -189,8 +189,8 @@ def test_a_hard_link_that_changes(area: Path, source: Path, change: str) -> None
 
     run, _ = Stops(area / "log", COPY, names, "1").run(act, "--json", "-T", source, area / "copy")
     assert acted, "the moment never came"
-    told = summary(run)
-    check(source, area / "copy", told)
+    reported = summary(run)
+    check(source, area / "copy", reported)
     if change in OTHER_ITEM and (area / "copy" / VICTIM).is_file() and (area / "copy/other name").is_file():
         old = b"victim" * (size // 6)
         if (area / "copy" / VICTIM).read_bytes() == old:  # the inode that both names had when they were found
@@ -198,7 +198,7 @@ def test_a_hard_link_that_changes(area: Path, source: Path, change: str) -> None
             return
     assert unlike(source, area / "copy") == []
     lost = int(change == "vanishes")
-    assert (run.returncode, told["failed"], told["vanished"]) == (lost, lost, lost), show(run)
+    assert (run.returncode, reported["failed"], reported["vanished"]) == (lost, lost, lost), show(run)
 
 
 @pytest.mark.parametrize("calls", ["openat", "mkdirat", "getdents64"])
@@ -226,12 +226,14 @@ def test_a_directory_that_changes(area: Path, source: Path, calls: str, change: 
     kind = "descriptor" if calls == "getdents64" else "name"
     run, count = stops(area, calls, kind, "1").run(act, "--json", "-T", source, area / "copy")
     assert count, "the moment never came"
-    told = summary(run)
-    check(source, area / "copy", told)
+    reported = summary(run)
+    check(source, area / "copy", reported)
     assert not (area / "copy" / VICTIM / "secret").exists()
-    assert (run.returncode, told["failed"]) == ((1, 1) if change == "vanishes" else (run.returncode, told["failed"]))
-    assert (run.returncode, unlike(source, area / "copy")) == (0, []) or told["failed"], show(run)
-    assert run.returncode == int(bool(told["failed"])), show(run)
+    assert (run.returncode, reported["failed"]) == (
+        (1, 1) if change == "vanishes" else (run.returncode, reported["failed"])
+    )
+    assert (run.returncode, unlike(source, area / "copy")) == (0, []) or reported["failed"], show(run)
+    assert run.returncode == int(bool(reported["failed"])), show(run)
 
 
 @pytest.mark.parametrize("change", ["vanishes", "becomes a directory", "becomes a file", "is a new FIFO"])
@@ -260,10 +262,10 @@ def test_a_fifo_that_changes_after_it_was_found(
     words = [str(area / word) if word == "sig" else word for word in options]
     run, count = stops(area, STAT, "name", "1").run(act, "--json", *words, "-T", source, area / "copy")
     assert count, "the moment never came"
-    told = summary(run)
-    check(source, area / "copy", told)
-    assert run.returncode == int(bool(told["failed"])), show(run)
+    reported = summary(run)
+    check(source, area / "copy", reported)
+    assert run.returncode == int(bool(reported["failed"])), show(run)
     if change == "vanishes":
-        assert (told["failed"], told["vanished"]) == (1, 1), show(run)
-    elif "skip" not in options and not told["failed"]:
+        assert (reported["failed"], reported["vanished"]) == (1, 1), show(run)
+    elif "skip" not in options and not reported["failed"]:
         assert unlike(source, area / "copy") == []

@@ -83,10 +83,10 @@ def test_a_read_error_that_passes(sources: Path, row: Row) -> None:
 
 def test_the_table_is_complete() -> None:
     """Each operation is in it, with each error."""
-    told = {call for row in TABLE for call in row.calls.split()} | set(NEVER_CALLED)
+    reported = {call for row in TABLE for call in row.calls.split()} | set(NEVER_CALLED)
     wanted = """read pread64 preadv write pwrite64 copy_file_range getdents64 statx newfstatat openat mkdirat mknodat
         symlinkat linkat renameat fchmod fchown utimensat fsetxattr setxattr fsync syncfs close ftruncate ioctl"""
-    assert told >= set(wanted.split())
+    assert reported >= set(wanted.split())
     assert all(len(row.outcomes) == len(ERRORS) for row in TABLE)
     assert len(set(TABLE)) == len(TABLE)
 

@@ -36,12 +36,12 @@ def source(area: Path) -> Path:
     return place
 
 
-def told(errors: Path) -> list[dict[str, Any]]:
+def reported(errors: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in errors.read_text().splitlines()]
 
 
 def told_once(errors: Path, number: int, *operations: str) -> None:
-    (line,) = told(errors)
+    (line,) = reported(errors)
     assert line["errno"] == number and line["operation"] in operations, line
 
 
@@ -86,8 +86,8 @@ def test_few_descriptors(area: Path, number: int) -> None:
     if run.returncode == 0:
         assert differences(area / "source", area / "copy") == []
     if run.returncode == 1:
-        assert {line["errno"] for line in told(area / "e")} == {errno.EMFILE}
-        assert summary(run)["failed"] == len(told(area / "e"))
+        assert {line["errno"] for line in reported(area / "e")} == {errno.EMFILE}
+        assert summary(run)["failed"] == len(reported(area / "e"))
 
 
 @contextmanager
@@ -131,7 +131,7 @@ def test_a_directory_that_may_not_be_changed(area: Path, source: Path, ext4: Pat
     with attribute(ext4 / "copy/one", letter):
         run = pcopy("--json", "--errors", area / "e", f"{source}/", ext4 / "copy", ranks=1)
         assert run.returncode == 1, show(run)
-        lines = told(area / "e")
+        lines = reported(area / "e")
         assert {line["errno"] for line in lines} == {errno.EPERM}, lines
         assert len(lines) == summary(run)["failed"] == (4 if letter == "i" else 1), lines
         assert differences(source / "two", ext4 / "copy/two") == []
@@ -149,7 +149,7 @@ def test_a_read_only_target(area: Path, source: Path, ranks: int) -> None:
         subprocess.run(["mount", "-o", "remount,ro", point], check=True)
         run = pcopy("--errors", area / "e", f"{source}/", point / "copy", ranks=ranks)
         assert run.returncode == 75, show(run)
-        assert {line["errno"] for line in told(area / "e")} == {errno.EROFS}
+        assert {line["errno"] for line in reported(area / "e")} == {errno.EROFS}
         assert list((point / "copy").iterdir()) == []
 
 
@@ -160,7 +160,7 @@ def test_no_inodes_for_directories(area: Path) -> None:
     with mounted("tmpfs", area, options="nr_inodes=20") as full:
         run = pcopy("--force", "--errors", area / "e", area / "source", full / "copy", ranks=1)
         assert run.returncode == 75, show(run)
-        lines = told(area / "e")
+        lines = reported(area / "e")
         assert {(line["operation"], line["errno"]) for line in lines} == {("mkdir", errno.ENOSPC)}, lines
 
 
@@ -177,7 +177,7 @@ def test_a_quota(area: Path, large: bool) -> None:
     with quota(area, 4 * MIB) as point:
         run = pcopy("--json", "--errors", area / "e", area / "source", point / "copy", ranks=1, user=NOBODY)
         assert run.returncode == 1, show(run)
-        lines = told(area / "e")
+        lines = reported(area / "e")
         assert {line["errno"] for line in lines} == {errno.EDQUOT}, lines
         assert (
             summary(run)["failed"]
@@ -215,7 +215,7 @@ def test_an_image_on_a_full_disk(area: Path) -> None:
     with mounted("tmpfs", area, size=16 * MIB) as disk, mounted("ext4", disk, size=64 * MIB) as point:
         run = pcopy("--json", "--errors", area / "e", area / "source", point / "copy", ranks=1)
         assert run.returncode == 1, show(run)
-        lines = told(area / "e")
+        lines = reported(area / "e")
         assert [line["operation"] for line in lines if line["operation"] == "syncfs"], lines
         assert summary(run)["failed"] == len(lines) - 1
         assert b"syncfs" in run.stderr
@@ -244,7 +244,7 @@ def test_a_fuse_target_that_refuses(area: Path, source: Path) -> None:
     with bindfs(area, "--chmod-deny", "--chown-deny") as (lower, point):
         run = pcopy("--json", "--errors", area / "e", source, point / "copy", ranks=1)
         assert run.returncode == 1, show(run)
-        lines = told(area / "e")
+        lines = reported(area / "e")
         assert {line["errno"] for line in lines} == {errno.EPERM}, lines
         assert {line["operation"] for line in lines} <= {"chmod", "chown"}, lines
         assert summary(run)["failed"] == len(lines)

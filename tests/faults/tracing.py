@@ -82,18 +82,18 @@ def trace(process: int, log: Path | str, options: Sequence[str]) -> subprocess.P
     line = ["strace", "-f", "-o", str(log), *options, "-p", str(process)]
     tracer = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
     assert tracer.stderr is not None
-    told = tracer.stderr.readline()
-    assert b"attached" in told, told
+    reported = tracer.stderr.readline()
+    assert b"attached" in reported, reported
     return tracer
 
 
 def _wait(child: int, stop: Callable[[], bool]) -> int:
     until = time.monotonic() + SECONDS
-    told = False
+    reported = False
     while time.monotonic() < until:
-        if not told and stop():
+        if not reported and stop():
             os.kill(child, signal.SIGTERM)
-            told = True
+            reported = True
         pid, status = os.waitpid(child, os.WNOHANG)
         if pid:
             return os.waitstatus_to_exitcode(status)

@@ -131,8 +131,8 @@ def _copy(column: Column, source: Path, into: Path, seconds: float) -> Outcome:
     if column.tool == PCOPY:
         who = {} if column.root else {"user": NOBODY, "groups": [GROUP]}
         done = pcopy("--json", "--progress", "none", source, into, ranks=2, umask=UMASK, timeout=seconds, **who)  # type: ignore[arg-type]
-        told = json.loads(done.stdout) if done.stdout else {"excused": 0}
-        return Outcome(done.returncode, done.stderr.decode(errors="replace"), told["excused"])
+        reported = json.loads(done.stdout) if done.stdout else {"excused": 0}
+        return Outcome(done.returncode, done.stderr.decode(errors="replace"), reported["excused"])
     line: list[str | Path] = [*column.tool.split(), "--", source, into]
     if not column.root:
         line = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", f"--groups={GROUP}", *line]
@@ -182,5 +182,5 @@ def version(tool: str) -> str:
     program = tool.split(maxsplit=1)[0]
     if not shutil.which(program):
         return "none"
-    told = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
-    return " ".join(told.splitlines()[0].split("protocol")[0].split())
+    reported = subprocess.run([program, "--version"], check=True, capture_output=True, text=True).stdout
+    return " ".join(reported.splitlines()[0].split("protocol")[0].split())

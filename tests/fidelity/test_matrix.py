@@ -71,16 +71,16 @@ def test_exceptions_are_rows() -> None:
 def test_the_page_says_what_the_tools_do(cells: Cells) -> None:
     """Other versions of cp and rsync may do other things: there, only pcopy's columns are tested (above)."""
     written = PAGE.read_text("utf-8")
-    for told in versions():
-        if told not in written:
-            pytest.skip(f"the page is about other versions than {told}")
+    for reported in versions():
+        if reported not in written:
+            pytest.skip(f"the page is about other versions than {reported}")
     found = page(cells, *versions())
     stale = list(difflib.unified_diff(written.splitlines(), found.splitlines(), "the page", "what was found", n=0))
     assert stale == [], "made anew by: python -m tests.fidelity.matrix > docs/operations/fidelity.md"
 
 
 def test_every_note_is_of_use(cells: Cells) -> None:
-    if any(told not in PAGE.read_text("utf-8") for told in versions()):
+    if any(reported not in PAGE.read_text("utf-8") for reported in versions()):
         pytest.skip("the notes are about other versions of cp and rsync")
     used = {
         note_for(row, column, cells[column][row.key])

@@ -110,8 +110,8 @@ def test_root_that_may_not_chown_is_excused(area: Path) -> None:
     """Being root is not the point, CAP_CHOWN is: in containers root often lacks it."""
     require_root("drop a capability")
     names = make_some(area / "source")
-    told = summary(succeed("--json", area / "source", area / "copy", wrap=WITHOUT_CHOWN, ranks=2))
-    assert (told["excused"], told["failed"]) == (len(names), 0)
+    reported = summary(succeed("--json", area / "source", area / "copy", wrap=WITHOUT_CHOWN, ranks=2))
+    assert (reported["excused"], reported["failed"]) == (len(names), 0)
     for name in names:
         assert owner(area / "copy" / name) == (0, 0), name
         assert (name, mode_of(area / "copy" / name)) == (name, 0o757)
@@ -124,8 +124,8 @@ def test_the_group_alone_is_kept_without_set_id_bits(area: Path) -> None:
     for name in names:
         os.chown(area / "source" / name, OTHER, GROUP)
         (area / "source" / name).chmod(0o6757)
-    told = summary(succeed("--json", area / "source", area / "copy", wrap=WITHOUT_CHOWN, ranks=2))
-    assert (told["excused"], told["failed"]) == (len(names), 0)
+    reported = summary(succeed("--json", area / "source", area / "copy", wrap=WITHOUT_CHOWN, ranks=2))
+    assert (reported["excused"], reported["failed"]) == (len(names), 0)
     for name in names:
         assert owner(area / "copy" / name) == (0, GROUP), name
         assert (name, mode_of(area / "copy" / name)) == (name, 0o757)
@@ -138,8 +138,8 @@ def test_what_needs_no_privilege_is_neither_excused_nor_less(area: Path) -> None
     for name in names:
         os.chown(area / "source" / name, 0, GROUP)
         (area / "source" / name).chmod(0o6757)
-    told = summary(succeed("--json", area / "source", area / "copy", wrap=WITHOUT_CHOWN, ranks=2))
-    assert told["excused"] == 0
+    reported = summary(succeed("--json", area / "source", area / "copy", wrap=WITHOUT_CHOWN, ranks=2))
+    assert reported["excused"] == 0
     for name in names:
         assert (owner(area / "copy" / name), mode_of(area / "copy" / name)) == ((0, GROUP), 0o6757), name
 
@@ -171,8 +171,8 @@ def test_eperm_is_no_excuse_for_who_may_chown(area: Path) -> None:
     run = pcopy("--json", "--errors", area / "errors", source, copy, wrap=fault.wrap(), ranks=1)
     fault.check()
     assert run.returncode == 1, show(run)
-    told = summary(run)
-    assert (told["excused"], told["failed"], told["files"]) == (0, 1, 2)
+    reported = summary(run)
+    assert (reported["excused"], reported["failed"], reported["files"]) == (0, 1, 2)
     (line,) = (area / "errors").read_text().splitlines()
     assert "victim" in line and '"operation": "chown"' in line and f'"errno": {errno.EPERM}' in line
     assert (copy / "victim").read_bytes() == b"content"
@@ -186,8 +186,10 @@ def test_eperm_is_no_excuse_for_any_kind(area: Path, traced: list[str]) -> None:
     wrap = [*traced, "-o", str(area / "trace"), "-e", f"inject={','.join(CHOWN)}:error=EPERM"]
     run = pcopy("--json", "--errors", area / "errors", area / "source", area / "copy", wrap=wrap, ranks=2)
     assert run.returncode == 1, show(run)
-    told = summary(run)
-    assert (told["excused"], told["failed"]) == (0, len(names)), told  # the directory around them has its owner already
+    reported = summary(run)
+    assert (reported["excused"], reported["failed"]) == (0, len(names)), (
+        reported
+    )  # the directory around them has its owner already
     for name in names:
         assert (owner(area / "copy" / name), mode_of(area / "copy" / name)) == ((0, 0), 0o757), name
 
@@ -197,13 +199,13 @@ ACL = acl(7, 5, 1, {OTHER: 7})
 
 def acl_order(trace: str) -> list[str]:
     """The permission bits of each chmod, and where the access ACL was set."""
-    told = []
+    reported = []
     for line in trace.splitlines():
         if found := CHMOD.search(line):
-            told.append(found[1].lstrip("0") or "0")
+            reported.append(found[1].lstrip("0") or "0")
         elif ACCESS_ACL in line and re.search(r"\bf?setxattr\(", line):
-            told.append("ACL")
-    return told
+            reported.append("ACL")
+    return reported
 
 
 @pytest.mark.in_turn(3)
@@ -258,8 +260,13 @@ def test_attributes_that_do_not_fit_are_no_full_disk(on: Place) -> None:
         copy = there / f"copy-{ranks}"
         run = pcopy("--json", "--errors", there / "errors", source, copy, ranks=ranks)
         assert run.returncode == 1, show(run)
-        told = summary(run)
-        assert (told["failed"], told["files"], told["hardlinks"], told["directories"]) == (25, 1, 1, 2), told
+        reported = summary(run)
+        assert (reported["failed"], reported["files"], reported["hardlinks"], reported["directories"]) == (
+            25,
+            1,
+            1,
+            2,
+        ), reported
         lines = (there / "errors").read_text().splitlines()
         assert len(lines) == 25
         assert all(f'"errno": {errno.ENOSPC}' in line and '"operation": "setxattr ' in line for line in lines), lines
@@ -300,8 +307,8 @@ def test_what_belongs_to_the_host_or_to_lustre_stays(on: Place) -> None:
     for name in names:
         set_all(source / name, (*HOST, *LUSTRE))
         os.setxattr(source / name, "trusted.lovely", b"to be copied", follow_symlinks=False)
-    told = summary(succeed("--json", source, copy, ranks=2))
-    assert (told["excused"], told["warnings"]) == (0, 0)
+    reported = summary(succeed("--json", source, copy, ranks=2))
+    assert (reported["excused"], reported["warnings"]) == (0, 0)
     for name in names:
         assert (name, attributes_of(copy / name)) == (name, {"trusted.lovely"})
 
@@ -351,8 +358,8 @@ def test_a_label_that_may_not_be_set_is_a_notice(on: Place, traced: list[str], e
     wrap = [*traced, "-o", str(here / "trace"), "-e", f"inject={','.join(SET_XATTR)}:error={error}"]
     run = succeed("--json", here / "source", here / "copy", wrap=wrap, ranks=1, user=user)
     assert b"(INJECTED)" in (here / "trace").read_bytes()
-    told = summary(run)
-    assert (told["warnings"], told["excused"], told["failed"]) == (len(names), 0, 0), show(run)
+    reported = summary(run)
+    assert (reported["warnings"], reported["excused"], reported["failed"]) == (len(names), 0, 0), show(run)
     assert run.stderr.count(b"setxattr security.selinux") == len(names), show(run)
     for name in names:
         assert mode_of(here / "copy" / name) == 0o750
@@ -362,7 +369,7 @@ def test_a_label_that_may_be_set_arrives(on: Place) -> None:
     require_root("set a label")
     here = on("ext4")
     names = labelled(here / "source")
-    told = summary(succeed("--json", here / "source", here / "copy"))
-    assert told["warnings"] == 0
+    reported = summary(succeed("--json", here / "source", here / "copy"))
+    assert reported["warnings"] == 0
     for name in names:
         assert os.getxattr(here / "copy" / name, "security.selinux") == b"\x01not to be copied"

@@ -57,7 +57,7 @@ def main(backend_name: str, seed: str, *places: str) -> None:
     backend = BACKENDS[backend_name](settings)
     source, target = (os.open(place, os.O_RDONLY) for place in places)
     before = len(os.listdir("/proc/self/fd"))
-    told = []
+    reported = []
     for _ in range(2):  # once more, when the kernel knows the attributes
         batch = batch_of(random, source, target)
         result: CopyResult = done(backend, batch)
@@ -68,10 +68,10 @@ def main(backend_name: str, seed: str, *places: str) -> None:
             is_whole = code in (RowCode.DONE, RowCode.LACKS_METADATA)
             bytes_and_digest = (verdicts.bytes[row], result.digests[row].hex()) if is_whole else ()
             excused = list(result.metadata_outcomes.get(row, ()))
-            told.append((os.fsdecode(name), batch.plans[row], code.name, problem, bytes_and_digest, excused))
+            reported.append((os.fsdecode(name), batch.plans[row], code.name, problem, bytes_and_digest, excused))
     assert len(os.listdir("/proc/self/fd")) == before, "a descriptor is left open"
     backend.close()
-    print(json.dumps([kept, told], default=repr))
+    print(json.dumps([kept, reported], default=repr))
 
 
 if __name__ == "__main__":

@@ -200,8 +200,8 @@ def test_what_has_the_name_is_replaced_and_never_written_through(new: Bench, kin
 def test_a_directory_is_not_replaced(new: Bench) -> None:
     new.add("file")
     (new.target / "file").mkdir()
-    told = problem(new.copy("file", plans=[CopyPlan.REPLACE])[0])
-    assert (told.operation, told.errno, told.on_source) == ("rename", errno.EISDIR, False)
+    reported = problem(new.copy("file", plans=[CopyPlan.REPLACE])[0])
+    assert (reported.operation, reported.errno, reported.on_source) == ("rename", errno.EISDIR, False)
     assert new.left() == ["file"]
 
 
@@ -213,8 +213,8 @@ def test_a_temporary_name_that_is_taken(new: Bench, plan: CopyPlan) -> None:
     canary = new.target.parent / "canary"
     canary.write_bytes(b"canary")
     (new.target / ".temporary-0").hardlink_to(canary)
-    told = problem(new.copy("file", "other", plans=[plan, CopyPlan.NEW])[0])
-    assert (told.operation, told.errno) == ("create", errno.EEXIST)
+    reported = problem(new.copy("file", "other", plans=[plan, CopyPlan.NEW])[0])
+    assert (reported.operation, reported.errno) == ("create", errno.EEXIST)
     assert canary.read_bytes() == b"canary" and new.left() == [".temporary-0", "other"]
 
 
@@ -222,9 +222,9 @@ def test_what_is_not_to_be_copied(new: Bench) -> None:
     names = ["skipped", "careful", "refused", "copied"]
     for name in names:
         new.add(name)
-    told = new.copy(*names, plans=[CopyPlan.SKIP, CopyPlan.SLOW_PATH, CopyPlan.REFUSE | SYNC_FLAG, CopyPlan.NEW])
-    assert [told[0], told[1], told[3]] == [RowCode.SKIPPED, RowCode.SLOW_PATH, 7]
-    assert (problem(told[2]).operation, problem(told[2]).errno) == ("create", errno.EEXIST)
+    reported = new.copy(*names, plans=[CopyPlan.SKIP, CopyPlan.SLOW_PATH, CopyPlan.REFUSE | SYNC_FLAG, CopyPlan.NEW])
+    assert [reported[0], reported[1], reported[3]] == [RowCode.SKIPPED, RowCode.SLOW_PATH, 7]
+    assert (problem(reported[2]).operation, problem(reported[2]).errno) == ("create", errno.EEXIST)
     assert new.left() == ["copied"]
 
 
@@ -287,9 +287,9 @@ def test_another_item_under_the_name_has_changed(bench: Bench, kind: str) -> Non
         "another file": lambda: path.write_bytes(b"another"),
     }
     make[kind]()
-    told = problem(bench.copy("file", rows=rows)[0])
-    assert told.changed and told.on_source
-    assert (told.errno == errno.ENOENT) == (kind == "gone")
+    reported = problem(bench.copy("file", rows=rows)[0])
+    assert reported.changed and reported.on_source
+    assert (reported.errno == errno.ENOENT) == (kind == "gone")
     assert bench.left() == []
 
 
@@ -328,9 +328,9 @@ def test_one_verdict_each_and_in_order(new: Bench) -> None:
     rows = found(new.source, names)
     (new.source / "7").unlink()
     (new.target / "9").touch()
-    told = new.copy(*names, rows=rows)
-    assert problem(told[7]).errno == errno.ENOENT
-    assert [verdict for index, verdict in enumerate(told) if index != 7] == [
+    reported = new.copy(*names, rows=rows)
+    assert problem(reported[7]).errno == errno.ENOENT
+    assert [verdict for index, verdict in enumerate(reported) if index != 7] == [
         RowCode.DECIDE_AGAIN if number == 9 else number for number in range(20) if number != 7
     ]
     assert new.copy() == []
@@ -350,9 +350,9 @@ def test_metadata_that_is_refused_leaves_whole_contents(bench: Bench, session_sc
         path = bench.add("file")
         os.setxattr(path, "user.large", bytes(60_000))
         path.chmod(0o640)
-        told = problem(bench.copy("file")[0])
-    assert isinstance(told, MetadataProblem)
-    assert (told.operation, told.on_source) == ("setxattr user.large", False)
+        reported = problem(bench.copy("file")[0])
+    assert isinstance(reported, MetadataProblem)
+    assert (reported.operation, reported.on_source) == ("setxattr user.large", False)
     assert (target / "file").read_bytes() == b"content"
     assert (target / "file").stat().st_mode & 0o7777 == 0o640
 
@@ -381,10 +381,10 @@ def test_contents_without_a_size(bench: Bench) -> None:
     bench.source = Path("/proc")
     contents = Path("/proc/version").read_bytes()
     rows = found(bench.source, ["version"], VERSION_COLUMNS | DEVICE)
-    told = bench.copy("version", rows=rows, preserve=Preserve(ownership=False), digest=reference)
-    if isinstance(told[0], MetadataProblem):
+    reported = bench.copy("version", rows=rows, preserve=Preserve(ownership=False), digest=reference)
+    if isinstance(reported[0], MetadataProblem):
         pytest.skip("attributes of /proc can't be kept here")
-    assert told == [len(contents)]
+    assert reported == [len(contents)]
     assert (bench.target / "version").read_bytes() == contents
 
 
@@ -392,6 +392,6 @@ def test_a_full_target_leaves_nothing(bench: Bench, area: Path) -> None:
     bench.add("file", Random(1).randbytes(3 << 20))
     with mounted("tmpfs", area, size=1 << 20) as full:
         bench.target = full
-        told = problem(bench.copy("file")[0])
-        assert (told.operation, told.errno, told.on_source) == ("write", errno.ENOSPC, False)
+        reported = problem(bench.copy("file")[0])
+        assert (reported.operation, reported.errno, reported.on_source) == ("write", errno.ENOSPC, False)
         assert bench.left() == []

@@ -194,9 +194,9 @@ def test_sources_without_modes_are_regular_files(policy: CopyPolicy) -> None:
 
 
 @pytest.mark.parametrize(("time", "told"), [(5 * 10**20, LATEST_TIME), (-(10**20), EARLIEST_TIME)])
-def test_times_that_no_64_bits_hold_are_looked_at_with_care(time: int, told: int) -> None:
+def test_times_that_no_64_bits_hold_are_looked_at_with_care(time: int, reported: int) -> None:
     rows = Rows.from_statuses([status(), status(st_mtime_ns=time)], VERSION_COLUMNS)
-    assert rows.mtime[1] == told and rows.version(1).mtime == rows.exact_time("mtime", 1) == time
+    assert rows.mtime[1] == reported and rows.version(1).mtime == rows.exact_time("mtime", 1) == time
     assert Rows.unpacked(rows.packed(), 2, VERSION_COLUMNS).selected([1]).row_range(0, 1).version(0).mtime == time
     for policy in (CopyPolicy("changed"), CopyPolicy("newer"), CopyPolicy("skip"), CopyPolicy("replace")):
         assert plan(policy, status(st_mtime_ns=time), status(st_mtime_ns=time + 1, **THERE)) == CopyPlan.SLOW_PATH

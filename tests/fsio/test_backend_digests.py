@@ -140,7 +140,7 @@ def test_each_file_has_its_own(backend: str, on: Any) -> None:
     for number, name in enumerate(names):
         new.add(name, b"x" * number)
     (new.target / "2").touch()
-    told = new.copy(
+    reported = new.copy(
         *names, new_names=[b"a", b"b", b"2", b"d", b"e"], digest=lambda data: reference_signature.of_file(data, 1 << 16)
     )
-    assert told == [0, 1, RowCode.DECIDE_AGAIN, 3, 4]
+    assert reported == [0, 1, RowCode.DECIDE_AGAIN, 3, 4]

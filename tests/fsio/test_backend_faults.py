@@ -95,9 +95,9 @@ def test_a_call_that_fails(fault: Fault, plan: int, backend: str, area: Path) ->
     line += ["-e", f"inject={fault.call}:error={errno.errorcode[fault.error]}:when=1+"]
     command = [*line, sys.executable, str(PROGRAM), str(source), str(target), str(plan), str(THREADS[backend])]
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PCOPY_BACKEND": backend.partition("-")[0]}
-    told = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True).stdout.split()
+    reported = subprocess.run(command, check=True, env=environment, stdout=subprocess.PIPE, text=True).stdout.split()
     assert "(INJECTED)" in trace.read_text(), "a fault that never happened proves nothing"
-    code, number, operation = RowCode(int(told[0])), int(told[1]), " ".join(told[2:])
+    code, number, operation = RowCode(int(reported[0])), int(reported[1]), " ".join(reported[2:])
     assert (code, number, operation) == (fault.code, fault.error, fault.operation)
     left = {path.name: path.read_bytes() for path in target.iterdir()}
     if fault.code is RowCode.LACKS_METADATA:

@@ -133,17 +133,20 @@ def test_each_backend_comes_to_the_same_end(number: int, on: Any) -> None:
     place: Path = on("ext4")
     (place / "source").mkdir()
     make_source(Random(number), place / "source")
-    told, made = {}, {}
+    reported, made = {}, {}
     for backend in ("python", "c", "c-threads"):
         target = place / backend
         target.mkdir()
         make_target(Random(f"target {number}"), target, place / "source")
-        told[backend] = run(backend, number, place / "source", target)
+        reported[backend] = run(backend, number, place / "source", target)
         made[backend] = seen(target)
         shutil.rmtree(target)
     for backend in ("c", "c-threads"):
-        kept, rows = told["python"]
-        assert [pair for pair in zip(rows, told[backend][1], strict=True) if pair[0] != pair[1]] == [], (backend, kept)
+        kept, rows = reported["python"]
+        assert [pair for pair in zip(rows, reported[backend][1], strict=True) if pair[0] != pair[1]] == [], (
+            backend,
+            kept,
+        )
         names = made["python"].keys() | made[backend].keys()
         unlike = {name for name in names if made["python"].get(name) != made[backend].get(name)}
         assert {name: (made["python"].get(name), made[backend].get(name)) for name in unlike} == {}, (backend, kept)

@@ -82,11 +82,13 @@ def codes(result: Any) -> list[RowCode]:
 @pytest.mark.parametrize("on_source", [False, True])
 def test_stat(items: Items, on_source: bool) -> None:
     names = [*items.names, "absent"]
-    told = items.do(lambda directory: StatNames(directory, packed(names), EVERYTHING, on_source))
-    assert codes(told) == [RowCode.DONE] * len(items.names) + [RowCode.SOURCE_FAILED if on_source else RowCode.FAILED]
-    problem = told.verdicts.problem(len(items.names))
+    reported = items.do(lambda directory: StatNames(directory, packed(names), EVERYTHING, on_source))
+    assert codes(reported) == [RowCode.DONE] * len(items.names) + [
+        RowCode.SOURCE_FAILED if on_source else RowCode.FAILED
+    ]
+    problem = reported.verdicts.problem(len(items.names))
     assert (problem.operation, problem.errno, problem.on_source) == ("stat", errno.ENOENT, on_source)
-    rows = told.rows
+    rows = reported.rows
     for row, name in enumerate(items.names):
         there = (items.place / name).lstat()
         assert rows.mode[row] == there.st_mode
@@ -98,16 +100,16 @@ def test_stat(items: Items, on_source: bool) -> None:
 
 
 def test_stat_of_what_is_asked_for(items: Items) -> None:
-    told = items.do(lambda directory: StatNames(directory, packed(["file", "fifo"]), INODE))
-    assert list(told.rows.inode) == [(items.place / name).lstat().st_ino for name in ("file", "fifo")]
-    assert not told.rows.mode and not told.rows.mtime and len(told.rows) == 2
+    reported = items.do(lambda directory: StatNames(directory, packed(["file", "fifo"]), INODE))
+    assert list(reported.rows.inode) == [(items.place / name).lstat().st_ino for name in ("file", "fifo")]
+    assert not reported.rows.mode and not reported.rows.mtime and len(reported.rows) == 2
     assert items.do(lambda directory: StatNames(directory, b"")).verdicts.codes == b""
 
 
 def test_stat_follows_links_if_told_to(items: Items) -> None:
-    told = items.do(lambda directory: StatNames(directory, packed(["link", "dangling"]), INODE, follows_links=True))
-    assert told.rows.inode[0] == items.outside.stat().st_ino
-    assert codes(told) == [RowCode.DONE, RowCode.SOURCE_FAILED]
+    reported = items.do(lambda directory: StatNames(directory, packed(["link", "dangling"]), INODE, follows_links=True))
+    assert reported.rows.inode[0] == items.outside.stat().st_ino
+    assert codes(reported) == [RowCode.DONE, RowCode.SOURCE_FAILED]
 
 
 @pytest.mark.parametrize("most", [1, 3, 2048])
@@ -135,23 +137,23 @@ def test_list(items: Items, most: int) -> None:
 
 def test_list_of_what_is_no_directory(items: Items) -> None:
     items.place /= "file"
-    told = items.do(ListNames)
-    problem = told.verdicts.problem(0)
+    reported = items.do(ListNames)
+    problem = reported.verdicts.problem(0)
     assert (problem.operation, problem.errno, problem.on_source) == ("readdir", errno.ENOTDIR, True)
-    assert told.name_count == 0 and told.next_batch is None
+    assert reported.name_count == 0 and reported.next_batch is None
 
 
 def test_remove(items: Items) -> None:
     rows = items.rows(items.names)
-    told = items.do(lambda directory: RemoveItems(directory, packed(items.names), rows))
-    by_name = dict(zip(items.names, codes(told), strict=True))
+    reported = items.do(lambda directory: RemoveItems(directory, packed(items.names), rows))
+    by_name = dict(zip(items.names, codes(reported), strict=True))
     assert by_name.pop("full") is RowCode.FAILED
     assert set(by_name.values()) == {RowCode.DONE}
-    problem = told.verdicts.problem(items.names.index("full"))
+    problem = reported.verdicts.problem(items.names.index("full"))
     assert (problem.operation, problem.errno) == ("rmdir", errno.ENOTEMPTY)
     assert os.listdir(items.place) == ["full"] and items.outside.read_bytes() == b"outside"
-    told = items.do(lambda directory: RemoveItems(directory, b"file", Rows(1, 0)))
-    assert told.verdicts.problem(0).errno == errno.ENOENT
+    reported = items.do(lambda directory: RemoveItems(directory, b"file", Rows(1, 0)))
+    assert reported.verdicts.problem(0).errno == errno.ENOENT
 
 
 @pytest.mark.parametrize("kind", ["another file", "symlink", "directory"])
@@ -164,25 +166,25 @@ def test_another_item_is_not_removed(items: Items, kind: str) -> None:
         "directory": path.mkdir,
     }
     make[kind]()
-    told = items.do(lambda directory: RemoveItems(directory, b"file/fifo", rows))
-    assert codes(told) == [RowCode.DECIDE_AGAIN, RowCode.DONE]
+    reported = items.do(lambda directory: RemoveItems(directory, b"file/fifo", rows))
+    assert codes(reported) == [RowCode.DECIDE_AGAIN, RowCode.DONE]
     assert os.path.lexists(path) and not os.path.lexists(items.place / "fifo")
 
 
 def test_without_its_mode_nothing_is_a_directory(items: Items) -> None:
-    told = items.do(lambda directory: RemoveItems(directory, b"directory/link", Rows(2, 0)))
-    assert told.verdicts.problem(0).operation == "unlink" and codes(told)[1] is RowCode.DONE
+    reported = items.do(lambda directory: RemoveItems(directory, b"directory/link", Rows(2, 0)))
+    assert reported.verdicts.problem(0).operation == "unlink" and codes(reported)[1] is RowCode.DONE
     assert (items.place / "directory").is_dir() and items.outside.exists()
 
 
 def test_directories_are_synced(items: Items) -> None:
     """A pipe can not be synced."""
     reading, writing = os.pipe()
-    told = items.do(lambda directory: SyncDirectories((directory, reading, directory)))
+    reported = items.do(lambda directory: SyncDirectories((directory, reading, directory)))
     os.close(reading)
     os.close(writing)
-    assert codes(told) == [RowCode.DONE, RowCode.FAILED, RowCode.DONE]
-    problem = told.verdicts.problem(1)
+    assert codes(reported) == [RowCode.DONE, RowCode.FAILED, RowCode.DONE]
+    problem = reported.verdicts.problem(1)
     assert (problem.operation, problem.errno) == ("fsync", errno.EINVAL)
 
 

@@ -50,7 +50,7 @@ def place(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def told(
+def reported(
     making: Making,
     place: Path,
     names: Sequence[str],
@@ -78,7 +78,7 @@ def told(
 
 
 def looked(making: Making, place: Path, *which: Any, **wanted: Any) -> ListDirectoriesResult:
-    result: ListDirectoriesResult = told(making, place, *which, batch=ListDirectories, **wanted)
+    result: ListDirectoriesResult = reported(making, place, *which, batch=ListDirectories, **wanted)
     return result
 
 
@@ -179,7 +179,7 @@ def test_a_tally_gets_directories_with_nothing_unusual(making: Making, place: Pa
 
 def test_tells_paths(making: Making, place: Path) -> None:
     (place / "full" / "second").mkdir()
-    result: ListPathsResult = told(making, place, ["full", "empty", "some"], path_prefix=b"up/on top/")
+    result: ListPathsResult = reported(making, place, ["full", "empty", "some"], path_prefix=b"up/on top/")
     assert bytes(result.verdicts.codes) == bytes([RowCode.DONE] * 3)
     find = ["find", "full", "empty", "some", "-mindepth", "1", "-printf", "up/on top/%p\\0%y\\0"]
     words = subprocess.run(find, cwd=place, check=True, capture_output=True).stdout.split(b"\0")
@@ -197,7 +197,7 @@ def test_others_want_care(making: Making, place: Path, batch: type[ListDirectori
     """Never through a link, never another directory than was found, none on another device, none with more names."""
     inode = os.stat(place / "full").st_ino
     ask: Callable[..., Any] = (
-        partial(told, making, place, batch=batch, path_prefix=b"")
+        partial(reported, making, place, batch=batch, path_prefix=b"")
         if batch is ListPaths
         else partial(looked, making, place)
     )

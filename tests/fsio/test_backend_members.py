@@ -106,7 +106,7 @@ def test_what_has_attributes_is_not_bare(making: Making, place: Path) -> None:
         directory = os.open(place / "a", os.O_RDONLY)
         done(backend, FindWithoutXattrs(directory, b"one"))  # C asks once what is done with an attribute
         judged = done(backend, FindWithoutXattrs(directory, b"one/two/three/gone"))
-        told = "".join("D" if code == RowCode.DONE else "C" for code in judged.verdicts.codes)
+        reported = "".join("D" if code == RowCode.DONE else "C" for code in judged.verdicts.codes)
         os.close(directory)
         backend.close()
-        assert told == expected, preserve
+        assert reported == expected, preserve

@@ -39,8 +39,8 @@ def test_modes_and_owners(items: Items) -> None:
     require_root("give files away")
     names = ["file", "directory", "fifo"]
     rows = items.rows(names)
-    told = items.do(lambda directory: SetMetadata(directory, packed(names), rows, wanted(3, 0o2750, 7, 8)))
-    assert codes(told) == [RowCode.DONE] * 3
+    reported = items.do(lambda directory: SetMetadata(directory, packed(names), rows, wanted(3, 0o2750, 7, 8)))
+    assert codes(reported) == [RowCode.DONE] * 3
     for name in names:
         assert stat.S_IMODE((items.place / name).stat().st_mode) == 0o2750
         assert owner(items.place / name) == (7, 8)
@@ -49,10 +49,10 @@ def test_modes_and_owners(items: Items) -> None:
 def test_a_link_is_changed_itself(items: Items) -> None:
     require_root("give files away")
     before = items.outside.stat()
-    told = items.do(lambda directory: SetMetadata(directory, b"link", items.rows(["link"]), wanted(1, uid=7)))
-    assert codes(told) == [RowCode.DONE] and owner(items.place / "link") == (7, 0)
-    told = items.do(lambda directory: SetMetadata(directory, b"link", items.rows(["link"]), wanted(1, mode=0o777)))
-    assert told.verdicts.problem(0).errno == errno.EOPNOTSUPP
+    reported = items.do(lambda directory: SetMetadata(directory, b"link", items.rows(["link"]), wanted(1, uid=7)))
+    assert codes(reported) == [RowCode.DONE] and owner(items.place / "link") == (7, 0)
+    reported = items.do(lambda directory: SetMetadata(directory, b"link", items.rows(["link"]), wanted(1, mode=0o777)))
+    assert reported.verdicts.problem(0).errno == errno.EOPNOTSUPP
     assert items.outside.stat() == before
 
 
@@ -67,8 +67,8 @@ def test_another_item_stays(items: Items, kind: str) -> None:
     }
     make[kind]()
     before = path.lstat(), items.outside.lstat()
-    told = items.do(lambda directory: SetMetadata(directory, b"file/fifo", rows, wanted(2, 0o604)))
-    assert codes(told) == [RowCode.DECIDE_AGAIN, RowCode.DONE]
+    reported = items.do(lambda directory: SetMetadata(directory, b"file/fifo", rows, wanted(2, 0o604)))
+    assert codes(reported) == [RowCode.DECIDE_AGAIN, RowCode.DONE]
     plain = items.do(lambda directory: SetUniformMetadata(directory, b"file/fifo", rows.selected([0, 1]), modes(0o640)))
     assert codes(plain) == [RowCode.DECIDE_AGAIN, RowCode.DONE]
     assert (path.lstat(), items.outside.lstat()) == before
@@ -91,10 +91,16 @@ def test_plain_items(items: Items) -> None:
     (items.place / "a\nb\udcff").chmod(0o2644)
     table = array("H", [bits | 0o4 for bits in range(4096)])
     batch = lambda directory: SetUniformMetadata(directory, packed(names), inodes(items, names), table, 7, 0)  # noqa: E731
-    told = items.do(batch)
-    assert codes(told) == [RowCode.DONE, RowCode.DECIDE_AGAIN, RowCode.DONE, RowCode.DONE, RowCode.DONE]
-    assert [oct(stat.S_IMODE(mode)) for mode in told.observed.mode] == ["0o2644", "0o0", "0o2710", "0o4755", "0o777"]
-    assert list(told.observed.size) == [0, 0, 0, 7, 0]
+    reported = items.do(batch)
+    assert codes(reported) == [RowCode.DONE, RowCode.DECIDE_AGAIN, RowCode.DONE, RowCode.DONE, RowCode.DONE]
+    assert [oct(stat.S_IMODE(mode)) for mode in reported.observed.mode] == [
+        "0o2644",
+        "0o0",
+        "0o2710",
+        "0o4755",
+        "0o777",
+    ]
+    assert list(reported.observed.size) == [0, 0, 0, 7, 0]
     expected = {"a\nb\udcff": 0o2644, "fifo": 0o714, "file": 0o755, "link": 0o777}
     assert {name: stat.S_IMODE((items.place / name).lstat().st_mode) for name in expected} == expected
     assert {owner(items.place / name) for name in expected} == {(7, 0)}
@@ -119,15 +125,15 @@ def test_without_permission(items: Items) -> None:
     def change() -> None:
         names = ["file", "gone", "mine"]
         rows = Rows(3, 0)
-        told = items.do(lambda directory: SetUniformMetadata(directory, packed(names), rows, modes(0o600)))
-        assert codes(told) == [RowCode.FAILED, RowCode.FAILED, RowCode.DONE]
-        problems = [(told.verdicts.problem(row).operation, told.verdicts.problem(row).errno) for row in (0, 1)]
+        reported = items.do(lambda directory: SetUniformMetadata(directory, packed(names), rows, modes(0o600)))
+        assert codes(reported) == [RowCode.FAILED, RowCode.FAILED, RowCode.DONE]
+        problems = [(reported.verdicts.problem(row).operation, reported.verdicts.problem(row).errno) for row in (0, 1)]
         assert problems in (
             [("chmod", errno.EPERM), ("open", errno.ENOENT)],
             [("chmod", errno.EPERM), ("stat", errno.ENOENT)],
         )
-        told = items.do(lambda directory: SetUniformMetadata(directory, b"mine", Rows(1, 0), modes(0o2710)))
-        assert "members of the group" in (told.verdicts.problem(0).strerror or "")
+        reported = items.do(lambda directory: SetUniformMetadata(directory, b"mine", Rows(1, 0), modes(0o2710)))
+        assert "members of the group" in (reported.verdicts.problem(0).strerror or "")
 
     as_user(change)
     assert stat.S_IMODE((items.place / "file").stat().st_mode) == 0o644
@@ -139,15 +145,15 @@ def test_acls(items: Items) -> None:
     access, default = (os.getxattr(items.place / "full", f"system.posix_acl_{each}") for each in ("access", "default"))
     names = ["directory", "file"]
     rows = items.rows(names)
-    told = items.do(lambda directory: SetMetadata(directory, packed(names), rows, wanted(2), (access, default)))
-    assert codes(told) == [RowCode.DONE] * 2
+    reported = items.do(lambda directory: SetMetadata(directory, packed(names), rows, wanted(2), (access, default)))
+    assert codes(reported) == [RowCode.DONE] * 2
     asked = [
         subprocess.run(["getfacl", "-cp", items.place / name], check=True, capture_output=True).stdout
         for name in ("full", "directory", "file")
     ]
     assert asked[0] == asked[1]
     assert asked[2] == b"\n".join(line for line in asked[0].split(b"\n") if not line.startswith(b"default"))
-    told = items.do(
+    reported = items.do(
         lambda directory: SetMetadata(directory, b"directory", items.rows(["directory"]), wanted(1), (access, b""))
     )
     assert os.listxattr(items.place / "directory") == ["system.posix_acl_access"]

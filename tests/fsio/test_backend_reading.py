@@ -161,8 +161,8 @@ def test_of_copies_the_pages_go_first(reader: Reader) -> None:
 
     def cached() -> str:
         command = ["fincore", "--bytes", "--noheadings", "--output", "PAGES", os.fspath(path)]
-        told = subprocess.run(command, check=True, capture_output=True, text=True)
-        return str(told.stdout).strip()
+        reported = subprocess.run(command, check=True, capture_output=True, text=True)
+        return str(reported.stdout).strip()
 
     assert cached() == "256"
     before = item_rows._read

@@ -73,15 +73,15 @@ def test_waiting_on_the_wake(make: Callable[[BackendSettings], Backend], files: 
     assert not is_readable(backend) and backend.poll() == []
     tickets = [backend.submit(StatNames(directory, PACKED, INODE)) for directory in directories * 3]
     assert all(ticket.is_done is False for ticket in tickets)
-    told: list[Any] = []
-    while len(told) < len(tickets):
+    reported: list[Any] = []
+    while len(reported) < len(tickets):
         assert backend.wake is not None
         assert select.select([backend.wake], [], [], 60)[0], "it would sleep for ever"
         clear(backend)
         now = backend.poll()
         assert all(ticket.is_done for ticket in now)
-        told += now
-    assert {id(ticket) for ticket in told} == {id(ticket) for ticket in tickets}
+        reported += now
+    assert {id(ticket) for ticket in reported} == {id(ticket) for ticket in tickets}
     clear(backend)
     assert not is_readable(backend) and backend.poll() == []
     for ticket, name in zip(tickets, "ababab", strict=True):
@@ -149,13 +149,13 @@ def test_a_task_that_waits_gets_the_result(backend: Backend, files: Path) -> Non
     directory = opened(files / "a")
 
     def task() -> Iterator[object]:
-        told.append((yield from await_ticket(backend, backend.submit(StatNames(directory, PACKED, INODE)))))
+        reported.append((yield from await_ticket(backend, backend.submit(StatNames(directory, PACKED, INODE)))))
 
-    told: list[Any] = []
+    reported: list[Any] = []
     yielded = set(task())
     assert len(yielded) == 1 or may_be_ahead(backend), "it yields between slices"
     assert (None in yielded) == backend.runs_in_poll, "it is suspended where there is somebody to wake it"
-    assert list(told[0].verdicts.codes) == [RowCode.DONE] * FILES
+    assert list(reported[0].verdicts.codes) == [RowCode.DONE] * FILES
     os.close(directory)
 
 

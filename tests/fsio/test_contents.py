@@ -176,8 +176,8 @@ def test_errors_that_pass_are_waited_for(area: Path, monkeypatch: pytest.MonkeyP
     assert any(not piece for _, piece in found)
     assert b"".join(piece for _, piece in found) == path.read_bytes()
     at = 0
-    for told, piece in found:
-        assert told == at
+    for reported, piece in found:
+        assert reported == at
         at += len(piece)
 
 
@@ -234,8 +234,8 @@ def test_what_is_dropped_is_read_from_storage(on: Any) -> None:
     path = make(on("ext4") / "file", [(0, 2 * HOLE)], 2 * HOLE)
 
     def cached() -> int:
-        told = subprocess.run(["fincore", "-nb", "-o", "RES", path], check=True, capture_output=True, text=True)
-        return int(told.stdout or 0)
+        reported = subprocess.run(["fincore", "-nb", "-o", "RES", path], check=True, capture_output=True, text=True)
+        return int(reported.stdout or 0)
 
     path.read_bytes()
     assert cached() == 2 * HOLE

@@ -107,8 +107,8 @@ def test_without_handles_the_birth_tells(area: Path) -> None:
     paths = [str(area / "one"), str(area / "other")]
     inject = "inject=name_to_handle_at:error=EOPNOTSUPP"
     command = [strace, "-qq", "-o", "/dev/null", "-e", inject, sys.executable, "-c", program, *paths]
-    told = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
-    for path, mark in zip(paths, map(bytes.fromhex, told), strict=True):
+    reported = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    for path, mark in zip(paths, map(bytes.fromhex, reported), strict=True):
         known = identify(Path(path))
         there = known._replace(mark=mark)
         assert mark[:1] == b"B" and int(mark[1:]) > 10**18

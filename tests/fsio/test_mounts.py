@@ -61,15 +61,15 @@ def follow(mounts: MountCodes, devices: dict[int, int]) -> dict[bytes, int]:
 @given(st.permutations([11, 22, 33]), st.permutations([44, 55, 66]), st.booleans())
 def test_hosts_agree_where_links_are_followed(here: list[int], there: list[int], second_is_a_root: bool) -> None:
     """And a path that comes back to a file system comes back to its code."""
-    told = []
+    reported = []
     for devices in (here, there):
         numbered = dict(enumerate(devices, 1))
         bases = {numbered[1]: 0, **({numbered[2]: 1} if second_is_a_root else {})}
         mounts = MountCodes(0, numbered[1], FollowedLinks(bases, one_host=False))
         codes = follow(mounts, numbered)
         assert all(mounts.device_of_code(codes[path]) == numbered[LEADS_TO[path]] for path in WAYS)
-        told.append(codes)
-    one, other = told
+        reported.append(codes)
+    one, other = reported
     assert one == other
     assert one[b"p"] == one[b"p/l/q"] and one[b"r"] == one[b"r/p/r"] == 0
     if second_is_a_root:

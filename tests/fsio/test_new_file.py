@@ -74,19 +74,19 @@ def lived(life: str, place: Path, log: Path, *options: str) -> tuple[str, list[s
     """What one life comes to in a process of its own, and its ``CALLS``; strace has ``options``."""
     require_strace()
     directory = os.open(place, os.O_RDONLY)
-    begin, told = os.pipe(), os.pipe()
+    begin, reported = os.pipe(), os.pipe()
     process = os.fork()
     if not process:
         try:
             os.read(begin[0], 1)
-            os.write(told[1], outcome_of(life, directory).encode())
+            os.write(reported[1], outcome_of(life, directory).encode())
         finally:
             os._exit(0)
     calls = ",".join(f"?{call}" for call in CALLS.split())
     tracer = trace(process, log, ["-e", f"trace={calls}", *options])
     os.write(begin[1], b"1")
-    os.close(told[1])
-    with open(told[0]) as text:
+    os.close(reported[1])
+    with open(reported[0]) as text:
         outcome = text.read()
     os.waitpid(process, 0)
     tracer.communicate()
@@ -120,8 +120,8 @@ def test_a_life(on: Place, kind: str, life: str) -> None:
 
 def test_a_life_makes_no_call_twice(on: Place, tmp_path: Path) -> None:
     place = on("ext4")
-    told, calls = lived("beside", place, tmp_path / "log")
-    assert told == "done"
+    reported, calls = lived("beside", place, tmp_path / "log")
+    assert reported == "done"
     metadata = ["fchown", "fsetxattr", "fchmod", "utimensat"]
     named = ["newfstatat", "close", "renameat", "newfstatat"]  # which inode it is, and whether that has the name
     assert calls == ["newfstatat", "openat", "pwrite64", *metadata, *named]
@@ -134,14 +134,14 @@ def test_whatever_call_fails_the_item_is_whole_or_nothing_is_left(on: Place, tmp
     prepare(place, life)
     calls = lived(life, place, log)[1]
     assert len(calls) > 5
-    told = set()
+    reported = set()
     for call, number in each_call(calls):
         place = on("ext4")
         prepare(place, life)
         fault = f"inject={call}:error=EIO:when={number}"
         outcome, _ = lived(life, place, log, "-e", fault)
         assert "INJECTED" in log.read_text(), fault
-        told.add(outcome)
+        reported.add(outcome)
         if outcome.startswith(("done", "not all metadata")):
             assert is_whole(place, life, dressed=outcome == "done"), fault
         else:
@@ -152,8 +152,8 @@ def test_whatever_call_fails_the_item_is_whole_or_nothing_is_left(on: Place, tmp
             else:
                 assert is_as_before(place, life) or (life != "at" and is_whole(place, life)), (fault, outcome)
         assert os.fsdecode(TEMPORARY) not in os.listdir(place), (fault, outcome)
-    assert any(outcome.startswith("not all metadata") for outcome in told)
-    assert any("Input/output error" in outcome for outcome in told)
+    assert any(outcome.startswith("not all metadata") for outcome in reported)
+    assert any("Input/output error" in outcome for outcome in reported)
 
 
 @pytest.mark.parametrize("life", ["beside", "synced", "again", "node"])

@@ -210,11 +210,14 @@ def test_checksums_of_a_table_are_looked_at(tmp_path: Path) -> None:
     data = contents(1000)
     frame = by_zstd(data, "--no-check")
     checksum = xxhash.xxh64_intdigest(data) & 0xFFFFFFFF
-    for told in (checksum, checksum ^ 1):
-        with opened(tmp_path / "file", frame + own_table([(len(frame), 1000, told)], flags=0x80)) as (descriptor, size):
+    for reported in (checksum, checksum ^ 1):
+        with opened(tmp_path / "file", frame + own_table([(len(frame), 1000, reported)], flags=0x80)) as (
+            descriptor,
+            size,
+        ):
             table = SeekTable.read(descriptor, size)
             assert table is not None
-            if told == checksum:
+            if reported == checksum:
                 assert read_frame(descriptor, table, 0) == data
             else:
                 with pytest.raises(Problem, match="checksum"):

@@ -46,12 +46,12 @@ class Watch:
             data = os.read(self._descriptor, 1 << 16)  # some thousand events; one is too many
         except BlockingIOError:
             return []
-        told, at = [], 0
+        reported, at = [], 0
         while at < len(data):
             number, mask, _, length = struct.unpack_from("iIII", data, at)
-            told.append(f"event {mask:#x} on {self._names.get(number)}")
+            reported.append(f"event {mask:#x} on {self._names.get(number)}")
             at += 16 + length
-        return told
+        return reported
 
     def close(self) -> None:
         os.close(self._descriptor)
@@ -126,14 +126,14 @@ class Stage:
 
     def harm(self) -> list[str]:
         """What happened outside since the last call, or has come from there."""
-        told = self._watch.seen()
+        reported = self._watch.seen()
         for outside, before in self._before.items():
-            told += [line for line in changes(before, snapshot(outside)) if not self._is_of_links(outside, line)]
+            reported += [line for line in changes(before, snapshot(outside)) if not self._is_of_links(outside, line)]
         self._watch.seen()  # what comparing did
         for path, (descriptor, state) in self._held.items():
             if _state(descriptor) != state:
-                told.append(f"{path}: {state} became {_state(descriptor)}")
-        return [*told, *self._leaks()]
+                reported.append(f"{path}: {state} became {_state(descriptor)}")
+        return [*reported, *self._leaks()]
 
     def _is_of_links(self, outside: Path, line: str) -> bool:
         """Giving an inode names, and taking them, is the attacker's doing."""

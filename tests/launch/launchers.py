@@ -68,14 +68,14 @@ class Launchers:
         return pcopy(*arguments, wrap=wrap, env=environment, timeout=60, **options)
 
 
-def told(run: Completed) -> list[str]:
+def reported(run: Completed) -> list[str]:
     """The lines of standard error that pcopy has written."""
     return [line for line in run.stderr.decode().splitlines() if line.startswith("pcopy: ")]
 
 
 def assert_refused(run: Completed, *parts: str) -> None:
     """Status 2, nothing on standard output, and one line of pcopy's in which ``parts`` occur."""
-    lines = told(run)
+    lines = reported(run)
     assert run.returncode == 2, show(run)
     assert run.stdout == b"", show(run)
     assert len(lines) == 1, show(run)

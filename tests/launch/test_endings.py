@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.launch.failing import BUG
-from tests.launch.launchers import NAMES, Launchers, ranks_of, told
+from tests.launch.launchers import NAMES, Launchers, ranks_of, reported
 from tests.support.command import Argument, Completed, command, show, succeed, summary
 from tests.support.faults import Fault, require_strace
 from tests.support.files import same_contents
@@ -68,7 +68,7 @@ def test_status_1_with_one_summary(launchers: Launchers, area: Path, source: Pat
     run = launchers.run(name, RANKS, "--json", "-T", source, area / "copy")
     assert run.returncode == 1, show(run)
     assert summary(run)["failed"] == 1
-    failed, how_to_go_on = told(run)
+    failed, how_to_go_on = reported(run)
     assert "c/7" in failed, show(run)
     assert "--resume" in how_to_go_on or how_to_go_on.endswith("start it again"), show(run)
 
@@ -97,7 +97,7 @@ def test_a_job_is_removed_when_all_ranks_have_closed_it(
     """All is done, a stop keeps rank 0 from waiting for the last cut, and then another rank makes its lock."""
     run = run_broken(launchers, name, "lock", "-q", source, area / "copy", XDG_STATE_HOME=area / "state")
     assert run.returncode == 0, show(run)
-    assert told(run) == [], show(run)
+    assert reported(run) == [], show(run)
     assert os.listdir(area / "state/pcopy") == []
 
 
@@ -116,7 +116,7 @@ def test_a_rank_that_is_refused_something_tells_why_and_how_to_go_on(
     whole = [one[0], *ranks[0], ":", *ranks[1]]
     run = subprocess.run(whole, check=False, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=60)
     fault.check()
-    lines = told(run)
+    lines = reported(run)
     assert "Traceback" not in run.stderr.decode(), show(run)
     if rank == 0:  # it asks for the library before anything is touched
         assert run.returncode == 2 and len(lines) == 1 and not (area / "job").exists(), show(run)

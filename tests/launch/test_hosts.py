@@ -18,7 +18,7 @@ from pcopy.errors import RequestRefused
 from pcopy.fsio.backend.choose import backend_name
 from pcopy.launch.group import RankDescription, first_ranks_of_hosts
 from pcopy.launch.hosts import checked_descriptions, next_rank_on_host
-from tests.launch.launchers import Launchers, assert_refused, told
+from tests.launch.launchers import Launchers, assert_refused, reported
 from tests.support.command import BEING_WRITTEN, REPOSITORY, Argument, pcopy, show, summary
 from tests.support.filesystems import mounted
 from tests.support.oracle import changes, differences, snapshot
@@ -148,9 +148,9 @@ def test_another_backend_on_one_rank_is_told(launchers: Launchers, area: Path, s
     other: list[Argument] = [":", "-n", "1", "env", "PCOPY_BACKEND=python", sys.executable, "-m", "pcopy"]
     run = pcopy(*words, *other, *words, wrap=launchers.line("hydra", 1))
     if backend_name() == "python":
-        assert not any("different backends" in line for line in told(run)), show(run)
+        assert not any("different backends" in line for line in reported(run)), show(run)
         return
-    (line,) = (line for line in told(run) if "different backends" in line)
+    (line,) = (line for line in reported(run) if "different backends" in line)
     name = os.uname().nodename
     assert line.endswith(f": backend c on {name}; backend python on {name}"), line
     assert run.returncode == 0, show(run)
@@ -160,7 +160,7 @@ def test_another_backend_on_one_rank_is_told(launchers: Launchers, area: Path, s
 def test_a_refusal_of_rank_0_is_told_once_and_touches_nothing(launchers: Launchers, area: Path, source: Path) -> None:
     run = launchers.run("hydra", 3, source / "nothing", area / "copy")
     assert_refused(run, "nothing")
-    assert len(told(run)) == 1
+    assert len(reported(run)) == 1
     assert os.listdir(area) == ["source"]
 
 

@@ -45,13 +45,13 @@ def test_a_whole_job(ranks: dict[str, Any], area: Path) -> None:
     make(area / "source")
     words = ("--json", "--verify", "-T", area / "source")
     run = pcopy(*words, area / "copy", **ranks)
-    told = summary(run)
+    reported = summary(run)
     assert run.returncode == 0, show(run)
     assert at_once(run) > 1, "its tasks have waited one by one"
     assert not differences(area / "source", area / "copy")
     usual = summary(pcopy(*words, area / "usual", ranks=2))
     for counter in ("found", "copied", "files", "bytes", "skipped", "failed"):
-        assert told[counter] == usual[counter]
+        assert reported[counter] == usual[counter]
     again = pcopy("--json", "-u", "-T", area / "source", area / "copy", **ranks)
     assert again.returncode == 0 and summary(again)["skipped"] >= 360, show(again)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launch.launchers import NAMES, OPEN_MPI_LIBRARY, Launchers, assert_refused, told
+from tests.launch.launchers import NAMES, OPEN_MPI_LIBRARY, Launchers, assert_refused, reported
 from tests.support.command import REPOSITORY, Completed, pcopy, show, summary
 from tests.support.oracle import differences
 from tests.support.users import require_root
@@ -36,14 +36,14 @@ def require(library: str) -> None:
 
 
 def open_mpi_libraries() -> list[str]:
-    told = subprocess.run(["/sbin/ldconfig", "-p"], check=False, capture_output=True, text=True).stdout
-    return sorted({os.path.realpath(line.split()[-1]) for line in told.splitlines() if OPEN_MPI_LIBRARY in line})
+    reported = subprocess.run(["/sbin/ldconfig", "-p"], check=False, capture_output=True, text=True).stdout
+    return sorted({os.path.realpath(line.split()[-1]) for line in reported.splitlines() if OPEN_MPI_LIBRARY in line})
 
 
 def assert_one_job(run: Completed, source: Path, target: Path, ranks: int) -> None:
     """All ranks worked at one job, and one of them told of it."""
     assert run.returncode == 0, show(run)
-    assert told(run) == [], show(run)
+    assert reported(run) == [], show(run)
     assert summary(run)["ranks"] == ranks
     assert differences(source, target) == []
 

@@ -61,18 +61,18 @@ class Slurm:
 
     def job(self, number: str) -> dict[str, str]:
         """What Slurm knows of it."""
-        told = self.tell("scontrol", "show", "job", "--oneliner", number)
-        return dict(word.split("=", 1) for word in told.split() if "=" in word)
+        reported = self.tell("scontrol", "show", "job", "--oneliner", number)
+        return dict(word.split("=", 1) for word in reported.split() if "=" in word)
 
     def await_job(self, number: str, **values: str) -> dict[str, str]:
         """Until Slurm says so of the job."""
         for _ in range(100):
-            if values.items() <= (told := self.job(number)).items():
+            if values.items() <= (reported := self.job(number)).items():
                 break
             time.sleep(0.3)
         else:
-            pytest.fail(f"{values} never came: {told}")
-        return told
+            pytest.fail(f"{values} never came: {reported}")
+        return reported
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import shlex
 import subprocess
 from pathlib import Path
 
-from tests.launch.launchers import SLURM, Launchers, told
+from tests.launch.launchers import SLURM, Launchers, reported
 from tests.support.command import Argument, Completed, command, show, summary
 from tests.support.oracle import differences
 from tests.support.processes import wait_until
@@ -16,7 +16,7 @@ from tests.support.processes import wait_until
 def test_four_tasks_by_pmi2(launchers: Launchers, area: Path, source: Path) -> None:
     run = launchers.run("pmi2", 4, "--json", "-q", source, area / "copy")
     assert summary(run)["ranks"] == 4, show(run)
-    assert told(run) == []
+    assert reported(run) == []
     assert differences(source, area / "copy") == []
 
 

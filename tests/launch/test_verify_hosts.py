@@ -150,7 +150,7 @@ class Run:
         return done
 
 
-def told(run: Completed) -> list[str]:
+def reported(run: Completed) -> list[str]:
     return [line for line in run.stderr.decode().splitlines() if line.startswith("pverify: ")]
 
 
@@ -185,7 +185,7 @@ def test_created_compared_and_never_touched(area: Path, small: Path, run: Run) -
     for same in ((sig, copy), ("--manifest", manifest, copy), (small, copy)):
         done = run(*same)
         assert (done.returncode, done.stdout) == (0, b""), show(done)
-        assert "pverify: the same" in told(done)
+        assert "pverify: the same" in reported(done)
     assert [changes(old, snapshot(path)) for old, path in zip(before, (small, copy), strict=True)] == [[], []]
     assert sorted(os.listdir(area)) == sorted([*places, "sig", "manifest", "local", "local.sig"])
 
@@ -218,14 +218,14 @@ def test_what_cannot_be_read_is_trouble(area: Path, small: Path, run: Run) -> No
     for words in (("--force", "--create", sig, small), (small, copy)):
         done = run(*words, wrap=fault.wrap())
         assert (done.returncode, done.stdout) == (2, b""), show(done)
-        assert len([line for line in told(done) if f"{small}/a/7: " in line]) == 1, show(done)
+        assert len([line for line in reported(done) if f"{small}/a/7: " in line]) == 1, show(done)
     assert not sig.exists()
 
 
 def test_what_is_not_there_is_refused_once(area: Path, run: Run) -> None:
     done = run("--create", area / "sig", area / "nothing")
     assert (done.returncode, done.stdout) == (2, b""), show(done)
-    assert len(told(done)) == 1, show(done)
+    assert len(reported(done)) == 1, show(done)
     assert not (area / "sig").exists()
 
 
@@ -239,8 +239,8 @@ def test_a_damaged_file_is_refused_once(area: Path, small: Path, run: Run, damag
     for words in ((sig, small), ("--manifest", manifest, small)):
         done = run("-q", *words)
         assert (done.returncode, done.stdout) == (2, b""), show(done)
-        assert len(told(done)) == 1, show(done)
-        assert os.fsdecode(words[-2]) in told(done)[0]
+        assert len(reported(done)) == 1, show(done)
+        assert os.fsdecode(words[-2]) in reported(done)[0]
 
 
 def test_a_copy_signs_as_a_local_one_does(area: Path, small: Path, run: Run) -> None:

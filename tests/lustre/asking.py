@@ -53,10 +53,10 @@ def asked(code: str, *words: str | Path, seen: Mapping[str, str]) -> str:
     assert server.stdout is not None
     server.stdin.write(json.dumps([code, [str(word) for word in words], dict(seen)]) + "\n")
     server.stdin.flush()
-    status, told = json.loads(server.stdout.readline())
-    assert status == 0, told
-    assert isinstance(told, str)
-    return told
+    status, reported = json.loads(server.stdout.readline())
+    assert status == 0, reported
+    assert isinstance(reported, str)
+    return reported
 
 
 def clean_up() -> None:

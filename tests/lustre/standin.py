@@ -62,7 +62,7 @@ def environment(
     OST takes no new files, as with max_create_count=0, or when it is full.
     """
     made = str(library(old="oldlib" in refuse))
-    told = {
+    reported = {
         "LD_PRELOAD": made,
         "PCOPY_LIBLUSTREAPI": made,
         "LUSTRE_STANDIN": ":".join(map(str, mounts)),
@@ -74,8 +74,8 @@ def environment(
     if log is not None:
         log.touch()
         log.chmod(0o666)  # other users' programs write to it, too
-        told["LUSTRE_STANDIN_LOG"] = str(log)
-    return told
+        reported["LUSTRE_STANDIN_LOG"] = str(log)
+    return reported
 
 
 class Event(NamedTuple):
@@ -192,10 +192,10 @@ def composite(*wishes: tuple[int, bytes], mirrors: int = 1, flags: Mapping[int, 
 
 def shown(path: Path, seen: Mapping[str, str]) -> Shown | None:
     """The layout of a file, or the default of a directory, as a program sees it; None without."""
-    told = asked(
+    reported = asked(
         "try:\n    print(os.getxattr(sys.argv[1], 'lustre.lov').hex())\n"
         "except OSError as error:\n    assert error.errno == errno.ENODATA, error",
         path,
         seen=seen,
     )
-    return parsed(bytes.fromhex(told)) if told else None
+    return parsed(bytes.fromhex(reported)) if reported else None

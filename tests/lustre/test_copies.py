@@ -64,8 +64,8 @@ def done(lustre: Lustre, *words: Any, **more: Any) -> Completed:
 
 def same(source: Path, target: Path) -> None:
     command = ["rsync", "-aHAXn", "--checksum", "--itemize-changes", "--delete", *ORACLE, f"{source}/", f"{target}/"]
-    told = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert not told.stdout, told.stdout
+    reported = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert not reported.stdout, reported.stdout
 
 
 @pytest.mark.parametrize("ranks", [1, 2])
@@ -126,8 +126,8 @@ def test_files_that_are_in_no_pool_below_a_default_that_is(lustre: Lustre) -> No
     pool = plain(3, MIB, "fast").hex()
     lustre.asked("os.setxattr(sys.argv[1], 'lustre.lov', bytes.fromhex(sys.argv[2]))", source, pool, pools=POOLS)
     make(lustre, source / "own")
-    told = done(lustre, "--json", source, target)
-    assert json.loads(told.stdout)["warnings"] == 0, show(told)
+    reported = done(lustre, "--json", source, target)
+    assert json.loads(reported.stdout)["warnings"] == 0, show(reported)
     shown = {path.name: got for path in target.iterdir() if (got := lustre.shown(path)) is not None}
     assert {name: (got.components[-1].count, got.pool) for name, got in shown.items()} == {
         "wide": (7, ""), "growing": (6, ""), "slow": (2, "slow"), "own": (3, "fast"),
@@ -167,11 +167,11 @@ def test_what_is_not_to_be_had_is_told_once_and_counted(
     source, target = lustre.first / "source", lustre.second / "target"
     for number in range(3):
         make(lustre, source / str(number), blob, size)
-    told = done(lustre, "--json", "-n", 2, source, target, pools=pools, osts=osts, refuse=refuse)
+    reported = done(lustre, "--json", "-n", 2, source, target, pools=pools, osts=osts, refuse=refuse)
     refused = refuse == ("setxattr",)  # then not each server can be asked to sync, which is one warning more
-    totals = json.loads(told.stdout)
+    totals = json.loads(reported.stdout)
     assert totals["warnings"] == 3 + refused
-    assert told.stderr.decode().count(why) == 1, show(told)
+    assert reported.stderr.decode().count(why) == 1, show(reported)
     words = f"{stripes} stripe{'s' if stripes > 1 else ''} of 1 MiB"
     assert [(each["layout"], each["files"]) for each in totals["layouts"]] == [(words, 3)]
     for number in range(3):
@@ -194,9 +194,11 @@ def test_one_ost_that_takes_no_new_files_is_left_out(lustre: Lustre, backend: st
     try:
         if wish.startswith("pstripe"):
             words += ["--stripe", wish.partition(" ")[2] or "-1"]
-            told = done(lustre, *words, source, program="pstripe", refuse=refuse)
+            reported = done(lustre, *words, source, program="pstripe", refuse=refuse)
             again = done(lustre, *words, source, program="pstripe", refuse=refuse)
-            assert json.loads(told.stdout)["restriped"] == 3 and json.loads(again.stdout)["restriped"] == 0, show(again)
+            assert json.loads(reported.stdout)["restriped"] == 3 and json.loads(again.stdout)["restriped"] == 0, show(
+                again
+            )
         else:
             done(lustre, *words, "--stripe", wish, "--chunk-size", "2M", source, target, refuse=refuse)
     finally:
@@ -213,9 +215,9 @@ def test_a_source_whose_layouts_cannot_be_read(lustre: Lustre, ranks: int) -> No
     source, target = lustre.first / "source", lustre.second / "target"
     for number in range(3):
         make(lustre, source / str(number), FOUR)
-    told = done(lustre, "--json", "-n", ranks, source, target, refuse=("getxattr",))
-    assert json.loads(told.stdout)["warnings"] >= 3
-    assert b"its own: the source's layout cannot be read: Input/output error" in told.stderr, show(told)
+    reported = done(lustre, "--json", "-n", ranks, source, target, refuse=("getxattr",))
+    assert json.loads(reported.stdout)["warnings"] >= 3
+    assert b"its own: the source's layout cannot be read: Input/output error" in reported.stderr, show(reported)
     same(source, target)
 
 
@@ -223,8 +225,8 @@ def test_a_library_that_cannot_look_for_pools(lustre: Lustre) -> None:
     """No room, for instance: then the pool is taken, and not said to be missing."""
     source, target = lustre.first / "source", lustre.second / "target"
     make(lustre, source / "file", plain(2, MIB, "fast"))
-    told = done(lustre, "--json", source, target, refuse=("llapi",))
-    assert json.loads(told.stdout)["warnings"] == 0, show(told)
+    reported = done(lustre, "--json", source, target, refuse=("llapi",))
+    assert json.loads(reported.stdout)["warnings"] == 0, show(reported)
     got = lustre.shown(target / "file")
     assert got is not None and (got.count, got.pool) == (2, "fast")
 
@@ -237,9 +239,9 @@ def test_a_default_with_a_pool_that_is_missing(lustre: Lustre) -> None:
     lustre.asked(
         "os.setxattr(sys.argv[1], 'lustre.lov', bytes.fromhex(sys.argv[2]))", source / "own", blob, pools=POOLS
     )
-    told = done(lustre, "--json", source, target, pools="slow:4")
-    assert b"there is no pool fast" in told.stderr, show(told)
-    assert json.loads(told.stdout)["warnings"] == 1
+    reported = done(lustre, "--json", source, target, pools="slow:4")
+    assert b"there is no pool fast" in reported.stderr, show(reported)
+    assert json.loads(reported.stdout)["warnings"] == 1
     assert lustre.shown(target / "own") is None
     same(source, target)
 
@@ -249,8 +251,8 @@ def test_between_file_systems_of_which_one_is_not_lustre(lustre: Lustre, area: P
     make(lustre, source / "file", FOUR)
     done(lustre, source, area / "outside")
     assert os.listxattr(area / "outside" / "file") == []
-    told = done(lustre, "--stripe", "preserve", "-v", area / "outside", target)
-    assert b"--stripe preserve has no effect: SRC is not on Lustre" in told.stderr
+    reported = done(lustre, "--stripe", "preserve", "-v", area / "outside", target)
+    assert b"--stripe preserve has no effect: SRC is not on Lustre" in reported.stderr
     got = lustre.shown(target / "file")
     assert got is not None and got.count == 1
 
@@ -266,11 +268,11 @@ def test_a_copy_restripes(lustre: Lustre, wish: str, small: Any, large: Any) -> 
     source, target = lustre.first / "source", lustre.second / "target"
     make(lustre, source / "small", FOUR)
     make(lustre, source / "large", b"", 9 * MIB)
-    told = done(lustre, "-v", "-n", 2, "--stripe", wish, source, target)
+    reported = done(lustre, "-v", "-n", 2, "--stripe", wish, source, target)
     for name, wanted in (("small", small), ("large", large)):
         got = lustre.shown(target / name)
         assert got is not None and (got.count, got.size) == (wanted or (1, MIB))
-    assert told.stdout.count(b"layout of 2 files: ") == 1
+    assert reported.stdout.count(b"layout of 2 files: ") == 1
     same(source, target)
 
 
@@ -310,8 +312,8 @@ def test_what_a_killed_run_has_left_without_a_layout_is_not_written_over(lustre:
     lustre.asked(
         "os.close(os.open(sys.argv[1], os.O_CREAT | os.O_WRONLY | int(sys.argv[2])))", target / "first", str(DELAYED)
     )
-    told = done(lustre, "--json", "--inplace", "--chunk-size", "4M", "-T", source, target)
-    assert json.loads(told.stdout)["layouts"] == [{"layout": "4 stripes of 1 MiB", "files": 2}]
+    reported = done(lustre, "--json", "--inplace", "--chunk-size", "4M", "-T", source, target)
+    assert json.loads(reported.stdout)["layouts"] == [{"layout": "4 stripes of 1 MiB", "files": 2}]
     for name in ("first", "second"):
         got = lustre.shown(target / name)
         assert got is not None and got.count == 4
@@ -360,9 +362,9 @@ def test_the_target_directory_is_not_asked_for_each_file(lustre: Lustre) -> None
 def test_elsewhere_options_have_no_effect_and_that_is_told_once(area: Path) -> None:
     (area / "source").mkdir()
     (area / "source" / "file").write_bytes(b"1")
-    told = pcopy("-n", "2", "--stripe", "4", "--stripe-affinity", area / "source", area / "target")
-    assert told.returncode == 0, show(told)
-    assert told.stderr.count(b"--stripe and --stripe-affinity have no effect: DST is not on Lustre") == 1
+    reported = pcopy("-n", "2", "--stripe", "4", "--stripe-affinity", area / "source", area / "target")
+    assert reported.returncode == 0, show(reported)
+    assert reported.stderr.count(b"--stripe and --stripe-affinity have no effect: DST is not on Lustre") == 1
     quiet = pcopy("-q", "--stripe", "-1:4M", area / "source", area / "quiet")
     assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, b"", b""), show(quiet)
 
@@ -376,9 +378,9 @@ def test_elsewhere_options_have_no_effect_and_that_is_told_once(area: Path) -> N
     ],
 )  # fmt: skip
 def test_bad_wishes_are_refused(area: Path, word: str, why: str) -> None:
-    told = pcopy("--stripe", *word.split(), area, area / "target")
-    assert (told.returncode, told.stdout) == (2, b"")
-    assert why in told.stderr.decode() and told.stderr.count(b"\n") == 1, show(told)
+    reported = pcopy("--stripe", *word.split(), area, area / "target")
+    assert (reported.returncode, reported.stdout) == (2, b"")
+    assert why in reported.stderr.decode() and reported.stderr.count(b"\n") == 1, show(reported)
 
 
 @pytest.mark.parametrize("words", [[], ["--stripe-affinity"]])
@@ -397,9 +399,9 @@ def test_a_job_that_is_killed_goes_on_with_the_layouts(lustre: Lustre, area: Pat
         time.sleep(0.5)
         run_.kill_all()
         run_.process.communicate(timeout=60)
-    told = done(lustre, *job, "-T", source, target, ranks=3)
-    assert json.loads(told.stdout)["files"] == 21
-    assert json.loads(told.stdout)["warnings"] == 0, show(told)
+    reported = done(lustre, *job, "-T", source, target, ranks=3)
+    assert json.loads(reported.stdout)["files"] == 21
+    assert json.loads(reported.stdout)["warnings"] == 0, show(reported)
     counts = {path.name: got.count for path in target.rglob("*") if (got := lustre.shown(path)) is not None}
     assert counts == {"large": 4, **{str(number): 2 for number in range(20)}}
     same(source, target)
@@ -412,5 +414,5 @@ def test_frames_hold_whole_stripes(lustre: Lustre) -> None:
     make(lustre, source / "usual", TWO, 20 * MIB)
     done(lustre, "--compress", "zstd:1", source, target, ranks=1)
     for name, frames in (("odd", 4), ("usual", 5)):
-        told = subprocess.run(["zstd", "-lv", target / f"{name}.zst"], check=True, capture_output=True, text=True)
-        assert f"# Zstandard Frames: {frames}\n" in told.stdout, told.stdout
+        reported = subprocess.run(["zstd", "-lv", target / f"{name}.zst"], check=True, capture_output=True, text=True)
+        assert f"# Zstandard Frames: {frames}\n" in reported.stdout, reported.stdout

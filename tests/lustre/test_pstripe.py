@@ -28,9 +28,9 @@ def pstripe(lustre: Lustre, *words: Any, **more: Any) -> Completed:
 
 
 def report(lustre: Lustre, *words: Any, **more: Any) -> dict[str, Any]:
-    told = pstripe(lustre, "--json", *words, **more)
-    assert told.returncode == 0, show(told)
-    found: dict[str, Any] = json.loads(told.stdout)
+    reported = pstripe(lustre, "--json", *words, **more)
+    assert reported.returncode == 0, show(reported)
+    found: dict[str, Any] = json.loads(reported.stdout)
     return found
 
 
@@ -78,8 +78,8 @@ def test_files_get_another_layout_and_keep_all_else(
 ) -> None:
     tree = build(lustre)
     before, were = copied(tree, area / "before"), inodes(tree)
-    told = report(lustre, "-n", ranks, "--stripe", wish, tree)
-    assert told["restriped"] == 5 if wish != "inherit" else 4
+    reported = report(lustre, "-n", ranks, "--stripe", wish, tree)
+    assert reported["restriped"] == 5 if wish != "inherit" else 4
     unchanged(tree, before)
     assert inodes(tree) == were
     for path in tree.rglob("*"):
@@ -130,9 +130,9 @@ def test_a_pool_with_fewer_osts_than_stripes_that_are_wanted(lustre: Lustre) -> 
     assert report(lustre, "--stripe", "inherit", tree, pools=POOLS)["restriped"] == 2
     default(lustre, tree, plain(1, MIB, "slow"))
     for wish in ("8", "-1"):
-        told = report(lustre, "--stripe", wish, tree, pools=POOLS)
-        assert (told["restriped"], told["failed"]) == ((2, 0) if wish == "8" else (0, 0))
-        assert told["layouts"] == [{"layout": "2 stripes of 1 MiB in the pool slow", "files": 2, "bytes": 6 * MIB}]
+        reported = report(lustre, "--stripe", wish, tree, pools=POOLS)
+        assert (reported["restriped"], reported["failed"]) == ((2, 0) if wish == "8" else (0, 0))
+        assert reported["layouts"] == [{"layout": "2 stripes of 1 MiB in the pool slow", "files": 2, "bytes": 6 * MIB}]
 
 
 def test_what_somebody_else_has_changed_meanwhile_is_left_alone(lustre: Lustre, area: Path) -> None:
@@ -154,9 +154,9 @@ def test_mirrors_are_not_lost(lustre: Lustre, area: Path) -> None:
     tree = build(lustre)
     make(lustre, tree / "twice", composite((END, plain(1, MIB)), (END, plain(2, MIB)), mirrors=2), 3 * MIB)
     before, was = copied(tree, area / "before"), lustre.shown(tree / "twice")
-    told = pstripe(lustre, "--json", "--stripe", "4", tree)
-    assert told.returncode == 1 and b"it has several mirrors" in told.stderr, show(told)
-    found = json.loads(told.stdout)
+    reported = pstripe(lustre, "--json", "--stripe", "4", tree)
+    assert reported.returncode == 1 and b"it has several mirrors" in reported.stderr, show(reported)
+    found = json.loads(reported.stdout)
     assert (found["restriped"], found["failed"]) == (4, 1)
     assert found["found"] == found["files"] + found["directories"] + found["skipped"] + found["failed"]
     assert lustre.shown(tree / "twice") == was
@@ -171,9 +171,11 @@ def test_what_lies_on_osts_is_not_moved_to_an_mdt(lustre: Lustre, area: Path) ->
     make(lustre, tree / "two", composite(mdt, (END, plain(2, MIB))), 2 * MIB)
     default(lustre, tree, composite(mdt, (END, plain(2, MIB))))
     before = copied(tree, area / "before")
-    told = pstripe(lustre, "--json", "--stripe", "inherit", tree)
-    assert told.returncode == 1 and told.stderr.count(b"can't move data from OSTs to an MDT") == 1, show(told)
-    found = json.loads(told.stdout)
+    reported = pstripe(lustre, "--json", "--stripe", "inherit", tree)
+    assert reported.returncode == 1 and reported.stderr.count(b"can't move data from OSTs to an MDT") == 1, show(
+        reported
+    )
+    found = json.loads(reported.stdout)
     assert (found["restriped"], found["failed"], found["skipped"]) == (1, 1, 1)
     assert report(lustre, "--stripe", "1", tree)["restriped"] == 2
     unchanged(tree, before)
@@ -185,9 +187,9 @@ def test_files_on_other_mdts_than_their_directory(lustre: Lustre) -> None:
     for number in range(4):
         make(lustre, tree / str(number), plain(1, MIB), MIB)
         os.setxattr(tree / str(number), SERVER, b"%d" % (number % 2))
-    told = run(lustre, "--json", "--stripe", "2", tree, program="pstripe", mdts=2)
-    assert told.returncode == 0, show(told)
-    assert json.loads(told.stdout)["restriped"] == 4
+    reported = run(lustre, "--json", "--stripe", "2", tree, program="pstripe", mdts=2)
+    assert reported.returncode == 0, show(reported)
+    assert json.loads(reported.stdout)["restriped"] == 4
 
 
 def test_what_an_ordinary_user_cannot_change(lustre: Lustre, area: Path) -> None:
@@ -202,11 +204,11 @@ def test_what_an_ordinary_user_cannot_change(lustre: Lustre, area: Path) -> None
         os.setxattr(tree / name, SERVER, b"%d" % server)
     os.chown(tree, NOBODY, NOBODY)
     before = copied(tree, area / "before")
-    told = run(lustre, "--json", "--stripe", "2", tree, program="pstripe", mdts=2, user=NOBODY)
-    assert told.returncode == 1, show(told)
+    reported = run(lustre, "--json", "--stripe", "2", tree, program="pstripe", mdts=2, user=NOBODY)
+    assert reported.returncode == 1, show(reported)
     for name, why in (("foreign", b"you are not in its group, or not its owner"), ("elsewhere", b"it lies on MDT 1")):
-        assert told.stderr.count(b"/%b: " % name.encode()) == told.stderr.count(why) == 1, show(told)
-    found = json.loads(told.stdout)
+        assert reported.stderr.count(b"/%b: " % name.encode()) == reported.stderr.count(why) == 1, show(reported)
+    found = json.loads(reported.stdout)
     assert (found["restriped"], found["failed"]) == (1, 2)
     counts = {path.name: got.count for path in tree.iterdir() if (got := lustre.shown(path)) is not None}
     assert counts == {"own": 2, "foreign": 1, "elsewhere": 1}
@@ -230,8 +232,8 @@ def test_the_space_counts_for_the_project_of_a_file(on: Place) -> None:
     subprocess.run(["xfs_io", "-c", "chproj 81", one], check=True)
     with one.open("r+b") as from_, other.open("r+b") as to:
         copy_project_id(from_.fileno(), to.fileno())
-    told = subprocess.run(["xfs_io", "-r", "-c", "lsproj", other], check=True, capture_output=True, text=True)
-    assert told.stdout == "projid = 81\n"
+    reported = subprocess.run(["xfs_io", "-r", "-c", "lsproj", other], check=True, capture_output=True, text=True)
+    assert reported.stdout == "projid = 81\n"
 
 
 def test_what_somebody_writes_after_the_swap_has_its_own_time(lustre: Lustre) -> None:
@@ -255,24 +257,24 @@ def test_a_stop_counts_what_was_changed(lustre: Lustre) -> None:
     assert run_.process.returncode == 75, err
     changed = sum(got.count == 2 for path in tree.iterdir() if (got := lustre.shown(path)) is not None)
     assert 3 < changed < 300
-    told = json.loads(out)
-    assert told["restriped"] == changed
+    reported = json.loads(out)
+    assert reported["restriped"] == changed
     if changed > 100:  # each second it is told what was done
-        assert 0 < sum(each["files"] for each in told["layouts"]) <= changed
+        assert 0 < sum(each["files"] for each in reported["layouts"]) <= changed
 
 
 def test_a_dry_run_changes_nothing(lustre: Lustre) -> None:
     tree = build(lustre)
     before = {path: lustre.shown(path) for path in tree.rglob("*") if path.is_file()}
-    told = report(lustre, "--stripe", "2:2M", "--dry-run", tree)
-    assert (told["files"], told["restriped"], told["dry_run"]) == (5, 0, True)
+    reported = report(lustre, "--stripe", "2:2M", "--dry-run", tree)
+    assert (reported["files"], reported["restriped"], reported["dry_run"]) == (5, 0, True)
     assert {path: lustre.shown(path) for path in tree.rglob("*") if path.is_file()} == before
 
 
 def test_auto_leaves_what_grows_alone(lustre: Lustre) -> None:
     tree = build(lustre)
-    told = report(lustre, "--stripe", "auto", tree)
-    assert told["restriped"] == 3  # four, empty and holes
+    reported = report(lustre, "--stripe", "auto", tree)
+    assert reported["restriped"] == 3  # four, empty and holes
     growing = lustre.shown(tree / "below" / "growing")
     assert growing is not None and growing.composite
 
@@ -281,9 +283,9 @@ def test_what_is_open_for_writing_is_left_and_told(lustre: Lustre, area: Path) -
     tree = build(lustre)
     before = copied(tree, area / "before")
     with (tree / "below" / "four").open("ab"):
-        told = pstripe(lustre, "-n", 2, "--stripe", "2", tree)
-    assert told.returncode == 1, show(told)
-    assert b"another process has it open for writing: its layout is not changed" in told.stderr
+        reported = pstripe(lustre, "-n", 2, "--stripe", "2", tree)
+    assert reported.returncode == 1, show(reported)
+    assert b"another process has it open for writing: its layout is not changed" in reported.stderr
     got, other = lustre.shown(tree / "again"), lustre.shown(tree / "one")
     assert got is not None and got.count == 4 and other is not None and other.count == 2
     unchanged(tree, before)
@@ -293,17 +295,17 @@ def test_what_changes_meanwhile_is_left(lustre: Lustre, area: Path) -> None:
     """Lustre says so when it is asked to swap: here the contents change at the last moment."""
     tree = build(lustre)
     before = copied(tree, area / "before")
-    told = pstripe(lustre, "-n", 1, "--stripe", "2", tree, refuse=("swap",))
-    assert told.returncode == 1, show(told)
-    assert told.stderr.count(b"it has changed meanwhile: its layout is not changed") == 4, show(told)
+    reported = pstripe(lustre, "-n", 1, "--stripe", "2", tree, refuse=("swap",))
+    assert reported.returncode == 1, show(reported)
+    assert reported.stderr.count(b"it has changed meanwhile: its layout is not changed") == 4, show(reported)
     unchanged(tree, before)
 
 
 def test_paths_that_lie_in_others(lustre: Lustre) -> None:
     """Two ranks that met one file would wait for each other, and say that somebody writes to it."""
     tree = build(lustre)
-    told = report(lustre, "-n", 3, "--stripe", "2", tree / "one", tree / "below", tree, tree / "below" / "four")
-    assert (told["restriped"], told["failed"]) == (4, 0)  # holes has 2 already
+    reported = report(lustre, "-n", 3, "--stripe", "2", tree / "one", tree / "below", tree, tree / "below" / "four")
+    assert (reported["restriped"], reported["failed"]) == (4, 0)  # holes has 2 already
     got = lustre.shown(tree / "one")
     assert got is not None and got.count == 2
 
@@ -316,9 +318,9 @@ def test_a_file_with_many_names(lustre: Lustre) -> None:
             (tree / directory).mkdir(exist_ok=True)
             os.link(tree / f"file{number}", tree / directory / f"link{number}")
     were = inodes(tree)
-    told = report(lustre, "-n", 4, "--stripe", "3", tree)
-    assert (told["restriped"], told["failed"]) == (4, 0)
-    assert told["layouts"] == [{"layout": "3 stripes of 1 MiB", "files": 4, "bytes": 40 * MIB}]
+    reported = report(lustre, "-n", 4, "--stripe", "3", tree)
+    assert (reported["restriped"], reported["failed"]) == (4, 0)
+    assert reported["layouts"] == [{"layout": "3 stripes of 1 MiB", "files": 4, "bytes": 40 * MIB}]
     assert inodes(tree) == were
 
 

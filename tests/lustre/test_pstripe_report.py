@@ -16,30 +16,30 @@ from tests.support.command import pcopy, show
 
 
 def test_a_report(lustre: Lustre) -> None:
-    told = report(lustre, "-n", 2, build(lustre))
-    assert {each["layout"]: (each["files"], each["bytes"]) for each in told["layouts"]} == {
+    reported = report(lustre, "-n", 2, build(lustre))
+    assert {each["layout"]: (each["files"], each["bytes"]) for each in reported["layouts"]} == {
         "1 stripe of 1 MiB": (1, 10),
         "4 stripes of 1 MiB": (1, 3 * MIB),
         "to 1 MiB 1 stripe of 1 MiB, then 4 stripes of 1 MiB": (1, 5 * MIB),
         "3 stripes of 1 MiB": (1, 0),
         "2 stripes of 1 MiB": (1, 9 * MIB),
     }
-    assert sum(told["osts"].values()) == 1 + 4 + 5 + 3 + 2
-    assert (told["fewer_stripes"], told["more_stripes"]) == (0, 3)
-    assert told["found"] == told["files"] + told["directories"] + told["skipped"] + told["failed"]
+    assert sum(reported["osts"].values()) == 1 + 4 + 5 + 3 + 2
+    assert (reported["fewer_stripes"], reported["more_stripes"]) == (0, 3)
+    assert reported["found"] == reported["files"] + reported["directories"] + reported["skipped"] + reported["failed"]
 
 
 def test_failures_are_not_written_into_what_is_looked_at(lustre: Lustre) -> None:
     tree = build(lustre)
-    told = pstripe(lustre, "--errors", tree / "below" / "failed", tree)
-    assert told.returncode == 2 and b"which is looked at; name another" in told.stderr, show(told)
+    reported = pstripe(lustre, "--errors", tree / "below" / "failed", tree)
+    assert reported.returncode == 2 and b"which is looked at; name another" in reported.stderr, show(reported)
     assert not (tree / "below" / "failed").exists()
 
 
 def test_more_stripes_than_there_are_osts(lustre: Lustre) -> None:
     tree = build(lustre)
-    told = pstripe(lustre, "--stripe", "20", tree / "one")
-    assert told.stderr == b"pstripe: --stripe 20: there are 8 OSTs, so files get 8 stripes\n", show(told)
+    reported = pstripe(lustre, "--stripe", "20", tree / "one")
+    assert reported.stderr == b"pstripe: --stripe 20: there are 8 OSTs, so files get 8 stripes\n", show(reported)
     copy = run(lustre, "-q", "--stripe", "20", tree, lustre.second / "copy")
     assert (copy.returncode, copy.stderr.count(b"so files get 8 stripes")) == (0, 0), show(copy)
     copy = run(lustre, "--stripe", "20", "-T", tree, lustre.second / "copy")
@@ -49,14 +49,14 @@ def test_more_stripes_than_there_are_osts(lustre: Lustre) -> None:
 def test_layouts_that_cannot_be_read(lustre: Lustre) -> None:
     """Nobody says that there are none."""
     tree = build(lustre)
-    told = pstripe(lustre, "--json", tree, refuse=("getxattr",))
-    assert told.returncode == 1 and told.stderr.count(b"getstripe: Input/output error") == 5, show(told)
-    assert json.loads(told.stdout)["layouts"] == []
+    reported = pstripe(lustre, "--json", tree, refuse=("getxattr",))
+    assert reported.returncode == 1 and reported.stderr.count(b"getstripe: Input/output error") == 5, show(reported)
+    assert json.loads(reported.stdout)["layouts"] == []
 
 
 def test_the_report_goes_by_the_table(lustre: Lustre) -> None:
-    told = report(lustre, "--stripe", "auto", "--stripe-table", "1,1M=4", "--dry-run", build(lustre))
-    assert (told["fewer_stripes"], told["more_stripes"]) == (1, 1)  # holes; empty
+    reported = report(lustre, "--stripe", "auto", "--stripe-table", "1,1M=4", "--dry-run", build(lustre))
+    assert (reported["fewer_stripes"], reported["more_stripes"]) == (1, 1)  # holes; empty
 
 
 @pytest.mark.parametrize(
@@ -73,9 +73,9 @@ def test_the_report_goes_by_the_table(lustre: Lustre) -> None:
     ],
 )
 def test_refusals(area: Path, words: list[str], why: str) -> None:
-    told = pcopy(*words, program="pstripe", cwd=area)
-    assert (told.returncode, told.stdout) == (2, b""), show(told)
-    assert why in told.stderr.decode() and told.stderr.count(b"\n") == 1, show(told)
+    reported = pcopy(*words, program="pstripe", cwd=area)
+    assert (reported.returncode, reported.stdout) == (2, b""), show(reported)
+    assert why in reported.stderr.decode() and reported.stderr.count(b"\n") == 1, show(reported)
 
 
 def test_pools_are_not_forgotten(lustre: Lustre) -> None:
@@ -85,7 +85,7 @@ def test_pools_are_not_forgotten(lustre: Lustre) -> None:
 
 def test_what_lustre_refuses_is_told_as_it_says(lustre: Lustre, area: Path) -> None:
     tree = build(lustre)
-    told = pstripe(lustre, "--errors", area / "errors", "--stripe", "6", tree / "one", refuse=("setxattr",))
-    assert told.returncode == 1 and b"setstripe: Operation not permitted (EPERM)" in told.stderr, show(told)
+    reported = pstripe(lustre, "--errors", area / "errors", "--stripe", "6", tree / "one", refuse=("setxattr",))
+    assert reported.returncode == 1 and b"setstripe: Operation not permitted (EPERM)" in reported.stderr, show(reported)
     (failure,) = map(json.loads, (area / "errors").read_text().splitlines())
     assert (failure["operation"], failure["errno"]) == ("setstripe", errno.EPERM)

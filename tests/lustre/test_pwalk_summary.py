@@ -29,9 +29,9 @@ from tests.support.users import NOBODY, require_root
 
 
 def summary(lustre: Lustre, *words: Any, **more: Any) -> dict[str, Any]:
-    told = run(lustre, "--summary", "--json", *words, program="pwalk", **more)
-    assert (told.returncode, told.stderr) == (0, b""), show(told)
-    found: dict[str, Any] = json.loads(told.stdout)
+    reported = run(lustre, "--summary", "--json", *words, program="pwalk", **more)
+    assert (reported.returncode, reported.stderr) == (0, b""), show(reported)
+    found: dict[str, Any] = json.loads(reported.stdout)
     assert found["found"] == found["files"] + found["directories"] + found["symlinks"] + found["special"]
     return found
 
@@ -67,9 +67,9 @@ def test_layouts_and_use_of_osts(lustre: Lustre) -> None:
     (tree / "link").symlink_to("1/one")
     files = [path for path in tree.rglob("*") if path.is_file() and not path.is_symlink()]
     sizes = [path.stat().st_size for path in files]
-    (told,) = summary(lustre, "-n", 3, tree)["summary"]["lustre"]
-    assert [told] == summary(lustre, "-n", 1, tree)["summary"]["lustre"]
-    assert told["path"] == os.fspath(tree)
+    (reported,) = summary(lustre, "-n", 3, tree)["summary"]["lustre"]
+    assert [reported] == summary(lustre, "-n", 1, tree)["summary"]["lustre"]
+    assert reported["path"] == os.fspath(tree)
     wanted: dict[str, dict[Any, list[int]]] = {key: {} for key in ("stripes", "pools", "osts", "size")}
     objects: Counter[int] = Counter()
     estimated: Counter[int] = Counter()
@@ -84,17 +84,17 @@ def test_layouts_and_use_of_osts(lustre: Lustre) -> None:
             row[:] = row[0] + 1, row[1] + size
         objects.update(ost for each in shown.components for ost in each.osts)
         estimated += laid(shown, size)
-    assert by(told["stripe_counts"], "stripes") == {key: tuple(row) for key, row in wanted["stripes"].items()}
-    assert by(told["stripe_sizes"], "stripe_size") == {key: tuple(row) for key, row in wanted["size"].items()}
-    assert by(told["pools"], "pool") == {key: tuple(row) for key, row in wanted["pools"].items()}
-    assert {row["ost"]: row["objects"] for row in told["osts"]} == objects
-    assert by(told["patterns"], "pattern", "files") == {
+    assert by(reported["stripe_counts"], "stripes") == {key: tuple(row) for key, row in wanted["stripes"].items()}
+    assert by(reported["stripe_sizes"], "stripe_size") == {key: tuple(row) for key, row in wanted["size"].items()}
+    assert by(reported["pools"], "pool") == {key: tuple(row) for key, row in wanted["pools"].items()}
+    assert {row["ost"]: row["objects"] for row in reported["osts"]} == objects
+    assert by(reported["patterns"], "pattern", "files") == {
         "raid0": (10,), "overstriped": (1,), "mirrored": (3,), "composite": (6,)
     }  # fmt: skip
-    assert sum(row["files"] for row in told["layouts"]) == len(files)
-    assert by(told["mdts"], "mdt", "directories") == {0: (4,)}
-    assert told["on_mdt"] == {"files": 3, "estimated_bytes": estimated.pop(-1)}
-    got = {row["ost"]: row["estimated_bytes"] for row in told["osts"] if row["estimated_bytes"]}
+    assert sum(row["files"] for row in reported["layouts"]) == len(files)
+    assert by(reported["mdts"], "mdt", "directories") == {0: (4,)}
+    assert reported["on_mdt"] == {"files": 3, "estimated_bytes": estimated.pop(-1)}
+    got = {row["ost"]: row["estimated_bytes"] for row in reported["osts"] if row["estimated_bytes"]}
     assert got == +estimated
 
 
@@ -115,15 +115,15 @@ def test_what_is_not_there(lustre: Lustre) -> None:
     os.setxattr(tree / "strange", STORED, (0x0BD70BD0).to_bytes(4, "little") + bytes(60))
     (tree / "below").mkdir()
     os.setxattr(tree / "below", SERVER, b"1")
-    (told,) = summary(lustre, "-n", 2, tree, mdts=2)["summary"]["lustre"]
+    (reported,) = summary(lustre, "-n", 2, tree, mdts=2)["summary"]["lustre"]
     patterns = {"released": (1, 3 * MIB), "raid0": (1, 8 * MIB), "none yet": (1, 0), "unknown": (1, 1000)}
-    assert by(told["patterns"], "pattern") == patterns
+    assert by(reported["patterns"], "pattern") == patterns
     allocated = 512 * (tree / "holes").stat().st_blocks
-    shares = [row["estimated_bytes"] for row in told["osts"] if row["estimated_bytes"]]
+    shares = [row["estimated_bytes"] for row in reported["osts"] if row["estimated_bytes"]]
     assert len(shares) == 2
     assert all(abs(share - allocated // 2) <= 1 for share in shares)
-    assert sum(row["objects"] for row in told["osts"]) == 2
-    assert by(told["mdts"], "mdt", "directories") == {0: (1,), 1: (1,)}
+    assert sum(row["objects"] for row in reported["osts"]) == 2
+    assert by(reported["mdts"], "mdt", "directories") == {0: (1,), 1: (1,)}
 
 
 def test_of_several_file_systems_and_of_a_file(lustre: Lustre) -> None:
@@ -141,9 +141,9 @@ def test_of_several_file_systems_and_of_a_file(lustre: Lustre) -> None:
 def test_layouts_that_cannot_be_read(lustre: Lustre) -> None:
     """Each failure is told; the items are told all the same."""
     make(lustre, lustre.first / "tree" / "file")
-    told = run(lustre, "--summary", "--json", lustre.first / "tree", program="pwalk", refuse=("getxattr",))
-    assert told.returncode == 1 and b"tree/file: getstripe: Input/output error" in told.stderr, show(told)
-    found = json.loads(told.stdout)
+    reported = run(lustre, "--summary", "--json", lustre.first / "tree", program="pwalk", refuse=("getxattr",))
+    assert reported.returncode == 1 and b"tree/file: getstripe: Input/output error" in reported.stderr, show(reported)
+    found = json.loads(reported.stdout)
     assert (found["found"], found["files"], found["directories"], found["failed"]) == (3, 1, 1, 1)
     assert found["summary"]["lustre"][0]["patterns"] == [{"pattern": "unknown", "files": 1, "bytes": 1000}]
 
@@ -154,18 +154,18 @@ def test_who_may_not_read_a_file_may_walk(lustre: Lustre) -> None:
     (lustre.first / "tree" / "closed").chmod(0)
     make(lustre, lustre.first / "tree" / "open")
     (lustre.first / "tree" / "open").chmod(0o644)
-    told = run(lustre, "--summary", "--json", lustre.first / "tree", program="pwalk", user=NOBODY)
-    assert told.returncode == 0, show(told)
-    patterns = by(json.loads(told.stdout)["summary"]["lustre"][0]["patterns"], "pattern")
+    reported = run(lustre, "--summary", "--json", lustre.first / "tree", program="pwalk", user=NOBODY)
+    assert reported.returncode == 0, show(reported)
+    patterns = by(json.loads(reported.stdout)["summary"]["lustre"][0]["patterns"], "pattern")
     assert patterns == {"raid0": (1, 1000), "unknown": (1, 1000)}
 
 
 def test_for_people_and_as_a_page(lustre: Lustre, area: Path) -> None:
     make(lustre, lustre.first / "tree" / "file", plain(2, MIB, "fast"), 3 * MIB)
-    told = run(lustre, "--summary", "--page", area / "page.html", lustre.first / "tree", program="pwalk")
-    assert told.returncode == 0, show(told)
+    reported = run(lustre, "--summary", "--page", area / "page.html", lustre.first / "tree", program="pwalk")
+    assert reported.returncode == 0, show(reported)
     for line in ("on Lustre, at ", "2 stripes of 1 MiB in the pool fast", "stripes on OSTs", "OST ", "MDT 0"):
-        assert line in told.stdout.decode(), line
+        assert line in reported.stdout.decode(), line
     page = (area / "page.html").read_text()
     for line in ("2 stripes of 1 MiB in the pool fast", "objects and bytes by OST", "fast", "are an estimate"):
         assert line in page, line
@@ -177,8 +177,8 @@ def test_elsewhere_nobody_asks(area: Path) -> None:
     (area / "tree" / "file").write_text("x")
     log = area / "calls"
     strace = ("strace", "-f", "-qq", "-o", str(log), "-e", "trace=getxattr,lgetxattr,fgetxattr,ioctl")
-    told = pcopy("--summary", "--json", "tree", program="pwalk", cwd=area, wrap=strace, real=True)
-    assert told.returncode == 0, show(told)
-    assert "lustre" not in json.loads(told.stdout)["summary"]
+    reported = pcopy("--summary", "--json", "tree", program="pwalk", cwd=area, wrap=strace, real=True)
+    assert reported.returncode == 0, show(reported)
+    assert "lustre" not in json.loads(reported.stdout)["summary"]
     calls = log.read_text()
     assert "getxattr" not in calls and "0xaf" not in calls, calls

@@ -48,14 +48,14 @@ def library():
 """
 
 
-def told(lustre: Lustre, code: str, *words: str | Path, pools: str = "", osts: int = 8) -> list[str]:
+def reported(lustre: Lustre, code: str, *words: str | Path, pools: str = "", osts: int = 8) -> list[str]:
     """The lines that a program prints."""
     return lustre.asked(HELPERS + code, *words, pools=pools, osts=osts).splitlines()
 
 
 def made(lustre: Lustre, blob: bytes, *, pools: str = "", osts: int = 8) -> str:
     """What setting the layout of the new file ``file`` says."""
-    (said,) = told(
+    (said,) = reported(
         lustre, "print(make(sys.argv[1], sys.argv[2])[1])", lustre.first / "file", blob.hex(), pools=pools, osts=osts
     )
     return said
@@ -63,7 +63,7 @@ def made(lustre: Lustre, blob: bytes, *, pools: str = "", osts: int = 8) -> str:
 
 def written(lustre: Lustre, start: int, size: int) -> None:
     code = "os.pwrite(os.open(sys.argv[1], os.O_WRONLY), bytes(int(sys.argv[3])), int(sys.argv[2]))"
-    told(lustre, code, lustre.first / "file", str(start), str(size))
+    reported(lustre, code, lustre.first / "file", str(start), str(size))
 
 
 def components(lustre: Lustre, name: str = "file") -> tuple[Component, ...]:
@@ -73,7 +73,7 @@ def components(lustre: Lustre, name: str = "file") -> tuple[Component, ...]:
 
 
 def test_a_file_gets_one_stripe_when_it_is_made(lustre: Lustre) -> None:
-    told(lustre, "os.open(sys.argv[1], NEW)", lustre.first / "file")
+    reported(lustre, "os.open(sys.argv[1], NEW)", lustre.first / "file")
     (one,) = components(lustre)
     assert (one.count, one.size, one.pool, len(one.osts)) == (1, MiB, "", 1)
 
@@ -85,13 +85,13 @@ print(tried(os.getxattr, made, "lustre.lov"), tried(os.write, made, b"1"), tried
 os.write(os.open(sys.argv[1], os.O_WRONLY), b"1")
 print(tried(os.write, made, b"1"))
 """
-    assert told(lustre, code, lustre.first / "file") == ["ENODATA EBADF None", "1"]
+    assert reported(lustre, code, lustre.first / "file") == ["ENODATA EBADF None", "1"]
     assert components(lustre)[0].count == 1
 
 
 def test_a_layout_is_set_where_there_is_none(lustre: Lustre) -> None:
     code = "file, said = make(*sys.argv[1:])\nprint(said, os.write(file, bytes(300000)))"
-    assert told(lustre, code, lustre.first / "file", plain(4, 65536).hex()) == ["None 300000"]
+    assert reported(lustre, code, lustre.first / "file", plain(4, 65536).hex()) == ["None 300000"]
     (one,) = components(lustre)
     assert (one.count, one.size, one.offset, len(set(one.osts))) == (4, 65536, ANY, 4)
     assert lustre.bytes_by_ost(lustre.first / "file") == dict(zip(one.osts, (103392, 65536, 65536, 65536), strict=True))
@@ -100,7 +100,7 @@ def test_a_layout_is_set_where_there_is_none(lustre: Lustre) -> None:
 
 def test_a_layout_that_is_there_stays(lustre: Lustre) -> None:
     code = "made = os.open(sys.argv[1], NEW)\nprint(tried(os.setxattr, made, 'lustre.lov', bytes.fromhex(sys.argv[2])))"
-    assert told(lustre, code, lustre.first / "file", plain(4).hex()) == ["None"]
+    assert reported(lustre, code, lustre.first / "file", plain(4).hex()) == ["None"]
     assert components(lustre)[0].count == 1
     assert lustre.events("keptlayout")
 
@@ -157,7 +157,7 @@ def test_components_come_with_the_data(lustre: Lustre) -> None:
 def test_a_layout_may_be_large(lustre: Lustre) -> None:
     assert made(lustre, composite((MiB, plain(ANY)), (END, plain(ANY))), osts=300) == "None"
     code = "os.pwrite(os.open(sys.argv[1], os.O_WRONLY), bytes(2 << 20), 0)"
-    told(lustre, code, lustre.first / "file", osts=300)
+    reported(lustre, code, lustre.first / "file", osts=300)
     assert [len(set(one.osts)) for one in components(lustre)] == [300, 300]
 
 
@@ -182,14 +182,14 @@ def test_what_a_test_stores_is_shown(lustre: Lustre) -> None:
     path.touch()
     os.setxattr(path, STORED, plain(3, MiB, pattern=RAID0 | RELEASED, offset=1))
     assert components(lustre, "released") == (Component(3, MiB, pattern=RAID0 | RELEASED),)
-    assert told(lustre, "print(os.listxattr(sys.argv[1]))", path) == [
+    assert reported(lustre, "print(os.listxattr(sys.argv[1]))", path) == [
         "['lustre.lov', 'trusted.lov', 'trusted.lma', 'trusted.link']"
     ]
     code = f"""
 print(tried(os.getxattr, sys.argv[1], {STORED!r}), tried(os.setxattr, sys.argv[1], {STORED!r}, b""))
 print(tried(os.setxattr, sys.argv[1], "trusted.lov", b""))
 """
-    assert told(lustre, code, path) == ["ENODATA EPERM", "EPERM"]
+    assert reported(lustre, code, path) == ["ENODATA EPERM", "EPERM"]
     assert lustre.events("settrusted")[0].text == "trusted.lov"
 
 
@@ -206,7 +206,7 @@ os.open(f"/proc/self/fd/{top}/file", NEW)
 os.mkdir("beside")
 os.open("beside/file", NEW)
 """
-    assert told(lustre, code, lustre.first, plain(3, 65536).hex()) == ["ENODATA"]
+    assert reported(lustre, code, lustre.first, plain(3, 65536).hex()) == ["ENODATA"]
     for name in ("top", "top/below", "top/below/file", "top/file"):
         assert [(one.count, one.size) for one in components(lustre, name)] == [(3, 65536)], name
     assert lustre.shown(lustre.first / "beside") is None
@@ -222,9 +222,9 @@ os.mkdir("one")
 os.open("one/file", NEW)
 print(tried(os.getxattr, "one", "trusted.lov"), "lustre.lov" in os.listxattr("one"))
 """
-    assert told(lustre, code, lustre.first, plain(2).hex()) == ["ENODATA False"]
+    assert reported(lustre, code, lustre.first, plain(2).hex()) == ["ENODATA False"]
     assert components(lustre, "one")[0].count == components(lustre, "one/file")[0].count == 2
-    told(lustre, "os.removexattr(sys.argv[1], 'lustre.lov')", lustre.first)
+    reported(lustre, "os.removexattr(sys.argv[1], 'lustre.lov')", lustre.first)
     assert lustre.shown(lustre.first / "one") is None
 
 
@@ -241,7 +241,7 @@ print(make("own/other", sys.argv[2])[1], tried(os.setxattr, "own", "lustre.lov",
 print(tried(os.setxattr, ".", "lustre.lov", bytes.fromhex(sys.argv[2])), os.listxattr("own"))
 print(tried(os.getxattr, "own", "trusted.lov"), tried(os.setxattr, "own", "trusted.lov", b"1"))
 """
-    assert told(lustre, code, lustre.first, plain(2).hex()) == [
+    assert reported(lustre, code, lustre.first, plain(2).hex()) == [
         "1 0o0",
         "None None",
         "EACCES ['lustre.lov']",
@@ -279,7 +279,7 @@ print(kinds[0] == 0x0BD00BD0, kinds[1] == 0x0BD00BD0, tried(os.getxattr, "/dev/s
 os.fsync(file)
 libc.syncfs(file)
 """
-    assert told(lustre, code, lustre.first, lustre.second, "" if lustre.is_real else "two") == [
+    assert reported(lustre, code, lustre.first, lustre.second, "" if lustre.is_real else "two") == [
         "EINVAL EINVAL 0",
         "ENOTSUP ENOTSUP",
         "4",
@@ -353,7 +353,7 @@ print(api.llapi_group_lock(file, 5), api.llapi_group_lock(file, 5) == -errno.EIN
 print(api.llapi_layout_get_by_path(b"/dev/shm", 0), ctypes.get_errno() == errno.ENOTTY)
 """
     elsewhere = lustre.log.with_name("elsewhere")
-    said = told(lustre, code, lustre.first, elsewhere, pools="fast:0,1,2,3")
+    said = reported(lustre, code, lustre.first, elsewhere, pools="fast:0,1,2,3")
     elsewhere.unlink()
     assert said == [
         "made 17 made 0 False",
@@ -368,7 +368,7 @@ print(api.llapi_layout_get_by_path(b"/dev/shm", 0), ctypes.get_errno() == errno.
 def test_an_old_library_lacks_functions(lustre: Lustre) -> None:
     code = "_, api = library()\nprint(*(hasattr(api, name) for name in sys.argv[1:]))"
     names = ("llapi_layout_get_by_path", "llapi_layout_get_by_xattr", "llapi_layout_ost_index_reset")
-    assert told(lustre, code, *names) == ["True True True"]
+    assert reported(lustre, code, *names) == ["True True True"]
     assert asked(HELPERS + code, *names, seen=lustre.environment(refuse=("oldlib",))) == "True False False\n"
 
 
@@ -385,7 +385,7 @@ for number in range(16):
     children.append(child)
 assert not any(os.waitpid(child, 0)[1] for child in children)
 """
-    told(lustre, code, lustre.first / "file")
+    reported(lustre, code, lustre.first / "file")
     found = components(lustre)
     assert all(one.flags == INITIALISED and len(one.osts) == 1 for one in found)
     sums = lustre.bytes_by_ost(lustre.first / "file")

@@ -21,8 +21,11 @@ def test_a_copy_to_a_pool_with_fewer_osts_than_wanted(lustre: Lustre, wish: str)
     target.mkdir()
     slow = plain(1, MIB, "slow").hex()
     lustre.asked("os.setxattr(sys.argv[1], 'lustre.lov', bytes.fromhex(sys.argv[2]))", target, slow, pools=POOLS)
-    told = json.loads(done(lustre, "--json", "--stripe", wish, "-T", source, target).stdout)
-    assert (told["warnings"], told["layouts"]) == (0, [{"layout": "2 stripes of 1 MiB in the pool slow", "files": 1}])
+    reported = json.loads(done(lustre, "--json", "--stripe", wish, "-T", source, target).stdout)
+    assert (reported["warnings"], reported["layouts"]) == (
+        0,
+        [{"layout": "2 stripes of 1 MiB in the pool slow", "files": 1}],
+    )
     got = lustre.shown(target / "file")
     assert got is not None and (got.count, got.pool) == (2, "slow")
 
@@ -39,15 +42,15 @@ def test_small_and_split_files_with_one_layout_are_told_as_such(lustre: Lustre, 
     lustre.asked("os.setxattr(sys.argv[1], 'lustre.lov', bytes.fromhex(sys.argv[2]))", target, default.hex())
     words = ("--json", "-n", 2, "--chunk-size", "1M", "--stripe", wish)
     layouts = json.loads(done(lustre, *words, "-T", source, target).stdout)["layouts"]
-    told = {each["layout"]: each["files"] for each in layouts}
+    reported = {each["layout"]: each["files"] for each in layouts}
     begins = "to 1 MiB 1 stripe of 1 MiB, then"
     if wish == "preserve":  # the source's files with data say on how many they lie
         shown = [lustre.shown(source / name) for name in ("small", "whole", "split")]
         counts = Counter(0 if got is None else got.components[-1].count for got in shown)
         texts = {0xFFFF: "all OSTs", **{count: f"{count} stripes" for count in range(2, 9)}}
-        assert told == {f"{begins} {texts[count]} of 1 MiB": files for count, files in counts.items()}
+        assert reported == {f"{begins} {texts[count]} of 1 MiB": files for count, files in counts.items()}
     else:
-        assert told == {"4": {"4 stripes": 3}, "inherit": {f"{begins} all OSTs of 1 MiB": 3}}[wish]
+        assert reported == {"4": {"4 stripes": 3}, "inherit": {f"{begins} all OSTs of 1 MiB": 3}}[wish]
 
 
 def test_layouts_of_files_that_fail_do_not_count(lustre: Lustre) -> None:
@@ -55,7 +58,7 @@ def test_layouts_of_files_that_fail_do_not_count(lustre: Lustre) -> None:
     make(lustre, source / "large", FOUR, 9 * MIB)
     make(lustre, source / "small", FOUR)
     words = ("--json", "--group-lock", "--chunk-size", "1M", "-T", source, target)
-    told = run(lustre, *words, refuse=("grouplock",))
-    found = json.loads(told.stdout)
-    assert (told.returncode, found["files"], found["failed"]) == (1, 1, 1), show(told)
+    reported = run(lustre, *words, refuse=("grouplock",))
+    found = json.loads(reported.stdout)
+    assert (reported.returncode, found["files"], found["failed"]) == (1, 1, 1), show(reported)
     assert found["layouts"] == [{"layout": "4 stripes of 1 MiB", "files": 1}]

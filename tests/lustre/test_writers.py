@@ -49,9 +49,9 @@ def test_stripes_that_are_no_blocks_have_plain_chunks(lustre: Lustre) -> None:
     source, target = lustre.first / "file", lustre.second / "file"
     make(lustre, source, b"", 40 * MIB)
     words = ["--stripe", "4:3M", "--stripe-affinity", "--verify", "--block-size", "1M", "--json"]
-    told = done(lustre, "-n", 2, *words, source, target)
-    assert json.loads(told.stdout)["warnings"] == 1
-    assert b"--stripe-affinity has no effect: its stripe size is no power of two of blocks" in told.stderr
+    reported = done(lustre, "-n", 2, *words, source, target)
+    assert json.loads(reported.stdout)["warnings"] == 1
+    assert b"--stripe-affinity has no effect: its stripe size is no power of two of blocks" in reported.stderr
     assert subprocess.run(["cmp", source, target], check=False).returncode == 0
 
 
@@ -60,9 +60,9 @@ def test_a_lock_that_is_refused(lustre: Lustre, words: list[str]) -> None:
     """Who has asked for it is told; with --direct it is only used where there is one."""
     source, target = lustre.first / "file", lustre.second / "file"
     make(lustre, source, b"", 40 * MIB)
-    told = run(lustre, "-n", 2, *words, source, target, refuse=("grouplock",))
-    assert told.returncode == (1 if "--group-lock" in words else 0), show(told)
-    assert (b"group lock" in told.stderr) == ("--group-lock" in words)
+    reported = run(lustre, "-n", 2, *words, source, target, refuse=("grouplock",))
+    assert reported.returncode == (1 if "--group-lock" in words else 0), show(reported)
+    assert (b"group lock" in reported.stderr) == ("--group-lock" in words)
 
 
 def test_a_lock_that_others_do_not_give_back(lustre: Lustre) -> None:
@@ -127,6 +127,6 @@ def test_a_directory_that_others_may_fill_serves_where_the_first_may_not(lustre:
         os.chown(path, NOBODY, NOBODY)
     done(lustre, "-n", 1, "--no-preserve", "mode,timestamps", "-T", source / "below", target / "below", user=NOBODY)
     lustre.log.write_text("")
-    told = done(lustre, "-n", 1, "-q", f"{source}/below", target, user=NOBODY)
-    assert not told.stderr, show(told)
+    reported = done(lustre, "-n", 1, "-q", f"{source}/below", target, user=NOBODY)
+    assert not reported.stderr, show(reported)
     assert len(lustre.events("fsync")) < 10

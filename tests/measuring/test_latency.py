@@ -107,9 +107,9 @@ def test_others_make_what_is_theirs_and_only_where_they_may(mounted: SlowMount) 
     words = "umask 027; echo 1 > shared/file; mkdir shared/below; ln -s x shared/link; echo 1 > closed/file"
     as_user(lambda: subprocess.run(["sh", "-c", words], check=False, cwd=mounted.path, stderr=subprocess.DEVNULL))
     assert os.listdir(mounted.path / "closed") == []
-    told = {name: os.lstat(mounted.backing / "shared" / name) for name in ("file", "below", "link")}
-    assert {(status.st_uid, status.st_gid) for status in told.values()} == {(NOBODY, 4711)}
-    assert (told["file"].st_mode & 0o7777, told["below"].st_mode & 0o7777) == (0o640, 0o2750)
+    reported = {name: os.lstat(mounted.backing / "shared" / name) for name in ("file", "below", "link")}
+    assert {(status.st_uid, status.st_gid) for status in reported.values()} == {(NOBODY, 4711)}
+    assert (reported["file"].st_mode & 0o7777, reported["below"].st_mode & 0o7777) == (0o640, 0o2750)
 
 
 def test_an_inode_keeps_its_handle_when_the_kernel_forgets_it(mounted: SlowMount) -> None:

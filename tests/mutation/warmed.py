@@ -66,11 +66,11 @@ class Warmed:
 
 def main() -> None:
     """The process; it ends with its standard input."""
-    with os.fdopen(os.dup(1), "w") as told, tempfile.TemporaryFile() as output:
+    with os.fdopen(os.dup(1), "w") as reported, tempfile.TemporaryFile() as output:
         for number in (1, 2):
             os.dup2(output.fileno(), number)
         status = pytest.main(sys.argv[1:])
-        _tell(told, status, output)
+        _tell(reported, status, output)
         for name in [name for name in sys.modules if name.partition(".")[0] in ("pcopy", "bench", "tests")]:
             del sys.modules[name]
         sys.path.pop()  # where this module was found
@@ -81,15 +81,15 @@ def main() -> None:
             seconds, *arguments = json.loads(line)
             output.seek(0)
             output.truncate()
-            _tell(told, _run(arguments, seconds), output)
+            _tell(reported, _run(arguments, seconds), output)
 
 
-def _tell(told: TextIO, status: int, output: IO[bytes]) -> None:
+def _tell(reported: TextIO, status: int, output: IO[bytes]) -> None:
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     output.seek(0)
-    told.write(json.dumps([status, output.read().decode(errors="backslashreplace")]) + "\n")
-    told.flush()
+    reported.write(json.dumps([status, output.read().decode(errors="backslashreplace")]) + "\n")
+    reported.flush()
 
 
 def _run(arguments: list[str], seconds: float) -> int:

@@ -51,8 +51,8 @@ def contents(root: Path) -> dict[str, bytes]:
 
 def totals(run: Completed, *, last: bool = False) -> dict[str, Any]:
     """The JSON object of any program, with 0 for what it does not count; ``last``: it stands behind others."""
-    told: dict[str, Any] = json.loads(run.stdout.splitlines()[-1] if last else run.stdout)
-    return defaultdict(int, told)
+    reported: dict[str, Any] = json.loads(run.stdout.splitlines()[-1] if last else run.stdout)
+    return defaultdict(int, reported)
 
 
 def by_pcopy(run: Run, source: Path, target: Path) -> Completed:
@@ -107,11 +107,11 @@ def test_what_has_unreadable_attributes_is_copied_and_fails(area: Path, quirk: s
             os.utime(path, (MOMENT, MOMENT))
     with quirky(area / "source", quirk) as source:
         run = TREES[way](with_backend(backend), source, area / "copy")
-    told = totals(run)
-    assert (run.returncode, told["exit_status"]) == (1, 1), show(run)
-    assert told["failed"] > 0, show(run)
-    assert told["found"] == told["failed"] + told["skipped"] + sum(
-        told[kind] for kind in ("files", "directories", "symlinks", "special", "hardlinks")
+    reported = totals(run)
+    assert (run.returncode, reported["exit_status"]) == (1, 1), show(run)
+    assert reported["failed"] > 0, show(run)
+    assert reported["found"] == reported["failed"] + reported["skipped"] + sum(
+        reported[kind] for kind in ("files", "directories", "symlinks", "special", "hardlinks")
     ), show(run)
     assert quirk.partition("=")[0].encode() in run.stderr, show(run)
     if way == "pbcast":
@@ -134,8 +134,8 @@ def test_comparison_goes_on_below_unreadable_attributes(area: Path, backend: str
         options = ("--json", "--compare", "size,content,xattr")
         run = with_backend(backend)(*options, source, area / "copy", program="pverify")
     assert run.returncode == 2, show(run)
-    told = totals(run, last=True)
-    assert (told["found"], told["only_a"], told["common"], told["failed"]) == (11, 1, 0, 10), show(run)
+    reported = totals(run, last=True)
+    assert (reported["found"], reported["only_a"], reported["common"], reported["failed"]) == (11, 1, 0, 10), show(run)
     assert b"listxattr: Operation not permitted" in run.stderr, show(run)
 
 
@@ -153,8 +153,8 @@ def test_acl_that_cannot_be_set_leaves_all_else(area: Path, way: str, backend: s
     (area / "backing").mkdir()
     with quirky(area / "backing", "setxattr=EOPNOTSUPP") as mounted:
         run = WRITERS[way](with_backend(backend), area / "source", mounted / "copy")
-        told = totals(run)
-        assert (run.returncode, told["failed"]) == (1, len(names)), show(run)
+        reported = totals(run)
+        assert (run.returncode, reported["failed"]) == (1, len(names)), show(run)
         for name in names:
             status = os.stat(mounted / "copy" / (Path(name).name if way == "pbcast" else name))
             assert stat.S_IMODE(status.st_mode) == (0o744 if name == "below" else 0o644), name
@@ -195,9 +195,11 @@ def test_attribute_of_another_system_is_one_warning(area: Path, name: str, way: 
     tree(area / "source")
     with quirky(area / "source", f"foreign={name}") as source:
         run = WRITERS[way](with_backend(backend), source, area / "copy")
-    told = totals(run)
-    assert (run.returncode, told["failed"], told["warnings"]) == (0, 0, int(way != "pbcast")), show(run)
-    assert told["excused"] == told["files"] + told["directories"] + told["symlinks"] + told["special"], show(run)
+    reported = totals(run)
+    assert (run.returncode, reported["failed"], reported["warnings"]) == (0, 0, int(way != "pbcast")), show(run)
+    assert (
+        reported["excused"] == reported["files"] + reported["directories"] + reported["symlinks"] + reported["special"]
+    ), show(run)
     assert run.stderr.count(name.encode()) == 1, show(run)
     if way != "pbcast":
         assert differences(area / "source", area / "copy") == []
@@ -227,8 +229,10 @@ def test_times_of_links_that_cannot_be_set_are_one_warning(area: Path, backend: 
     (area / "backing").mkdir()
     with quirky(area / "backing", "utimens=EOPNOTSUPP") as mounted:
         run = with_backend(backend)("--json", f"{area}/source/", mounted / "copy")
-    told = totals(run)
-    assert (told["symlinks"], told["excused"], told["warnings"], told["failed"]) == (3, 3, 1, 1), show(run)
+    reported = totals(run)
+    assert (reported["symlinks"], reported["excused"], reported["warnings"], reported["failed"]) == (3, 3, 1, 1), show(
+        run
+    )
     assert run.stderr.count(b"symbolic links is left out") == 1, show(run)
 
 
@@ -290,9 +294,9 @@ def test_ids_that_a_user_namespace_lacks_are_excused(area: Path, way: str, backe
     dated(area / "source")
     run = with_backend(backend, *IN_NAMESPACE)
     done = WRITERS[way](run, area / "source", area / "copy")
-    told = totals(done)
-    assert (done.returncode, told["failed"]) == (0, 0), show(done)
-    assert told["excused"] == (2 if way == "pbcast" else 8), show(done)
+    reported = totals(done)
+    assert (done.returncode, reported["failed"]) == (0, 0), show(done)
+    assert reported["excused"] == (2 if way == "pbcast" else 8), show(done)
     if way != "pbcast":
         assert differences(area / "source", area / "copy", ownership=False) == []
     if way == "psync":

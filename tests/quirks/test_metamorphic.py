@@ -41,8 +41,8 @@ def tree(area: Path) -> Path:
 
 def _counts(run: Completed, *statuses: int) -> dict[str, Any]:
     assert run.returncode in (statuses or (0,)), show(run)
-    told = json.loads(run.stdout.decode().splitlines()[-1])
-    return {name: told[name] for name in COUNTS if name in told}
+    reported = json.loads(run.stdout.decode().splitlines()[-1])
+    return {name: reported[name] for name in COUNTS if name in reported}
 
 
 def _state(tree: Path) -> object:

@@ -56,9 +56,9 @@ def run(backend: str, program: str, *words: str | Path, cwd: Path | None = None)
 
 def totals(backend: str, program: str, *words: str | Path, cwd: Path | None = None) -> dict[str, Any]:
     done = run(backend, program, "--json", *words, cwd=cwd)
-    told: dict[str, Any] = json.loads(done.stdout)
-    assert (told.get("found", ITEMS), told["failed"], told.get("warnings", 0)) == (ITEMS, 0, 0), show(done)
-    return told
+    reported: dict[str, Any] = json.loads(done.stdout)
+    assert (reported.get("found", ITEMS), reported["failed"], reported.get("warnings", 0)) == (ITEMS, 0, 0), show(done)
+    return reported
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -146,10 +146,10 @@ def _users() -> tuple[tuple[ModuleType, str, int], ...]:
     return tuple((module, name, id(value)) for module in modules() for name, value in vars(module).items())
 
 
-def _unraisable(real: Callable[[Any], object], told: Any) -> None:
+def _unraisable(real: Callable[[Any], object], reported: Any) -> None:
     """A task that is given back when its world has ended wants to clear up, and can't: that is no news."""
-    if not isinstance(told.exc_value, Ended):
-        real(told)
+    if not isinstance(reported.exc_value, Ended):
+        real(reported)
 
 
 @contextmanager

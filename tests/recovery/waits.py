@@ -54,8 +54,8 @@ class RankWake(SimulatedWake):
 class DriverWake:
     """What the driver waits for; ``told`` is what the rank itself would have it wait for, if anything."""
 
-    def __init__(self, wake: RankWake, told: WakeDescriptor | None) -> None:
-        self._wake, self._told = wake, told
+    def __init__(self, wake: RankWake, reported: WakeDescriptor | None) -> None:
+        self._wake, self._told = wake, reported
 
     @property
     def due(self) -> float:

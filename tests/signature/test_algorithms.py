@@ -46,8 +46,8 @@ def test_other_programs_agree(name: str, command: list[str], data: bytes, area: 
         pytest.skip(f"there is no {command[0]} here")
     file = area / "data"
     file.write_bytes(data)
-    told = subprocess.run([*command, file], check=True, capture_output=True, text=True).stdout.split()[0]
-    assert algorithm_named(name).digest(data).hex() == told
+    reported = subprocess.run([*command, file], check=True, capture_output=True, text=True).stdout.split()[0]
+    assert algorithm_named(name).digest(data).hex() == reported
 
 
 @pytest.mark.parametrize("name", ["", "md5", "XXH3-128", "blake3 ", "none", "a\nb", "x" * 10000])

@@ -131,9 +131,9 @@ def test_a_subtree_has_the_same_digest_inside_and_on_its_own(datasets: dict[str,
 
 
 def test_the_page_tells_the_vectors_and_no_others() -> None:
-    told = re.findall(r"\b[0-9a-f]{32}\b|\b[0-9a-f]{64}\b", PAGE.read_text())
+    reported = re.findall(r"\b[0-9a-f]{32}\b|\b[0-9a-f]{64}\b", PAGE.read_text())
     known = {digest for both in (*VECTORS.values(), BLAKE3) for digest in both}
-    assert set(told) - {"1e" + "1" * 30} == known | {expected for *_, expected in DEVICES}
+    assert set(reported) - {"1e" + "1" * 30} == known | {expected for *_, expected in DEVICES}
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

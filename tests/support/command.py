@@ -322,15 +322,15 @@ def clean_up() -> None:
 def summary(run: Completed) -> dict[str, Any]:
     """The one JSON object of ``--json``, which is all that a run writes to its standard output."""
     try:
-        told = json.loads(run.stdout)
+        reported = json.loads(run.stdout)
     except ValueError as error:
         raise AssertionError(f"no JSON summary ({error}): {show(run)}") from error
-    assert isinstance(told, dict), show(run)
-    assert told["found"] == told["copied"] + told["skipped"] + told["failed"], told
+    assert isinstance(reported, dict), show(run)
+    assert reported["found"] == reported["copied"] + reported["skipped"] + reported["failed"], reported
     kinds = ("files", "directories", "symlinks", "special", "hardlinks")
-    assert told["copied"] == sum(told[kind] for kind in kinds), told
-    assert told["exit_status"] == run.returncode, told
-    return told
+    assert reported["copied"] == sum(reported[kind] for kind in kinds), reported
+    assert reported["exit_status"] == run.returncode, reported
+    return reported
 
 
 def show(run: Completed) -> str:

@@ -74,7 +74,7 @@ def expected(a: Path, b: Path, properties: Iterable[str] = ALL) -> Lines:
     return found
 
 
-def told(run: Completed) -> Lines:
+def reported(run: Completed) -> Lines:
     """From the lines of ``--json``."""
     lines = [json.loads(line) for line in run.stdout.decode().splitlines()]
     return {

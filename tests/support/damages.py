@@ -56,7 +56,7 @@ class Damage(NamedTuple):
     """``told`` are the lines of pverify, in tree order."""
 
     do: Callable[[Path], object]
-    told: tuple[str, ...]
+    reported: tuple[str, ...]
 
 
 def _retarget(tree: Path) -> None:

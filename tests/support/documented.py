@@ -252,13 +252,13 @@ def _terminal() -> tuple[int, int]:
 
 
 def _read(terminal: int) -> bytes:
-    told = []
+    reported = []
     with os.fdopen(terminal, "rb", buffering=0) as end:
         while True:
             try:
-                told.append(end.read(65536))
+                reported.append(end.read(65536))
             except OSError:  # how Linux tells that all have closed the other side
-                return b"".join(told)
+                return b"".join(reported)
 
 
 def is_script(text: str) -> bool:

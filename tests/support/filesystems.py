@@ -165,7 +165,7 @@ class FileSystems:
 
 def _plain_memory(place: Path) -> Path:
     """Without root: the scratch directory, if that is a tmpfs."""
-    told = subprocess.run(["stat", "-f", "-c", "%T", str(place)], check=False, capture_output=True, text=True)
-    if told.stdout.strip() != "tmpfs":
+    reported = subprocess.run(["stat", "-f", "-c", "%T", str(place)], check=False, capture_output=True, text=True)
+    if reported.stdout.strip() != "tmpfs":
         pytest.skip(f"{place} is no tmpfs, and only root can mount one")
     return place

@@ -61,10 +61,10 @@ def _ask_rsync(source: bytes, copy: bytes, ownership: bool) -> list[str]:
     else:
         command += ["--", source, copy]
     asked = subprocess.run(command, check=False, capture_output=True, timeout=300)
-    told = (asked.stdout + asked.stderr).decode(errors="backslashreplace").splitlines()
+    reported = (asked.stdout + asked.stderr).decode(errors="backslashreplace").splitlines()
     if asked.returncode:
-        told.append(f"exit status {asked.returncode}")
-    return [f"rsync: {line}" for line in told]
+        reported.append(f"exit status {asked.returncode}")
+    return [f"rsync: {line}" for line in reported]
 
 
 def _too_deep(*roots: bytes) -> list[bytes]:
@@ -232,13 +232,13 @@ def snapshot(tree: str | bytes | os.PathLike[str]) -> dict[bytes, Record]:
 
 def changes(before: dict[bytes, Record], after: dict[bytes, Record]) -> list[str]:
     """What two snapshots disagree about, in words."""
-    told = [f"gone: {path!r}" for path in before.keys() - after.keys()]
-    told += [f"new: {path!r}" for path in after.keys() - before.keys()]
+    reported = [f"gone: {path!r}" for path in before.keys() - after.keys()]
+    reported += [f"new: {path!r}" for path in after.keys() - before.keys()]
     for path in before.keys() & after.keys():
         for field, old, new in zip(Record._fields, before[path], after[path], strict=True):
             if old != new:
-                told.append(f"{field} of {path!r}: {old!r} became {new!r}")
-    return sorted(told)
+                reported.append(f"{field} of {path!r}: {old!r} became {new!r}")
+    return sorted(reported)
 
 
 def _record(entry: Entry) -> Record:

@@ -129,6 +129,6 @@ def _directory(children: list[tuple[bytes, bytes]]) -> bytes:
     return reference.xxh3_128(b"\x03" + b"".join(packed for _, packed in sorted(children)))
 
 
-def told(run: Completed) -> list[str]:
+def reported(run: Completed) -> list[str]:
     """The lines that a run of pverify printed: what differs."""
     return run.stdout.decode().splitlines()

@@ -42,9 +42,9 @@ def test_same_seed_makes_the_same_tree(area: Path) -> None:
 def test_hostile_tree_survives_cp_but_for_its_known_faults(filesystem: Path) -> None:
     hostile_tree(filesystem / "source", privileged=is_root())
     copy_with_cp(filesystem / "source", filesystem / "copy", check=False)
-    told = differences(filesystem / "source", filesystem / "copy")
+    reported = differences(filesystem / "source", filesystem / "copy")
     # cp leaves set-gid on a directory that had none, below a set-gid parent, and can't handle paths beyond PATH_MAX.
-    assert [line for line in told if "plain-directory" not in line and "-deep" not in line] == []
+    assert [line for line in reported if "plain-directory" not in line and "-deep" not in line] == []
 
 
 def test_an_ordinary_user_can_make_the_trees(area: Path) -> None:
@@ -147,8 +147,8 @@ def test_each_kind_of_damage_is_told(on: Place, kind: str) -> None:
     copy_with_cp(source, copy)
     assert differences(source, copy, atimes=True) == []
     damage(copy)
-    told = differences(source, copy, atimes=True)
-    assert any(expected in line for line in told), told
+    reported = differences(source, copy, atimes=True)
+    assert any(expected in line for line in reported), reported
 
 
 def small_tree(source: Path) -> None:

@@ -83,14 +83,14 @@ class Server:
 
     def fork(self, request: Request, streams: Sequence[int]) -> int:
         """Starts a run; returns the id of the process, which is a child of this one."""
-        told = os.memfd_create("request")
+        reported = os.memfd_create("request")
         try:
-            os.write(told, pickle.dumps(request))
+            os.write(reported, pickle.dumps(request))
             with self._turn:
-                socket.send_fds(self._socket, [b"\0"], [told, *streams])
+                socket.send_fds(self._socket, [b"\0"], [reported, *streams])
                 answer = self._socket.recv(_PID.size, socket.MSG_WAITALL)
         finally:
-            os.close(told)
+            os.close(reported)
         if len(answer) < _PID.size:
             raise RuntimeError("the process that runs are forked from has ended")
         (process,) = _PID.unpack(answer)
@@ -146,8 +146,8 @@ def _attach(strace: Sequence[Any], process: int) -> subprocess.Popen[bytes]:
         [*line, "-p", str(process)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     )
     assert tracer.stderr is not None
-    told = tracer.stderr.readline()
-    assert b"attached" in told, told
+    reported = tracer.stderr.readline()
+    assert b"attached" in reported, reported
     threading.Thread(target=_drain, args=(tracer.stderr,), daemon=True).start()
     return tracer
 
@@ -214,10 +214,10 @@ def _fork() -> int:
     return process
 
 
-def _become(told: int, *streams: int) -> NoReturn:
+def _become(reported: int, *streams: int) -> NoReturn:
     """The new process: becomes the run."""
     try:
-        with open(told, "rb") as file:
+        with open(reported, "rb") as file:
             file.seek(0)
             request: Request = pickle.loads(file.read())
         for number, stream in enumerate(streams):

@@ -68,10 +68,10 @@ class Told:
 class Copied:
     """How a copy ended."""
 
-    def __init__(self, totals: Totals, told: Told, kinds: list[str]) -> None:
+    def __init__(self, totals: Totals, reported: Told, kinds: list[str]) -> None:
         self.totals = totals
-        self.failures = told.failed
-        self.notices = told.notices
+        self.failures = reported.failed
+        self.notices = reported.notices
         self.kinds = kinds
         """The tasks that ran, by their kinds' names."""
 
@@ -93,15 +93,15 @@ def surroundings(
 ) -> Iterator[tuple[Rank, Told]]:
     """One of ``ranks``: rank 0, the owner of everything. ``against``: the job only reads, to compare with that."""
     opened = [RootDescriptors(*(os.open(path, os.O_RDONLY) for path in (root.source, root.target))) for root in roots]
-    told = Told()
+    reported = Told()
     digest = JobHashing(options.hash, options.block_size).digest_of_data if options.hash else None
     backend = create_backend(BackendSettings(options.preserve, options.umask, digest=digest))
     job = Job("test", 1, tuple(roots), options, copies=against is None, against=against or b"")
     with closing(mounts.MountsBelowRoots(job, opened, targets=job.copies)) as below:
         job = job._replace(mounts=mounts.agree_on_mounts(job, below, ProcessGroup()))
-    context = Rank(job, rank, ranks, opened, backend, make_visitor, sink=told)
+    context = Rank(job, rank, ranks, opened, backend, make_visitor, sink=reported)
     try:
-        yield context, told
+        yield context, reported
     finally:
         context.close()
         for pair in opened:
@@ -124,7 +124,7 @@ def copy(
     try:
         with surroundings(roots, Options(**{"preserve": Preserve(), "sync": False, **options}), ranks) as (
             context,
-            told,
+            reported,
         ):
             context.all_ranks_have_work = lambda: has_plenty
             context.job = context.job._replace(listed=bytes(listed) if listed else b"")
@@ -148,7 +148,7 @@ def copy(
                     sums = [have + more for have, more in zip(sums, done.counts, strict=True)]
             assert not context.instance(ChunkLedger).awaited
             sums = [have + more for have, more in zip(sums, context.counters, strict=True)]
-            return Copied(Totals(*sums), told, kinds)
+            return Copied(Totals(*sums), reported, kinds)
     finally:
         os.umask(umask)
 

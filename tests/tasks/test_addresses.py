@@ -60,10 +60,10 @@ def test_chunks_of_a_file_are_told_of_where_the_file_is_known() -> None:
         chunk = readdress(task_of(CopyChunk(file, 0, 4, 0, 0, 0, False)), sizes[0])
         assert chunk is not None
         note = ChunkDone(file.temporary, None, 0, 1, 1, b"", 0)
-        told = task_of(note, owner=rank % sizes[told_in])
-        assert note.assigned_rank(sizes[told_in]) == told.owner
-        assert told.owner == owner_after(opened, sizes[: told_in + 1])
-        assert owner_after(told, sizes[told_in + 1 :]) == owner_after(opened, sizes)
+        reported = task_of(note, owner=rank % sizes[told_in])
+        assert note.assigned_rank(sizes[told_in]) == reported.owner
+        assert reported.owner == owner_after(opened, sizes[: told_in + 1])
+        assert owner_after(reported, sizes[told_in + 1 :]) == owner_after(opened, sizes)
 
 
 def test_so_are_chunks_that_are_read_back() -> None:
@@ -72,10 +72,10 @@ def test_so_are_chunks_that_are_read_back() -> None:
     contents = FileToRead(PLACE, b"f", ContentInfo(b"f", 10, b"", VERSION), False, 0, 0, 4, b"\0")
     opened = task_of(ReadStartedNote(contents, number, 3), owner=4, phase=Phase.VERIFY)
     note = ChunkReadNote(number, 0, b"", None)
-    told = task_of(note, owner=4 % sizes[1], phase=Phase.VERIFY)
-    assert note.assigned_rank(sizes[1]) == told.owner
-    assert told.owner == owner_after(opened, sizes[:2])
-    assert owner_after(told, sizes[2:]) == owner_after(opened, sizes)
+    reported = task_of(note, owner=4 % sizes[1], phase=Phase.VERIFY)
+    assert note.assigned_rank(sizes[1]) == reported.owner
+    assert reported.owner == owner_after(opened, sizes[:2])
+    assert owner_after(reported, sizes[2:]) == owner_after(opened, sizes)
 
 
 def test_what_is_made_anew_is_left_out() -> None:

@@ -40,9 +40,9 @@ def test_one_outlier_is_no_advice() -> None:
     """Of three repeats one is far off, to either side."""
     rates = {1: (100, 9000, 100), 2: (390, 20, 400), 4: (410, 400, 5)}
     taken = [created(ranks, True, rate, turn) for ranks, some in rates.items() for turn, rate in enumerate(some, 1)]
-    told = {each.step.ranks: each.rate for each in median_results(taken)}
-    assert told == pytest.approx({ranks: statistics.median(some) for ranks, some in rates.items()})
-    steady = [created(ranks, True, rate) for ranks, rate in told.items()]
+    reported = {each.step.ranks: each.rate for each in median_results(taken)}
+    assert reported == pytest.approx({ranks: statistics.median(some) for ranks, some in rates.items()})
+    steady = [created(ranks, True, rate) for ranks, rate in reported.items()]
     assert next(advice_lines(steady)).startswith("creating is fastest with 2 ranks in one directory: 390/s, 3.9 times")
 
 

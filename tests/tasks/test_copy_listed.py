@@ -76,9 +76,9 @@ def test_what_was_taken_before_the_list_could_not_be_read_is_not_taken_again(
                 raise broken.pop()
             yield each
 
-    def go_on(self: Rank, *told: Any) -> None:
+    def go_on(self: Rank, *reported: Any) -> None:
         """As the next run does."""
-        stop(self, *told)
+        stop(self, *reported)
         self.stop_reason = None
 
     monkeypatch.setattr(PathList, "paths_between", break_once)

@@ -27,7 +27,7 @@ def listed(side: int, names: list[bytes]) -> EntriesNote:
 
 def test_a_directory_that_is_gone_whole(area: Path) -> None:
     (area / "source").mkdir()
-    told: list[bytes] = []
+    reported: list[bytes] = []
     sizes: list[int] = []
     with surroundings([root_of(area / "source", area / "source")], Options(hash="xxh3-128"), against=b"-") as (
         context,
@@ -39,7 +39,7 @@ def test_a_directory_that_is_gone_whole(area: Path) -> None:
             task = todo.pop()
             if isinstance(task, DifferencesNote):
                 sizes.append(len(task.rows))
-                told += (path for what, path in task.rows if what == "missing")
+                reported += (path for what, path in task.rows if what == "missing")
                 continue
             slices = run(Task((1, 0, 1), Phase.LEVEL, encode(task), 0))
             while True:
@@ -48,5 +48,5 @@ def test_a_directory_that_is_gone_whole(area: Path) -> None:
                 except StopIteration as end:
                     todo += (decode(spawn.payload) for spawn in end.value.spawned)
                     break
-    assert sorted(told) == NAMES
+    assert sorted(reported) == NAMES
     assert max(sizes) < DIFFERENCES_PER_MESSAGE + MAX_ENTRIES_IN_MEMORY, "a message is bounded"

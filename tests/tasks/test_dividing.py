@@ -206,7 +206,7 @@ def test_a_copy_whose_tasks_are_all_divided_is_the_same(tmp_path: Path, existing
     for number in range(9):
         (source / f"l{number}").symlink_to(f"f{number}")
     options = Options(preserve=Preserve(), existing=existing, sync=False)
-    with surroundings([root_of(source, target)], options) as (rank, told):
+    with surroundings([root_of(source, target)], options) as (rank, reported):
         runner, phase = TaskRunner(rank), 0
         waiting = [task_of(ScanDir(0, b"", rank.sources[0].identity(b""), None), 0, True)]
         ran = []
@@ -226,7 +226,7 @@ def test_a_copy_whose_tasks_are_all_divided_is_the_same(tmp_path: Path, existing
             except StopIteration as end:
                 spawned = list(end.value.spawned)
             waiting += [Task((1, 0, 6), *spawn) for spawn in spawned]
-        assert told.failed == []
+        assert reported.failed == []
     assert ran.count(CopyFiles) == 90
     assert ran.count(CopyNodes) == 9
     copied = {each.name: each.read_bytes() for each in target.iterdir() if not each.is_symlink()}

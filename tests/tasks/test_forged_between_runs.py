@@ -52,9 +52,9 @@ def resumed(context: Rank) -> None:
     context.job = context.job._replace(run=2)
 
 
-def place_of(context: Rank, path: bytes = b"", *, told: bool = True) -> Place:
+def place_of(context: Rank, path: bytes = b"", *, reported: bool = True) -> Place:
     source, target = context.sources[0].identity(path), context.targets[0].identity(path)
-    return Place(0, path, source, target if told else target._replace(mark=b""), True, False)
+    return Place(0, path, source, target if reported else target._replace(mark=b""), True, False)
 
 
 def remade(path: Path, make: Callable[[Path], object], remove: Callable[[Path], object]) -> None:
@@ -109,7 +109,7 @@ def test_a_set_id_program_that_was_renamed_before_that_was_on_record(places: tup
 
 
 @pytest.mark.parametrize("told", [True, False], ids=["told", "untold"])
-def test_a_directory_that_was_made_anew_with_a_default_acl(places: tuple[Path, Path], told: bool) -> None:
+def test_a_directory_that_was_made_anew_with_a_default_acl(places: tuple[Path, Path], reported: bool) -> None:
     """Where identities can't be told nothing is copied so that its ACL lets anybody in."""
     source, target = places
     (source / "directory").mkdir()
@@ -119,7 +119,7 @@ def test_a_directory_that_was_made_anew_with_a_default_acl(places: tuple[Path, P
     (target / "directory").mkdir(mode=0o700)
     with surroundings([root_of(source, target)], Options(Preserve())) as (context, sink):
         resumed(context)
-        place = place_of(context, b"directory", told=told)
+        place = place_of(context, b"directory", reported=reported)
         context.targets[0].close()
 
         def make(path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_directory_that_was_made_anew_with_a_default_acl(places: tuple[Path, P
         task = encode(CopyFiles(place, b"private", Rows.from_statuses([private.stat()], VERSION_COLUMNS).packed(), 0))
         run(TaskRunner(context), Task((1, 0, 1), int(Phase.COPY), task, 0))
     made = list((target / "directory").iterdir())
-    assert len(made) == (not told), sink.failed
+    assert len(made) == (not reported), sink.failed
     assert not any(acls_of(path) for path in made)
 
 

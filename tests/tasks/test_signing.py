@@ -295,15 +295,15 @@ def test_each_run_has_later_rounds_than_those_before(area: Path) -> None:
 
 
 def expected_differences(one: Listing, other: Listing) -> list[tuple[str, bytes]]:
-    told = []
+    reported = []
     for path in one.keys() | other.keys():
         if path not in other:
-            told.append(("missing", path))
+            reported.append(("missing", path))
         elif path not in one:
-            told.append(("extra", path))
+            reported.append(("extra", path))
         elif one[path][0] != other[path][0] or (one[path][0] != b"d" and one[path][1] != other[path][1]):
-            told.append(("changed", path))
-    return sorted(told)
+            reported.append(("changed", path))
+    return sorted(reported)
 
 
 @MANY
@@ -368,9 +368,9 @@ def test_bundles_come_back_from_their_rows(given: list[Any], names: int, tallied
         parts.append(part)
     records = sorted((row for part in parts for row in part.sortable_records()), key=lambda record: record[0])
     batches = list(bundles_from_records(iter(records), names))
-    told = [[name for part in batch for name in part.names.split(b"/")] for batch in batches]
-    assert sorted({name for at, *_ in given for name in at}) == [name for each in told for name in sorted({*each})]
-    assert all(len({*each}) <= names for each in told)
+    reported = [[name for part in batch for name in part.names.split(b"/")] for batch in batches]
+    assert sorted({name for at, *_ in given for name in at}) == [name for each in reported for name in sorted({*each})]
+    assert all(len({*each}) <= names for each in reported)
 
     def rows_of(all_parts: Sequence[ChildBundle]) -> dict[tuple[int, int, bytes], list[tuple[bytes, bytes]]]:
         found: dict[tuple[int, int, bytes], list[tuple[bytes, bytes]]] = {}

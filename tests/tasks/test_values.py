@@ -155,8 +155,8 @@ def test_who_reads_tasks_knows_all_kinds(module: str) -> None:
         "from pcopy.tasks.base.kind import KIND_BY_CODE\n"
         "print(*sorted({*KIND_BY_CODE, *LAZY_MODULES}))\n"
     )
-    told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
-    assert [int(code) for code in told.stdout.split()] == sorted(set(written_kinds()) - of_others())
+    reported = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
+    assert [int(code) for code in reported.stdout.split()] == sorted(set(written_kinds()) - of_others())
 
 
 def test_a_kind_that_is_loaded_later_is_when_it_is_met() -> None:
@@ -173,8 +173,8 @@ def test_a_kind_that_is_loaded_later_is_when_it_is_met() -> None:
         "    print(code, KIND_BY_CODE[code].__module__, told, flush=True)\n"
         "    os._exit(0)\n"
     )
-    told = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
-    lines = told.stdout.splitlines()
+    reported = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True, text=True, cwd=ROOT)
+    lines = reported.stdout.splitlines()
     assert {int(line.split()[0]): line.split()[1] for line in lines} == LAZY_MODULES
     assert all("99 fields of a task that has" in line for line in lines)
 

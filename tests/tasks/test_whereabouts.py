@@ -48,12 +48,12 @@ COPIES = FileToRead(*GROUP.names[0], KNOWN, False, 0, 3, 0, b"\0", GROUP)
         (WriteManifest(), "writing the manifest"),
     ],
 )
-def test_in_words(area: Path, task: Any, told: str) -> None:
+def test_in_words(area: Path, task: Any, reported: str) -> None:
     source, target = area / "source", area / "target"
     source.mkdir()
     target.mkdir()
     with surroundings([root_of(source, target)], Options(hash="xxh3-128")) as (context, _):
-        assert told_of(task, context) == told.replace("SOURCE", str(source))
+        assert told_of(task, context) == reported.replace("SOURCE", str(source))
 
 
 def test_a_part_of_a_file(area: Path) -> None:
@@ -64,11 +64,11 @@ def test_a_part_of_a_file(area: Path) -> None:
 
 
 def test_of_tasks_that_take_turns_it_is_the_one_that_runs(area: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[str] = []
+    reported: list[str] = []
 
     def run(_: TaskKind, rank: Rank, __: object) -> Steps:
         while True:
-            told.append(current_activity(rank))
+            reported.append(current_activity(rank))
             yield None
 
     for kind in (ReadManifest, WriteManifest):
@@ -80,4 +80,4 @@ def test_of_tasks_that_take_turns_it_is_the_one_that_runs(area: Path, monkeypatc
         )
         for slices in (reading, writing, reading):
             next(slices)
-    assert told == ["reading the manifest", "writing the manifest", "reading the manifest"]
+    assert reported == ["reading the manifest", "writing the manifest", "reading the manifest"]

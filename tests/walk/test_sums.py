@@ -52,7 +52,7 @@ def _age(moment: int) -> int:
 
 
 def _counted(all_items: list[Items]) -> dict[str, Any]:
-    told: dict[str, Any] = {
+    reported: dict[str, Any] = {
         name: Counter() for name in ("sizes", "size_bytes", "mtime", "mtime_bytes", "atime", "unusual", "users", "sums")
     }
     files = []
@@ -60,24 +60,26 @@ def _counted(all_items: list[Items]) -> dict[str, Any]:
         rows = items.columns
         for row, kind in enumerate(items.kinds.decode()):
             mode, size, allocated = rows.mode[row], rows.size[row], 512 * rows.blocks[row]
-            told["users"][rows.uid[row]] += 1
-            told["sums"]["allocated"] += allocated
-            told["unusual"]["future"] += rows.mtime[row] > NOW
-            told["unusual"]["world_writable"] += mode & 2 > 0 and kind != "l" and not (kind == "d" and mode & 0o1000)
+            reported["users"][rows.uid[row]] += 1
+            reported["sums"]["allocated"] += allocated
+            reported["unusual"]["future"] += rows.mtime[row] > NOW
+            reported["unusual"]["world_writable"] += (
+                mode & 2 > 0 and kind != "l" and not (kind == "d" and mode & 0o1000)
+            )
             if kind != "f":
                 continue
             files.append((size, items.above + items.names[row]))
-            told["sums"]["size"] += size
-            told["sizes"][len(f"{size:b}") if size else 0] += 1
-            told["size_bytes"][len(f"{size:b}") if size else 0] += size
-            told["mtime"][_age(rows.mtime[row])] += 1
-            told["mtime_bytes"][_age(rows.mtime[row])] += size
-            told["atime"][_age(rows.atime[row])] += 1
-            told["unusual"]["set_id"] += mode & 0o6000 > 0
-            told["unusual"]["hard_linked"] += rows.links[row] > 1
-            told["unusual"]["sparse"] += allocated < size
-            told["sums"]["holes"] += max(0, size - allocated)
-    return {**told, "largest": sorted(files, key=lambda each: (-each[0], each[1]))[:20]}
+            reported["sums"]["size"] += size
+            reported["sizes"][len(f"{size:b}") if size else 0] += 1
+            reported["size_bytes"][len(f"{size:b}") if size else 0] += size
+            reported["mtime"][_age(rows.mtime[row])] += 1
+            reported["mtime_bytes"][_age(rows.mtime[row])] += size
+            reported["atime"][_age(rows.atime[row])] += 1
+            reported["unusual"]["set_id"] += mode & 0o6000 > 0
+            reported["unusual"]["hard_linked"] += rows.links[row] > 1
+            reported["unusual"]["sparse"] += allocated < size
+            reported["sums"]["holes"] += max(0, size - allocated)
+    return {**reported, "largest": sorted(files, key=lambda each: (-each[0], each[1]))[:20]}
 
 
 @pytest.mark.parametrize("letters", ["f", "d", "fdlps", "ffffffd"])
