@@ -104,7 +104,7 @@ class LinesFile:
             self._file.close()
             raise RequestRefused(f"{printable_path(self.path)}: {reason}")
 
-    def truncate(self) -> None:
+    def make_empty(self) -> None:
         """Truncate the file, once the job will not be refused any more; raise ``OSError``.
 
         An inherited file keeps its contents. So does a file with the attribute ``chattr +a``, which permits appending

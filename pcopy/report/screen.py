@@ -164,7 +164,7 @@ class ProgressScreen:
     def begin(self) -> None:
         """Truncate the files; the job will not be refused any more."""
         for file in filter(None, self._files.values()):
-            file.truncate()
+            file.make_empty()
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
         """Show the progress if an update is due; the first one comes after one interval."""

@@ -223,7 +223,7 @@ class ArchiveFile:
         with as_problem("fstat"):
             return os.fstat(self.descriptor).st_size
 
-    def truncate(self, size: int) -> None:
+    def set_end(self, size: int) -> None:
         """Truncate or extend the file to ``size`` bytes. Bytes that were not written read as zeros.
 
         Raise ``Problem`` if that fails.

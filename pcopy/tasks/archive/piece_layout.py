@@ -167,7 +167,7 @@ def _set_archive_size(rank: Rank, layout: ArchiveLayout) -> None:
     Raise ``Problem`` if that fails.
     """
     archive = rank.instance(ArchiveFile)
-    archive.truncate(layout.size)
+    archive.set_end(layout.size)
     if rank.instance(PieceRecords).has_earlier_records:
         archive.clear_range(layout.members_end, layout.size - layout.members_end)
 
@@ -189,7 +189,7 @@ def _take_up_earlier_pieces(rank: Rank, layout: ArchiveLayout) -> None:
         return
     frames = rank.instance(FrameWriter)
     layout.already_written = made.take_up_records((key for key, _ in piece_keys()), frames.take_up_written)
-    rank.instance(ArchiveFile).truncate(frames.next_offset)
+    rank.instance(ArchiveFile).set_end(frames.next_offset)
 
 
 class OffsetsNote(TaskKind, code=137, doing="starting to write members", is_note=False):

@@ -247,7 +247,7 @@ class PieceRecords:
         self.remove_files(name for name in names if name != self._merged_name)
         self._found = {(piece, part): digests for piece, part, digests, _ in usable}
         if not usable:
-            self._archive.truncate(0)
+            self._archive.set_end(0)
         return with_records, number
 
     def remove_files(self, names: Iterable[bytes] | None = None) -> None:
