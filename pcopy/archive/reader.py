@@ -532,13 +532,13 @@ class StoredContents(NamedTuple):
 
 
 def _file_contents(
-    source: ArchiveBlocks, head: _HeaderAt, records: PaxRecords, plain: StoredContents
+    source: ArchiveBlocks, head: _HeaderAt, records: PaxRecords, ordinary: StoredContents
 ) -> StoredContents:
-    """Return the contents of a file that may be sparse; ``plain`` are those of a file that is not.
+    """Return the contents of a file that may be sparse; ``ordinary`` are those of a file that is not.
 
     Raise ``ValueError`` or ``Broken`` if its map is invalid.
     """
-    data, stored = plain.data, plain.stored
+    data, stored = ordinary.data, ordinary.stored
     if head.block[156:157] == _OLD_SPARSE and is_old_gnu(head.block):
         extents, size, used = _old_gnu_sparse_map(source, head)
         found = StoredContents(data + used, stored, size, extents)
@@ -546,7 +546,7 @@ def _file_contents(
         extents, size, used = _pax_sparse_map(source, data, stored, records)
         found = StoredContents(data + used, stored - used, size, extents)
     else:
-        return plain
+        return ordinary
     if extents.data_size != found.stored:
         raise ValueError("its map of holes does not match the size of its contents")
     return found

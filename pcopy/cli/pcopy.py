@@ -148,7 +148,7 @@ exit status:
             raise RequestRefused(
                 f"DST is missing after {printable_path(paths[0])}: {self.main_usage}{hint}; see pcopy --help"
             )
-        telling, existing = output_settings(values), _existing_policy(values)
+        output_options, existing = output_settings(values), _existing_policy(values)
         return CopyArguments(
             sources=paths[:-1],
             destination=paths[-1],
@@ -187,12 +187,12 @@ exit status:
                 files_from=_list_path(values, words, self.parser),
                 select=requested_selection(values, paths, deletes_selected=values.delete or values.mirror),
                 nul_separated=values.nul_separated,
-                itemize=telling.reports_items,
+                itemize=output_options.reports_items,
                 dry_run=values.dry_run,
                 **deletion_fields(values, paths, self.name),
                 **_compression_fields(values, existing),
             ),
-            output=telling,
+            output=output_options,
             is_recorded=values.checkpoint != NO_CHECKPOINT_WORD,
             checkpoint=checkpoint_settings(values),
             job_request=asked,

@@ -151,7 +151,7 @@ exit status:
         _refuse_unused_options(values, mode)
         refuse_invalid_file_names(values, "signature", refuse_directories=True)
         refuse_invalid_file_names(values, "errors", "log", refuse_directories=False)
-        telling = output_settings(values)
+        output_options = output_settings(values)
         options = Options(
             sync=not values.no_sync,
             max_errors=values.max_errors,
@@ -171,7 +171,9 @@ exit status:
             ranks=values.ranks,
             in_flight=checked_in_flight(values),
             options=options if mode == "extract" else _with_content_options(values, options),
-            output=telling._replace(verbose=2 if telling.verbose and mode != "list" else telling.verbose),
+            output=output_options._replace(
+                verbose=2 if output_options.verbose and mode != "list" else output_options.verbose
+            ),
             list_file=listing,
             nul_separated=values.nul,
         )

@@ -175,16 +175,19 @@ class DirectoryCache:
     """
 
     def __init__(
-        self, capacity: int = MAX_CAPACITY, pins: PinnedDescriptors | None = None, open_plain: FastOpener = open_nothing
+        self,
+        capacity: int = MAX_CAPACITY,
+        pins: PinnedDescriptors | None = None,
+        fast_opener: FastOpener = open_nothing,
     ) -> None:
         """Create an empty cache.
 
         Args:
             capacity: number of descriptors at most.
             pins: the users of descriptors, which several caches may share.
-            open_plain: opens directories on the fast path.
+            fast_opener: opens directories on the fast path.
         """
-        self.open_fast = open_plain
+        self.open_fast = fast_opener
         self._capacity = capacity
         self.pins = pins if pins is not None else PinnedDescriptors()
         self._entries: OrderedDict[tuple[int, bytes], _CacheEntry] = OrderedDict()

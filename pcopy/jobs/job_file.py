@@ -229,9 +229,9 @@ def _checked_body(contents: bytes) -> bytes:
     return body
 
 
-def _job_from_object(plain: Mapping[str, Any]) -> JobFile:
+def _job_from_object(primitives: Mapping[str, Any]) -> JobFile:
     """Return the job of a JSON object; raise some exception if pcopy has not written it."""
-    fields = {name: _from_json_value(value) for name, value in plain.items()}
+    fields = {name: _from_json_value(value) for name, value in primitives.items()}
     for name, kind in _TYPES.items():
         if name not in fields:
             raise _WrongStructure(f"the field {name} is missing")
@@ -246,9 +246,9 @@ def _job_from_object(plain: Mapping[str, Any]) -> JobFile:
     return JobFile(**fields)
 
 
-def _roots_from_array(plain: Any) -> tuple[JobRoot, ...]:
+def _roots_from_array(primitives: Any) -> tuple[JobRoot, ...]:
     """Return the roots of a parsed array."""
-    roots = (JobRoot(*root) for root in plain)
+    roots = (JobRoot(*root) for root in primitives)
     return tuple(root._replace(made=TargetIdentity(*root.made)) for root in roots)
 
 
@@ -317,13 +317,13 @@ def _bytes_as_text(value: bytes) -> str:
     return value.decode("utf-8", "surrogateescape")
 
 
-def _from_json_value(plain: Any) -> Any:
+def _from_json_value(primitives: Any) -> Any:
     """Return the value of a parsed JSON value; the inverse of ``_plain``."""
-    if isinstance(plain, list):
-        return tuple(_from_json_value(inner) for inner in plain)
-    if not isinstance(plain, dict):
-        return plain
-    ((kind, inner),) = plain.items()
+    if isinstance(primitives, list):
+        return tuple(_from_json_value(inner) for inner in primitives)
+    if not isinstance(primitives, dict):
+        return primitives
+    ((kind, inner),) = primitives.items()
     if kind == "bytes":
         return inner.encode("utf-8", "surrogateescape")
     if kind != "map":

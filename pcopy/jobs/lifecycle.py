@@ -474,12 +474,12 @@ def options_as_primitives(options: Options) -> dict[str, Any]:
     return {**options._asdict(), "preserve": options.preserve._asdict(), "select": options.select._asdict()}
 
 
-def options_from_primitives(plain: Any) -> Options:
+def options_from_primitives(primitives: Any) -> Options:
     """Return the options from the dictionaries of ``options_as_primitives``.
 
     Raise ``RequestRefused`` if their names are not those of this version.
     """
-    fields = dict(plain)
+    fields = dict(primitives)
     preserve, select = dict(fields.pop("preserve")), dict(fields.pop("select", ()))
     try:
         preserved = Preserve(**{**preserve, "chown": tuple(preserve["chown"])})

@@ -282,9 +282,9 @@ def agree_on_mounts(job: Job, below: MountsBelowRoots, group: ProcessGroup) -> t
     own_states = {**below.states_of(paths), **(below.source_states() if several else {})} if examines else {}
     answers_of_ranks = group.gather({path: tuple(answer) for path, answer in own_states.items()} if examines else None)
     answers = [
-        (rank, {path: MountState(*states) for path, states in plain.items()})
-        for rank, plain in enumerate(answers_of_ranks)
-        if plain is not None
+        (rank, {path: MountState(*states) for path, states in primitives.items()})
+        for rank, primitives in enumerate(answers_of_ranks)
+        if primitives is not None
     ]
     if several:
         _refuse_different(answers, hellos)

@@ -84,8 +84,8 @@ class LaunchedRanks(RankStarter):
         return self._transport.broadcast(value)
 
     def gather(self, value: Any) -> list[Any]:
-        told: list[Any] = self._transport.gather(value)
-        return told
+        answers: list[Any] = self._transport.gather(value)
+        return answers
 
     def exchange_descriptions(self, words: Sequence[str]) -> None:
         self.descriptions = hosts.checked_descriptions(self.gather(tuple(hosts.own_description(words))))

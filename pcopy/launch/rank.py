@@ -45,7 +45,7 @@ from pcopy.launch.tool import CompleteJob, JobResult, Tool
 from pcopy.launch.watch.signals import StopSignals
 from pcopy.launch.watch.watchdog import Heartbeat, NoticePipe, RankMessages, Watchdog
 from pcopy.libc import type_of_file_system
-from pcopy.report.streams import print_error as tell_line
+from pcopy.report.streams import print_error as print_line
 from pcopy.tasks.base import counts
 from pcopy.tasks.base.both_sides import RootDescriptors
 from pcopy.tasks.base.hashing import JobHashing
@@ -342,7 +342,7 @@ class _RankRun:
             stop_reason=self._stop_reason,
             wake=None if backend.wake is None else BackendWake(backend, backend.wake),
         )
-        report: Callable[[str], object] = partial(tell_line, setup.tool.name)
+        report: Callable[[str], object] = partial(print_line, setup.tool.name)
         if setup.sink is not None:
             report = setup.sink.notice
         elif setup.notices is not None:
@@ -455,7 +455,7 @@ class _RankRun:
         if self._setup.sink is not None:
             self._setup.sink.notice(text)
         else:
-            tell_line(self._setup.tool.name, f"{self._setup.rank_and_host}: {text}")
+            print_line(self._setup.tool.name, f"{self._setup.rank_and_host}: {text}")
 
     def _report_progress(self, phase: int, report: CounterSums) -> None:
         """Pass the counters of all ranks to the screen and to progress reports."""

@@ -20,17 +20,17 @@ from pcopy.tasks.base.job import Sink, Totals
 class JobRecording:
     """The recorders that the user has asked for."""
 
-    def __init__(self, telling: OutputOptions) -> None:
+    def __init__(self, output_options: OutputOptions) -> None:
         """Create the recorders; raise ``RequestRefused`` if a file cannot be created."""
         recorders: list[JobRecorder] = []
-        if telling.metrics:
+        if output_options.metrics:
             from pcopy.report.metrics import MetricsFile
 
-            recorders.append(MetricsFile(telling.metrics, telling.umask, telling.interval))
-        if telling.reports:
+            recorders.append(MetricsFile(output_options.metrics, output_options.umask, output_options.interval))
+        if output_options.reports:
             from pcopy.report.report import JobReport
 
-            recorders.append(JobReport(telling.reports, telling.umask))
+            recorders.append(JobReport(output_options.reports, output_options.umask))
         self._records = RecorderSink(recorders)
 
     def begin(self, screen: ProgressScreen, setup: RankSetup, preparation: PreparedJob, group: ProcessGroup) -> Sink:

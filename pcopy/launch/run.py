@@ -173,18 +173,18 @@ def _run_prepared(tool: Tool, preparation: PreparedJob | None, ranks: RankStarte
 
 
 def _open_screen_and_recording(
-    tool: Tool, telling: OutputOptions, stack: ExitStack
+    tool: Tool, output_options: OutputOptions, stack: ExitStack
 ) -> tuple[ProgressScreen, JobRecording | None]:
     """Return the screen, and the recorders if there are any; raise ``RequestRefused`` if a file cannot be created. For
     rank 0.
     """
-    screen = stack.enter_context(closing(open_screen(tool.name, tool.stages, telling, sys.stderr)))
+    screen = stack.enter_context(closing(open_screen(tool.name, tool.stages, output_options, sys.stderr)))
     stack.push(partial(_remove_created_files, screen))
-    if not (telling.metrics or telling.reports):
+    if not (output_options.metrics or output_options.reports):
         return screen, None
     from pcopy.launch.recording import JobRecording
 
-    return screen, JobRecording(telling)
+    return screen, JobRecording(output_options)
 
 
 def _remove_created_files(screen: ProgressScreen, kind: object, error: BaseException | None, trace: object) -> None:
@@ -246,9 +246,9 @@ def _complete_preparation(
     begin = partial(preparation.complete_preparation, size)
     signals.run_unless_stopped(begin) if preparation.job_directory else begin()
     job = preparation.job
-    plain = {**job._asdict(), "roots": [root._asdict() for root in job.roots]}
-    plain["options"] = options_as_primitives(job.options)
-    return size, preparation.in_flight, bool(preparation.output.reports), plain, preparation.checkpoint._asdict()
+    primitives = {**job._asdict(), "roots": [root._asdict() for root in job.roots]}
+    primitives["options"] = options_as_primitives(job.options)
+    return size, preparation.in_flight, bool(preparation.output.reports), primitives, preparation.checkpoint._asdict()
 
 
 def _with_mounts(tool: Tool, job: Job, roots: Sequence[RootDescriptors], ranks: RankStarter) -> Job:

@@ -116,18 +116,18 @@ class PreparedJob:
     job: Job
     """The job; final once ``begin`` was called."""
 
-    def __init__(self, ranks: int, in_flight: int, telling: OutputOptions) -> None:
+    def __init__(self, ranks: int, in_flight: int, output_options: OutputOptions) -> None:
         """Prepare a job.
 
         Args:
             ranks: number of ranks that the user wants; 0: the default.
             in_flight: number of operations that each rank keeps under way; 0: automatic.
-            telling: what the user wants to be shown.
+            output_options: what the user wants to be shown.
         """
         self.began = time.monotonic()
         self.ranks = ranks
         self.in_flight = in_flight
-        self.output = telling
+        self.output = output_options
         self.job_directory: JobDirectory | None = None
         """The job directory; None if the job is not recorded."""
         self.command_line: Sequence[str] = ()

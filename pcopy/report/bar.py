@@ -152,25 +152,25 @@ def details_line(reading: ProgressReading, silent: Sequence[int], width: int) ->
 
 
 def open_screen(
-    program: str, stages: Stages, telling: OutputOptions, stderr: TextIO, clock: Clock = time.monotonic
+    program: str, stages: Stages, output_options: OutputOptions, stderr: TextIO, clock: Clock = time.monotonic
 ) -> ProgressScreen:
     """Return the display that the user wants, on ``stderr``, and open its files; on rank 0 only.
 
     A bar needs a terminal whose cursor can be moved, and rich. Otherwise lines are printed. Raise ``RequestRefused`` if
     a file cannot be created.
     """
-    files = _open_files({"errors": telling.errors, "log": telling.log}, telling.umask)
+    files = _open_files({"errors": output_options.errors, "log": output_options.log}, output_options.umask)
     kind: type[ProgressScreen] = LinesScreen
     interval = PLAIN_INTERVAL
-    if telling.quiet or telling.progress == "none":
+    if output_options.quiet or output_options.progress == "none":
         kind = ProgressScreen
-    elif telling.progress == "json":
+    elif output_options.progress == "json":
         kind, interval = JsonScreen, JSON_INTERVAL
-    elif telling.progress != "plain" and _can_show_bar(stderr):
+    elif output_options.progress != "plain" and _can_show_bar(stderr):
         kind, interval = BarScreen, BAR_INTERVAL
-    screen = kind(program, stages, stderr, telling.interval or interval, clock, files)
-    screen.is_verbose = telling.verbose > 0 and not telling.quiet
-    screen.shows_items = telling.verbose > 1 and not telling.quiet
+    screen = kind(program, stages, stderr, output_options.interval or interval, clock, files)
+    screen.is_verbose = output_options.verbose > 0 and not output_options.quiet
+    screen.shows_items = output_options.verbose > 1 and not output_options.quiet
     return screen
 
 

@@ -52,16 +52,16 @@ class ReportFailures(Note, code=70, doing="reporting failures"):
         for again in self.packed_tasks():
             yield from again.leftover_locations(after_first_run=after_first_run)
 
-    def register_for_resume(self, task: Task, gone: MissingDirectories) -> None:
+    def register_for_resume(self, task: Task, missing: MissingDirectories) -> None:
         for retry in self.retries:
             if retry.task and retry.phase < Phase.REPAIR:
-                decode(retry.task).register_for_resume(task._replace(phase=int(Phase.COPY)), gone)
+                decode(retry.task).register_for_resume(task._replace(phase=int(Phase.COPY)), missing)
 
-    def replacement_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
+    def replacement_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield this note with the retries that are still possible. New retries stay in the same note, so that their
         directories are finished again.
         """
-        retries = tuple(each for retry in self.retries for each in _replacement_retries(retry, task, gone))
+        retries = tuple(each for retry in self.retries for each in _replacement_retries(retry, task, missing))
         yield task._replace(payload=encode(self._replace(retries=retries)))
 
     def run(self, rank: Rank, result: TaskResult) -> None:
@@ -80,20 +80,20 @@ class ReportFailures(Note, code=70, doing="reporting failures"):
         rank.report([Failure(*failure) for failure in self.failures], [*self.notices, *unknown, *once])
 
 
-def _replacement_retries(retry: Retry, task: Task, gone: MissingDirectories) -> Iterator[Retry]:
+def _replacement_retries(retry: Retry, task: Task, missing: MissingDirectories) -> Iterator[Retry]:
     """Yield the retries that replace ``retry`` if directories vanished.
 
     An item that was verified and differed is copied again in REPAIR. It is not changed here unless its directory
     vanished: none of its names may be linked to the existing copy.
     """
-    is_lost = retry.place is not None and gone.contains(retry.place)
+    is_lost = retry.place is not None and missing.contains(retry.place)
     kept = retry._replace(counts_to_subtract=()) if is_lost else retry
     if retry.task:
         again = decode(retry.task)
-        gathers = gone.may_find_links and retry.phase < Phase.REPAIR and again.uncopied_item is not None
-        if gathers or any(map(gone.contains, again.contained_places())):
+        gathers = missing.may_find_links and retry.phase < Phase.REPAIR and again.uncopied_item is not None
+        if gathers or any(map(missing.contains, again.contained_places())):
             kept = kept._replace(task=b"")
-            for one in again.tasks_without_missing(task._replace(payload=retry.task, phase=retry.phase), gone):
+            for one in again.tasks_without_missing(task._replace(payload=retry.task, phase=retry.phase), missing):
                 yield Retry(one.payload, one.phase)
     if kept.task or kept.counts_to_subtract:
         yield kept

@@ -57,12 +57,12 @@ class TarJob(UnrecordedJob):
     """Word for what is done to items: ``archived`` or ``unpacked``."""
 
     def __init__(self, arguments: ArchiveArguments) -> None:
-        telling, dry_run = arguments.output, arguments.options.dry_run
+        output_options, dry_run = arguments.output, arguments.options.dry_run
         if dry_run:
-            telling = output_for_dry_run(telling)
-        super().__init__(arguments.ranks, arguments.in_flight, telling, dry_run=dry_run)
+            output_options = output_for_dry_run(output_options)
+        super().__init__(arguments.ranks, arguments.in_flight, output_options, dry_run=dry_run)
         self.arguments = arguments
-        self.prints_items = dry_run and not (telling.json or telling.quiet)
+        self.prints_items = dry_run and not (output_options.json or output_options.quiet)
         """True if a line is printed on standard output for each item that would be created."""
 
     def sink(self, screen: Sink) -> Sink:

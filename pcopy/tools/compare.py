@@ -101,7 +101,7 @@ class CompareJob(VerifyJobBase):
         for name, path in comparison.lists:
             self._lists[path] = self._lists.get(path, 0) | class_bits(name)
         roots = tuple(read_only_root(path, follow=True) for path in arguments.paths)
-        tells_common = any(bits & REPORTS_EQUAL for bits in self._lists.values())
+        reports_equal = any(bits & REPORTS_EQUAL for bits in self._lists.values())
         given = arguments.options
         options = given._replace(
             preserve=compared_attributes(self._properties),
@@ -109,7 +109,7 @@ class CompareJob(VerifyJobBase):
             hash=(given.hash or DEFAULT_ALGORITHM) if self._properties & CONTENT else "",
             block_size=given.block_size or Options().block_size,
             umask=umask_of_user(),
-            compare=self._properties | (REPORTS_EQUAL if tells_common else 0),
+            compare=self._properties | (REPORTS_EQUAL if reports_equal else 0),
         )
         check_outputs(roots, options, self.output, copies=False)
         check_lists([*self._lists], roots, self.output, force=arguments.force)

@@ -105,19 +105,19 @@ class JobDirector:
     failed_status = errors.EXIT_REFUSED
     """Exit status of a job in which items have failed."""
 
-    def __init__(self, rank: Rank, settle: CompleteJob, unfinished: int) -> None:
+    def __init__(self, rank: Rank, complete: CompleteJob, unfinished: int) -> None:
         """Create the director of the job of ``rank``, which is rank 0.
 
         Args:
             rank: rank 0.
-            settle: called when all items were processed without failures. It does the remaining work and returns the
+            complete: called when all items were processed without failures. It does the remaining work and returns the
                 exit status.
             unfinished: exit status of a job that ended early, except one that is not recorded and was ended by a
                 signal.
         """
         self._rank = rank
         self._job = rank.job
-        self._complete = settle
+        self._complete = complete
         self._unfinished_status = unfinished
         self._mount_codes = mount_codes(rank.job.roots)
         self.result = JobResult(errors.EXIT_INTERNAL, Totals(), None)

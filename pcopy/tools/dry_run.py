@@ -95,11 +95,13 @@ class DryRunJob(CopyJob):
     """Reason why the copy would be refused, or ""."""
 
     def __init__(self, words: Sequence[str], arguments: CopyArguments) -> None:
-        telling = arguments.output._replace(verbose=min(arguments.output.verbose, 1))
-        if sys.stdout.isatty() and telling.progress in ("auto", "bar"):
-            telling = telling._replace(progress="none")  # The progress bar and the lines would overwrite each other.
+        output_options = arguments.output._replace(verbose=min(arguments.output.verbose, 1))
+        if sys.stdout.isatty() and output_options.progress in ("auto", "bar"):
+            output_options = output_options._replace(
+                progress="none"
+            )  # The progress bar and the lines would overwrite each other.
         keeping = arguments.checkpoint._replace(directory=b"", durable_at_start=False)
-        super().__init__(words, arguments._replace(output=telling, is_recorded=False, checkpoint=keeping))
+        super().__init__(words, arguments._replace(output=output_options, is_recorded=False, checkpoint=keeping))
         options = self.job.options._replace(
             signature=b"", manifest=b"", verify=False, repair=False, hash="", sync=False, fsync=False, itemize=True
         )

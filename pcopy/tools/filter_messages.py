@@ -73,13 +73,13 @@ def excluded_text(number: int, filters: Sequence[str], suffix: str = "", options
     return f"{count_with_noun(number, 'item', 'items')}{suffix} left out by {options_name} ({origins_of(filters)})"
 
 
-def print_excluded(program: str, number: int, telling: OutputOptions) -> None:
+def print_excluded(program: str, number: int, output_options: OutputOptions) -> None:
     """Write to standard error how many items filters left out of a list, if a file sets filters.
 
     A list has no summary, and a user who sets filters on the command line knows of them.
     """
-    if number and telling.filter_origins and not telling.quiet:
-        print_error(program, excluded_text(number, telling.filter_origins))
+    if number and output_options.filter_origins and not output_options.quiet:
+        print_error(program, excluded_text(number, output_options.filter_origins))
 
 
 def empty_selection_text(totals: Totals, select: Select) -> str:

@@ -40,13 +40,13 @@ class ItemLinesSink(ForwardingSink):
         super().items(items)
 
 
-def output_for_dry_run(telling: OutputOptions) -> OutputOptions:
-    """Return ``telling`` changed for a dry run, which prints a line for each item.
+def output_for_dry_run(output_options: OutputOptions) -> OutputOptions:
+    """Return ``output_options`` changed for a dry run, which prints a line for each item.
 
     Items are not printed a second time by ``-vv``, and there is no progress bar on the same terminal.
     """
-    progress = "none" if sys.stdout.isatty() and telling.progress in ("auto", "bar") else telling.progress
-    return telling._replace(verbose=min(telling.verbose, 1), progress=progress)
+    progress = "none" if sys.stdout.isatty() and output_options.progress in ("auto", "bar") else output_options.progress
+    return output_options._replace(verbose=min(output_options.verbose, 1), progress=progress)
 
 
 class UnrecordedJob(PreparedJob):
@@ -63,8 +63,8 @@ class UnrecordedJob(PreparedJob):
     states_filters = False
     """True if ``lines`` states how many items filters left out, and where these are set."""
 
-    def __init__(self, ranks: int, in_flight: int, telling: OutputOptions, *, dry_run: bool = False) -> None:
-        super().__init__(ranks, in_flight, telling)
+    def __init__(self, ranks: int, in_flight: int, output_options: OutputOptions, *, dry_run: bool = False) -> None:
+        super().__init__(ranks, in_flight, output_options)
         self.dry_run = dry_run
         """True if nothing is changed. A dry run prints its result even with ``-q``."""
         self.remarks: list[str] = []

@@ -45,20 +45,22 @@ file at the end.
 """
 
 
-def check_outputs(roots: Sequence[Root], options: Options, telling: OutputOptions, *, copies: bool = True) -> None:
+def check_outputs(
+    roots: Sequence[Root], options: Options, output_options: OutputOptions, *, copies: bool = True
+) -> None:
     """Raise ``RequestRefused`` unless the signature, the manifest and the output files can be written where the user
     wants them.
 
     Args:
         roots: the roots of the job.
         options: its options.
-        telling: the output options.
+        output_options: the output options.
         copies: True if the job writes to the targets of the roots.
 
     Raise ``ImportError`` if the library of the hash algorithm is not installed.
     """
     descriptions = {"signature": options.signature, "manifest": options.manifest}
-    outputs = {name: path for name, path in {**descriptions, **_output_paths(telling)}.items() if path}
+    outputs = {name: path for name, path in {**descriptions, **_output_paths(output_options)}.items() if path}
     _refuse_equal_outputs(outputs)
     if copies and options.writes_signature and len(roots) == 1 and _is_socket(roots[0]):
         raise RequestRefused(f"{printable_path(roots[0].source_shown)}: is a socket, which a signature cannot describe")
@@ -79,25 +81,29 @@ def check_outputs(roots: Sequence[Root], options: Options, telling: OutputOption
         algorithm_named(options.hash)
 
 
-def _output_paths(telling: OutputOptions) -> dict[str, bytes]:
+def _output_paths(output_options: OutputOptions) -> dict[str, bytes]:
     """Return the paths of the output files by name of the output; empty for outputs that are not asked for."""
-    reports = {f"report ({number})": path for number, path in enumerate(telling.reports, 1)}
-    if len(telling.reports) == 1:
-        reports = {"report": telling.reports[0]}
-    outputs = {"errors": telling.errors or b"", "log": telling.log or b"", "metrics": telling.metrics}
+    reports = {f"report ({number})": path for number, path in enumerate(output_options.reports, 1)}
+    if len(output_options.reports) == 1:
+        reports = {"report": output_options.reports[0]}
+    outputs = {
+        "errors": output_options.errors or b"",
+        "log": output_options.log or b"",
+        "metrics": output_options.metrics,
+    }
     return {**outputs, **reports}
 
 
-def check_output_files(telling: OutputOptions, roots: Sequence[Root], usage: str, *, svg: bytes = b"") -> None:
+def check_output_files(output_options: OutputOptions, roots: Sequence[Root], usage: str, *, svg: bytes = b"") -> None:
     """Raise ``RequestRefused`` unless the output files can be written, for a program without signature and manifest.
 
     Args:
-        telling: the output options.
+        output_options: the output options.
         roots: the roots, in which no output file may be.
         usage: what the program does to the roots, for messages, for example "is removed".
         svg: the file for the chart of ``pdbench``, or empty.
     """
-    outputs = {name: path for name, path in {**_output_paths(telling), "svg": svg}.items() if path}
+    outputs = {name: path for name, path in {**_output_paths(output_options), "svg": svg}.items() if path}
     _refuse_equal_outputs(outputs)
     for name, path in outputs.items():
         refuse_in_source(f"--{name}", path, roots, usage)
@@ -105,17 +111,17 @@ def check_output_files(telling: OutputOptions, roots: Sequence[Root], usage: str
 
 
 def refuse_replacing_sent_files(
-    telling: OutputOptions, sent_files: Mapping[bytes, DeviceInode], directory: bytes
+    output_options: OutputOptions, sent_files: Mapping[bytes, DeviceInode], directory: bytes
 ) -> None:
     """Raise ``RequestRefused`` if an output file would replace a file that ``pbcast`` sends, or its copy.
 
     Args:
-        telling: the output options.
+        output_options: the output options.
         sent_files: device and inode of each file that is sent, by its name.
         directory: the target directory.
     """
     inodes = set(sent_files.values())
-    for path in filter(None, _output_paths(telling).values()):
+    for path in filter(None, _output_paths(output_options).values()):
         parent, name = os.path.split(path)
         with suppress(OSError):
             status = os.stat(path)
@@ -126,13 +132,13 @@ def refuse_replacing_sent_files(
                 raise RequestRefused(f"{printable_path(path)}: is where a file is sent to; name another one")
 
 
-def check_lists(paths: Sequence[bytes], roots: Sequence[Root], telling: OutputOptions, *, force: bool) -> None:
+def check_lists(paths: Sequence[bytes], roots: Sequence[Root], output_options: OutputOptions, *, force: bool) -> None:
     """Raise ``RequestRefused`` unless the lists of ``--output`` can be written.
 
     An older list cannot be recognised as one. So an existing file that is not empty is replaced only with ``force``.
     """
     lists = {f"output ({number})": path for number, path in enumerate(paths, 1)}
-    _refuse_equal_outputs({**{name: path for name, path in _output_paths(telling).items() if path}, **lists})
+    _refuse_equal_outputs({**{name: path for name, path in _output_paths(output_options).items() if path}, **lists})
     for path in paths:
         refuse_in_source("--output", path, roots, "is compared")
         try:

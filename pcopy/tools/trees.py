@@ -35,11 +35,11 @@ class TreeJob(UnrecordedJob):
     """Word for what is done to trees, for example ``removed``."""
 
     def __init__(self, tree: TreeArguments) -> None:
-        telling = tree.output
+        output_options = tree.output
         dry_run = tree.options.dry_run
         if dry_run:
-            telling = output_for_dry_run(telling)
-        super().__init__(tree.ranks, tree.in_flight, telling, dry_run=dry_run)
+            output_options = output_for_dry_run(output_options)
+        super().__init__(tree.ranks, tree.in_flight, output_options, dry_run=dry_run)
         self.tree = tree
         self._missing_paths: list[Failure] = []
         """Failures of paths that do not exist."""

@@ -189,9 +189,9 @@ def json_formatter(fields: Sequence[str]) -> Formatter:
 def _json_paths(items: Items) -> Iterator[bytes]:
     """Yield the JSON members for the path of each item."""
     above, is_safe = items.above, _JSON_SAFE.fullmatch
-    is_plain = bool(is_safe(above))
+    is_simple = bool(is_safe(above))
     for name in items.names:
-        if is_plain and is_safe(name):
+        if is_simple and is_safe(name):
             yield b'"path": "%b%b"' % (above, name)
         else:
             yield _json_path(above + name)

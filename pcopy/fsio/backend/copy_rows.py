@@ -82,8 +82,8 @@ class CopyRows:
         self._follow = settings.follows_links
         self._flags = SOURCE_FLAGS & ~os.O_NOFOLLOW if settings.follows_links else SOURCE_FLAGS
         keeps_all = preserve.mode and preserve.ownership and preserve.timestamps and preserve.chown == (-1, -1)
-        is_plain = keeps_all and not batch.inherits_acl and batch.recipe is DEFAULT_RECIPE
-        self._can_use_fast_path = is_plain and not (preserve.timestamps and must_set_times_after_close(batch.target))
+        is_simple = keeps_all and not batch.inherits_acl and batch.recipe is DEFAULT_RECIPE
+        self._can_use_fast_path = is_simple and not (preserve.timestamps and must_set_times_after_close(batch.target))
         self._excludes_sparse_files = preserve.sparse
         self._full_count = 0
         number = len(batch)

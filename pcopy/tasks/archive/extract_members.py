@@ -77,10 +77,10 @@ def _extract_tasks(found: DirectoryMembers) -> Iterator[ExtractMembers]:
         rest = [value for value in values if not is_simple(value)]
         names = [name for name, value in zip(names, values, strict=True) if is_simple(value)]
         values = list(filter(is_simple, values))
-    plain = SimpleRows(names, b"".join(values)).in_archive_order()
-    cuts = _batch_ranges(plain.sizes), _batch_ranges([MemberToExtract.unpack(value).member.size for value in rest])
+    simple = SimpleRows(names, b"".join(values)).in_archive_order()
+    cuts = _batch_ranges(simple.sizes), _batch_ranges([MemberToExtract.unpack(value).member.size for value in rest])
     for part, of_rest in zip_longest(*cuts, fillvalue=_NO_ROWS):
-        some = plain.selected(part) if len(part) < len(plain) else plain
+        some = simple.selected(part) if len(part) < len(simple) else simple
         packed = marshal.dumps([rest[at] for at in of_rest])
         yield ExtractMembers(packed, others, found.path, pack_names(some.names), some.packed)
         others = 0
@@ -124,16 +124,16 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
         path, members = self.path, list(map(MemberToExtract.unpack, marshal.loads(self.values)))
-        plain = SimpleRows(unpack_names(self.names, len(self.simple_members)), self.simple_members)
+        simple = SimpleRows(unpack_names(self.names, len(self.simple_members)), self.simple_members)
         result.count(counts.SKIPPED, self.superseded)
         rivals = rank.instance(ConflictingNames)
-        if rivals and rivals.affects(path, plain.names, members):
-            members = list(_without_conflicts(rivals, [*members, *plain.members(path)], result))
-            plain = NO_ROWS
+        if rivals and rivals.affects(path, simple.names, members):
+            members = list(_without_conflicts(rivals, [*members, *simple.members(path)], result))
+            simple = NO_ROWS
         if rank.options.dry_run:
-            preview_extracted(rank, result, [*members, *plain.members(path)])
+            preview_extracted(rank, result, [*members, *simple.members(path)])
             return
-        if not members and not plain:
+        if not members and not simple:
             return
         has_directory = bool(members) and not members[0].name
         try:
@@ -142,18 +142,19 @@ class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
             inherits = bool(path) and can_inherit_acl(directory, status.st_uid)
             rank.detect_late_times(directory, status.st_dev, result.notices)
         except Problem as problem:
-            _handle_unopened_directory(rank, result, _remaining_task(path, members, plain), problem)
+            _handle_unopened_directory(rank, result, _remaining_task(path, members, simple), problem)
             return
         if has_directory:
             result.count(counts.DIRECTORIES)
             result.item_recorder.record(Action.COPY, target_place(path), b"", type_byte(members[0].member.st_mode))
             schedule_finish(rank, result, members.pop(0))
-        remaining = yield from make_simple_members(rank, result, directory, path, plain, inherits=inherits)
+        remaining = yield from make_simple_members(rank, result, directory, path, simple, inherits=inherits)
         if remaining.not_started:
             result.spawn(
-                _remaining_task(path, [], plain.selected(remaining.not_started)), len(remaining.not_started) * CALL_COST
+                _remaining_task(path, [], simple.selected(remaining.not_started)),
+                len(remaining.not_started) * CALL_COST,
             )
-        members += plain.selected(remaining.slow_path).members(path)
+        members += simple.selected(remaining.slow_path).members(path)
         has_begun = bool(remaining.has_tried or has_directory or self.superseded or rivals)
         yield from _extract_one_by_one(rank, result, directory, path, members, inherits=inherits, has_begun=has_begun)
 
@@ -196,10 +197,10 @@ def _extract_one_by_one(
         result.spawn(LinkMembers(packed), len(links) * CALL_COST, phase=MAKE_LINKS)
 
 
-def _remaining_task(path: bytes, members: Sequence[MemberToExtract], plain: SimpleRows) -> ExtractMembers:
+def _remaining_task(path: bytes, members: Sequence[MemberToExtract], simple: SimpleRows) -> ExtractMembers:
     """Return a task for members that remain."""
     values = marshal.dumps([each.pack() for each in members])
-    return ExtractMembers(values, 0, path, pack_names(plain.names), plain.packed)
+    return ExtractMembers(values, 0, path, pack_names(simple.names), simple.packed)
 
 
 def _handle_unopened_directory(rank: Rank, result: TaskResult, task: ExtractMembers, problem: Problem) -> None:
@@ -209,10 +210,10 @@ def _handle_unopened_directory(rank: Rank, result: TaskResult, task: ExtractMemb
     if a member describes it. Otherwise all members of the task are reported as failed.
     """
     members = list(map(MemberToExtract.unpack, marshal.loads(task.values)))
-    plain = SimpleRows(unpack_names(task.names, len(task.simple_members)), task.simple_members)
+    simple = SimpleRows(unpack_names(task.names, len(task.simple_members)), task.simple_members)
     if problem.errno in _NAME_TAKEN_ERRNOS and result.phase == UNPACK:
         result.count(counts.FOR_LINK)
-        result.spawn(task, (len(members) + len(plain)) * CALL_COST, phase=UNPACK_AGAIN)
+        result.spawn(task, (len(members) + len(simple)) * CALL_COST, phase=UNPACK_AGAIN)
         return
     of_members = _problem_of_members(problem, task.path)
     if of_members is not problem and not (
@@ -220,7 +221,7 @@ def _handle_unopened_directory(rank: Rank, result: TaskResult, task: ExtractMemb
     ):  # no member of the task reports the failure of this directory
         parent, _, name = task.path.rpartition(b"/")
         rank.handle_failure(problem, target_place(parent), name)
-    for each in [*members, *plain.members(task.path)]:
+    for each in [*members, *simple.members(task.path)]:
         why = of_members if each.name else problem
         result.fail(target_place(each.path), each.name, why, each.member.size, retry=RetryMode.NEVER)
 

@@ -114,17 +114,17 @@ class MemberSorter:
 
     def _record_member(self, path: bytes, member: Member, found: FoundMember) -> bool:
         """Record a member for the rank that owns its directory; return True if it is a simple one."""
-        value, is_plain = (
+        value, is_simple = (
             b"",
             member.kind == FILE and not (found.problem_text or member.xattrs) and member.extents is None,
         )
-        if is_plain:
+        if is_simple:
             attributes = member_attributes(self._lookup, member)
             value = pack_simple(found.data, member, attributes.uid, attributes.gid)
         self._records.add_member(
             path, member, found.data, value or pack_member(path, member, found.data, found.problem_text)
         )
-        return is_plain
+        return is_simple
 
     def send_records(self) -> None:
         """Send the records of the span to the ranks that own the directories, and report the counts."""

@@ -138,8 +138,8 @@ class FrameWriter:
         if note.compressed:
             self._reported[note.number] = note.compressed, note.size, note.maker
         while (known := self._reported.pop(len(self.placed_frames), None)) is not None:
-            length, size, teller = known
-            result.spawn(FrameNote(len(self.placed_frames), length, size, self.next_offset, teller), owner=teller)
+            length, size, sender = known
+            result.spawn(FrameNote(len(self.placed_frames), length, size, self.next_offset, sender), owner=sender)
             self.placed_frames.append(Frame(length, size))
             self.next_offset += length
 

@@ -48,7 +48,7 @@ class RemainingRows:
 
 
 def make_simple_members(
-    rank: Rank, result: TaskResult, directory: int, path: bytes, plain: SimpleRows, *, inherits: bool
+    rank: Rank, result: TaskResult, directory: int, path: bytes, simple: SimpleRows, *, inherits: bool
 ) -> TicketGenerator[RemainingRows]:
     """Create simple members in the open ``directory``, whose path is ``path``; count them, and report failures.
 
@@ -59,13 +59,13 @@ def make_simple_members(
     """
     archive, throttle, remaining = rank.instance(OpenArchive), rank.throttle, RemainingRows()
     most = MAX_READ_SIZE if not throttle.is_on else int(min(MAX_READ_SIZE, throttle.max_step_size()))
-    for start, end in _adjacent_rows(plain, most):
+    for start, end in _adjacent_rows(simple, most):
         if remaining.has_tried and (throttle.is_on or rank.backend.runs_in_poll):
             # Waiting ends the slice. If the job stops then, what was created would not be counted.
-            remaining.not_started += range(start, len(plain))
+            remaining.not_started += range(start, len(simple))
             break
-        begin, rows = plain.data_offsets[start], plain.columns(start, end)
-        length = max(map(add, plain.data_offsets[start:end], rows.size)) - begin
+        begin, rows = simple.data_offsets[start], simple.columns(start, end)
+        length = max(map(add, simple.data_offsets[start:end], rows.size)) - begin
         if length > most:
             remaining.slow_path += range(start, end)
             continue
@@ -76,8 +76,8 @@ def make_simple_members(
         except Problem:  # the slow path reads the members one by one, and reports the error
             remaining.slow_path += range(start, end)
             continue
-        names = plain.names[start:end]
-        offsets = array("Q", [place - begin for place in plain.data_offsets[start:end]])
+        names = simple.names[start:end]
+        offsets = array("Q", [place - begin for place in simple.data_offsets[start:end]])
         made = yield from _run_batch(
             rank, CreateSmallFiles(directory, pack_names(names), rows, contents, offsets, inherits)
         )
@@ -91,20 +91,20 @@ def make_simple_members(
     return remaining
 
 
-def _adjacent_rows(plain: SimpleRows, most: int) -> Iterator[tuple[int, int]]:
+def _adjacent_rows(simple: SimpleRows, most: int) -> Iterator[tuple[int, int]]:
     """Yield ranges of rows that are read with one call, as first row and end.
 
     Such a range spans at most ``most`` bytes of the archive, and has no gap above ``_GAP``.
     """
-    places, sizes = plain.data_offsets, plain.sizes
+    places, sizes = simple.data_offsets, simple.sizes
     start, gap = 0, _GAP
-    for row in range(1, len(plain)):
+    for row in range(1, len(simple)):
         before = places[row - 1] + sizes[row - 1]
         if places[row] + sizes[row] - places[start] > most or places[row] - before > gap:
             yield start, row
             start = row
-    if len(plain):
-        yield start, len(plain)
+    if len(simple):
+        yield start, len(simple)
 
 
 def _run_batch(rank: Rank, batch: CreateSmallFiles) -> TicketGenerator[CreateResult]:

@@ -189,10 +189,10 @@ class SpanReader:
         """Read the span. Raise ``Problem`` if the archive cannot be read."""
         may_be_simple = self._headers is not None
         if not may_be_simple:
-            yield from self._read_other_members(until_plain=False)
+            yield from self._read_other_members(until_simple=False)
         while may_be_simple and self.at < self._last:
             yield from self._find_simple_members()
-            may_be_simple = self.at < self._last and (yield from self._read_other_members(until_plain=True))
+            may_be_simple = self.at < self._last and (yield from self._read_other_members(until_simple=True))
 
     def _find_simple_members(self) -> Steps:
         """Find simple members by the C backend, up to one that is not simple or to the end of the span."""
@@ -216,10 +216,10 @@ class SpanReader:
         self._window = self._archive.read(self.at, min(SPAN_BYTES if is_near else _GAP, self._last - self.at))
         self._opened = self.at
 
-    def _read_other_members(self, *, until_plain: bool) -> TicketGenerator[bool]:
+    def _read_other_members(self, *, until_simple: bool) -> TicketGenerator[bool]:
         """Read members with ``pcopy.archive.reader``; return True if simple ones may follow.
 
-        With ``until_plain``, stop after a simple member, unless there was damage or a global header.
+        With ``until_simple``, stop after a simple member, unless there was damage or a global header.
         """
         has_damage = False
         found = read_members(self._read_bytes, owner_id, self.at, self._end, self.global_records, self._most_extents)
@@ -229,7 +229,7 @@ class SpanReader:
                 self.at, has_damage = -1, True
             else:
                 self.at = each.next
-                if self._consumer.take_member(each) and until_plain and not has_damage and not self.global_records:
+                if self._consumer.take_member(each) and until_simple and not has_damage and not self.global_records:
                     return True
             if number % self._consumer.items_per_slice == self._consumer.items_per_slice - 1:
                 yield None

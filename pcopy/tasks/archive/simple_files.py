@@ -154,9 +154,9 @@ def as_simple_file(value: bytes) -> SimpleFiles | None:
     """Return the described file in ``value`` as ``SimpleFiles`` if it is a simple file; None otherwise."""
     described = unpack_described(value)
     member = described.member
-    is_plain = member.kind == FILE and member.size < MIN_SPARSE_SIZE and member.mtime in SIMPLE_TIMES
-    is_plain = is_plain and EARLIEST_TIME <= described.ctime <= LATEST_TIME
-    if not is_plain or member.xattrs or member.extents is not None or described.names:
+    is_simple = member.kind == FILE and member.size < MIN_SPARSE_SIZE and member.mtime in SIMPLE_TIMES
+    is_simple = is_simple and EARLIEST_TIME <= described.ctime <= LATEST_TIME
+    if not is_simple or member.xattrs or member.extents is not None or described.names:
         return None
     ids, prefix = (member.uid, member.gid), member.name.removesuffix(described.name)
     mode = stat.S_IFREG | member.mode

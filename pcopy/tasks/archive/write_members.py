@@ -67,10 +67,10 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
     ) -> Steps:
         """Write the pieces that an interrupted run has not written. Raise ``Problem`` if that fails."""
         missing = [*self._missing_pieces(rank, result, writer, pieces)]
-        plain = yield from writer.read_simple_files(piece for piece, _ in missing)
+        simple = yield from writer.read_simple_files(piece for piece, _ in missing)
         writes = self._write_piece if self.number < 0 else self._compress_piece
         for piece, key in missing:
-            yield from writes(rank, result, writer, piece, key, plain)
+            yield from writes(rank, result, writer, piece, key, simple)
         if self.number >= 0 and not missing:
             rank.instance(FrameWriter).report_written(self.number, result)
 
@@ -81,16 +81,16 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
         writer: PieceWriter,
         piece: PlacedPiece,
         key: bytes,
-        plain: Iterator[ArchivedSimpleFiles],
+        simple: Iterator[ArchivedSimpleFiles],
     ) -> Steps:
-        """Read the members of a piece, and hand them over as a frame. ``plain`` provides the simple files."""
+        """Read the members of a piece, and hand them over as a frame. ``simple`` provides the simple files."""
         writer.digests = []
         members = list[bytes | memoryview]()
         for run in piece.runs:
             if isinstance(run, bytes):
                 members += writer.member_data(unpack_described(run))
             else:
-                written = next(plain)
+                written = next(simple)
                 writer.digests += written.digests
                 members.append(written.data)
             yield None
@@ -146,16 +146,16 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
         writer: PieceWriter,
         piece: PlacedPiece,
         key: bytes,
-        plain: Iterator[ArchivedSimpleFiles],
+        simple: Iterator[ArchivedSimpleFiles],
     ) -> Steps:
-        """Write a piece into an archive that is not compressed. ``plain`` provides the simple files."""
+        """Write a piece into an archive that is not compressed. ``simple`` provides the simple files."""
         archive, made = rank.instance(ArchiveFile), rank.instance(PieceRecords)
         writer.digests = []
         gathered: list[bytes | memoryview] = []
         start = at = piece.offset
         for run in piece.runs:
             if not isinstance(run, bytes):
-                written = next(plain)
+                written = next(simple)
                 writer.digests += written.digests
                 parts: Sequence[bytes | memoryview] = [written.data]
             else:

@@ -253,29 +253,31 @@ class TaskKind(tuple[Any, ...]):
         """The item whose first copy the task creates; None if it creates none."""
         return None
 
-    def register_for_resume(self, task: Task, gone: MissingDirectories) -> None:
-        """Record in ``gone`` the facts about this task that decide what becomes of other tasks. ``task`` packs this
+    def register_for_resume(self, task: Task, missing: MissingDirectories) -> None:
+        """Record in ``missing`` the facts about this task that decide what becomes of other tasks. ``task`` packs this
         one.
 
         It is called for all remaining tasks before ``mended`` is called for any.
         """
 
-    def replacement_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
-        """Yield the tasks that a resumed job runs in place of this one, if directories vanished (``gone``) or could not
+    def replacement_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+        """Yield the tasks that a resumed job runs in place of this one, if directories vanished (``missing``) or could not
         be read. ``task`` packs this one.
         """
-        if any(map(gone.contains, self.contained_places())):
-            return self.tasks_without_missing(task, gone)
-        return self.regrouped_tasks(task, gone) if gone.may_find_links else iter((task,))
+        if any(map(missing.contains, self.contained_places())):
+            return self.tasks_without_missing(task, missing)
+        return self.regrouped_tasks(task, missing) if missing.may_find_links else iter((task,))
 
-    def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield the tasks that replace this one if some of its directories vanished.
 
         Only the names of one inode lie in several directories; for all other tasks nothing remains.
         """
-        return iter(()) if self.uncopied_item is None else gone.link_notes(self.uncopied_item, self.uncopied_item.names)
+        return (
+            iter(()) if self.uncopied_item is None else missing.link_notes(self.uncopied_item, self.uncopied_item.names)
+        )
 
-    def regrouped_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
+    def regrouped_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield the tasks that replace this one if a resumed job may find more names of any inode.
 
         Names whose copy was not created yet are grouped anew, together with the names that will be found.
@@ -283,7 +285,7 @@ class TaskKind(tuple[Any, ...]):
         return (
             iter((task,))
             if self.uncopied_item is None or task.phase != Phase.LINK
-            else self.tasks_without_missing(task, gone)
+            else self.tasks_without_missing(task, missing)
         )
 
 

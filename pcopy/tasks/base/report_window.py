@@ -74,9 +74,9 @@ class _ReceivedAmounts(Counter[int]):
 
 
 def acknowledge(
-    rank: Rank, result: TaskResult, teller: int, amount: int, unheard: type[SendWindow], note: Callable[[int], TaskKind]
+    rank: Rank, result: TaskResult, sender: int, amount: int, unheard: type[SendWindow], note: Callable[[int], TaskKind]
 ) -> None:
-    """Count an ``unacknowledged`` received from the rank ``teller``, on rank 0. Send an acknowledgement once enough has
+    """Count an ``unacknowledged`` received from the rank ``sender``, on rank 0. Send an acknowledgement once enough has
     been received.
 
     Args:
@@ -84,6 +84,6 @@ def acknowledge(
         note: function that returns the acknowledgement for an amount.
     """
     received = rank.instance(_ReceivedAmounts)
-    received[teller] += amount
-    if received[teller] >= unheard.share_of_rank(rank.size) // 4:
-        result.spawn(note(received.pop(teller)), owner=teller)
+    received[sender] += amount
+    if received[sender] >= unheard.share_of_rank(rank.size) // 4:
+        result.spawn(note(received.pop(sender)), owner=sender)

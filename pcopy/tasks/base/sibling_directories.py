@@ -178,9 +178,9 @@ class SiblingsTask(DirectoryTask):
             one.leftover_locations(after_first_run=after_first_run) for one in self.single_tasks()
         )
 
-    def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         remaining = [
-            row for row, one in enumerate(self.single_tasks()) if not any(map(gone.contains, one.contained_places()))
+            row for row, one in enumerate(self.single_tasks()) if not any(map(missing.contains, one.contained_places()))
         ]
         if remaining:
             yield task._replace(payload=encode(self.subset(remaining)))

@@ -70,8 +70,8 @@ class NameComparison:
         wanted = self._rank.options.compare
         stated = yield from stat_sides(self._rank, self._directories, self._packed, needed_columns(wanted))
         both: Sequence[int] = range(len(self._names))
-        is_plain = not any(each.verdicts.codes.strip(_DONE) for each in stated)
-        if not is_plain or (self._rank.instance(JobFilter).has_filters and self._packed != ROOT_PATH):
+        is_simple = not any(each.verdicts.codes.strip(_DONE) for each in stated)
+        if not is_simple or (self._rank.instance(JobFilter).has_filters and self._packed != ROOT_PATH):
             both = self._rows_on_both(stated)
         self._result.count(counts.FOUND, len(both))
         if len(both) == len(self._names):

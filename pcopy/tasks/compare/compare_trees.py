@@ -75,9 +75,9 @@ class CompareDirs(DivisibleTask, code=120, doing="comparing", is_note=False):
         """
         found, end, row = DifferenceReporter(rank), time.monotonic() + MAX_TASK_SECONDS, 0
         names, inodes, others = unpack_names(self.names), unpack_numbers(self.inodes), unpack_numbers(self.others)
-        at_once, is_plain = rank.instance(DirectoriesPerCall), len(names) > 1 and _may_use_batch(rank, self.place)
+        at_once, is_simple = rank.instance(DirectoriesPerCall), len(names) > 1 and _may_use_batch(rank, self.place)
         while row < len(names):
-            number, began = at_once.number if is_plain else 1, time.monotonic()
+            number, began = at_once.number if is_simple else 1, time.monotonic()
             part = slice(row, row + number)
             row += number
             if number > 1:

@@ -62,14 +62,14 @@ class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note
         """Return one ``FinishDir`` for each row."""
         columns = unpack_names(self.names), unpack_numbers(self.sources), unpack_numbers(self.targets), self.marks
         rows = Rows.unpacked(self.attributes, self.item_count, DIRECTORY_METADATA_COLUMNS)
-        dressed = zip(rows.mode, rows.uid, rows.gid, rows.atime, rows.mtime, strict=True)
+        attributes_of_rows = zip(rows.mode, rows.uid, rows.gid, rows.atime, rows.mtime, strict=True)
         parent, source_mount, target_mount = (
             self.place,
             self.place.source_id.mount_code,
             self.place.target_id.mount_code,
         )
         finishes = []
-        for name, source, target, mark, state, fields in zip(*columns, self.states, dressed, strict=True):
+        for name, source, target, mark, state, fields in zip(*columns, self.states, attributes_of_rows, strict=True):
             place = Place(
                 parent.root,
                 os.path.join(parent.path, name),

@@ -87,9 +87,9 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
         """Yield the directory itself, but not ``parent``, which is only entered."""
         yield self.source_place
 
-    def register_for_resume(self, task: Task, gone: MissingDirectories) -> None:
+    def register_for_resume(self, task: Task, missing: MissingDirectories) -> None:
         if task.phase == Phase.COPY:
-            gone.expect_scan()
+            missing.expect_scan()
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
         yield from self.scan(rank, result, lambda result, finish: result.spawn(finish, phase=Phase.FINISH))
@@ -271,11 +271,11 @@ class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
     operations_per_item = 1
     min_items_per_portion = 16  # since each portion spawns a task of its own for the files in it
 
-    def register_for_resume(self, task: Task, gone: MissingDirectories) -> None:
+    def register_for_resume(self, task: Task, missing: MissingDirectories) -> None:
         if task.phase == Phase.COPY:
-            gone.expect_scan()
+            missing.expect_scan()
 
-    def regrouped_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
+    def regrouped_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         yield task._replace(phase=int(Phase.COPY)) if task.phase == Phase.LINK else task
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:

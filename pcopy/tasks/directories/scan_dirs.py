@@ -59,9 +59,9 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
         path = parent.path + b"/" + name if parent.path else name
         return ScanDir(parent.root, path, Identity(parent.source_id.mount_code, inode), parent, parent.first_run)
 
-    def register_for_resume(self, task: Task, gone: MissingDirectories) -> None:
+    def register_for_resume(self, task: Task, missing: MissingDirectories) -> None:
         if task.phase == Phase.COPY:
-            gone.expect_scan()
+            missing.expect_scan()
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Scan the directories batch by batch. After ``LONG`` seconds, or if the rank stops, the remaining ones become

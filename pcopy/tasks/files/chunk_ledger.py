@@ -63,8 +63,8 @@ class ChunkDone(Note, code=15, doing="noting a part of a file"):
     def assigned_rank(self, ranks: int) -> int:
         return run_and_rank_of(self.temporary)[1] % ranks
 
-    def replacement_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
-        return iter(()) if gone.is_chunk_obsolete(self.temporary) else iter((task,))
+    def replacement_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+        return iter(()) if missing.is_chunk_obsolete(self.temporary) else iter((task,))
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         rank.instance(ChunkLedger).count_part(self.temporary, self, result)

@@ -76,8 +76,8 @@ class ChunkTask(TaskKind):
     def subject(self) -> tuple[Place, bytes]:
         return self.file.item.names[0]
 
-    def replacement_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
-        is_lost = gone.contains(self.file.item.place) or gone.is_chunk_obsolete(self.file.temporary)
+    def replacement_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+        is_lost = missing.contains(self.file.item.place) or missing.is_chunk_obsolete(self.file.temporary)
         return iter(()) if is_lost else iter((task,))
 
 

@@ -131,9 +131,9 @@ def _store_and_name(rank: Rank, together: StorageBatch, waiting_steps: list[Step
 def _copy_one(rank: Rank, result: TaskResult, item: Item, waiting: UnnamedCopies, together: StorageBatch) -> Steps:
     """Copy one file, and count it as failed or have it retried if that fails."""
     try:
-        settled = yield from copy_file(rank, result, item, may_get_links=False, storage_batch=together)
-        if settled.unnamed is not None:
-            waiting.add(result, item, settled)
+        item_result = yield from copy_file(rank, result, item, may_get_links=False, storage_batch=together)
+        if item_result.unnamed is not None:
+            waiting.add(result, item, item_result)
     except Problem as problem:
         fail_or_retry(result, item.place, item.name, problem, item.attempt, item.size)
 

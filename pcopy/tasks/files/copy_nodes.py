@@ -53,9 +53,9 @@ class CopyNodes(DivisibleTask, code=11, doing="copying links and nodes of", is_n
             for name, inode in zip(unpack_names(self.names), unpack_numbers(self.inodes), strict=True):
                 item = Item(place.source_id.mount_code, inode, 0, ((place, name),), self.attempt)
                 try:
-                    settled = copy_node(rank, result, item, may_get_links=False)
-                    if settled.unnamed is not None:
-                        waiting.add(result, item, settled)
+                    item_result = copy_node(rank, result, item, may_get_links=False)
+                    if item_result.unnamed is not None:
+                        waiting.add(result, item, item_result)
                 except Problem as problem:
                     fail_or_retry(result, place, name, problem, self.attempt)
                 yield None

@@ -51,9 +51,9 @@ class ChunkedFileTask(TaskKind):
     def uncopied_item(self) -> Item:
         return self.file.item
 
-    def register_for_resume(self, task: Task, gone: MissingDirectories) -> None:
-        """Record in ``gone`` the directories of the file, which its chunks do not contain."""
-        gone.add_large_file(self.file.temporary, self.contained_places(), task.phase)
+    def register_for_resume(self, task: Task, missing: MissingDirectories) -> None:
+        """Record in ``missing`` the directories of the file, which its chunks do not contain."""
+        missing.add_large_file(self.file.temporary, self.contained_places(), task.phase)
 
 
 class FinishFile(ChunkedFileTask, code=16, doing="finishing", is_note=True):

@@ -146,10 +146,10 @@ class NameGroup(ItemTask, code=19, doing="naming the copy of", is_note=False):
         groups.waiting_for_name.append(self)
         return True
 
-    def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
-        return regathering_tasks(gone, self.item, self.unnamed_copy, self.known)
+    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+        return regathering_tasks(missing, self.item, self.unnamed_copy, self.known)
 
-    def regrouped_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
+    def regrouped_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield this task for the phase COPY, in which it waits for the other names of the inode. The item was copied
         already.
         """
@@ -251,9 +251,9 @@ class UnnamedCopies:
         """
         self._temporaries += filter(None, temporaries)
 
-    def add(self, result: TaskResult, item: Item, settled: ItemResult) -> None:
+    def add(self, result: TaskResult, item: Item, item_result: ItemResult) -> None:
         """Add one copy. If not all of its metadata could be set, spawn a task of its own for it, which reports that."""
-        made, known, shortcoming = settled.unnamed, settled.known, settled.shortcoming
+        made, known, shortcoming = item_result.unnamed, item_result.known, item_result.shortcoming
         assert made is not None
         self._temporaries.append(made.temporary)
         if shortcoming is not None:
@@ -262,7 +262,7 @@ class UnnamedCopies:
             )
             return
         self._items.append(made)
-        self._took.append(settled.how.nanoseconds)
+        self._took.append(item_result.how.nanoseconds)
         self._known.add_item(item.name, known)
 
     def add_file(

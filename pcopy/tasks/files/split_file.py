@@ -61,25 +61,30 @@ class SplitFile(ItemTask, code=12, doing="copying", is_note=False):
             if splits and 2 * item.size >= 3 * _chunk_bytes(rank, item.size, in_turn):
                 yield from _split(item, rank, result, in_turn=in_turn)
             else:
-                settled = yield from copy_file(rank, result, item, may_get_links=True)
-                handle_further_names(rank, result, item, settled)
+                item_result = yield from copy_file(rank, result, item, may_get_links=True)
+                handle_further_names(rank, result, item, item_result)
         except Problem as problem:
             report_representative_failure(rank, result, item, problem)
 
 
-def handle_further_names(rank: Rank, result: TaskResult, item: Item, settled: ItemResult) -> None:
+def handle_further_names(rank: Rank, result: TaskResult, item: Item, item_result: ItemResult) -> None:
     """Have the further names of ``item`` copied or linked, after its first name was copied or skipped.
 
     They become hard links to an existing item only if it equals the source; an old file that the user keeps gets no
     further names.
     """
-    if settled.unnamed is not None:
-        copy = copy_by_this_host(rank, NO_DIRECTORY, settled.known)
+    if item_result.unnamed is not None:
+        copy = copy_by_this_host(rank, NO_DIRECTORY, item_result.known)
         spawn_naming(
-            result, item, settled.unnamed, copy, shortcoming=settled.shortcoming, duration_ns=settled.how.nanoseconds
+            result,
+            item,
+            item_result.unnamed,
+            copy,
+            shortcoming=item_result.shortcoming,
+            duration_ns=item_result.how.nanoseconds,
         )
-    elif settled.identity is not None:
-        spawn_links(rank, result, item, copy_by_this_host(rank, settled.identity, settled.known))
+    elif item_result.identity is not None:
+        spawn_links(rank, result, item, copy_by_this_host(rank, item_result.identity, item_result.known))
     else:
         copy_next_name(result, item, item.failed_names)
 

@@ -127,8 +127,8 @@ def _is_replaced_by_copy(present: ExistingItem, status: os.stat_result, lacks: M
     - ``--inplace`` is not given, because then no file gets another inode for the sake of its metadata.
     """
     user = os.geteuid()
-    is_plain = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
-    if present.rank.options.inplace or not (lacks.times and is_plain) or status.st_uid == user:
+    is_simple = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
+    if present.rank.options.inplace or not (lacks.times and is_simple) or status.st_uid == user:
         return False
     directory = status_of(present.directory)
     if directory.st_mode & stat.S_ISVTX and directory.st_uid != user and not has_capability(CAP_FOWNER):

@@ -95,20 +95,20 @@ def copy_file(
             opened.is_kept = True
             return stays
         if rank.options.dry_run:
-            settled = dry_run_result(ContentInfo(FILE, status.st_size, b"", FileVersion.from_status(status)))
+            item_result = dry_run_result(ContentInfo(FILE, status.st_size, b"", FileVersion.from_status(status)))
         else:
             place, source = item.place, (reading, status)
             rank.detect_late_times(rank.open_target(place), rank.target_device(place), result.notices)
             present_status = None if present is None else present.status
             with report_removal(rank, rank.open_target(place), rank.target_name(place, item.name), present_status):
-                settled = yield from _write_copy(
+                item_result = yield from _write_copy(
                     rank, result, item, source, present, may_get_links=may_get_links, storage_batch=storage_batch
                 )
     took = 0 if rank.options.dry_run else time.monotonic_ns() - began
-    settled = settled._replace(how=CopyAction.replacing(present, took))
-    if settled.unnamed is None:
-        result.count_copied(item.place, item.name, settled.known, is_only_name=not item.links, how=settled.how)
-    return settled
+    item_result = item_result._replace(how=CopyAction.replacing(present, took))
+    if item_result.unnamed is None:
+        result.count_copied(item.place, item.name, item_result.known, is_only_name=not item.links, how=item_result.how)
+    return item_result
 
 
 class _OpenSource:

@@ -47,9 +47,9 @@ class ReplaceIncompleteCopy(ItemTask, code=35, doing="looking at", is_note=False
     size_and_mtime: tuple[int, int]
     has_metadata: bool = False
 
-    def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
-        if kept := gone.names_elsewhere(self.item.names):
-            item = self.item._replace(names=kept, attempt=gone.attempt_for(self.item, self.item.names))
+    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+        if kept := missing.names_elsewhere(self.item.names):
+            item = self.item._replace(names=kept, attempt=missing.attempt_for(self.item, self.item.names))
             yield task._replace(payload=encode(self._replace(item=item)))
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
@@ -95,14 +95,14 @@ def retry_of_incomplete_copy(rank: Rank, item: Item, made: UnnamedCopy | Identit
 
 
 def regathering_tasks(
-    gone: MissingDirectories, item: Item, made: UnnamedCopy | Identity, known: ContentInfo
+    missing: MissingDirectories, item: Item, made: UnnamedCopy | Identity, known: ContentInfo
 ) -> Iterator[Task]:
     """Yield a task that removes the copy ``made`` under the names of ``item`` and gathers them with names that will be
     found.
     """
     all_names = (*((place, name) for place, name, _ in item.failed_names), *item.names)
-    if kept := tuple(dict.fromkeys(gone.names_elsewhere(all_names))):
-        again = item._replace(names=kept, failed_names=(), attempt=gone.attempt_for(item, all_names))
-        yield gone.new_task(
+    if kept := tuple(dict.fromkeys(missing.names_elsewhere(all_names))):
+        again = item._replace(names=kept, failed_names=(), attempt=missing.attempt_for(item, all_names))
+        yield missing.new_task(
             ReplaceIncompleteCopy(again, made.inode, made.mark, (known.size, known.version.mtime), has_metadata=True)
         )

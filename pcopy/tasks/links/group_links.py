@@ -105,15 +105,15 @@ class InodeCopiedNote(ItemTask, code=34, doing="recording a copy with hard links
     def reassigned(self, task: Task, ranks: int) -> Task:
         return task._replace(phase=int(Phase.COPY), owner=self.assigned_rank(ranks))
 
-    def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield the note if any of its names still exists.
 
         The first name counts as the copy even if it was removed. A place whose directory was removed gets the identity
         ``NOWHERE``, because a directory that is created there later is another one.
         """
-        if gone.names_elsewhere(self.item.names):
+        if missing.names_elsewhere(self.item.names):
             lost = {
-                place: place._replace(target_id=NO_DIRECTORY) for place, _ in self.item.names if gone.contains(place)
+                place: place._replace(target_id=NO_DIRECTORY) for place, _ in self.item.names if missing.contains(place)
             }
             names = tuple((lost.get(place, place), name) for place, name in self.item.names)
             yield task._replace(payload=encode(self._replace(item=self.item._replace(names=names))))

@@ -35,10 +35,10 @@ class InodesCopiedNote(Note, code=36, doing="recording copies with hard links"):
         for note in self.packed_tasks():
             yield from note.contained_places()
 
-    def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         remaining: list[bytes] = []
         for note, packed in zip(self.packed_tasks(), self.notes, strict=True):
-            remaining += (each.payload for each in note.replacement_tasks(task._replace(payload=packed), gone))
+            remaining += (each.payload for each in note.replacement_tasks(task._replace(payload=packed), missing))
         if remaining:
             yield task._replace(payload=encode(self._replace(notes=tuple(remaining))))
 

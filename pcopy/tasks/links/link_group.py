@@ -46,12 +46,12 @@ def copy_group(rank: Rank, result: TaskResult, item: Item, first: ItemResult | P
         try:
             if rest.attempt:
                 rest = rest._replace(names=((with_current_acl(rank, rest.place), rest.name), *rest.links))
-            settled = yield from _copy_first_name(rest, rank, result, first)
-            if settled is None:
+            item_result = yield from _copy_first_name(rest, rank, result, first)
+            if item_result is None:
                 result.spawn(SplitFile(rest), rest.size)
                 return
-            if not (settled.is_existing_kept and rest.links):
-                yield from _link_others(rank, result, rest, settled)
+            if not (item_result.is_existing_kept and rest.links):
+                yield from _link_others(rank, result, rest, item_result)
                 return
             failed: tuple[FailedName, ...] | None = rest.failed_names
         except Problem as problem:
@@ -65,23 +65,23 @@ def copy_group(rank: Rank, result: TaskResult, item: Item, first: ItemResult | P
         yield None
 
 
-def _link_others(rank: Rank, result: TaskResult, item: Item, settled: ItemResult) -> Steps:
+def _link_others(rank: Rank, result: TaskResult, item: Item, item_result: ItemResult) -> Steps:
     """Link the other names to the first one, in this task if they are few; else as ``handle_further_names``."""
     if rank.options.dry_run:
         from pcopy.tasks.links.forecast import foresee_links
 
-        yield from foresee_links(rank, result, item, settled)
+        yield from foresee_links(rank, result, item, item_result)
     elif (
-        settled.unnamed is None
-        and settled.identity is not None
+        item_result.unnamed is None
+        and item_result.identity is not None
         and not item.failed_names
         and 0 < len(item.links) <= MAX_LINKS_IN_TASK
     ):
-        yield from CreateHardLinks(item, copy_by_this_host(rank, settled.identity, settled.known), False).run(
+        yield from CreateHardLinks(item, copy_by_this_host(rank, item_result.identity, item_result.known), False).run(
             rank, result
         )
     else:
-        handle_further_names(rank, result, item, settled)
+        handle_further_names(rank, result, item, item_result)
 
 
 def _copy_first_name(

@@ -88,12 +88,12 @@ class CopyLinkGroups(TaskKind, code=37, doing="copying and linking", is_note=Fal
     def written_directories(self) -> set[Place]:
         return set(self.directories)
 
-    def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         for item in self.unpacked_items():
-            yield from gone.link_notes(item, item.names)
+            yield from missing.link_notes(item, item.names)
 
-    def regrouped_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
-        return self.tasks_without_missing(task, gone) if task.phase == Phase.LINK else iter((task,))
+    def regrouped_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
+        return self.tasks_without_missing(task, missing) if task.phase == Phase.LINK else iter((task,))
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Copy the first names in batches, then process the items one by one. If the rank stops, the remaining items

@@ -69,14 +69,14 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
     are_further_names: bool
     counted_name: tuple[Place, bytes] | None = None
 
-    def replacement_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
+    def replacement_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         return (
-            self.tasks_without_missing(task, gone)
-            if any(map(gone.contains, self.contained_places()))
-            else self._with_copy_note(task, gone)
+            self.tasks_without_missing(task, missing)
+            if any(map(missing.contains, self.contained_places()))
+            else self._with_copy_note(task, missing)
         )
 
-    def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield what a resumed job does instead of this task if directories of its names were removed.
 
         If the copy's own directory was removed, or a half-finished link could be taken for a file of the user, the
@@ -84,27 +84,27 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         """
         item = self.item
         first, *further_names = item.names
-        is_first_lost = gone.contains(first[0])
+        is_first_lost = missing.contains(first[0])
         # Links that were created but not recorded would be taken for files of the user.
-        if gone.keeps_existing and (item.failed_names or is_first_lost):
-            return regathering_tasks(gone, item, self.copy.identity, self.copy.known)
+        if missing.keeps_existing and (item.failed_names or is_first_lost):
+            return regathering_tasks(missing, item, self.copy.identity, self.copy.known)
         if is_first_lost:  # the copy itself was removed; a note records its other names, if it has any
-            return iter(gone.link_notes(item, further_names))
-        failed = tuple(each for each in item.failed_names if not gone.contains(each[0]))
+            return iter(missing.link_notes(item, further_names))
+        failed = tuple(each for each in item.failed_names if not missing.contains(each[0]))
         remaining = self._replace(
-            item=item._replace(names=(first, *gone.names_elsewhere(further_names)), failed_names=failed)
+            item=item._replace(names=(first, *missing.names_elsewhere(further_names)), failed_names=failed)
         )
         return (
-            remaining._with_copy_note(task, gone)
+            remaining._with_copy_note(task, missing)
             if len(remaining.item.names) > 1 or failed or not self.are_further_names
             else iter(())
         )
 
-    def _with_copy_note(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
+    def _with_copy_note(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield the task, and a note about the copy for names of the inode that a resumed job will find."""
         yield task._replace(payload=encode(self))
         if not (self.are_further_names or self.item.failed_names):
-            yield from gone.copied_notes(self.item._replace(names=self.item.names[:1]), self.copy)
+            yield from missing.copied_notes(self.item._replace(names=self.item.names[:1]), self.copy)
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Link each further name to the first one, which is kept open so that it cannot be replaced meanwhile."""

@@ -63,14 +63,14 @@ class PartProgress:
     written directly.
     """
 
-    def __init__(self, parts: int, most: int, held: TaskId) -> None:
+    def __init__(self, parts: int, most: int, deferred: TaskId) -> None:
         """Initialise ``parts`` parts, of which the first ``most`` are handed out already.
 
         Args:
           most: the largest number of parts under way at a time.
-          held: the id of the task ``RecodeOpened``, which is completed with the file.
+          deferred: the id of the task ``RecodeOpened``, which is completed with the file.
         """
-        self.deferred_note = held
+        self.deferred_note = deferred
         """The deferred note that is recorded as done when the file is finished."""
         self.frames: list[bytes | None] = [None] * parts
         """For each part, packed: the bytes of each frame in the file and in the source; None until they are known."""

@@ -140,17 +140,17 @@ class RecodePart(RecodedFileTask, code=173, doing="compressing or decompressing 
         if not self.is_of_this_run(rank):
             return
         failure, frames, root = None, b"", b""
-        is_held = bool(rank.options.compress)
+        is_in_memory = bool(rank.options.compress)
         try:
-            if is_held:
+            if is_in_memory:
                 frames, root = yield from _compress_part(self, rank)
             else:
                 yield from _decompress_part(self, rank)
                 rank.record_success()
         except Problem as problem:
             rank.handle_failure(problem, *self.subject())
-            failure, is_held = problem.packed, False
-        holder = rank.number if is_held else -1
+            failure, is_in_memory = problem.packed, False
+        holder = rank.number if is_in_memory else -1
         result.spawn(PartRecoded(self.file.temporary, self.number, failure, frames, root, holder))
 
 

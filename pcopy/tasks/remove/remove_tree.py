@@ -109,12 +109,12 @@ class RemoveNames(_RemovalPart, code=80, doing="removing files of", is_note=Fals
         try:
             directory, device = _open_checked(rank, self.place)
         except Problem as problem:
-            has_gone = problem.errno == errno.ENOENT
+            is_missing = problem.errno == errno.ENOENT
             tally = RemovalCounts(rank, result)
-            for name in () if has_gone else unpack_names(self.names):
+            for name in () if is_missing else unpack_names(self.names):
                 tally.count_found()
                 tally.report_failed(self.place, name, problem)
-            self.notify_waiter(rank, result, has_remaining=not has_gone)
+            self.notify_waiter(rank, result, has_remaining=not is_missing)
             return
         listed = ListResult(Verdicts(1), self.names, 0, self.kinds, unpack_numbers(self.inodes))
         if (yield from _remove_names(rank, result, directory, device, listed, self)):
@@ -202,14 +202,14 @@ class RemoveDir(_RemovalPart, code=81, doing="removing", is_note=False):
 
     def _finish_failed(self, rank: Rank, result: TaskResult, problem: Problem) -> None:
         """Count and report that the directory could not be removed, unless it vanished meanwhile."""
-        has_gone = problem.errno == errno.ENOENT
-        if has_gone:
+        is_missing = problem.errno == errno.ENOENT
+        if is_missing:
             RemovalCounts(rank, result).count_found(-1)
         elif rank.options.delete and problem.strerror == MOUNTED_HERE_TEXT:
             result.warn(self.place, b"", MOUNTED_HERE_TEXT)
         else:
             RemovalCounts(rank, result).report_failed(self.place, b"", problem)
-        self.notify_waiter(rank, result, has_remaining=not has_gone)
+        self.notify_waiter(rank, result, has_remaining=not is_missing)
 
     def finish_contents(self, rank: Rank, result: TaskResult, *, has_remaining: bool) -> None:
         if has_remaining or self.keeps_directory:

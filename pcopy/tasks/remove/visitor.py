@@ -225,16 +225,16 @@ class RemoveVisitor:
         self._counts.count_found(len(rows), sum(sizes))
         problems: dict[int, Problem] = {}
 
-        def gone(done: Sequence[int]) -> None:
+        def count_removed(done: Sequence[int]) -> None:
             self._counts.count_removed(
                 (counts.copied_counter(kinds[row]) for row in done), sum(map(sizes.__getitem__, done))
             )
 
         if is_only_counting(self._rank):
-            gone(range(len(rows)))
+            count_removed(range(len(rows)))
         elif self._rank.options.backup:
             problems = yield from self._move_to_backup(unpack_names(packed), rows)
-            gone([row for row in range(len(rows)) if row not in problems])
+            count_removed([row for row in range(len(rows)) if row not in problems])
         else:
             verdicts = (
                 yield from remove_batch(
@@ -242,7 +242,7 @@ class RemoveVisitor:
                     self._directory,
                     packed,
                     rows,
-                    lambda removed: gone(removed.verdicts.rows_with_code(RowCode.DONE)),
+                    lambda removed: count_removed(removed.verdicts.rows_with_code(RowCode.DONE)),
                 )
             ).verdicts
             problems = {
@@ -255,9 +255,9 @@ class RemoveVisitor:
                 self._report_failure(unpack_names(packed)[row], problem, sizes[row])
         if self._result.item_recorder.is_recording:
             names, removed_rows = unpack_names(packed), [row for row in range(len(rows)) if row not in problems]
-            told_sizes = [sizes[row] for row in removed_rows]
+            reported_sizes = [sizes[row] for row in removed_rows]
             self._counts.report(
-                self._place, [names[row] for row in removed_rows], [kinds[row] for row in removed_rows], told_sizes
+                self._place, [names[row] for row in removed_rows], [kinds[row] for row in removed_rows], reported_sizes
             )
 
     def _move_to_backup(self, names: list[bytes], rows: Rows) -> TicketGenerator[dict[int, Problem]]:

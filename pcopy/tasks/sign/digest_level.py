@@ -44,11 +44,11 @@ class StoredEntries(Note, code=50, doing="storing entries of the signature"):
 
     entries: Entries
 
-    def replacement_tasks(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
+    def replacement_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield the task again when a job is resumed, unless its directory vanished and is copied again, with new
         entries.
         """
-        return iter(()) if gone.contains_dataset_path(self.entries.path) else iter((task,))
+        return iter(()) if missing.contains_dataset_path(self.entries.path) else iter((task,))
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         found = rank.instance(UnsentEntries)

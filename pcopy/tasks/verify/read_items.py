@@ -109,11 +109,11 @@ class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False)
             for row, index in enumerate(small_files):
                 is_done = read.verdicts.codes[row] == RowCode.DONE and read.observed.inode[row] == inodes[row]
                 (done if is_done else slow_rows).append(row if is_done else index)
-            plain_names = [names[index] for index in small_files]
+            read_names = [names[index] for index in small_files]
             counter = self._count_read(
-                rank, result, [plain_names[row] for row in done], array("Q", map(read.observed.size.__getitem__, done))
+                rank, result, [read_names[row] for row in done], array("Q", map(read.observed.size.__getitem__, done))
             )
-            digests.add_selected_rows(done, plain_names, read.observed, read.observed.size, read.digests.data, counter)
+            digests.add_selected_rows(done, read_names, read.observed, read.observed.size, read.digests.data, counter)
         else:
             counter = self._count_read(rank, result, unpack_names(packed), read.observed.size)
             digests.add_rows(packed, read.observed, read.observed.size, read.digests.data, counter)

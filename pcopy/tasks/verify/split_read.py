@@ -44,10 +44,10 @@ class OfFileContents(TaskKind):
     def subject(self) -> tuple[Place, bytes]:
         return self.contents.place, self.contents.name
 
-    def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield the task with the names that still exist; any name of an inode serves to read it."""
         group = self.contents.linked_item
-        if group is not None and (kept := gone.names_elsewhere(group.names)):
+        if group is not None and (kept := missing.names_elsewhere(group.names)):
             remaining = self.contents._replace(linked_item=group._replace(names=kept))
             if kept[0] != group.names[0]:
                 place, name = kept[0]
@@ -94,13 +94,13 @@ class ReadStartedNote(OfFileContents, code=44, doing="waiting for the chunks of"
     def assigned_rank(self, ranks: int) -> int:
         return self.number[1] % ranks
 
-    def tasks_without_missing(self, task: Task, gone: MissingDirectories) -> Iterator[Task]:
+    def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
         """Yield the task with the remaining names, or a ``SplitRead`` if the first name, by which the chunks are read,
         was removed.
         """
-        if gone.contains(self.contents.place):
-            return SplitRead(self.contents).tasks_without_missing(task._replace(owner=ANY_RANK), gone)
-        return super().tasks_without_missing(task, gone)
+        if missing.contains(self.contents.place):
+            return SplitRead(self.contents).tasks_without_missing(task._replace(owner=ANY_RANK), missing)
+        return super().tasks_without_missing(task, missing)
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         file = ChunkedRead(self.contents, [b""] * self.chunks)

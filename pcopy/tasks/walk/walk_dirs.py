@@ -127,9 +127,9 @@ class WalkNames(DivisibleTask, code=102, doing="walking", is_note=False):
 class _DirectoryWalk(DirectoriesToEnter):
     """The walk of one task through directories, until it leaves the remaining ones to new tasks."""
 
-    def __init__(self, rank: Rank, result: TaskResult, telling: OutputBuffer) -> None:
+    def __init__(self, rank: Rank, result: TaskResult, output_options: OutputBuffer) -> None:
         super().__init__(rank, result)
-        self._output = telling
+        self._output = output_options
         self._finder = rank.instance(Finder)
 
     def enter_while_others_work(self) -> Steps:

@@ -239,17 +239,17 @@ int pk_compare_within_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     struct side one, other;
     struct pairs pairs = {
         worker, batch, {&one, &other}, &batch->directories[row], &batch->sums[row], {contents, contents + CONTENTS}};
-    int is_plain = 0;
+    int is_simple = 0;
     one.directory = pk_open_whole(worker, batch->directory, name);
     if (one.directory < 0)
         return PK_DEFERRED;
     other.directory = pk_open_whole(worker, batch->target, name);
     if (other.directory >= 0) {
-        is_plain = !list(worker, &one, names, batch->given.inode[row], tree->source_device, tree->most) &&
+        is_simple = !list(worker, &one, names, batch->given.inode[row], tree->source_device, tree->most) &&
                    !list(worker, &other, names + NAMES, batch->wanted.inode[row], tree->target_device, tree->most) &&
                    !compare_all(&pairs);
         close(other.directory);
     }
     close(one.directory);
-    return is_plain ? DONE : PK_DEFERRED;
+    return is_simple ? DONE : PK_DEFERRED;
 }

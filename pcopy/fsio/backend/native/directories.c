@@ -165,11 +165,11 @@ int pk_enter_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     }
     doing(worker, OP_OPEN);
     int target = open_target(batch, name, &found->is_made);
-    int is_plain = target >= 0 && settle(worker, batch, found, source, target);
+    int is_simple = target >= 0 && settle(worker, batch, found, source, target);
     if (target >= 0)
         close(target);
     close(source);
-    return is_plain ? DONE : found->is_made ? ANEW : PK_DEFERRED;
+    return is_simple ? DONE : found->is_made ? ANEW : PK_DEFERRED;
 }
 
 int pk_sync_row(pk_worker *worker, pk_batch *batch, uint32_t row)
@@ -193,16 +193,16 @@ int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     int target = pk_open_quietly(batch->target, batch->work->name[row], DIRECTORY, NULL);
     if (target < 0)
         return PK_DEFERRED;
-    int is_plain = !fstat(target, &status) && status.st_ino == given->inode[row] &&
+    int is_simple = !fstat(target, &status) && status.st_ino == given->inode[row] &&
                    status.st_dev == batch->tree->target_device && (is_made || is_bare(worker, target, 1));
-    if (is_plain) {
+    if (is_simple) {
         pk_mark(batch->target, target, mark);
-        is_plain = mark[0] == known[0] && !memcmp(mark, known, 1u + mark[0]);
+        is_simple = mark[0] == known[0] && !memcmp(mark, known, 1u + mark[0]);
     }
     doing(worker, OP_UTIMENSAT);
-    is_plain = is_plain && !dress(batch, target, &status, &wanted, is_made);
+    is_simple = is_simple && !dress(batch, target, &status, &wanted, is_made);
     close(target);
-    return is_plain ? DONE : PK_DEFERRED;
+    return is_simple ? DONE : PK_DEFERRED;
 }
 
 void pk_release_directories(pk_batch *batch)

@@ -123,20 +123,20 @@ int pk_read_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     if (reading < 0)
         return PK_DEFERRED;
     doing(worker, OP_FSTAT);
-    int is_plain = !fstat(reading, &status) && S_ISREG(status.st_mode) && status.st_size <= SMALL_FILE &&
+    int is_simple = !fstat(reading, &status) && S_ISREG(status.st_mode) && status.st_size <= SMALL_FILE &&
                    in_nanoseconds(status.st_mtim, &batch->found.mtime[row]) &&
                    in_nanoseconds(status.st_ctim, &batch->found.ctime[row]);
-    if (is_plain && copies)
-        is_plain = !posix_fadvise(reading, 0, 0, POSIX_FADV_DONTNEED);
-    if (is_plain && batch->flags & PK_WHOLE) {
+    if (is_simple && copies)
+        is_simple = !posix_fadvise(reading, 0, 0, POSIX_FADV_DONTNEED);
+    if (is_simple && batch->flags & PK_WHOLE) {
         doing(worker, OP_LISTXATTR);
-        is_plain = !is_marked(reading);
+        is_simple = !is_marked(reading);
     }
-    is_plain = is_plain && !digest(worker, batch, row, reading, &status);
-    if (is_plain && !copies)
-        is_plain = !fstat(reading, &again) && is_unchanged(&status, &again);
+    is_simple = is_simple && !digest(worker, batch, row, reading, &status);
+    if (is_simple && !copies)
+        is_simple = !fstat(reading, &again) && is_unchanged(&status, &again);
     doing(worker, OP_CLOSE);
-    if (close(reading) || !is_plain)
+    if (close(reading) || !is_simple)
         return PK_DEFERRED;
     batch->found.inode[row] = status.st_ino;
     batch->found.size[row] = (uint64_t)status.st_size;

@@ -131,9 +131,9 @@ int pk_look_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     const int directory = pk_open_whole(worker, batch->directory, batch->work->name[row]);
     if (directory < 0)
         return PK_DEFERRED;
-    const int is_plain = !tell_all(worker, batch, row, directory);
+    const int is_simple = !tell_all(worker, batch, row, directory);
     close(directory);
-    return is_plain ? DONE : PK_DEFERRED;
+    return is_simple ? DONE : PK_DEFERRED;
 }
 
 /* Return the letter of the type of an item whose directory does not list types; 0 if its status cannot be read. */
@@ -211,14 +211,14 @@ int pk_paths_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     if (directory < 0)
         return PK_DEFERRED;
     char *const above = malloc(size + 1);
-    int is_plain = 0;
+    int is_simple = 0;
     if (above != NULL) {
         memcpy(above, batch->prefixes, around);
         memcpy(above + around, name, size - around - 1);
         above[size - 1] = '/';
-        is_plain = !tell_paths(worker, batch, row, directory, above, size);
+        is_simple = !tell_paths(worker, batch, row, directory, above, size);
     }
     free(above);
     close(directory);
-    return is_plain ? DONE : PK_DEFERRED;
+    return is_simple ? DONE : PK_DEFERRED;
 }

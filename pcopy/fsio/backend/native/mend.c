@@ -257,7 +257,7 @@ int pk_mend_within_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     const int directory = pk_open_whole(worker, batch->directory, batch->work->name[row]);
     if (directory < 0)
         return PK_DEFERRED;
-    const int is_plain = !mend_all(worker, batch, row, directory);
+    const int is_simple = !mend_all(worker, batch, row, directory);
     close(directory);
-    return is_plain ? DONE : PK_DEFERRED;
+    return is_simple ? DONE : PK_DEFERRED;
 }
