@@ -113,7 +113,7 @@ def test_every_change_of_a_named_item_has_its_row() -> None:
 
 
 BELOW_PROC = (
-    Call("mend.c", "change_mode", "chmod(path, mode)"),
+    Call("metadata.c", "change_mode", "chmod(path, mode)"),
     Call("new_file.c", "pk_close_new", "utimensat(AT_FDCWD, path, times, 0)"),
 )
 """Calls whose path is /proc/self/fd/N of a descriptor."""

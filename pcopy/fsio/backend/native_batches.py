@@ -361,7 +361,7 @@ def native_batch(settings: BackendSettings, batch: Batch[Any], digest_size: int,
             rows = NativeBatch(_lib.PK_REMOVE, batch, removed, lambda: RemoveRows(batch, removed))
             rows.set_columns(rows.batch.given, batch.rows)
             rows.set_columns(rows.batch.found, removed.observed)
-            rows.batch.gone = rows.pointer("uint64_t[]", batch.removal_counters)
+            rows.batch.removed = rows.pointer("uint64_t[]", batch.removal_counters)
         case SetMetadata() | SetUniformMetadata():
             rows = _native_set_metadata(batch)
         case CompareXattrs():
@@ -398,14 +398,16 @@ def _native_set_metadata(batch: SetMetadata | SetUniformMetadata) -> NativeBatch
 
     if isinstance(batch, SetMetadata):
         mended = BatchResult(Verdicts(len(batch)))
-        rows = NativeBatch(_lib.PK_MEND, batch, mended, lambda: SetMetadataRows(batch, mended))
+        rows = NativeBatch(_lib.PK_UPDATE, batch, mended, lambda: SetMetadataRows(batch, mended))
         rows.set_columns(rows.batch.given, batch.rows, MODE)
         rows.set_columns(rows.batch.wanted, batch.wanted, MODE | OWNER | GROUP)
         if batch.acls is not None:
             rows.defer_all()
         return rows
     updated = UniformMetadataResult(Verdicts(len(batch)), Rows(len(batch), MODE | SIZE))
-    rows = NativeSetUniformMetadata(_lib.PK_MEND_PLAIN, batch, updated, lambda: SetUniformMetadataRows(batch, updated))
+    rows = NativeSetUniformMetadata(
+        _lib.PK_UPDATE_UNIFORM, batch, updated, lambda: SetUniformMetadataRows(batch, updated)
+    )
     rows.set_columns(rows.batch.given, batch.rows)
     rows.set_columns(rows.batch.found, updated.observed)
     rows.batch.uid, rows.batch.gid = batch.uid, batch.gid

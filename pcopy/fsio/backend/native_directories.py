@@ -163,7 +163,7 @@ class NativeListDirectories(NativeBatch):
             inodes.frombytes(_ffi.buffer(found.inodes, number * 8))
         summed = None
         if found.is_summed:
-            summed = ContentsTotals(found.bytes, found.allocated, found.dress.uid, found.dress.gid)
+            summed = ContentsTotals(found.bytes, found.allocated, found.metadata.uid, found.metadata.gid)
             if not inodes:
                 return DirectoryContents(b"", kinds, inodes, None, summed)
         rows = _columns_from_c(found, self._mask, self._names) if self._mask and not summed else None
@@ -218,7 +218,7 @@ class NativeSetMetadataWithin(NativeContentsBatch):
     """A ``SetMetadataWithin`` batch, converted to pointers for the C code."""
 
     def __init__(self, batch: SetMetadataWithin) -> None:
-        super().__init__(_lib.PK_MEND_WITHIN, batch)
+        super().__init__(_lib.PK_UPDATE_WITHIN, batch)
         if not len(batch.modes) == len(batch.directory_modes) == PERMISSION_VALUES:
             raise ValueError("there is not one mode for each value of the permission bits")
         self._tree.source_device, self._tree.user = batch.device, os.geteuid()
@@ -354,13 +354,13 @@ def _tree_struct(common: DirectoryBatchSettings) -> Any:
 
 def _remaining_directory(found: Any) -> RemainingDirectory:
     """Return what C has found in a directory in which something remains to be done."""
-    dress, number = found.dress, found.left
+    metadata, number = found.metadata, found.left
     rows, names = _NO_ROWS, b""
     if number:
         rows = _columns_from_c(found, SCAN_COLUMNS | LINKS, _REMAINING_COLUMNS)
         names = _ffi.buffer(found.names, found.names_size)[:]
     mark = _ffi.buffer(found.mark, 1 + found.mark[0])[1:]
-    attributes = Attributes(dress.mode, dress.uid, dress.gid, dress.atime, dress.mtime)
+    attributes = Attributes(metadata.mode, metadata.uid, metadata.gid, metadata.atime, metadata.mtime)
     is_fresh, is_anothers = bool(found.is_made), bool(found.is_anothers)
     return RemainingDirectory(
         attributes,

@@ -261,8 +261,8 @@ class TaskKind(tuple[Any, ...]):
         """
 
     def replacement_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
-        """Yield the tasks that a resumed job runs in place of this one, if directories vanished (``missing``) or could not
-        be read. ``task`` packs this one.
+        """Yield the tasks that a resumed job runs in place of this one, if directories vanished (``missing``) or could
+        not be read. ``task`` packs this one.
         """
         if any(map(missing.contains, self.contained_places())):
             return self.tasks_without_missing(task, missing)

@@ -14,10 +14,10 @@
 #define PK_SYNC 7
 #define PK_SAME 8
 #define PK_TRY 9
-#define PK_MEND 10
-#define PK_MEND_PLAIN 11
+#define PK_UPDATE 10
+#define PK_UPDATE_UNIFORM 11
 #define PK_LOOK 12
-#define PK_MEND_WITHIN 13
+#define PK_UPDATE_WITHIN 13
 #define PK_BARE 14
 #define PK_MEMBER 15
 #define PK_COMPARE_WITHIN 16
@@ -118,17 +118,17 @@ typedef struct {
 typedef struct {
     uint32_t mode, uid, gid;
     int64_t atime, mtime;
-} pk_dress;
+} pk_metadata;
 
 #define PK_MARK 144
 
 /* The contents of a source directory, and the state of its target. */
 typedef struct {
-    pk_dress dress;       /* metadata of the source directory */
+    pk_metadata metadata;       /* metadata of the source directory */
     uint64_t inode;       /* inode number of the target; the mark is that of the target, too */
     uint8_t mark[144];
     uint8_t is_made, is_anothers, is_finished;
-    uint8_t is_summed;    /* the contents were added to the tally: bytes and allocated bytes are below, dress has the
+    uint8_t is_summed;    /* the contents were added to the tally: bytes and allocated bytes are below, metadata has the
                            * owner */
     uint64_t bytes, allocated;
     uint32_t skipped, copied, left;
@@ -136,7 +136,7 @@ typedef struct {
     char *names;          /* the names that remain to be processed, joined by slashes; their columns are in rows */
     size_t names_size;
     pk_columns rows;
-    uint8_t *kinds;       /* letters. Of PK_LOOK: types, as of pk_list. Of PK_MEND_WITHIN and PK_COMPARE_WITHIN: d for a
+    uint8_t *kinds;       /* letters. Of PK_LOOK: types, as of pk_list. Of PK_UPDATE_WITHIN and PK_COMPARE_WITHIN: d for a
                            * directory that was processed itself and whose contents remain, ? for an item for the slow
                            * path, c for files that differ only in their contents, ! for a name that another item took
                            * meanwhile */
@@ -194,8 +194,8 @@ typedef struct pk_batch {
     const uint64_t *offsets; /* for each row, where its file begins in the arena. There is room for its size and one
                               * byte more; of PK_MEMBER: up to the next offset */
     const uint16_t *modes; /* the new permission bits of items that are not directories, for each of the 4096 values */
-    const uint16_t *directory_modes; /* the same for directories, for PK_MEND_WITHIN */
-    pk_sums *sums;         /* of PK_PATHS, PK_MEND_WITHIN, PK_COMPARE_WITHIN and PK_REMOVE_WITHIN: one for each row,
+    const uint16_t *directory_modes; /* the same for directories, for PK_UPDATE_WITHIN */
+    pk_sums *sums;         /* of PK_PATHS, PK_UPDATE_WITHIN, PK_COMPARE_WITHIN and PK_REMOVE_WITHIN: one for each row,
                             * zeros at first */
     uint32_t uid, gid;     /* new owner and group of all rows; 0xffffffff: unchanged */
     const int32_t *synced; /* of PK_SYNC: open directories, one for each row */
@@ -206,7 +206,7 @@ typedef struct pk_batch {
     const uint32_t *place; /* index of the directory (pk_place) of each row */
     const char *prefixes;  /* of PK_PATHS: the path of the parent directory, with a slash and a zero at its end */
     const uint8_t *pax;    /* the header block that precedes a pax record that contains only a time */
-    uint64_t *gone;        /* of PK_REMOVE: NULL, or a counter to which 1 is added right after each removal */
+    uint64_t *removed;        /* of PK_REMOVE: NULL, or a counter to which 1 is added right after each removal */
     int at_once;          /* rows that may modify the target directory at the same time; 0: no limit */
     /* Set by the C code only. */
     int cancelled;

@@ -172,7 +172,7 @@ static void copy_new(pk_worker *worker, const pk_batch *batch, pk_directory *fou
     uint8_t plan = NEW, operation;
     int32_t number;
     uint64_t bytes;
-    const int others_may = others_may_write(found->dress.uid, found->dress.mode, batch->tree->user);
+    const int others_may = others_may_write(found->metadata.uid, found->metadata.mode, batch->tree->user);
     pk_work work = {.is_ours = 1, .others_may = others_may ? 1 : -1}; /* the status of both directories is known */
     pk_batch files = {
         .kind = PK_COPY, .flags = batch->flags & ~PK_IDENTIFY, .rows = 1, .directory = source, .target = target, .umask = batch->umask,

@@ -118,7 +118,7 @@ static int give_attributes(pk_worker *worker, int reading, int writing, const at
 
 /* Apply owner, extended attributes, mode and times to the copy, in the order of pcopy/fsio/attributes.py. Return -1 if
  * that fails. */
-static int dress(pk_worker *worker, pk_batch *batch, int reading, int writing, const struct stat *source,
+static int set_metadata(pk_worker *worker, pk_batch *batch, int reading, int writing, const struct stat *source,
                  const attributes *found)
 {
     if (batch->flags & PK_OWNER) {
@@ -162,7 +162,7 @@ static int failed(pk_batch *batch, uint32_t row, int writing, const char *name, 
         return PK_DEFERRED;
     if (is_full(number))
         atomic_fetch_add(&batch->work->full, 1);
-    return told(batch, row, FAILED, operation, number);
+    return set_verdict(batch, row, FAILED, operation, number);
 }
 
 /* Write the piece that is in the buffer, and copy all that follow. Return 0, -1 if reading failed or the file has
@@ -254,7 +254,7 @@ static int make(pk_worker *worker, pk_batch *batch, uint32_t row, int reading, s
         int number = errno;
         close(reading);
         if (number == EEXIST && is_new)
-            return told(batch, row, ANEW, OP_CREATE, EEXIST);
+            return set_verdict(batch, row, ANEW, OP_CREATE, EEXIST);
         return failed(batch, row, -1, NULL, OP_CREATE, number);
     }
     pk_hasher hasher;
@@ -279,7 +279,7 @@ static int make(pk_worker *worker, pk_batch *batch, uint32_t row, int reading, s
         return failed(batch, row, writing, made_as, OP_WRITE, number);
     if (number < 0)
         return given_up(batch, reading, writing, made_as);
-    if (dress(worker, batch, reading, writing, source, found))
+    if (set_metadata(worker, batch, reading, writing, source, found))
         return refused(batch, reading, writing, made_as);
     if (found->number && !is_still_found(batch, row, reading)) /* the extended attributes were read after the status */
         return given_up(batch, reading, writing, made_as);
@@ -307,7 +307,7 @@ int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     if (plan == CARE_PLAN)
         return CARE;
     if (plan == REFUSE)
-        return told(batch, row, FAILED, OP_CREATE, EEXIST);
+        return set_verdict(batch, row, FAILED, OP_CREATE, EEXIST);
     if (atomic_load_explicit(&batch->work->is_refused, memory_order_relaxed) ||
         (plan != NEW && batch->work->temporary == NULL))
         return PK_DEFERRED;

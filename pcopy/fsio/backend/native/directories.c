@@ -40,7 +40,7 @@ static struct timespec moment_of(int64_t nanoseconds)
 /* Apply metadata to an open directory, where it differs from the existing metadata, as
  * ``pcopy.fsio.attributes.apply_attributes`` does. Return -1 if the slow path has to do that; it then sets all of
  * it. */
-static int dress(const pk_batch *batch, int directory, const struct stat *status, const pk_dress *wanted, int is_made)
+static int set_metadata(const pk_batch *batch, int directory, const struct stat *status, const pk_metadata *wanted, int is_made)
 {
     const int set_id = wanted->mode & (S_ISUID | S_ISGID);
     if (batch->flags & PK_OWNER) {
@@ -85,7 +85,7 @@ static int open_target(const pk_batch *batch, const char *name, uint8_t *made)
 }
 
 /* Return true if the fast path may use the open target directory without further preparation. */
-static int is_plain_target(pk_worker *worker, const pk_batch *batch, int target, struct stat *status, int is_made)
+static int is_simple_target(pk_worker *worker, const pk_batch *batch, int target, struct stat *status, int is_made)
 {
     const pk_tree *tree = batch->tree;
     int64_t ctime;
@@ -109,11 +109,11 @@ static int look_into(pk_worker *worker, pk_batch *batch, uint32_t row, int sourc
     doing(worker, OP_FSTAT);
     if (fstat(source, &status) || status.st_ino != batch->given.inode[row] || status.st_dev != tree->source_device ||
         (status.st_dev == tree->shunned_device && status.st_ino == tree->shunned_inode) ||
-        !in_nanoseconds(status.st_atim, &found->dress.atime) || !in_nanoseconds(status.st_mtim, &found->dress.mtime))
+        !in_nanoseconds(status.st_atim, &found->metadata.atime) || !in_nanoseconds(status.st_mtim, &found->metadata.mtime))
         return -1;
-    found->dress.mode = status.st_mode;
-    found->dress.uid = status.st_uid;
-    found->dress.gid = status.st_gid;
+    found->metadata.mode = status.st_mode;
+    found->metadata.uid = status.st_uid;
+    found->metadata.gid = status.st_gid;
     doing(worker, OP_LISTXATTR);
     if (!is_bare(worker, source, 0))
         return -1;
@@ -129,20 +129,20 @@ static int look_into(pk_worker *worker, pk_batch *batch, uint32_t row, int sourc
 
 /* Process the contents of a directory, now that its target is open. Return 0 if the slow path has to continue with
  * it. */
-static int settle(pk_worker *worker, pk_batch *batch, pk_directory *found, int source, int target)
+static int enter_target(pk_worker *worker, pk_batch *batch, pk_directory *found, int source, int target)
 {
     const pk_tree *tree = batch->tree;
     struct stat status;
-    if (!is_plain_target(worker, batch, target, &status, found->is_made))
+    if (!is_simple_target(worker, batch, target, &status, found->is_made))
         return 0;
     if (found->left && tree->flags & (found->is_made ? PK_COPY_NEW : PK_COMPARE)) {
         doing(worker, OP_STAT);
         pk_do_at_once(worker, batch, found, source, target);
     }
-    const int can_enter = tree->flags & PK_POWERFUL || (found->dress.mode & 0700) == 0700;
+    const int can_enter = tree->flags & PK_POWERFUL || (found->metadata.mode & 0700) == 0700;
     if (!found->left && !found->is_made && can_enter) {
         doing(worker, OP_UTIMENSAT);
-        found->is_finished = !dress(batch, target, &status, &found->dress, 0);
+        found->is_finished = !set_metadata(batch, target, &status, &found->metadata, 0);
         if (found->is_finished)
             return 1;
     }
@@ -165,7 +165,7 @@ int pk_enter_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     }
     doing(worker, OP_OPEN);
     int target = open_target(batch, name, &found->is_made);
-    int is_simple = target >= 0 && settle(worker, batch, found, source, target);
+    int is_simple = target >= 0 && enter_target(worker, batch, found, source, target);
     if (target >= 0)
         close(target);
     close(source);
@@ -177,14 +177,14 @@ int pk_sync_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     doing(worker, OP_FSYNC);
     while (fsync(batch->synced[row]))
         if (errno != EINTR)
-            return told(batch, row, FAILED, OP_FSYNC, errno);
+            return set_verdict(batch, row, FAILED, OP_FSYNC, errno);
     return DONE;
 }
 
 int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     const pk_columns *given = &batch->given;
-    const pk_dress wanted = {given->mode[row], given->uid[row], given->gid[row], given->atime[row], given->mtime[row]};
+    const pk_metadata wanted = {given->mode[row], given->uid[row], given->gid[row], given->atime[row], given->mtime[row]};
     const uint8_t *known = batch->marks + (size_t)row * PK_MARK;
     const int is_made = batch->plans[row];
     uint8_t mark[PK_MARK];
@@ -200,7 +200,7 @@ int pk_finish_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         is_simple = mark[0] == known[0] && !memcmp(mark, known, 1u + mark[0]);
     }
     doing(worker, OP_UTIMENSAT);
-    is_simple = is_simple && !dress(batch, target, &status, &wanted, is_made);
+    is_simple = is_simple && !set_metadata(batch, target, &status, &wanted, is_made);
     close(target);
     return is_simple ? DONE : PK_DEFERRED;
 }

@@ -116,9 +116,9 @@ int pk_paths_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_sync_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_same_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_try_row(pk_worker *worker, pk_batch *batch, uint32_t row);
-int pk_mend_row(pk_worker *worker, pk_batch *batch, uint32_t row);
-int pk_mend_plain_row(pk_worker *worker, pk_batch *batch, uint32_t row);
-int pk_mend_within_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_update_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_update_uniform_row(pk_worker *worker, pk_batch *batch, uint32_t row);
+int pk_update_within_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_compare_within_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_remove_within_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_bare_row(pk_worker *worker, pk_batch *batch, uint32_t row);
@@ -226,7 +226,7 @@ static inline void doing(pk_worker *worker, int operation)
 }
 
 /* Record the operation and errno of a verdict, and return its code. */
-static inline int told(pk_batch *batch, uint32_t row, int code, int operation, int number)
+static inline int set_verdict(pk_batch *batch, uint32_t row, int code, int operation, int number)
 {
     batch->verdicts.operations[row] = (uint8_t)operation;
     batch->verdicts.errnos[row] = number;

@@ -60,7 +60,7 @@ int pk_stat_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     if (!pk_look_at(batch->directory, batch->work->name[row], follow, &batch->found, row, &mode))
         return DONE;
     if (errno == ENOENT && batch->flags & PK_COPIES) /* an expected result: most names do not exist in the target */
-        return told(batch, row, FAILED, OP_STAT, ENOENT);
+        return set_verdict(batch, row, FAILED, OP_STAT, ENOENT);
     return PK_DEFERRED;
 }
 
@@ -161,7 +161,7 @@ int pk_remove_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     doing(worker, is_directory ? OP_RMDIR : OP_UNLINK);
     if (unlinkat(batch->directory, name, is_directory ? AT_REMOVEDIR : 0))
         return PK_DEFERRED;
-    if (batch->gone != NULL)
-        __atomic_fetch_add(batch->gone, 1, __ATOMIC_RELAXED);
+    if (batch->removed != NULL)
+        __atomic_fetch_add(batch->removed, 1, __ATOMIC_RELAXED);
     return DONE;
 }

@@ -58,7 +58,7 @@ static uint8_t letter_of(uint32_t mode)
     }
 }
 
-static int has_plain_names(const pk_directory *found)
+static int has_simple_names(const pk_directory *found)
 {
     for (const char *at = found->names; at < found->names + found->names_size; at++)
         if (*at < ' ' || *at > '~')
@@ -74,18 +74,18 @@ static void sum_up(const pk_tree *tree, pk_directory *found)
         if (rows->uid[row] != rows->uid[0] || rows->gid[row] != rows->gid[0] ||
             (found->kinds[row] == 'f' && (int64_t)rows->size[row] > tree->largest))
             return;
-    if (!has_plain_names(found) || pk_tally_add(tree->tally, found->kinds, found->left, rows->mode, rows->links,
+    if (!has_simple_names(found) || pk_tally_add(tree->tally, found->kinds, found->left, rows->mode, rows->links,
                                                 rows->size, rows->blocks, rows->atime, rows->mtime))
         return;
     found->is_summed = 1;
     found->bytes = tree->tally->last_bytes;
     found->allocated = tree->tally->last_allocated;
-    found->dress.uid = rows->uid[0];
-    found->dress.gid = rows->gid[0];
+    found->metadata.uid = rows->uid[0];
+    found->metadata.gid = rows->gid[0];
 }
 
 /* List an open directory and read the status of those items for which columns are wanted. Return -1 to defer it. */
-static int tell_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
+static int list_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
 {
     const pk_tree *tree = batch->tree;
     pk_directory *found = &batch->directories[row];
@@ -131,7 +131,7 @@ int pk_look_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     const int directory = pk_open_whole(worker, batch->directory, batch->work->name[row]);
     if (directory < 0)
         return PK_DEFERRED;
-    const int is_simple = !tell_all(worker, batch, row, directory);
+    const int is_simple = !list_all(worker, batch, row, directory);
     close(directory);
     return is_simple ? DONE : PK_DEFERRED;
 }
@@ -172,7 +172,7 @@ static void add_path(pk_directory *found, const char *above, size_t above_size, 
 
 /* Return the paths of all items of an open directory, whose own path `above` ends with a slash. Return -1 to defer
  * it. */
-static int tell_paths(pk_worker *worker, pk_batch *batch, uint32_t row, int directory, const char *above, size_t above_size)
+static int list_paths(pk_worker *worker, pk_batch *batch, uint32_t row, int directory, const char *above, size_t above_size)
 {
     pk_directory *found = &batch->directories[row];
     pk_sums sums = {0};
@@ -216,7 +216,7 @@ int pk_paths_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         memcpy(above, batch->prefixes, around);
         memcpy(above + around, name, size - around - 1);
         above[size - 1] = '/';
-        is_simple = !tell_paths(worker, batch, row, directory, above, size);
+        is_simple = !list_paths(worker, batch, row, directory, above, size);
     }
     free(above);
     close(directory);

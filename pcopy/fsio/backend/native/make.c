@@ -15,7 +15,7 @@ static int own(pk_batch *batch, int writing, uint32_t uid, uint32_t gid)
 
 /* Apply the metadata, in the order of pcopy/fsio/attributes.py. Return 0, -1 if the slow path has to do it, or 1 if the
  * file belongs to another user. */
-static int dress(pk_worker *worker, pk_batch *batch, uint32_t row, int writing, const struct timespec times[2])
+static int set_metadata(pk_worker *worker, pk_batch *batch, uint32_t row, int writing, const struct timespec times[2])
 {
     const pk_columns *given = &batch->given;
     const mode_t mode = given->mode[row];
@@ -43,14 +43,14 @@ int pk_make_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     doing(worker, OP_CREATE);
     const int writing = pk_create(batch, name);
     if (writing < 0)
-        return is_passing(errno) ? PK_DEFERRED : told(batch, row, errno == EEXIST ? ANEW : FAILED, OP_CREATE, errno);
+        return is_passing(errno) ? PK_DEFERRED : set_verdict(batch, row, errno == EEXIST ? ANEW : FAILED, OP_CREATE, errno);
     doing(worker, OP_WRITE);
     int number = pk_write_all(writing, batch->arena + batch->offsets[row], size);
     if (number) {
         pk_take_back(batch, writing, name);
-        return is_passing(number) ? PK_DEFERRED : told(batch, row, FAILED, OP_WRITE, number);
+        return is_passing(number) ? PK_DEFERRED : set_verdict(batch, row, FAILED, OP_WRITE, number);
     }
-    const int is_excused = dress(worker, batch, row, writing, times);
+    const int is_excused = set_metadata(worker, batch, row, writing, times);
     const int closed = is_excused < 0 ? 0 : pk_close_new(worker, batch, writing, times);
     if (is_excused < 0 || closed > 0) {
         atomic_store_explicit(&batch->work->is_refused, 1, memory_order_relaxed);
@@ -60,9 +60,9 @@ int pk_make_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     if (closed) {
         number = errno;
         pk_take_back(batch, -1, name);
-        return is_passing(number) ? PK_DEFERRED : told(batch, row, FAILED, OP_CLOSE, number);
+        return is_passing(number) ? PK_DEFERRED : set_verdict(batch, row, FAILED, OP_CLOSE, number);
     }
     batch->verdicts.bytes[row] = size;
     atomic_fetch_add_explicit(&batch->work->moved, size, memory_order_relaxed);
-    return is_excused ? told(batch, row, DONE, OP_CHOWN, EPERM) : DONE;
+    return is_excused ? set_verdict(batch, row, DONE, OP_CHOWN, EPERM) : DONE;
 }

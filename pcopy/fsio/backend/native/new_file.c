@@ -87,23 +87,23 @@ int pk_close_new(pk_worker *worker, const pk_batch *batch, int writing, const st
 {
     const int is_late = batch->flags & PK_LATE && batch->flags & PK_TIMES;
     char path[32];
-    int held = -1;
+    int path_only = -1;
     if (is_late) {
         doing(worker, OP_OPEN);
         snprintf(path, sizeof path, "/proc/self/fd/%d", writing);
-        held = open(path, O_PATH | O_CLOEXEC);
+        path_only = open(path, O_PATH | O_CLOEXEC);
     }
     doing(worker, OP_CLOSE);
-    int result = close(writing) ? -1 : is_late && held < 0;
-    if (held < 0)
+    int result = close(writing) ? -1 : is_late && path_only < 0;
+    if (path_only < 0)
         return result;
     if (!result) {
         doing(worker, OP_UTIMENSAT);
-        snprintf(path, sizeof path, "/proc/self/fd/%d", held);
+        snprintf(path, sizeof path, "/proc/self/fd/%d", path_only);
         result = utimensat(AT_FDCWD, path, times, 0) ? 1 : 0;
     }
     const int number = errno;
-    close(held);
+    close(path_only);
     errno = number;
     return result;
 }

@@ -237,7 +237,7 @@ static uint32_t do_rows(pk_worker *worker, pk_batch *batch, uint32_t start, uint
 
 /* Record that `did` of `number` claimed rows were processed. Return true if the batch is done. The caller holds the
  * lock. */
-static int settle(pk_backend *backend, pk_worker *worker, pk_batch *batch, uint32_t start, uint32_t number, uint32_t did)
+static int end_rows(pk_backend *backend, pk_worker *worker, pk_batch *batch, uint32_t start, uint32_t number, uint32_t did)
 {
     atomic_store_explicit(&worker->batch, NULL, memory_order_relaxed);
     batch->work->ended += number;
@@ -262,7 +262,7 @@ void pk_poll(pk_backend *backend, uint64_t nanoseconds)
         pthread_mutex_unlock(&backend->lock);
         uint32_t did = do_rows(&backend->main, batch, start, number);
         pthread_mutex_lock(&backend->lock);
-        is_done = settle(backend, &backend->main, batch, start, number, did);
+        is_done = end_rows(backend, &backend->main, batch, start, number, did);
         if (pk_now() >= end)
             break;
     }
@@ -293,7 +293,7 @@ static void *work(void *argument)
         count(&worker->processor, processor_time() - processor);
         pthread_mutex_lock(&backend->lock);
         backend->working--;
-        if (settle(backend, worker, batch, start, number, did))
+        if (end_rows(backend, worker, batch, start, number, did))
             wake(backend);
     }
     pthread_mutex_unlock(&backend->lock);

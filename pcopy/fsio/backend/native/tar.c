@@ -14,7 +14,7 @@ typedef struct {
     size_t length;
     int has_mtime;
     int64_t mtime;
-} told_before;
+} extended_header;
 
 /* Parse a number in octal digits. Return -1 if the field has another format. */
 static int number(const uint8_t *field, size_t size, uint64_t *out)
@@ -88,7 +88,7 @@ static int is_key(const char *key, const char *end, const char *name)
 }
 
 /* Parse the records of a pax header. Return -1 if it has records other than a name and times. */
-static int take_records(const char *at, size_t size, told_before *told)
+static int take_records(const char *at, size_t size, extended_header *extended)
 {
     const char *const past = at + size;
     while (at < past) {
@@ -104,13 +104,13 @@ static int take_records(const char *at, size_t size, told_before *told)
             return -1;
         const char *const value = equals + 1;
         if (is_key(key, equals, "path")) {
-            told->name = value;
-            told->length = (size_t)(end - value);
-            if (!told->length || memchr(value, '\0', told->length))
+            extended->name = value;
+            extended->length = (size_t)(end - value);
+            if (!extended->length || memchr(value, '\0', extended->length))
                 return -1;
         } else if (is_key(key, equals, "mtime")) {
-            told->has_mtime = 1;
-            if (moment(value, end, &told->mtime))
+            extended->has_mtime = 1;
+            if (moment(value, end, &extended->mtime))
                 return -1;
         } else if (!is_key(key, equals, "atime") && !is_key(key, equals, "ctime")) {
             return -1;
@@ -121,9 +121,9 @@ static int take_records(const char *at, size_t size, told_before *told)
 }
 
 /* Return the number of a user or group. Return -1 if its name has to be looked up by Python first. */
-static int owner_of(const pk_tar *tar, const pk_owners *known, const uint8_t *field, uint64_t told, uint32_t *out)
+static int owner_of(const pk_tar *tar, const pk_owners *known, const uint8_t *field, uint64_t id, uint32_t *out)
 {
-    *out = (uint32_t)told;
+    *out = (uint32_t)id;
     if (tar->is_numeric || !field[0])
         return 0;
     for (int each = 0; each < known->number; each++)
@@ -135,7 +135,7 @@ static int owner_of(const pk_tar *tar, const pk_owners *known, const uint8_t *fi
     return -1;
 }
 
-static int is_plain_name(const char *name, size_t length)
+static int is_simple_name(const char *name, size_t length)
 {
     if (!length || name[0] == '/' || name[length - 1] == '/' || name[length - 1] == '.')
         return 0;
@@ -187,7 +187,7 @@ static size_t put_key(pk_tar *tar, size_t used, const char *name, size_t length,
 
 /* Find the header of the member at *at, and parse the headers that precede it. Return PK_TAR_MORE with *header set if
  * it was found, or PK_TAR_MORE or PK_TAR_OTHER with *header NULL. */
-static int find_header(const pk_tar *tar, uint64_t *at, told_before *told, const uint8_t **header)
+static int find_header(const pk_tar *tar, uint64_t *at, extended_header *extended, const uint8_t **header)
 {
     uint64_t size;
     const uint8_t *block = block_at(tar, *at);
@@ -203,9 +203,9 @@ static int find_header(const pk_tar *tar, uint64_t *at, told_before *told, const
         if (body == NULL)
             return PK_TAR_MORE;
         if (block[156] == 'L') {
-            told->name = body;
-            told->length = strnlen(body, size);
-        } else if (take_records(body, size, told)) {
+            extended->name = body;
+            extended->length = strnlen(body, size);
+        } else if (take_records(body, size, extended)) {
             return PK_TAR_OTHER;
         }
         *at += BLOCK + filled_up(size);
@@ -235,22 +235,22 @@ void pk_tar_members(pk_tar *tar)
     tar->why = PK_TAR_MORE;
     while (tar->at < tar->end) {
         char room[300];
-        told_before told = {NULL, 0, 0, 0};
+        extended_header extended = {NULL, 0, 0, 0};
         const uint8_t *block;
         uint64_t at = tar->at, mode, uid, gid, size, seconds;
-        tar->why = find_header(tar, &at, &told, &block);
+        tar->why = find_header(tar, &at, &extended, &block);
         if (block == NULL)
             return;
         tar->why = PK_TAR_OTHER;
-        if (told.name == NULL) {
-            told.length = name_in(block, room);
-            told.name = room;
+        if (extended.name == NULL) {
+            extended.length = name_in(block, room);
+            extended.name = room;
         }
-        if (told.length > 1 && told.name[0] == '.' && told.name[1] == '/') {
-            told.name += 2;
-            told.length -= 2;
+        if (extended.length > 1 && extended.name[0] == '.' && extended.name[1] == '/') {
+            extended.name += 2;
+            extended.length -= 2;
         }
-        if (!is_plain_name(told.name, told.length) || number(block + 100, 8, &mode) || number(block + 108, 8, &uid) ||
+        if (!is_simple_name(extended.name, extended.length) || number(block + 100, 8, &mode) || number(block + 108, 8, &uid) ||
             number(block + 116, 8, &gid) || number(block + 124, 12, &size) || number(block + 136, 12, &seconds) ||
             seconds >= LAST_SECOND)
             return;
@@ -269,11 +269,11 @@ void pk_tar_members(pk_tar *tar)
         tar->why = PK_TAR_ROOM;
         if (tar->members == tar->most)
             return;
-        const size_t length = put_key(tar, used, told.name, told.length, data);
+        const size_t length = put_key(tar, used, extended.name, extended.length, data);
         if (!length)
             return;
-        const char *const slash = memrchr(told.name, '/', told.length);
-        const size_t before = slash != NULL ? (size_t)(slash - told.name) : 0;
+        const char *const slash = memrchr(extended.name, '/', extended.length);
+        const size_t before = slash != NULL ? (size_t)(slash - extended.name) : 0;
         if (last == NULL || !same_directory(tar->keys + used, before, last, last_length))
             tar->begins[tar->directories++] = tar->members;
         last = tar->keys + used;
@@ -287,7 +287,7 @@ void pk_tar_members(pk_tar *tar)
         halves[3] = group;
         value[2] = data;
         value[3] = size;
-        value[4] = (uint64_t)(told.has_mtime ? told.mtime : (int64_t)(seconds * 1000000000u));
+        value[4] = (uint64_t)(extended.has_mtime ? extended.mtime : (int64_t)(seconds * 1000000000u));
         tar->key_ends[tar->members++] = (uint32_t)used;
         tar->bytes += size;
         tar->at = data + filled_up(size);
@@ -296,7 +296,7 @@ void pk_tar_members(pk_tar *tar)
 }
 
 /* Return 1 if a pax header may say how large the contents are. */
-static int tells_size(const char *body, size_t size)
+static int has_size_record(const char *body, size_t size)
 {
     return memmem(body, size, "size=", 5) != NULL;
 }
@@ -350,7 +350,7 @@ uint32_t pk_tar_skim(pk_tar *tar, uint64_t *begins_at)
             if (body == NULL)
                 return found;
             before += size;
-            if (before > MOST_HEADERS || (block[156] == 'x' && tells_size(body, size))) {
+            if (before > MOST_HEADERS || (block[156] == 'x' && has_size_record(body, size))) {
                 tar->why = PK_TAR_OTHER;
                 return found;
             }

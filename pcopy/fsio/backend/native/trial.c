@@ -42,5 +42,5 @@ int pk_try_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         failed = unlinkat(batch->directory, name, 0);
         break;
     }
-    return failed ? told(batch, row, FAILED, operation, errno) : DONE;
+    return failed ? set_verdict(batch, row, FAILED, operation, errno) : DONE;
 }

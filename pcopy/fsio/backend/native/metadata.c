@@ -133,8 +133,8 @@ static int verdict(pk_worker *worker, pk_batch *batch, uint32_t row, int result)
     if (!result)
         return DONE;
     if (result == EXCHANGED)
-        return told(batch, row, FAILED, OP_OPEN, ESTALE); /* the text is set in ``pcopy.fsio.backend.native_batches`` */
-    return errno == EPERM ? told(batch, row, FAILED, operation, EPERM) : PK_DEFERRED;
+        return set_verdict(batch, row, FAILED, OP_OPEN, ESTALE); /* the text is set in ``pcopy.fsio.backend.native_batches`` */
+    return errno == EPERM ? set_verdict(batch, row, FAILED, operation, EPERM) : PK_DEFERRED;
 }
 
 /* Return the changes that an item needs. `modes` has the new permission bits for each value of the old ones. */
@@ -160,7 +160,7 @@ static int is_as_decided(const pk_columns *rows, uint32_t row, const struct stat
            (rows->gid == NULL || rows->gid[row] == status->st_gid);
 }
 
-int pk_mend_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+int pk_update_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     const pk_columns *wanted = &batch->wanted;
     const struct wish wish = {wanted->uid[row], wanted->gid[row], wanted->mode[row]};
@@ -175,7 +175,7 @@ int pk_mend_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     return code;
 }
 
-int pk_mend_plain_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+int pk_update_uniform_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     struct stat status;
     doing(worker, OP_STAT);
@@ -201,7 +201,7 @@ static int closes(const pk_batch *batch, const struct stat *status, const struct
 
 /* Change an item of an open directory and count it. Return -1 if the slow path has to do it, or EXCHANGED as `give_to`
  * does. */
-static int mend_item(pk_worker *worker, const pk_batch *batch, int directory, const char *name, uint8_t kind,
+static int update_item(pk_worker *worker, const pk_batch *batch, int directory, const char *name, uint8_t kind,
                      uint64_t inode, pk_sums *sums)
 {
     struct stat status;
@@ -224,7 +224,7 @@ static int mend_item(pk_worker *worker, const pk_batch *batch, int directory, co
 }
 
 /* Change all items of an open directory. Return -1 to defer the directory, with nothing changed. */
-static int mend_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
+static int update_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
 {
     const pk_tree *tree = batch->tree;
     pk_directory *found = &batch->directories[row];
@@ -244,7 +244,7 @@ static int mend_all(pk_worker *worker, pk_batch *batch, uint32_t row, int direct
     for (int each = 0; each < number; each++) {
         char *const next = cut_off(name);
         const uint8_t kind = all.kinds[each];
-        const int left = mend_item(worker, batch, directory, name, kind, all.inodes[each], &batch->sums[row]);
+        const int left = update_item(worker, batch, directory, name, kind, all.inodes[each], &batch->sums[row]);
         if (left || kind == 'd')
             pk_leave(found, name, (size_t)(next - name) - 1, left == EXCHANGED ? '!' : left ? '?' : 'd', all.inodes[each]);
         name = next;
@@ -252,12 +252,12 @@ static int mend_all(pk_worker *worker, pk_batch *batch, uint32_t row, int direct
     return 0;
 }
 
-int pk_mend_within_row(pk_worker *worker, pk_batch *batch, uint32_t row)
+int pk_update_within_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     const int directory = pk_open_whole(worker, batch->directory, batch->work->name[row]);
     if (directory < 0)
         return PK_DEFERRED;
-    const int is_simple = !mend_all(worker, batch, row, directory);
+    const int is_simple = !update_all(worker, batch, row, directory);
     close(directory);
     return is_simple ? DONE : PK_DEFERRED;
 }
