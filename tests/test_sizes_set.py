@@ -33,7 +33,7 @@ ALLOWED = {
     "fsio/sequential.py _test_writes": "a file that is removed at once",
     "tasks/recode/finish_recoded.py _finish_file": f"{SHRINKS}: to what was written of the room it had",
     "tasks/archive/archive_file.py ArchiveFile.set_end": "all ranks sync the archive before it gets its name",
-    "lustre/restripe.py _copy_and_verify": "fsync follows, and the contents are read back before the exchange of layouts",
+    "lustre/restripe.py _copy_and_verify": "fsync follows, and the contents are read back before layouts are exchanged",
     "lustre/layouts.py create_lustre_anchor": "a file that never has a name",
     "jobs/lock.py take_lock": OF_THE_JOB,
     "tasks/archive/written_records.py PieceRecords._reserve": "a file without a name, whose contents nobody reads",
