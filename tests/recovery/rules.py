@@ -162,7 +162,7 @@ def _put(where: object, name: str, value: Any) -> None:
 def _named_at_once() -> list[Change]:
     def make(*arguments: Any, **options: Any) -> Rank:
         made = Rank(*arguments, **options)
-        _put(made, "keeps", False)
+        _put(made, "names_late", False)
         return made
 
     return [(rank, "Rank", make)]
