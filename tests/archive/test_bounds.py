@@ -60,9 +60,9 @@ FIRST = b"#pcopy-tar-index 1 1099511627776 5\n"
 @pytest.mark.parametrize(
     ("begin", "rest", "why"),
     [
-        (b"", b"\n", "no index"),
-        (FIRST, b"\n", "no offset"),
-        (b"", b"x", "no index"),
+        (b"", b"\n", "not an index"),
+        (FIRST, b"\n", "not an offset"),
+        (b"", b"x", "not an index"),
         (FIRST, b"0", "too long"),
     ],
     ids=["newlines", "newlines after line 1", "one line", "one line after line 1"],
@@ -227,7 +227,7 @@ def test_sparse_map_takes_few_times_16_bytes_an_extent(form: str, tmp_path: Path
     what = (
         "import os\n    stream = os.open(sys.argv[1], os.O_RDONLY)\n"
         "    read = lambda at, size: os.pread(stream, size, at)\n"
-        "    found = list(members(read, lambda *_: None))\n    assert len(found[0].member.extents) == 400_000"
+        "    found = list(read_members(read, lambda *_: None))\n    assert len(found[0].member.extents) == 400_000"
     )
     peak, _ = peak_of(what, tmp_path / "a")
     assert peak < 16 * MIB + 3 * 16 * number + len(bytes(2 * MIB)) * 8
@@ -270,9 +270,9 @@ def test_data_of_a_member_with_too_long_headers_are_no_members(order: str, tmp_p
 _FEW_POINTS = """
 import sys
 from pcopy.archive import index
-from pcopy.tasks.archive import arrange
-index.MOST_POINTS = arrange.MOST_POINTS = 8
-arrange.POINTS_APART = 512
+from pcopy.tasks.archive import piece_layout
+index.MAX_OFFSETS = piece_layout.MAX_OFFSETS = 8
+piece_layout.MIN_OFFSET_DISTANCE = 512
 from pcopy.cli.ptar import PTAR
 sys.exit(PTAR.main(sys.argv[1:]))
 """

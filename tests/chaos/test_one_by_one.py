@@ -172,7 +172,7 @@ def test_a_job_that_is_not_kept_syncs_nothing_one_by_one(
 
 
 @pytest.mark.parametrize(
-    ("pattern", "status", "told"),
+    ("pattern", "status", "reported"),
     [
         ("*/below/file-?", INCOMPLETE, rb"file-\d: fsync: Input/output error"),
         ("*/copy/.pcopy-*", INCOMPLETE, rb"(middling|split): fsync: Input/output error"),

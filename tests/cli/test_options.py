@@ -287,7 +287,7 @@ def test_a_negative_number_is_a_value_of_ptar_too(option: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "reported"),
     [
         ("x", "write CLASS:FILE, where CLASS is common, only-a, only-b, differ or differ-in-PROPERTY"),
         ("", "write CLASS:FILE, where CLASS is"),

@@ -97,7 +97,7 @@ def test_asks_on_a_terminal(area: Path) -> None:
     assert b"nothing was removed" in reported
     assert b"\x1b" not in reported
     reported = answered(b"n\n", "--exclude", "*.o", "tree\n\x1b[2J", cwd=area)[1]
-    assert rb"remove what the filters choose in tree\n\x1b[2J? [y/N]" in reported
+    assert rb"remove what the filters select in tree\n\x1b[2J? [y/N]" in reported
     assert answered(b"\x04", "tree\n\x1b[2J", cwd=area)[0] == 2
     status, reported = answered(b"y\n", "tree\n\x1b[2J", cwd=area)
     assert (status, os.listdir(area)) == (0, []), reported

@@ -223,9 +223,9 @@ def test_kill_does_not_wait() -> None:
 
 def test_a_process_with_other_threads_is_not_forked() -> None:
     done = python(
-        "import threading; from pcopy import beside; from pcopy.engine.transports.local import fork_ranks\n"
+        "import threading; from pcopy import background; from pcopy.engine.transports.local import fork_ranks\n"
         "from pcopy.errors import InvariantBroken\n"
-        "beside._PATIENCE, over = 0.1, threading.Event(); threading.Thread(target=over.wait).start()\n"
+        "background._PATIENCE, over = 0.1, threading.Event(); threading.Thread(target=over.wait).start()\n"
         "try: fork_ranks(2)\n"
         "except InvariantBroken as error: print(error)\n"
         "over.set()\n"
@@ -248,7 +248,7 @@ def test_children_die_with_their_parent() -> None:
         "import os, signal, time; from pcopy.engine.transports.local import fork_ranks\n"
         "transport = fork_ranks(3)\n"
         "if transport.rank:\n"
-        "    [transport.send(0, __import__('pcopy.engine.messages').engine.messages.Ready()), time.sleep(60)]\n"
+        "    [transport.send(0, __import__('pcopy.engine.messages').engine.messages.SubtreeReady()), time.sleep(60)]\n"
         "heard = 0\n"
         "while heard < 2: heard += len(transport.poll(10))\n"
         "os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -263,7 +263,7 @@ def test_sixty_four_ranks_raise_the_soft_limit() -> None:
         "import os, resource; resource.setrlimit(resource.RLIMIT_NOFILE, (256, 4096))\n"
         "from pcopy.engine.messages import SubtreeReady; from pcopy.engine.transports.local import fork_ranks\n"
         "transport, heard = fork_ranks(64), set()\n"
-        "[transport.forgive(rank) for rank in range(64) if rank != transport.rank]\n"
+        "[transport.expect_close(rank) for rank in range(64) if rank != transport.rank]\n"
         "transport.send((transport.rank + 1) % 64, SubtreeReady())\n"
         "while not heard: heard.update(sender for sender, _ in transport.poll(10))\n"
         "if transport.rank:\n"

@@ -193,7 +193,7 @@ def test_sources_without_modes_are_regular_files(policy: CopyPolicy) -> None:
     assert plans(policy, [status()], [there], VERSION_COLUMNS) == plans(policy, [status()], [there]) == [wanted]
 
 
-@pytest.mark.parametrize(("time", "told"), [(5 * 10**20, LATEST_TIME), (-(10**20), EARLIEST_TIME)])
+@pytest.mark.parametrize(("time", "reported"), [(5 * 10**20, LATEST_TIME), (-(10**20), EARLIEST_TIME)])
 def test_times_that_no_64_bits_hold_are_looked_at_with_care(time: int, reported: int) -> None:
     rows = Rows.from_statuses([status(), status(st_mtime_ns=time)], VERSION_COLUMNS)
     assert rows.mtime[1] == reported and rows.version(1).mtime == rows.exact_time("mtime", 1) == time

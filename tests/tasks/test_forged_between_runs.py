@@ -108,7 +108,7 @@ def test_a_set_id_program_that_was_renamed_before_that_was_on_record(places: tup
         assert (owner, mode, again) == (0, 0o4755, False)
 
 
-@pytest.mark.parametrize("told", [True, False], ids=["told", "untold"])
+@pytest.mark.parametrize("reported", [True, False], ids=["told", "untold"])
 def test_a_directory_that_was_made_anew_with_a_default_acl(places: tuple[Path, Path], reported: bool) -> None:
     """Where identities can't be told nothing is copied so that its ACL lets anybody in."""
     source, target = places
