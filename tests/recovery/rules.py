@@ -190,7 +190,7 @@ def _not_held() -> list[Change]:
 def _by_rank() -> list[Change]:
     """Of all kinds that say themselves who owns them in the next run."""
     kinds: tuple[type[TaskKind], ...] = (TaskKind, *KIND_BY_CODE.values())
-    return [(kind, "readdress", _readdressed(kind.reassigned)) for kind in kinds if "readdress" in vars(kind)]
+    return [(kind, "reassigned", _readdressed(kind.reassigned)) for kind in kinds if "reassigned" in vars(kind)]
 
 
 def _readdressed(by_key: Callable[[Any, Task, int], Task | None]) -> Callable[[Any, Task, int], Task | None]:

@@ -157,8 +157,8 @@ def test_what_is_not_there_can_not_be_switched_off() -> None:
     """A rule whose code has moved or has another name would be kept, and its jobs would all go well."""
     before = lifecycle.recorded_roots_and_options
     with (
-        pytest.raises(AttributeError, match="no readdress of its own"),
-        patched([(lifecycle, "recorded_roots_and_options", None), (lifecycle, "readdress", None)]),
+        pytest.raises(AttributeError, match="no reassigned of its own"),
+        patched([(lifecycle, "recorded_roots_and_options", None), (lifecycle, "reassigned", None)]),
     ):
         pass
     assert lifecycle.recorded_roots_and_options is before
