@@ -1,10 +1,11 @@
 """The base of a rank in a run: the tasks with which it begins and, for rank 0, the counts so far and the phase.
 
-A base is written once, before the file ``current`` names its run. So a crash cannot leave one incomplete: a base file
-without its end is damaged. Its frames are, in this order:
+A base is written once, before the file ``current`` names its run. So a crash cannot leave an incomplete base of a
+recorded run: a base file without its end is damaged. The file consists of frames (``pcopy.checkpoint.framing``), in
+this order:
 
 - name and version of the format, and the header;
-- for rank 0: the shares of the counts, in tuples of limited length;
+- for rank 0: the shares of the counts (parts of the counts, each under a label), in tuples of limited length;
 - lists of tasks as plain tuples;
 - the number of all tasks.
 """
@@ -17,7 +18,7 @@ from itertools import islice
 from typing import Any
 
 from pcopy.checkpoint.directory import AnyPath, check_directory, create_file
-from pcopy.checkpoint.framing import Frame, damage_error, read_frames, reporting_damage, write_frame
+from pcopy.checkpoint.framing import RecordFrame, damage_error, read_frames, reporting_damage, write_frame
 from pcopy.checkpoint.layout import JOB_FORMAT_VERSION, OTHER_VERSION_ADVICE, base_file_name, run_directory_name
 from pcopy.checkpoint.record import checked_shares, checked_task, is_tuple_of_ints, load_value
 from pcopy.engine.backlog import FRAME_BYTES
@@ -29,14 +30,14 @@ from pcopy.fsio.syncer import sync_if_supported
 from pcopy.text import printable_path
 
 BASE_FORMAT = "pcopy-base"
-"""Name of the format of base files."""
+"""Name of the format, at the beginning of each file with the tasks with which a rank begins a run."""
 
 _SHARES_PER_FRAME = 1024
-"""Maximum number of shares of the counts in one frame."""
+"""Maximum number of shares (labelled parts of the counts) that are written together, in one frame of the file."""
 
 
 class BaseHeader(NamedTuple):
-    """Header of a base file.
+    """First part of a base file, the file with the tasks with which a rank begins a run.
 
     Attributes:
         run: number of the run.
@@ -54,10 +55,16 @@ class BaseHeader(NamedTuple):
 
 
 def write_base(directory: bytes, header: BaseHeader, shares: Iterable[LabelledCounts], tasks: Iterable[Task]) -> None:
-    """Write the base of one rank and bring the file to stable storage. The entry in the run's ``directory`` is not
-    synced.
+    """Write the base of one rank, that is, the tasks with which it begins a run, as a file in ``directory``; bring the
+    file to stable storage. The caller must sync ``directory``.
 
     Raise ``OSError``, also if the file exists.
+
+    Args:
+        directory: path of the directory of the run.
+        header: first part of the file: rank, run, and on rank 0 phase and counters.
+        shares: parts of the counts in ``header``, each under a label; for rank 0 only.
+        tasks: tasks with which the rank begins the run.
     """
     with create_file(os.path.join(directory, base_file_name(header.rank))) as file:
 
@@ -78,29 +85,34 @@ def write_base(directory: bytes, header: BaseHeader, shares: Iterable[LabelledCo
 
 
 def base_path(job_dir: AnyPath, run: int, rank: int) -> bytes:
-    """Return the path of the base of ``rank`` in ``run``."""
+    """Return the path of the file with the tasks with which ``rank`` begins ``run``."""
     return os.path.join(os.fsencode(job_dir), run_directory_name(run), base_file_name(rank))
 
 
 def read_base_header(job_dir: AnyPath, run: int, rank: int) -> BaseHeader:
-    """Return the header of a base. Raise ``RequestRefused`` if the file is missing, not trusted, damaged or another
-    rank's.
+    """Return the header of the base file of ``rank`` in ``run``, the file with the tasks with which the rank begins.
+
+    Raise ``RequestRefused`` if the file is missing, is damaged, is that of another rank or run, or does not belong to
+    the caller alone.
     """
     path = base_path(job_dir, run, rank)
-    return _checked_header(path, next(read_frames(path), Frame(0, b"")), run, rank)
+    return _checked_header(path, next(read_frames(path), RecordFrame(0, b"")), run, rank)
 
 
 def read_base(job_dir: AnyPath, run: int, rank: int) -> Iterator[Task]:
-    """Return the tasks with which ``rank`` begins ``run``, with one frame at a time in memory.
+    """Return an iterator over the tasks with which ``rank`` begins ``run``, from the rank's base file. It has about 1
+    MiB of them in memory.
 
-    Raise ``RequestRefused`` if the directory or the file is missing, not trusted or damaged, either at the first task
-    or at the end: only after the last task is it certain that none is missing.
+    The iterator raises ``RequestRefused`` if the directory or the file is missing or damaged, or does not belong to the
+    caller alone. It may do so after the last task, because only then it is certain that no task is missing.
     """
     return (value for value in _shares_and_tasks(job_dir, run, rank) if isinstance(value, Task))
 
 
 def read_shares(job_dir: AnyPath, run: int) -> Iterator[LabelledCounts]:
-    """Return the shares of the counts with which ``run`` begins. Raise as ``read_base`` does."""
+    """Yield the shares of the counts with which ``run`` begins: parts of the counts, each under a label. Raise
+    ``RequestRefused`` if a directory or the file is missing or damaged, or does not belong to the caller alone.
+    """
     for value in _shares_and_tasks(job_dir, run, 0):
         if isinstance(value, Task):
             return
@@ -108,54 +120,62 @@ def read_shares(job_dir: AnyPath, run: int) -> Iterator[LabelledCounts]:
 
 
 def _shares_and_tasks(job_dir: AnyPath, run: int, rank: int) -> Iterator[Task | LabelledCounts]:
-    """Yield all shares, then all tasks of a base. Raise ``RequestRefused`` as ``read_base`` does."""
+    """Yield what the base file of ``rank`` in ``run`` contains: first the shares (labelled parts of the counts), then
+    the tasks. Raise ``RequestRefused`` if a directory or the file is missing or damaged, or does not belong to the
+    caller alone.
+    """
     check_directory(os.fsencode(job_dir))
     check_directory(os.path.join(os.fsencode(job_dir), run_directory_name(run)))
     path = base_path(job_dir, run, rank)
     read = read_frames(path)
-    _checked_header(path, next(read, Frame(0, b"")), run, rank)
+    _checked_header(path, next(read, RecordFrame(0, b"")), run, rank)
     count = 0
     for frame in read:
         with reporting_damage(path, frame.offset):
             value = load_value(frame.payload)
         if type(value) is int:
             if value != count or next(read, None) is not None:
-                raise damage_error(path, frame.offset, f"the end of {value} tasks, but the file has more or fewer")
+                raise damage_error(
+                    path,
+                    frame.offset,
+                    f"the record says that {value} tasks were written, but the file has more or fewer",
+                )
             return
         if type(value) is tuple:
             with reporting_damage(path, frame.offset):
                 yield from checked_shares(value)
             continue
         if type(value) is not list:
-            raise damage_error(path, frame.offset, "neither tasks nor the end")
+            raise damage_error(path, frame.offset, "the record contains neither tasks nor their number")
         with reporting_damage(path, frame.offset):
             yield from map(checked_task, value)
         count += len(value)
     raise RequestRefused(f"{printable_path(path)}: damaged: it ends after {count} tasks, and more were written")
 
 
-def _checked_header(path: bytes, frame: Frame, run: int, rank: int) -> BaseHeader:
-    """Return the header in the first frame of a base; raise ``RequestRefused`` if it is not that of ``run`` and
-    ``rank``.
+def _checked_header(path: bytes, frame: RecordFrame, run: int, rank: int) -> BaseHeader:
+    """Return the header in ``frame``, the first part of the base file ``path``. Raise ``RequestRefused`` if it is not
+    that of ``run`` and ``rank``.
     """
     fields = read_first_frame(path, frame, BASE_FORMAT)
     if len(fields) != len(BaseHeader._fields) or not is_tuple_of_ints(fields[:-1]) or not is_tuple_of_ints(fields[-1]):
-        raise damage_error(path, frame.offset, "not the header of a base")
+        raise damage_error(path, frame.offset, "the record is not the header of a file with the tasks of a rank")
     header = BaseHeader(*fields)
     if (header.run, header.rank) != (run, rank):
-        raise damage_error(path, frame.offset, f"belongs to run {header.run}, rank {header.rank}")
+        raise damage_error(path, frame.offset, f"the file was written for run {header.run}, rank {header.rank}")
     return header
 
 
-def read_first_frame(path: bytes, frame: Frame, name: str) -> tuple[Any, ...]:
-    """Return the fields in a file's first frame, without the name of its format and the version.
+def read_first_frame(path: bytes, frame: RecordFrame, name: str) -> tuple[Any, ...]:
+    """Return the fields in ``frame``, the first part of the file ``path``, without the name and the version of the
+    format, which come first.
 
-    Raise ``RequestRefused`` unless the file has the format ``name`` and the version of this pcopy.
+    Raise ``RequestRefused`` unless the file has the format ``name`` and the version that this pcopy reads.
     """
     with reporting_damage(path, frame.offset):
         value = load_value(frame.payload)
     if type(value) is not tuple or len(value) < 2 or value[0] != name or type(value[1]) is not int:
-        raise damage_error(path, 0, f"no file of the format {name}")
+        raise damage_error(path, 0, f"the file does not have the format {name}")
     if value[1] != JOB_FORMAT_VERSION:
         raise RequestRefused(
             f"{printable_path(path)}: version {value[1]} of {name}; this pcopy reads version {JOB_FORMAT_VERSION}; "

@@ -1,13 +1,12 @@
 """Access to job directories: opens them only if no other user can change them, and replaces files in them durably.
 
-A job directory decides which files are copied and which are assumed to be copied already. So it and its files are used
-only if they belong to the caller and only the caller may write to them. A symbolic link in place of the directory or a
-file is refused, and a FIFO is not waited for. Symbolic links further up in the path are followed as
-``pcopy.fsio.named_file`` describes.
+The contents of a job directory decide which files are copied and which are assumed to be copied already. So the
+directory and its files are used only if they belong to the caller and only the caller may write to them. A symbolic
+link in place of the directory or a file is refused; a FIFO is refused without waiting for a writer. Symbolic links
+further up in the path are followed only if root or the caller owns them (``pcopy.fsio.named_file``).
 
-Files and directories are named relative to the directory that was opened and checked. A crash leaves either the old or
-the new contents of a file (``pcopy.fsio.durable``). Files that no other record relies on yet are written without the
-two fsyncs.
+Files are opened relative to the descriptor of the directory that was checked. After a crash a file has either its old
+or its new contents (``pcopy.fsio.durable``). Files that no other record relies on yet are written without fsync(2).
 """
 
 from __future__ import annotations
@@ -30,22 +29,25 @@ AnyPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 """Path of a file or directory."""
 
 CHECKPOINT_ADVICE = "choose another directory with --checkpoint DIR, or use --checkpoint none"
-"""Advice in errors about a directory that cannot be used for jobs."""
+"""Advice in errors about a directory that cannot be used for the records of jobs."""
 _NEW_JOBS_ADVICE = "choose another directory for new jobs with --checkpoint DIR, or use --checkpoint none"
 _START_AGAIN_ADVICE = "remove the directory that contains it and start the job again"
-# Flags of open(2): a directory to read, a directory as part of a path, a file to read, a write permission of others.
 _OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Flags of open(2) for a directory to be read."""
 _OPEN_PATH_ONLY = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""Flags of open(2) for a directory that is only a component of a path."""
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+"""Flags of open(2) for a file to be read."""
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
+"""Bits of a mode that allow users other than the owner to write."""
 NEW_SUFFIX = b".new"
-"""Suffix of a file's name until the file is complete."""
+"""Suffix of the name of a file that is being written; the file is renamed once it is complete."""
 
 
 @contextmanager
 def _opened_parent(path: bytes) -> Iterator[tuple[int, bytes]]:
-    """Open the parent directory of ``path``; yield its descriptor and the last component of ``path``. Raise
-    ``OSError``.
+    """Context manager: open the parent directory of ``path``; yield its descriptor and the last component of ``path``.
+    Raise ``OSError``.
     """
     above, name = os.path.split(path)
     with closed_at_end(_open_by_components(above)) as directory:
@@ -53,7 +55,12 @@ def _opened_parent(path: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _open_by_components(path: bytes) -> int:
-    """Return a descriptor (O_PATH) of the directory ``path``, opened component by component. Raise ``OSError``."""
+    """Return a descriptor (O_PATH) of the directory ``path``, for use as the start of relative paths. Raise
+    ``OSError``.
+
+    The path is opened component by component without following symbolic links. If a component is a symbolic link,
+    ``pcopy.fsio.named_file`` opens the path instead, and follows only links that root or the caller owns.
+    """
     directory = open_with_retries(b"/" if path.startswith(b"/") else b".", _OPEN_PATH_ONLY)
     for part in filter(None, path.split(b"/")):
         with closed_at_end(directory):
@@ -68,11 +75,12 @@ def _open_by_components(path: bytes) -> int:
 
 @contextmanager
 def opened_directory(path: bytes) -> Iterator[int]:
-    """Open the directory ``path`` and yield its descriptor.
+    """Context manager: open the directory ``path`` and yield its descriptor.
 
-    Raise ``RequestRefused`` unless it belongs to the caller and only the caller may write to it.
+    Raise ``RequestRefused`` unless the directory belongs to the caller and only the caller may write to it, so that its
+    contents can be trusted.
     """
-    path = os.path.abspath(path)  # also removes a trailing slash, which would follow a symbolic link
+    path = os.path.abspath(path)  # also removes a trailing slash, with which open(2) would follow a symbolic link
     try:
         with _opened_parent(path) as (around, name):
             descriptor = open_with_retries(name, _OPEN_DIRECTORY, dir_fd=around)
@@ -89,7 +97,9 @@ def opened_directory(path: bytes) -> Iterator[int]:
 
 
 def check_directory(path: bytes) -> None:
-    """Raise ``RequestRefused`` unless ``path`` is a directory of the caller to which no other user may write."""
+    """Raise ``RequestRefused`` unless ``path`` is a directory of the caller to which no other user may write, so that
+    its contents can be trusted.
+    """
     with opened_directory(path):
         pass
 
@@ -97,10 +107,10 @@ def check_directory(path: bytes) -> None:
 def make_directories(path: bytes, *, durable: bool = True) -> list[bytes]:
     """Create the directory ``path`` and its missing parents with mode 0700. An existing directory is not changed.
 
-    Return the directories that were created, the deepest first. Raise ``RequestRefused`` if one cannot be created;
-    those created before are removed then.
+    Return the paths of the directories that were created, the deepest first. If one cannot be created, remove those
+    that were created before it, and raise ``RequestRefused``.
 
-    ``durable``: on return the names of the directories are on stable storage.
+    ``durable``: on return the entries of the directories are on stable storage.
     """
     path = os.path.abspath(path)
     missing, made = [], list[bytes]()
@@ -125,8 +135,8 @@ def make_directories(path: bytes, *, durable: bool = True) -> list[bytes]:
 
 
 def remove_empty_directories(paths: Iterable[bytes]) -> None:
-    """Remove the directories ``paths``, which are ordered from the deepest up; stop at one that is not empty or
-    fails.
+    """Remove those of the directories ``paths`` that are empty. They are ordered from the deepest up. Stop without an
+    error at the first one that cannot be removed.
     """
     with suppress(OSError):
         for path in paths:
@@ -135,8 +145,8 @@ def remove_empty_directories(paths: Iterable[bytes]) -> None:
 
 
 def check_can_make(path: bytes) -> None:
-    """Raise ``RequestRefused`` if creating the directory ``path`` would fail, or the directory would not be used.
-    Change nothing.
+    """Raise ``RequestRefused`` if the directory ``path`` cannot be created, or, if it exists, cannot be used as a job
+    directory. Change nothing.
     """
     path = os.path.abspath(path)
     if os.path.lexists(path):
@@ -166,7 +176,8 @@ def check_can_make(path: bytes) -> None:
 
 
 def read_file(directory: int, name: bytes, *, where: bytes, most: int = -1) -> bytes:
-    """Return the contents of the file ``name`` in the open directory, at ``most`` that many bytes (-1: all).
+    """Return the contents of the file ``name`` in the open directory ``directory``, but only its first ``most`` bytes
+    (-1: all).
 
     ``where`` is the path of the directory, for errors. Raise ``RequestRefused`` unless the file is a regular file of
     the caller to which no other user may write, and ``OSError`` if it cannot be opened or read.
@@ -176,10 +187,10 @@ def read_file(directory: int, name: bytes, *, where: bytes, most: int = -1) -> b
 
 
 def replace_file(directory: int, name: bytes, data: bytes, *, durable: bool = True) -> None:
-    """Replace the contents of the file ``name`` in the open directory by ``data``. Raise ``OSError``; the old file is
-    kept then.
+    """Replace the file ``name`` in the open directory ``directory`` by a new one with the contents ``data``. Raise
+    ``OSError``; then the old file is unchanged.
 
-    Without ``durable`` a loss of power may leave the file empty or missing.
+    If ``durable`` is False, a loss of power may leave the file empty or missing.
     """
     temporary = name + NEW_SUFFIX
     with suppress(FileNotFoundError):
@@ -192,9 +203,10 @@ def replace_file(directory: int, name: bytes, data: bytes, *, durable: bool = Tr
 
 @contextmanager
 def opened_file(path: bytes) -> Iterator[BinaryIO]:
-    """Open ``path`` for reading and yield the stream.
+    """Context manager: open the file ``path`` for reading and yield the stream.
 
-    Raise ``RequestRefused`` unless it is a regular file of the caller to which no other user may write.
+    Raise ``RequestRefused`` unless it is a regular file of the caller to which no other user may write, so that its
+    contents can be trusted.
     """
     try:
         with _opened_parent(path) as (around, name):
@@ -210,21 +222,23 @@ def opened_file(path: bytes) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _trusted_stream(descriptor: int, path: bytes) -> Iterator[BinaryIO]:
-    """Yield a stream that reads from ``descriptor``, and close the descriptor at the end.
+    """Context manager: yield a stream that reads from the open file ``descriptor``, and close the descriptor at the
+    end.
 
-    Raise ``RequestRefused`` unless it is a regular file of the caller to which no other user may write.
+    Raise ``RequestRefused`` unless it is a regular file of the caller to which no other user may write. ``path`` is its
+    path, for the error.
     """
     with closed_at_end(descriptor):
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise RequestRefused(f"{printable_path(path)}: is no regular file")
+            raise RequestRefused(f"{printable_path(path)}: is not a regular file")
         check_owner_and_mode(path, status)
         yield os.fdopen(descriptor, "rb", closefd=False)
 
 
 def create_file(path: bytes) -> BinaryIO:
-    """Create a file of mode 0600 and return it, unbuffered. Raise ``OSError``; ``FileExistsError`` if the name is in
-    use.
+    """Create the file ``path`` with mode 0600 and return an unbuffered stream that writes to it. Raise ``OSError``, for
+    example ``FileExistsError`` if the path exists.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
     with _opened_parent(path) as (around, name):
@@ -232,13 +246,15 @@ def create_file(path: bytes) -> BinaryIO:
 
 
 def create_run_directory(path: bytes) -> None:
-    """Create the directory of a run. Raise ``OSError``."""
+    """Create the directory ``path`` of a run with mode 0700. Raise ``OSError``, also if it exists."""
     with _opened_parent(path) as (around, name):
         os.mkdir(name, 0o700, dir_fd=around)
 
 
 def remove_run_directory(path: bytes) -> None:
-    """Remove the directory of a run with its files, if it exists. Raise ``OSError``."""
+    """Remove the directory ``path`` of a run with its files, if it exists. If ``path`` is a symbolic link or a file,
+    remove that. Raise ``OSError``.
+    """
     with suppress(FileNotFoundError), _opened_parent(path) as (around, name):
         try:
             run = open_with_retries(name, _OPEN_DIRECTORY, dir_fd=around)
@@ -254,11 +270,11 @@ def remove_run_directory(path: bytes) -> None:
 
 
 def check_owner_and_mode(path: bytes, status: os.stat_result) -> None:
-    """Raise ``RequestRefused`` unless the item with this ``status`` belongs to the caller and no other user may write
-    to it.
+    """Raise ``RequestRefused`` unless a file or directory belongs to the caller and no other user may write to it.
+    ``status`` is its stat(2).
 
-    ``path`` is used in errors only. A directory may be that of a job, or the one in which new jobs are created. A file
-    is always part of an existing job.
+    ``path`` is its path, for the error. The advice in the error depends on what it is: the directory of a job, the
+    directory in which new jobs are created, or a file (which is always part of a job).
     """
     if status.st_uid == os.geteuid() and not status.st_mode & _WRITABLE_BY_OTHERS:
         return
@@ -279,7 +295,7 @@ def check_owner_and_mode(path: bytes, status: os.stat_result) -> None:
     advice = (
         f"chmod go-w it, or {_NEW_JOBS_ADVICE}"
         if is_for_new_jobs
-        else f"if they have not, chmod go-w it; otherwise {again}"
+        else f"if they have changed nothing, chmod go-w it; otherwise {again}"
     )
     mode = stat.S_IMODE(status.st_mode)
     raise RequestRefused(f"{printable_path(path)}: others may write to it (mode {mode:04o}); {advice}")

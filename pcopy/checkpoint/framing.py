@@ -3,16 +3,17 @@
 A frame consists of the length of its payload (8 bytes, big-endian), the BLAKE2b digest (16 bytes) of length and
 payload, and the payload, which is one or more pickles of protocol 5. Each frame is on stable storage before the next
 one is begun. So a crash can leave only the last frame incomplete, and a complete frame behind a bad one proves that the
-bad one was complete once. A bad frame is a *torn tail* if no complete frame follows it and one of these holds:
+bad one was complete once. A bad frame is a *torn tail*, the harmless result of a crash, if no complete frame follows it
+and one of these conditions holds:
 
-- the end of the file cuts it off;
+- the file ends before the frame does;
 - its digest is wrong, and only zeros follow it, or nothing (file systems leave zeros after a loss of power);
 - its length is zero, which no frame has: its first page never reached storage, although later pages may have.
 
-A file ends before its torn tail. Any other bad frame is damage, and the file is refused.
+A reader ignores a torn tail. Any other bad frame is damage, and the file is refused.
 
-The search for a following frame looks for the two bytes with which each payload begins, since a damaged length does not
-tell where the next frame is.
+A damaged length does not show where the next frame begins. So the search for a following frame looks for the two bytes
+with which each payload begins.
 """
 
 from __future__ import annotations
@@ -35,37 +36,45 @@ from pcopy.fsio.syncer import sync_if_supported
 from pcopy.text import printable_path
 
 _FRAME_HEADER = struct.Struct(">Q16s")
+"""Format of the header of a frame (a part of a file that is written at once): length and digest of the data that
+follow.
+"""
 _PICKLE_START = b"\x80\x05"
 """First bytes of a pickle of protocol 5."""
 
 _RECORD_HEAD_BYTES = 4096
-"""Number of bytes that surely contain the head of a record."""
+"""Number of bytes that ``read_frame_heads`` reads of the data in each frame: enough for the head of a record, which has
+its numbers without the tasks.
+"""
 
 _SEARCH_BYTES = 1 << 20
-"""Bytes read in one call behind a bad frame."""
+"""Bytes of the file that are read in one call when a complete frame is searched behind a damaged one."""
 
 
-class Frame(NamedTuple):
-    """A complete frame: its offset in the file in bytes, and its payload."""
+class RecordFrame(NamedTuple):
+    """A part of a file that was written completely (a frame): its offset in the file in bytes, and the data in it."""
 
     offset: int
     payload: bytes
 
 
 def write_frame(file: BinaryIO, payload: bytes) -> None:
-    """Append a frame to ``file``. ``payload`` is one or more pickles of protocol 5. Raise ``OSError``. Does not sync
-    the file.
+    """Append ``payload`` to ``file``, after a header with its length and a digest, by which a reader recognizes data
+    that are incomplete or damaged. Do not sync the file. ``file`` is unbuffered; ``payload`` is one or more pickles
+    of protocol 5. Raise ``OSError``.
     """
     for data in (_FRAME_HEADER.pack(len(payload), _frame_digest(payload)), payload):
         view = memoryview(data)
-        while view:  # write of an unbuffered file may be partial
+        while view:  # a write to an unbuffered file may be partial
             view = view[file.write(view) :]
 
 
-def read_frames(path: AnyPath) -> Iterator[Frame]:
-    """Yield the frames of a file, one at a time in memory. A torn tail is ignored.
+def read_frames(path: AnyPath) -> Iterator[RecordFrame]:
+    """Yield the frames (parts with a digest, as ``write_frame`` writes them) of a file, one at a time in memory. Ignore
+    an incomplete last frame, which a crash may leave.
 
-    Raise ``RequestRefused``, with path and offset, if the file is damaged, cannot be read or is not trusted.
+    Raise ``RequestRefused``, with path and offset, if the file is damaged or cannot be read, does not belong to the
+    caller, or if another user may write to it.
     """
     name = os.fsencode(path)
     with opened_file(name) as file:
@@ -78,14 +87,17 @@ def read_frames(path: AnyPath) -> Iterator[Frame]:
                     return
             except OSError as error:
                 raise damage_error(name, at, f"cannot be read: {error.strerror}") from None
-            yield Frame(at, payload)
+            yield RecordFrame(at, payload)
             at += _FRAME_HEADER.size + len(payload)
 
 
-def read_frame_heads(path: AnyPath) -> Iterator[Frame]:
-    """Yield the frames of a file with only the first bytes of each payload, and without verifying the digests.
+def read_frame_heads(path: AnyPath) -> Iterator[RecordFrame]:
+    """Yield the frames (parts with a digest, as ``write_frame`` writes them) of a file, but only the first bytes of
+    each, and without verifying the digests. For displays that must not read whole files. Stop at the first frame
+    that is incomplete.
 
-    Raise ``RequestRefused`` if the file is not trusted, and ``OSError``.
+    Raise ``RequestRefused`` if the file does not belong to the caller, or another user may write to it. Raise
+    ``OSError`` if it cannot be read.
     """
     with opened_file(os.fsencode(path)) as file:
         at, end = 0, os.fstat(file.fileno()).st_size
@@ -97,18 +109,22 @@ def read_frame_heads(path: AnyPath) -> Iterator[Frame]:
             length, _ = _FRAME_HEADER.unpack(header)
             if not length or at + _FRAME_HEADER.size + length > end:
                 return
-            yield Frame(at, file.read(min(length, _RECORD_HEAD_BYTES)))
+            yield RecordFrame(at, file.read(min(length, _RECORD_HEAD_BYTES)))
             at += _FRAME_HEADER.size + length
 
 
 def damage_error(path: AnyPath, offset: int, why: str) -> RequestRefused:
-    """Return the error to raise for a damaged frame at ``offset``, with the reason ``why``."""
+    """Return the error that refuses the file ``path`` because it is damaged at the byte ``offset``; ``why`` describes
+    the damage.
+    """
     return RequestRefused(f"{printable_path(os.fsencode(path))}: damaged at byte {offset}: {why}")
 
 
 @contextmanager
 def reporting_damage(path: AnyPath, offset: int) -> Iterator[None]:
-    """Convert a ``ValueError`` of the body into the error for a damaged frame at ``offset``."""
+    """Context manager: if its block raises ``ValueError``, raise ``RequestRefused`` instead, which says that the file
+    ``path`` is damaged at the byte ``offset``.
+    """
     try:
         yield
     except ValueError as error:
@@ -116,14 +132,18 @@ def reporting_damage(path: AnyPath, offset: int) -> Iterator[None]:
 
 
 def _frame_digest(payload: bytes) -> bytes:
-    """Return the digest of a frame."""
+    """Return the digest that the header of a frame contains: BLAKE2b of the length of ``payload`` and ``payload``
+    itself.
+    """
     digest = blake2b(len(payload).to_bytes(8, "big"), digest_size=16)
     digest.update(payload)
     return digest.digest()
 
 
 def _complete_payload(file: BinaryIO, at: int, end: int) -> bytes | None:
-    """Return the payload of the frame at ``at``, or None if there is no complete frame."""
+    """Return the data of the frame (part of the file with a digest) at the offset ``at``; None if it is incomplete or
+    its digest is wrong. ``end`` is the size of the file.
+    """
     if end - at < _FRAME_HEADER.size:
         return None
     file.seek(at)
@@ -135,13 +155,15 @@ def _complete_payload(file: BinaryIO, at: int, end: int) -> bytes | None:
 
 
 def _check_torn_tail(file: BinaryIO, path: bytes, at: int, end: int) -> None:
-    """Raise ``RequestRefused`` unless the bad frame at ``at`` is a torn tail."""
+    """Raise ``RequestRefused`` unless the frame at the offset ``at``, which is bad, is a torn tail: the incomplete end
+    of a file that a crash leaves. ``end`` is the size of the file.
+    """
     if end - at <= _FRAME_HEADER.size:
         return
     file.seek(at)
     length, _ = _FRAME_HEADER.unpack(file.read(_FRAME_HEADER.size))
     if length and not _has_only_zeros(file, min(at + _FRAME_HEADER.size + length, end)):
-        raise damage_error(path, at, "a wrong digest")
+        raise damage_error(path, at, "the record does not match its digest")
     if _has_complete_frame(file, at + 1, end):
         raise damage_error(path, at, "the record is not complete, but a complete one follows")
 
@@ -156,7 +178,9 @@ def _has_only_zeros(file: BinaryIO, at: int) -> bool:
 
 
 def _has_complete_frame(file: BinaryIO, start: int, end: int) -> bool:
-    """Return True if a complete frame begins anywhere from ``start`` on."""
+    """Return True if the file has a complete frame (part with a valid digest) anywhere from the offset ``start`` on.
+    ``end`` is the size of the file.
+    """
     at = start + _FRAME_HEADER.size
     while at < end - 1:
         file.seek(at)
@@ -171,11 +195,12 @@ def _has_complete_frame(file: BinaryIO, start: int, end: int) -> bool:
 
 
 class RecordFileWriter:
-    """Writer of the file in which the records of one rank and run are stored durably. Each cut appends one record.
+    """Writer of the file in which one rank records its tasks (spawned and done) in one run. Each record is on stable
+    storage before the next one is written.
 
-    An error is final. After a failed write or fsync the contents of the file behind the last good record are unknown:
-    the kernel may have dropped pages, and reports that only once. So nothing is written behind it any more. Not
-    thread-safe.
+    After an error no record is accepted any longer. After a failed write or fsync the contents of the file behind the
+    last good record are unknown: the kernel may have dropped pages, and reports that only once. So nothing may be
+    written behind that record. Not thread-safe.
     """
 
     def __init__(self, job_dir: AnyPath, run: int, rank: int) -> None:
@@ -186,9 +211,9 @@ class RecordFileWriter:
         self._failed = False
 
     def append(self, record: FactRecord) -> None:
-        """Append ``record``; return once it is on stable storage.
+        """Append ``record`` to the file, which the first call creates; return once the record is on stable storage.
 
-        Raise ``OSError``. After the first error every further call raises it, too.
+        Raise ``OSError``. After a first error every further call raises an ``OSError``, too.
         """
         if self._failed:
             raise OSError(errno.EIO, "an earlier record could not be written")

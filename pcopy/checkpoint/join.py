@@ -1,9 +1,11 @@
-"""Sorting of a job's tasks with bounded memory: finds the tasks that remain, and deals them out to ranks.
+"""Sorting of a job's tasks with bounded memory when the job is resumed: finds the tasks that remain, and deals them out
+to the ranks of the new run.
 
-Spawned and done tasks are sorted by their ids, so that all facts about a task are adjacent. The remaining tasks are
-sorted by the rank that gets them, so that one base is written at a time and a run of thousands of ranks needs few open
-files. A task that is addressed to a rank goes to that rank modulo the number of ranks. The other tasks are dealt out in
-chunks, round robin: all ranks get the same number, plus or minus a chunk, and work stealing balances the rest.
+The facts "task spawned" and "task done" are sorted by the ids of the tasks, so that all facts about a task are
+adjacent. The remaining tasks are sorted by the rank that gets them, so that the file of one rank is written at a time
+and a run of thousands of ranks needs few open files. A task that only one rank may run goes to that rank modulo the
+number of ranks. The other tasks are dealt out in chunks, round robin: all ranks get the same number, plus or minus a
+chunk, and work stealing balances the rest.
 """
 
 from __future__ import annotations
@@ -21,32 +23,41 @@ from pcopy.errors import RequestRefused
 from pcopy.signature.sorting import ExternalSorter
 
 JOIN_MEMORY_BYTES = 64 << 20
-"""Bytes of memory for sorting the facts."""
+"""Bytes of memory for sorting the facts (tasks spawned and done) by task; the rest is in temporary files."""
 
 _DONE_MARK = b""
-"""Value that marks a task as done; a spawned task has its pickle as the value."""
+"""Value that says that a task is done, in the list of (task id, value) to be sorted. For a spawned task the value is
+the packed task.
+"""
 
 
 class RemainingTasksFinder:
-    """Collector of spawned tasks and of the ids of done tasks, in any order; yields the tasks that remain, once."""
+    """Finds the tasks that remain when a job is resumed: collects spawned tasks and the ids of done tasks, in any
+    order, then yields the tasks that were spawned and are not done. These can be read only once.
+    """
 
     def __init__(self, open_spool: OpenSpool, *, where: str) -> None:
-        """Create an empty collection. ``where`` names the run in errors."""
+        """Create an empty collection.
+
+        Args:
+            open_spool: opens a temporary file for facts that do not fit into memory.
+            where: path of the run's directory, for errors.
+        """
         self._sorter = ExternalSorter(open_spool, JOIN_MEMORY_BYTES)
         self._where = where
 
     def add_spawned(self, task: Task) -> None:
-        """Add a spawned task. May raise ``OSError`` from the spool, as the other methods may."""
+        """Add a spawned task. May raise ``OSError`` of a temporary file, as may the other methods."""
         self._sorter.add(pack_id(task.id), dump_primitives(tuple(task)))
 
     def add_done(self, packed: bytes) -> None:
-        """Add the packed id of a task that is done."""
+        """Add the id of a task that is done, packed by ``pack_id``."""
         self._sorter.add(packed, _DONE_MARK)
 
     def remaining_tasks(self) -> Iterator[Task]:
         """Yield the tasks that were spawned and are not done, sorted by id.
 
-        Raise ``RequestRefused`` if a task was spawned twice, done twice, or done and never spawned. Then facts are
+        Raise ``RequestRefused`` if a task was spawned twice, done twice, or done and never spawned. Then records are
         missing or wrong, so the remaining tasks are unknown.
         """
         for packed, facts in groupby(self._sorter.sorted(), key=itemgetter(0)):
@@ -67,24 +78,29 @@ class RemainingTasksFinder:
                 yield Task(*load_primitives(task))
 
     def _contradiction(self, packed: bytes, contradiction: str) -> RequestRefused:
-        """Return the error for facts that contradict each other."""
+        """Return the error that refuses to resume the job because its records about one task contradict each other.
+        ``packed`` is the id of the task, and ``contradiction`` completes the sentence "the task was ...".
+        """
         run, rank, number = unpack_id(packed)
         return RequestRefused(f"{self._where}: damaged: task {number} of rank {rank} in run {run} was {contradiction}")
 
     def close(self) -> None:
+        """Discard what was collected, and close the temporary files."""
         self._sorter.close()
 
 
 TASKS_PER_TURN = 16
-"""Number of consecutive tasks that one rank gets before the next one, so that neighbouring tasks stay together."""
+"""Remaining tasks are dealt out to the ranks in turn: number of consecutive tasks that one rank gets before the next
+one, so that neighbouring tasks stay together.
+"""
 SORT_MEMORY_BYTES = 4 << 20
 """Bytes of memory for sorting tasks by rank; the rest is on disk."""
 
 
 def tasks_by_rank(tasks: Iterable[Task], size: int, open_spool: OpenSpool) -> Generator[Iterator[Task], None, None]:
-    """Yield an iterator over the tasks of each of ``size`` ranks, in the order of ranks. Raise ``OSError``.
+    """Deal out ``tasks`` to ``size`` ranks; yield one iterator for each rank, in the order of ranks, over its tasks.
 
-    Each iterator must be exhausted before the next one is requested.
+    Each iterator must be exhausted before the next one is requested. Raise ``OSError`` of a temporary file.
     """
     dealt_count = 0
     with closing(ExternalSorter(open_spool, SORT_MEMORY_BYTES)) as sorter:

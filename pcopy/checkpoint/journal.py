@@ -1,9 +1,10 @@
-"""Journal of one rank: gathers facts in memory; a separate thread makes data and records durable.
+"""Journal of one rank: gathers facts ("task spawned", "task done") in memory; at each cut a separate thread brings the
+files that this rank has written, and a record of the facts, to stable storage.
 
-The order is essential. First the facts are gathered. Then the data that they describe are brought to stable storage.
-Then the record is appended. If the data of one cut could not be brought to storage, nothing later is recorded, since
-the kernel reports a lost write only once; the job has to stop. If the job directory cannot be written, only the
-checkpoint is lost: all ranks continue the job without one, and its records are removed.
+The order is essential. First the facts are taken from memory. Then the data of all files written so far are synced.
+Then the record is appended and synced. If the data could not be synced, nothing later is recorded, since the kernel
+reports a lost write only once; the job has to stop. If the job directory cannot be written, only the checkpoint is
+lost: all ranks continue the job without a checkpoint, and its records are removed.
 """
 
 from __future__ import annotations
@@ -21,46 +22,58 @@ from pcopy.engine.task import LabelledCounts, Task, TaskId
 from pcopy.errors import RESOURCE_EXCEPTIONS, SYNC_FAILED_TEXT, resource_error_text
 
 CUT_AT_BYTES = 32 << 20
-"""Bytes of gathered facts at which a rank cuts, whatever the time."""
+"""Bytes of facts (records of spawned and done tasks) in memory from which on a rank makes a cut: it passes them on to
+be written, without waiting for the regular time.
+"""
 
 WAIT_AT_BYTES = 64 << 20
-"""Bytes of facts that are not on storage yet above which no new task is begun."""
+"""Bytes of facts (records of spawned and done tasks) not yet on storage from which on the rank begins no new task."""
 
 
 class RecordStore(Protocol):
-    """Storage for the records of one rank. Used by the journal's thread only."""
+    """Protocol: writes the records of one rank to the job directory. Used by the journal's thread only."""
 
     def store_base(self, phase: int, tasks: Sequence[Task]) -> None:
-        """On rank 0, before the first record of a new job: write ``tasks`` as the base from which it can be resumed."""
+        """On rank 0, before the first record of a new job: write ``tasks``, with which ``phase`` begins. Without later
+        records the job is resumed from these.
+        """
 
     def append(self, record: FactRecord) -> None:
-        """Append the record durably. Raise ``OSError`` or ``PcopyError``."""
+        """Append the record; return once it is on stable storage. Raise ``OSError`` or ``PcopyError``."""
 
     def remove_job(self) -> None:
-        """On rank 0: remove the job, if it was stored. Raise ``PcopyError``."""
+        """On rank 0: remove the records of the job, if there are any. Raise ``PcopyError``."""
 
     def close(self) -> None:
-        """Close the store; no records follow."""
+        """Release all resources; no records follow."""
 
 
 class FactJournal:
-    """Implementation of ``pcopy.engine.journal.Journal`` that stores records durably."""
+    """Records which tasks one rank has spawned and which are done (facts), so that the job can be resumed. A thread
+    writes the records to stable storage, after it has synced the files that the rank has written. Implements
+    ``pcopy.engine.journal.Journal``.
 
-    def __init__(self, window: FactCollector, store: RecordStore, sync: Callable[[], None]) -> None:
-        """Create the journal.
+    The methods are called by the rank's main thread and do not wait for storage, except ``close``.
+    """
+
+    def __init__(self, collector: FactCollector, store: RecordStore, sync: Callable[[], None]) -> None:
+        """Create the journal of one rank.
 
         Args:
-            window: gathers the facts between two cuts.
+            collector: gathers spawned and done tasks until the next record is written.
             store: storage for the records.
             sync: brings all data that this rank has written to stable storage; raises ``OSError``.
         """
         self.durable_epoch = 0
         self.data_loss_reason: str | None = None
-        """Reason why written data are not on storage, or None. If it is set, the job has to stop."""
+        """Reason why data that this rank has written are not on storage, or None. If there is one, the job has to stop.
+        """
         self.warning: str | None = None
-        """Reason why this rank cannot record facts any longer, or None. Reported to the user as a notice."""
+        """Message for the user that, and why, this rank cannot record its tasks any longer; None if there is none. The
+        caller prints it and sets it to None.
+        """
         self.has_failed = False
-        self._collector = window
+        self._collector = collector
         self._store = store
         self._sync = sync
         self._base: tuple[int, tuple[Task, ...]] | None = None
@@ -81,32 +94,43 @@ class FactJournal:
 
     @property
     def needs_cut(self) -> bool:
-        """True if so many facts have been gathered that they should be cut now."""
+        """True if so many facts (tasks spawned and done) have been gathered in memory that they should be written
+        now.
+        """
         return not self._is_recording_over and self._collector.memory_bytes >= CUT_AT_BYTES
 
     @property
     def must_wait_for_storage(self) -> bool:
-        """True if so many facts are not on storage yet that no task should be begun."""
+        """True if so many facts (tasks spawned and done) are not on storage yet that the rank should begin no task for
+        the moment.
+        """
         return not self._is_recording_over and self._collector.memory_bytes + self._pending_bytes >= WAIT_AT_BYTES
 
     def record_base(self, phase: int, tasks: Sequence[Task]) -> None:
-        """On rank 0: keep the tasks with which a new job begins until the first record is stored."""
+        """On rank 0: keep ``tasks``, with which a new job begins in ``phase``, until the first record is stored; then
+        the thread writes both.
+        """
         self._base = phase, tuple(tasks)
 
     def record_spawned(self, task: Task) -> None:
-        """Gather the fact that ``task`` was spawned."""
+        """Add to the next record that ``task`` was spawned."""
         if not self._is_recording_over:
             self._collector.add_spawned(task)
 
     def record_done(
-        self, task: Task, counts: Sequence[int], settled: Sequence[TaskId], shares: Sequence[LabelledCounts] = ()
+        self, task: Task, counts: Sequence[int], completed: Sequence[TaskId], shares: Sequence[LabelledCounts] = ()
     ) -> None:
-        """Gather the fact that ``task`` and the tasks in ``settled`` are done, with the counts."""
+        """Add to the next record that ``task`` is done, with its ``counts`` (``shares`` are labelled parts of them),
+        and that the tasks with the ids ``completed`` are done, too. Those had ended before, but their effect was
+        only in memory until ``task`` used it.
+        """
         if not self._is_recording_over:
-            self._collector.add_done(task.id, counts, settled, shares)
+            self._collector.add_done(task.id, counts, completed, shares)
 
     def end_epoch(self, epoch: int, phase: int) -> None:
-        """Pass the facts gathered since the last cut to the thread, as the record of ``epoch``."""
+        """Pass what was gathered since the last call to the thread, which stores it as the record of ``epoch``
+        (numbered part of the run). ``phase`` is the current phase of this rank.
+        """
         if self._is_recording_over:
             return
         self._collector.set_phase(phase)
@@ -115,12 +139,14 @@ class FactJournal:
         self._queue_action(partial(self._store_record, self._collector.take_record(epoch), size))
 
     def abandon(self) -> None:
-        """Stop recording; let the thread remove the stored job."""
+        """Stop recording, because a rank cannot record any longer, and let the thread remove the records of the job.
+        Afterwards the thread sets ``durable_epoch`` to ``LAST_EPOCH``.
+        """
         self._is_abandoned = True
         self._queue_action(self._remove_job)
 
     def _queue_action(self, action: Callable[[], None]) -> None:
-        """Pass ``action`` to the thread, and start the thread for the first one."""
+        """Let the thread run ``action`` after all earlier actions. The first call starts the thread."""
         self._actions.put(action)
         if self._thread is None:
             try:
@@ -131,48 +157,51 @@ class FactJournal:
                 self._run_actions()
 
     def stop_recording(self, error: Exception) -> None:
-        """Stop recording because of ``error``. Errors of the journal must not end the copy, whatever they are."""
+        """Stop recording because of ``error``, but let the job continue without a checkpoint."""
         if not self._is_abandoned:  # otherwise the job was removed on purpose, and the reason has been reported
             self.warning = f"no more checkpoints, the job goes on without and cannot be resumed: {error}"
         self.has_failed = True
 
     def close(self, patience: float) -> bool:
-        """End the thread within ``patience`` seconds, then close the store; return False if the thread is still in a
-        system call.
+        """Wait up to ``patience`` seconds until the thread has done all its actions, then close the store. Return False
+        if the thread is still in a system call; the store then stays open.
 
-        After False, that call may still complete its record. The thread does not begin another one, since rank 0 may be
-        removing the job.
+        After False, the thread may still complete the record that it is writing. It does not begin another one, since
+        rank 0 may be removing the job.
         """
         if self._thread is not None:
             self._actions.put(None)
-            if not self._thread.has_ended(patience):
+            if not self._thread.join(patience):
                 self._is_abandoned = True
                 return False
         self._store.close()
         return True
 
     def _run_actions(self) -> None:
-        """Run the queued actions until the queue yields None. Body of the thread."""
+        """Body of the thread: run the queued actions, until the queue yields None."""
         while (action := self._actions.get()) is not None:
             action()
 
     def _store_record(self, record: FactRecord, size: int) -> None:
-        """Store the base if it has not been stored, sync the data, and append ``record``.
+        """Make ``record`` durable: first store the tasks with which the job begins, if they were not stored yet, then
+        sync the data that this rank has written, then append ``record``. Runs in the thread.
 
-        The base comes first because other ranks wait for it, a sync may take long, and the base does not claim that any
-        task is done.
+        ``size`` is the memory in bytes that ``record`` took before it was packed. The tasks come first because other
+        ranks wait for them and a sync may take long. That is safe, because they do not say that any task is done.
         """
         if not self._is_recording_over and self._store_base() and self._sync_data() and not self._is_abandoned:
             self._append_record(record)
         self._pending_bytes -= size
 
     def _store_base(self) -> bool:
-        """Store the base if there is one; return False if that fails."""
+        """Store the tasks with which the job begins, if there are any that were not stored yet; return False if that
+        fails.
+        """
         base, self._base = self._base, None
         return base is None or self._try_store(partial(self._store.store_base, *base))
 
     def _sync_data(self) -> bool:
-        """Bring the data of this rank to stable storage; return False if that fails."""
+        """Bring the files that this rank has written to stable storage; return False if that fails."""
         try:
             self._sync()
         except RESOURCE_EXCEPTIONS as error:
@@ -182,12 +211,12 @@ class FactJournal:
         return not self.has_lost_data
 
     def _append_record(self, record: FactRecord) -> None:
-        """Append ``record``; its epoch is durable then."""
+        """Append ``record`` to the store. If that succeeds, its epoch (part of the run) becomes the durable one."""
         if self._try_store(partial(self._store.append, record)):
             self.durable_epoch = record.epoch
 
     def _try_store(self, action: Callable[[], None]) -> bool:
-        """Run ``action`` of the store; on an error stop recording and return False."""
+        """Call ``action``, which writes to the store; on an error stop recording and return False."""
         try:
             action()
         except Exception as error:
@@ -195,7 +224,7 @@ class FactJournal:
         return not self.has_failed
 
     def _remove_job(self) -> None:
-        """Remove the stored job. Errors are ignored."""
+        """Remove the records of the job, which are not valid any longer; ignore errors."""
         with suppress(Exception):  # the job directory is unusable and has been reported
             self._store.remove_job()
         self.durable_epoch = LAST_EPOCH

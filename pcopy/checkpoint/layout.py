@@ -13,37 +13,46 @@ from pcopy.fsio.retries import open_with_retries
 from pcopy.text import printable_path
 
 JOB_FORMAT_VERSION = 6
-"""Version of the formats of all files of a job.
+"""Version of the formats of all files in a job directory. A job whose files have another version cannot be resumed.
 
-It changes whenever the format of one of them changes, or a counter or option is added or removed, because counts are
+Add 1 whenever the format of one of these files changes, or a counter or option is added or removed, because counts are
 identified by their position. The packed form of tasks has a version of its own, which is stored in the file ``job``.
 """
 
 OTHER_VERSION_ADVICE = "end the job with the pcopy that began it, or discard it: pcopy --discard JOB"
-"""Advice in errors about a job of another version."""
+"""Advice in errors about a job whose files have another version than this pcopy reads."""
 
 JOB_FILE = b"job"
-"""Name of the file that describes the job."""
+"""Name of the file in a job directory that describes the job, such as its sources and options."""
 CURRENT_FILE = b"current"
-"""Name of the file that names the current run."""
+"""Name of the file in a job directory that contains the number of the job's last recorded run. If it is missing,
+nothing is recorded, and the job cannot be resumed.
+"""
 CONTROL_FILE, PROGRESS_FILE = b"control", b"progress"
-"""Names of two files: one through which a running job is controlled, and one in which it reports its progress."""
+"""Names of two files in a job directory: the user's requests to the running job (``pcopy --control``), and the progress
+that the job reports.
+"""
 # Patterns of names. Each is compiled when a name is first compared with it.
 LOCK_PATTERN = rb"lock-(0|[1-9][0-9]{0,8})"
-"""Name of the lock file of a rank."""
+"""Pattern of the name of a lock file in a job directory. Each rank has its own, and keeps it locked while it works on
+the job.
+"""
 DELETED_PATTERN = rb"deleted-(0|[1-9][0-9]{0,8})"
-"""Name of the file in which a rank records deleted items."""
+"""Pattern of the name of the file in a job directory in which a rank records how many items it has deleted."""
 RUN_PATTERN = rb"run-[0-9]+"
-"""Name of the directory of a run."""
+"""Pattern of the name of a run's directory in a job directory."""
 NOT_DURABLE_PATTERN = rb"not-durable-[0-9a-f-]*"
-"""Name of the file that marks records as not durable; it ends with the boot id of the host that created it.
+"""Pattern of the name of the file in a job directory which says that records are lost if a host reboots; it ends with
+the boot id of the host that created it.
 
-It is created before the first record of a rank whose files could not be synced.
+It is created before the first record of a rank on a host where the written files cannot be synced.
 """
 NFS_SILLY_PREFIX = b".nfs"
-"""Prefix of the name that NFS gives a removed file that is still open (silly rename). NFS removes that file later."""
+"""Prefix of the name that an NFS client gives a removed file that is still open (silly rename). The client removes that
+file later.
+"""
 PATH_LIST_FILE = b"files-from"
-"""Name of the list of the paths to copy, if the user gave one."""
+"""Name of the file in a job directory with the list of the paths to copy, if the user gave one."""
 _FIXED_NAMES = {
     PATH_LIST_FILE,
     *(name + end for name in (JOB_FILE, CURRENT_FILE, CONTROL_FILE, PROGRESS_FILE) for end in (b"", b".new")),
@@ -57,17 +66,22 @@ def run_directory_name(run: int) -> bytes:
 
 
 def base_file_name(rank: int) -> bytes:
-    """Return the name of the base file of ``rank`` in a run's directory."""
+    """Return the name of the file with the tasks with which ``rank`` begins a run; it lies in the directory of the
+    run.
+    """
     return b"base-%d" % rank
 
 
 def facts_file_name(rank: int) -> bytes:
-    """Return the name of the file of records of ``rank`` in a run's directory."""
+    """Return the name of the file in which ``rank`` records its spawned and done tasks; it lies in the directory of the
+    run.
+    """
     return b"facts-%d" % rank
 
 
 def mark_not_durable(path: bytes) -> None:
-    """Record in the job directory ``path`` that its records are not to be trusted once this host has been rebooted.
+    """Create a file in the job directory ``path`` which says that its records are not to be trusted once this host has
+    been rebooted. Used if this host cannot bring the copied files to stable storage.
 
     Raise ``OSError``.
     """
@@ -77,16 +91,20 @@ def mark_not_durable(path: bytes) -> None:
 
 
 def has_distrusted_records(path: bytes) -> bool:
-    """Return True if a record in the job directory ``path`` may count files as done that a reboot has lost.
+    """Return True if a record in the job directory ``path`` may count files as done whose data were lost when a host
+    was rebooted.
 
-    Only the hosts on which this job runs are known not to have been rebooted. Raise ``OSError``.
+    Files created by ``mark_not_durable`` show this. Such a file is harmless only if it is from a host on which this run
+    has ranks, and that host has not been rebooted since. Raise ``OSError``.
     """
     these_boots = {b"not-durable-" + boot.encode() for boot in (boot_id(), *boot_ids_of_job) if boot}
     return any(name not in these_boots for name in _not_durable_marks(path))
 
 
 def remove_record_reference(path: bytes) -> None:
-    """Remove the reference to the records from the job directory ``path``. Raise ``OSError``."""
+    """Remove from the job directory ``path`` the file that names the current run, so that the job counts as not
+    recorded and cannot be resumed. Also remove the files created by ``mark_not_durable``. Raise ``OSError``.
+    """
     with suppress(FileNotFoundError):
         os.unlink(os.path.join(path, CURRENT_FILE))
     for name in _not_durable_marks(path):
@@ -95,23 +113,25 @@ def remove_record_reference(path: bytes) -> None:
 
 
 def _not_durable_mark() -> bytes:
-    """Return the name of the file by which this host marks the records as not durable."""
+    """Return the name of the file by which this host says that its records are not to be trusted after a reboot."""
     return b"not-durable-" + boot_id().encode()
 
 
 def _not_durable_marks(path: bytes) -> list[bytes]:
-    """Return the names of the files in a job directory that mark records as not durable. Raise ``OSError``."""
+    """Return the names of the files in the job directory ``path`` by which hosts say that their records are not to be
+    trusted after a reboot. Raise ``OSError``.
+    """
     return [name for name in map(os.fsencode, os.listdir(path)) if re.fullmatch(NOT_DURABLE_PATTERN, name)]
 
 
 def directory_names(descriptor: int) -> list[bytes]:
-    """Return the names in an open directory. Raise ``OSError``."""
+    """Return the names of all entries of the open directory ``descriptor``. Raise ``OSError``."""
     return names_in_directory(descriptor)
 
 
 def is_job_file_name(name: bytes) -> bool:
-    """Return True if pcopy may have created the file ``name`` of a job directory, or if it is a silly-renamed file of
-    NFS.
+    """Return True if ``name`` is one that pcopy gives to files and directories in a job directory, or that NFS gives to
+    a removed file which is still open (``NFS_SILLY_PREFIX``).
     """
     patterns = RUN_PATTERN, LOCK_PATTERN, NOT_DURABLE_PATTERN, DELETED_PATTERN
     return (
@@ -122,19 +142,22 @@ def is_job_file_name(name: bytes) -> bool:
 
 
 def check_only_job_files(path: bytes, descriptor: int) -> None:
-    """Raise ``RequestRefused`` if the open directory ``path`` holds a file that pcopy did not create; ``OSError`` if it
-    cannot be read.
+    """Raise ``RequestRefused`` if the open directory ``descriptor`` contains a file that pcopy did not create, so that
+    it must not be used as a job directory. ``path`` is its path, for the error. Raise ``OSError`` if it cannot be
+    read.
     """
     for name in directory_names(descriptor):
         if not is_job_file_name(name):
             raise RequestRefused(
-                f"{printable_path(path)}: holds {printable_path(name)}, which is not a job's; name a new or an empty "
-                "directory"
+                f"{printable_path(path)}: contains {printable_path(name)}, which pcopy did not create; name a new or "
+                "an empty directory"
             )
 
 
 def remove_job_files(descriptor: int) -> None:
-    """Remove all files of pcopy from an open job directory, except ``job`` and rank 0's lock. Raise ``OSError``."""
+    """Remove all files of pcopy from the open job directory ``descriptor``, except ``job`` and the lock file of rank 0,
+    which other processes look for. Files that pcopy has not created stay. Raise ``OSError``.
+    """
     for name in directory_names(descriptor):
         if re.fullmatch(RUN_PATTERN, name):
             _remove_run_files(descriptor, name)
@@ -144,7 +167,9 @@ def remove_job_files(descriptor: int) -> None:
 
 
 def _remove_run_files(descriptor: int, name: bytes) -> None:
-    """Remove pcopy's files from the directory of a run, and the directory if it is empty then."""
+    """Remove pcopy's files from the directory ``name`` of a run, which lies in the open job directory ``descriptor``;
+    then remove the directory if it is empty. Raise ``OSError``.
+    """
     try:
         run = open_with_retries(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=descriptor)
     except NotADirectoryError:

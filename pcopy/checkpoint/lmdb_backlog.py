@@ -1,9 +1,9 @@
-"""Backlog of tasks in an LMDB database on a node-local file system.
+"""Queue of waiting tasks in an LMDB database on a node-local file system, for tasks that do not fit into memory.
 
-The database is a cache; durable records are in the job directory. So it is never synced, and its file is unlinked as
-soon as it is open: nothing remains in the spool directory however the process ends. The database holds frames of
-pickled primitives under ascending numbers. It is not opened with a writable memory map, since writing to one on a full
-file system would end the process by SIGBUS, where a write call returns an error.
+The database is only a cache; durable records are in the job directory. So it is never synced, and its file is unlinked
+as soon as it is open: nothing remains in the spool directory however the process ends. The database contains frames
+(groups of pickled tasks) under ascending numbers. It is not opened with a writable memory map: writing to such a map on
+a full file system would end the process by SIGBUS, while write(2) returns an error.
 """
 
 from __future__ import annotations
@@ -23,23 +23,27 @@ from pcopy.libc import free_bytes
 from pcopy.text import printable_path, printable_text
 
 FIRST_MAP_BYTES = 64 << 20
-"""Bytes of the first memory map; each further one is twice as large. A map reserves addresses and uses no space
-itself.
+"""Size in bytes of the first memory map of a database. The database cannot become larger than its map; when it is full,
+the map is doubled. A map only reserves addresses.
 """
 
 MIN_FREE_BYTES = 2 * FRAME_BYTES
-"""Free bytes below which a file system counts as full after a failed write."""
+"""If a write to the database failed and the file system has less free space in bytes than this, the error is reported
+as a full file system.
+"""
 
 _T = TypeVar("_T")
 
 
 class LmdbBacklog(Backlog):
-    """Backlog that stores its frames in an LMDB database. Frames that cannot be written, as to a full disk, stay in
-    memory.
+    """Queue of tasks in an LMDB database, for tasks that do not fit in memory. Tasks are stored in groups (frames). If
+    a frame cannot be written, for example because the disk is full, its tasks stay in memory.
     """
 
     def __init__(self, spool: bytes) -> None:
-        """Create an empty backlog. ``spool`` is an existing directory."""
+        """Create an empty queue of tasks. ``spool`` is an existing directory, in which the database is created when the
+        first tasks are stored.
+        """
         super().__init__()
         self._spool = spool
         self._map_size = FIRST_MAP_BYTES
@@ -49,7 +53,7 @@ class LmdbBacklog(Backlog):
         self._next = 0
 
     def _store_frame(self, frame: bytes) -> None:
-        """Store a packed frame under the next number. May raise ``OSError``."""
+        """Store ``frame``, a packed list of tasks, in the database under the next number. May raise ``OSError``."""
         key = self._next.to_bytes(8, "big")
 
         def put(database: lmdb.Environment) -> None:
@@ -61,7 +65,9 @@ class LmdbBacklog(Backlog):
         self._next += 1
 
     def _load_frame(self) -> bytes | None:
-        """Remove and return the oldest frame; return None if there is none. May raise ``OSError``."""
+        """Remove and return the oldest stored frame, a packed list of tasks; return None if there is none. May raise
+        ``OSError``.
+        """
         if self._oldest == self._next:
             return None
         key = self._oldest.to_bytes(8, "big")
@@ -82,7 +88,7 @@ class LmdbBacklog(Backlog):
         return frame
 
     def _delete_read_frames(self) -> None:
-        """Delete the frames that have been read, so that later frames can use their space."""
+        """Delete the groups of tasks that have been read from the database, so that later ones can use their space."""
         assert self._database is not None
         with self._database.begin(write=True) as transaction:
             for number in range(self._first_undeleted, self._oldest):
@@ -90,8 +96,8 @@ class LmdbBacklog(Backlog):
         self._first_undeleted = self._oldest
 
     def _run_transaction(self, action: Callable[[lmdb.Environment], _T]) -> _T:
-        """Run ``action``, which is one transaction, and enlarge the map until the transaction fits. Raise
-        ``OSError``.
+        """Run ``action``, one transaction on the database, and return its result. If the database is full, enlarge it
+        and run the transaction again. Raise ``OSError``.
         """
         while True:
             try:
@@ -106,7 +112,7 @@ class LmdbBacklog(Backlog):
                 raise self._error(errno.EIO, f"waiting tasks cannot be stored: {error}") from error
 
     def _double_map(self) -> None:
-        """Double the size of the map. Raise ``OSError``."""
+        """Double the size of the memory map, because the database is full. Raise ``OSError``."""
         assert self._database is not None
         try:
             self._database.set_mapsize(2 * self._map_size)
@@ -116,8 +122,8 @@ class LmdbBacklog(Backlog):
         self._map_size *= 2
 
     def _is_file_system_full(self) -> bool:
-        """Return True if the file system is full. LMDB reports a write that was cut short by that as an input/output
-        error.
+        """Return True if the file system of the database is full. LMDB itself reports a partial write to a full file
+        system as an input/output error.
         """
         status = os.statvfs(self._spool)
         try:
@@ -126,7 +132,9 @@ class LmdbBacklog(Backlog):
             return False
 
     def _open_database(self) -> lmdb.Environment:
-        """Return a new, empty database whose file is unlinked already. Its directory had mode 0700."""
+        """Return a new, empty database whose file is unlinked already. No other user could open the file before,
+        because its directory had mode 0700.
+        """
         self._map_size = FIRST_MAP_BYTES
         with stable_directory_path(self._spool) as spool:
             place = tempfile.mkdtemp(prefix=b"pcopy-spool-", dir=spool)
@@ -146,7 +154,7 @@ class LmdbBacklog(Backlog):
                 os.rmdir(place)
 
     def _error(self, number: int, why: str) -> OSError:
-        """Return the error to raise, with an errno and a reason, for the spool directory."""
+        """Return an ``OSError`` that concerns the spool directory, with the errno ``number`` and the reason ``why``."""
         return OSError(number, printable_text(why), printable_path(self._spool))
 
     def _close_database(self) -> None:

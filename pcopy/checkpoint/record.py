@@ -1,7 +1,8 @@
-"""Record of one rank and one epoch: the tasks spawned, the tasks done, and the counts of the latter.
+"""Record of one rank and one epoch (a part of a run): the tasks that were spawned, the tasks that are done, and the
+counts of the done tasks.
 
-The end of a task and all tasks that it spawned are in the same record, so that later either both are known or neither.
-Of a task that was spawned and done within one record only the counts are kept.
+The end of a task and all tasks that it spawned are in the same record, so that a resumed job knows of both or of
+neither. Of a task that was spawned and done within one record only the counts are kept.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from pcopy.engine.task import UNRECORDED, LabelledCounts, Task, TaskId
 from pcopy.fast_named_tuple import NamedTuple
 
 ID_BYTES = 16
-"""Bytes of a packed task id: run, rank and number."""
+"""Number of bytes of a packed task id, which consists of run, rank and number."""
 _TASKS_PER_PICKLE = 1024
-"""Number of tasks in one pickle. All tasks of a record as Python objects would take several times its size."""
+"""Number of spawned tasks in one pickle of a record. A reader loads one pickle at a time, because all tasks of a record
+as Python objects would take several times the size of the record.
+"""
 
 _LABEL_OVERHEAD_BYTES = 512
-"""Estimated bytes of memory for the sums under one label."""
+"""Estimated bytes of memory that the sums of the counts under one label take."""
 
 _PACKED_ID = struct.Struct(">IIQ")
 
@@ -40,13 +43,19 @@ def unpack_id(packed: bytes) -> TaskId:
 
 
 def counter_sums(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
-    """Return the element-wise sums of two tuples of counters. The shorter one is extended by zeros."""
+    """Return two sequences of counters added element by element. The shorter one is extended by zeros."""
     both = tuple(map(add, first, second))
     return (*both, *first[len(both) :], *second[len(both) :])
 
 
 class RecordHead(NamedTuple):
-    """First part of a record, without its tasks. Fields that are not described here are those of the record."""
+    """First part of a packed record: the numbers of a ``FactRecord`` without its tasks. A reader that needs no tasks
+    reads only this part.
+
+    ``run``, ``rank`` and ``size`` are the number of the run, the rank and the number of ranks. ``epoch`` is the part of
+    the run that the record is about, ``phase`` the rank's phase at its end, and ``cut_time`` the time of its end.
+    ``counts`` are the sums of the counts of the tasks that became done.
+    """
 
     run: int
     rank: int
@@ -62,32 +71,38 @@ class RecordHead(NamedTuple):
 
 
 class FactRecord(NamedTuple):
-    """Facts of one rank in one epoch."""
+    """Record of what one rank did in one epoch (numbered part of the run): the tasks that were spawned and the tasks
+    that became done. A job is resumed from these records.
+    """
 
     run: int
+    """Number of the run of the job."""
     rank: int
     size: int
     """Number of ranks of the run."""
     epoch: int
     phase: int
-    """Phase that had begun at the cut, or -1. Only that in rank 0's records is used."""
+    """Phase of the rank at the end of the epoch; -1 if none had begun. Only rank 0's value is used."""
     counts: tuple[int, ...]
-    """Sums of the counts of the tasks that became done."""
+    """Sums of the counts of the tasks that became done in the epoch, by the index of the counter."""
     done_ids: bytes
-    """Packed ids of the tasks that became done and were not spawned in this record."""
+    """Ids of the tasks that became done in the epoch and were spawned before it, packed by ``pack_id`` and joined."""
     spawned_tasks: tuple[tuple[Any, ...], ...]
-    """Spawned tasks that are not done, as plain tuples."""
+    """Tasks that were spawned in the epoch and are not done, as plain tuples."""
     shares: tuple[LabelledCounts, ...] = ()
-    """Parts of ``counts``, by label."""
+    """Parts of ``counts``, each under a label. If a resumed job repeats the work of a label, it subtracts these
+    parts.
+    """
     cut_time: int = 0
-    """Time of the cut by the clock of the destination, in nanoseconds since 1970; 0 if unknown.
+    """Time of the end of the epoch by the clock of the destination's file system, in nanoseconds since 1970; 0 if
+    unknown.
 
-    Only that in rank 0's records is used, because rank 0 cuts first. Everything written before that time is on stable
-    storage once all records of the epoch are.
+    Only rank 0's value is used, because rank 0 ends each epoch first. Everything that was written before that time is
+    on stable storage once all ranks' records of the epoch are.
     """
 
     def pack(self) -> bytes:
-        """Return the record as a series of pickles, so that each can be read alone.
+        """Return the record as bytes: a series of pickles, so that a reader can load one at a time.
 
         The pickles are a ``RecordHead``, the packed ids of done tasks, the shares, and tuples of spawned tasks.
         """
@@ -104,15 +119,18 @@ class FactRecord(NamedTuple):
 
 
 def read_head(payload: bytes) -> RecordHead:
-    """Return the head of a packed record. Raise ``ValueError`` if there is none."""
+    """Return the head (numbers without tasks) of the packed record that begins with ``payload``. Raise ``ValueError``
+    if there is none.
+    """
     return _load_head(io.BytesIO(payload))
 
 
 def read_facts(payload: bytes) -> tuple[RecordHead, bytes, tuple[LabelledCounts, ...], Iterator[Task]]:
-    """Return the head, the packed ids of done tasks, the shares and the spawned tasks of a packed record.
+    """Return what the packed record ``payload`` contains: the head, the packed ids of done tasks, the shares (labelled
+    parts of the counts), and an iterator over the spawned tasks.
 
-    The spawned tasks are read one by one. The function and the iterator raise ``ValueError`` if ``payload`` is not a
-    record.
+    The iterator unpacks the spawned tasks in groups. The function and the iterator raise ``ValueError`` if ``payload``
+    is not a record.
     """
     stream = io.BytesIO(payload)
     head = _load_head(stream)
@@ -124,7 +142,9 @@ def read_facts(payload: bytes) -> tuple[RecordHead, bytes, tuple[LabelledCounts,
 
 
 def checked_shares(value: Any) -> tuple[LabelledCounts, ...]:
-    """Return ``value`` if it is a tuple of shares; raise ``ValueError`` otherwise."""
+    """Return ``value`` if it consists of shares of the counts, (label, ((index of the counter, number), ...)) each;
+    raise ``ValueError`` otherwise.
+    """
     if type(value) is not tuple:
         raise ValueError("not the shares of the counts")
     for share in value:
@@ -136,8 +156,8 @@ def checked_shares(value: Any) -> tuple[LabelledCounts, ...]:
 
 
 def _spawned_tasks(stream: io.BytesIO, count: int, end: int) -> Iterator[Task]:
-    """Yield the spawned tasks of a record. Raise ``ValueError`` if there are not ``count`` tasks before the offset
-    ``end``.
+    """Yield the spawned tasks of a record, unpacked from ``stream`` in groups. Raise ``ValueError`` if there are not
+    ``count`` tasks before the offset ``end``.
     """
     while stream.tell() < end:
         some = _load_primitives(stream)
@@ -171,7 +191,9 @@ def checked_task(fields: Any) -> Task:
 
 
 def load_value(payload: bytes) -> Any:
-    """Return a value of primitives from one pickle. Raise ``ValueError`` for anything else."""
+    """Return the value whose pickle is ``payload``. Raise ``ValueError`` if it is no pickle, or contains anything else
+    than numbers, strings, bytes, None and containers of them.
+    """
     return _load_primitives(io.BytesIO(payload))
 
 
@@ -181,7 +203,9 @@ def is_tuple_of_ints(value: Any) -> bool:
 
 
 def _load_primitives(stream: io.BytesIO) -> Any:
-    """Return the next pickled value of primitives in ``stream``. Raise ``ValueError`` for anything else."""
+    """Return the value in the next pickle of ``stream``. Raise ``ValueError`` if it is no pickle, or contains anything
+    else than numbers, strings, bytes, None and containers of them.
+    """
     try:
         return PrimitiveUnpickler(stream).load()
     except Exception as error:  # a damaged pickle raises almost anything
@@ -189,7 +213,9 @@ def _load_primitives(stream: io.BytesIO) -> Any:
 
 
 def _load_head(stream: io.BytesIO) -> RecordHead:
-    """Return the head of the record in ``stream``. Raise ``ValueError`` if there is none."""
+    """Return the head (numbers without tasks) of the packed record in ``stream``. Raise ``ValueError`` if there is
+    none.
+    """
     fields = _load_primitives(stream)
     if not (type(fields) is tuple and len(fields) == len(RecordHead._fields)):
         raise ValueError("not the head of a record")
@@ -210,10 +236,12 @@ def _load_head(stream: io.BytesIO) -> RecordHead:
 
 
 class FactCollector:
-    """Collector of the facts of one rank between two cuts."""
+    """Collects in memory what one rank will record at the next cut: the tasks that were spawned or became done since
+    the last cut.
+    """
 
     def __init__(self, run: int, rank: int, ranks: int, clock: Callable[[], int] = lambda: 0) -> None:
-        """Create an empty collector for ``rank`` of ``ranks`` ranks in ``run``.
+        """Create an empty collector for ``rank``, one of ``ranks`` ranks, in the run with the number ``run``.
 
         ``clock`` returns the time by the destination's clock, in nanoseconds since 1970.
         """
@@ -223,16 +251,16 @@ class FactCollector:
         self._clear()
 
     def _clear(self) -> None:
-        """Discard all facts."""
+        """Discard everything that was collected."""
         self._spawned: dict[TaskId, Task] = {}
         self._done = bytearray()
         self._counts: list[int] = []
         self._shares: dict[bytes, dict[int, int]] = {}
         self.memory_bytes = 0
-        """Approximate bytes of memory that the facts take."""
+        """Approximate bytes of memory that the collected tasks and counts take."""
 
     def add_spawned(self, task: Task) -> None:
-        """Add the fact that ``task`` was spawned."""
+        """Add ``task`` to the spawned tasks of the next record."""
         self._spawned[task.id] = task
         self.memory_bytes += task.memory_bytes
 
@@ -240,15 +268,20 @@ class FactCollector:
         self,
         task_id: TaskId,
         counts: Sequence[int],
-        settled: Iterable[TaskId] = (),
+        completed: Iterable[TaskId] = (),
         shares: Iterable[LabelledCounts] = (),
     ) -> None:
-        """Add the fact that a task is done, with its counts.
+        """Add a done task and its counts to the next record. If the task was spawned since the last cut, the record
+        contains only its counts.
 
-        The tasks in ``settled`` are done at the same moment; the task may be one of them. ``shares`` are parts of
-        ``counts``.
+        Args:
+            task_id: id of the task.
+            counts: number to add to each counter, by the counter's index.
+            completed: ids of tasks with deferred completion that count as done at the same moment; ``task_id`` may be
+                one of them.
+            shares: parts of ``counts``, each under a label.
         """
-        for each in dict.fromkeys((task_id, *settled)):
+        for each in dict.fromkeys((task_id, *completed)):
             if each[2] == UNRECORDED:
                 continue
             task = self._spawned.pop(each, None)
@@ -269,11 +302,13 @@ class FactCollector:
                 sums[counter] = sums.get(counter, 0) + number
 
     def set_phase(self, phase: int) -> None:
-        """Record that ``phase`` has begun. Later records name it until the next phase begins."""
+        """Set the number of the phase that is written into the records from now on."""
         self._phase = phase
 
     def take_record(self, epoch: int) -> FactRecord:
-        """Return the facts gathered so far as the record of ``epoch``; discard them."""
+        """Return what was collected so far as the record of ``epoch`` (numbered part of the run); begin to collect
+        anew.
+        """
         record = FactRecord(
             self._run,
             self._rank,
@@ -290,7 +325,7 @@ class FactCollector:
         return record
 
     def _nonzero_shares(self) -> Iterator[LabelledCounts]:
-        """Yield the shares of the counts, without zeros."""
+        """Yield the shares of the next record: for each label the sums of its counts, without counters that are 0."""
         for label, sums in self._shares.items():
             if share := tuple((counter, number) for counter, number in sums.items() if number):
                 yield label, share

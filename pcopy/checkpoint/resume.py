@@ -1,15 +1,17 @@
-"""Resuming a job: reads the tasks that remain from the records of its last run, and writes them as the base of the
-next.
+"""Resuming a job: finds the tasks that remain from the records of its last run, and writes them as the *base* of the
+next run, the tasks with which its ranks begin.
 
     remaining = base of the run + all spawned tasks - all done tasks, over the records of epochs up to E
 
-The last complete epoch of a rank is the last one up to which its file has every epoch from 1. E is the least of these
-over the run's ranks. No message crosses a cut backwards, so these records are consistent: a task that is done in them
-was spawned in them or is in the base. Later records are not consistent, since the records of other ranks are missing
-for them.
+An epoch is a numbered part of a run; each rank writes one record for each epoch. A rank's last complete epoch is the
+highest one such that its file has the records of all epochs from 1 to it. E is the lowest of these numbers over the
+run's ranks. The records up to E are consistent: a task that is done in them was spawned in them or is in the base,
+because no message that was sent in one epoch is received in an earlier one. Later records are not used, since the
+matching records of some ranks are missing.
 
-``current`` names the run whose base is complete. It is replaced after all files of the new run are durable, and the old
-run is removed after the replacement is durable. So exactly one complete run exists at any moment.
+The file ``current`` in the job directory names the run whose base is complete. It is replaced after all files of the
+new run are durable, and the old run is removed after the replacement is durable. So exactly one complete run is
+recorded at any moment.
 """
 
 from __future__ import annotations
@@ -26,7 +28,14 @@ from pcopy.checkpoint import directory
 from pcopy.checkpoint.base import BaseHeader, base_path, read_base_header, read_first_frame, read_shares, write_base
 from pcopy.checkpoint.base import read_base as read_base
 from pcopy.checkpoint.directory import AnyPath, check_directory, create_run_directory, remove_run_directory
-from pcopy.checkpoint.framing import Frame, damage_error, read_frame_heads, read_frames, reporting_damage, write_frame
+from pcopy.checkpoint.framing import (
+    RecordFrame,
+    damage_error,
+    read_frame_heads,
+    read_frames,
+    reporting_damage,
+    write_frame,
+)
 from pcopy.checkpoint.join import RemainingTasksFinder, tasks_by_rank
 from pcopy.checkpoint.layout import (
     CURRENT_FILE,
@@ -46,11 +55,11 @@ from pcopy.fsio.durable import sync_directory_at
 from pcopy.text import printable_path
 
 CURRENT_FORMAT = "pcopy-checkpoint"
-"""Name of the format of the file ``current``."""
+"""Name of the format, at the beginning of the file ``current``, which names the last run of a job."""
 
 
 class JobProgress(NamedTuple):
-    """Progress of a job as its records show it."""
+    """How far a job had come according to its records: phase, last recorded epoch (part of the run), and counters."""
 
     run: int
     """Number of the last run."""
@@ -59,28 +68,41 @@ class JobProgress(NamedTuple):
     phase: int
     """Phase that was running at the end of ``epoch``."""
     epoch: int
-    """Last epoch of the run that is complete on all ranks; 0 stands for the run's base."""
+    """Last epoch (numbered part of the run) whose records exist for all ranks; 0 if there are none, so that the run has
+    to begin again with its first tasks.
+    """
     counts: tuple[int, ...]
-    """Sums of the counts of all tasks done until then."""
+    """Sums of the counts of all tasks done up to the end of ``epoch``, in all runs, by the index of the counter."""
     cut_time: int = 0
-    """Time of the cut of that epoch, as in the records; 0 if there was none."""
+    """Time at which ``epoch`` ended on rank 0, in nanoseconds since 1970 by the clock of the destination; 0 if unknown.
+    Everything that was written before is on stable storage.
+    """
 
 
 class TaskReplacement(Protocol):
-    """Replacement of remaining tasks that cannot be resumed as they are."""
+    """Protocol: replaces remaining tasks of a resumed job that cannot run as they are, for example because a directory
+    of the destination has vanished.
+    """
 
     def examine(self, run: int, tasks: Iterable[Task]) -> None:
-        """Examine all tasks that remain after ``run``."""
+        """Read all tasks that remain after the run with the number ``run``, to find out which of them cannot run.
+        Called once, before the other methods.
+        """
 
     def are_counts_void(self, label: bytes) -> bool:
-        """Return True if everything that was counted under ``label`` must be subtracted from the counts."""
+        """Return True if the work that was counted under ``label`` will be repeated, so that its counts must be
+        subtracted.
+        """
 
     def replacement_tasks(self) -> Iterator[Task]:
-        """Yield the tasks to be run in place of the examined ones."""
+        """Yield the tasks with which the job continues, in place of those passed to ``examine``: replaced ones and
+        unchanged ones.
+        """
 
 
 _EpochFacts = dict[int, tuple[int, tuple[int, ...], int]]
-"""Facts about each epoch by its number: (phase, sums of the counts of all ranks, time of the cut).
+"""What the records of all ranks say about each epoch (part of the run), by its number: (phase, sums of the counts of
+all ranks, time of its end).
 
 Phase and time are those that rank 0 recorded.
 """
@@ -95,10 +117,19 @@ def write_first_run(
     run: int = 1,
     phase: int = 0,
 ) -> JobProgress:
-    """Write the base of the first run of a stored job, with ``tasks`` dealt out to ``size`` ranks; durable on return.
+    """Write the files with the tasks with which the ranks begin the first recorded run of a job, and make that run the
+    current one; durable on return. Return the progress of the job.
 
-    ``run`` is greater than 1 if earlier runs left no records. Raise ``RequestRefused`` if a run is recorded already or
-    the directory is not trusted, and ``OSError``. After an error the new run is not recorded.
+    Raise ``RequestRefused`` if a run is recorded already, or if another user could change the job directory, and
+    ``OSError``. After an error the new run is not recorded.
+
+    Args:
+        job_dir: path of the job directory.
+        size: number of ranks, to which ``tasks`` are dealt out.
+        counts: counters with which the run begins.
+        tasks: tasks with which the run begins.
+        run: number of the run; greater than 1 if earlier runs left no records.
+        phase: phase with which the run begins.
     """
     job = os.fsencode(job_dir)
     check_directory(job)
@@ -110,16 +141,18 @@ def write_first_run(
 
 
 def is_run_recorded(job_dir: AnyPath) -> bool:
-    """Return True if a run is recorded. Without one the job has to start from its beginning."""
+    """Return True if a run is recorded in the job directory, so that the job can be resumed. If not, it has to start
+    from its beginning.
+    """
     return os.path.lexists(os.path.join(os.fsencode(job_dir), CURRENT_FILE))
 
 
 def load_progress(job_dir: AnyPath, *, open_spool: OpenSpool) -> tuple[JobProgress, Iterator[Task]]:
     """Return the progress of a job, and an iterator over the remaining tasks, sorted by id.
 
-    The progress is read immediately. The tasks are determined when the first one is requested, partly in spool files.
-    Raise ``RequestRefused``, immediately or later, if a file is missing, not trusted or damaged, and ``OSError`` from
-    spool files.
+    The progress is read immediately. The tasks are determined when the first one is requested, with temporary files
+    from ``open_spool``. Raise ``RequestRefused``, immediately or from the iterator, if a file of the job is missing or
+    damaged, or if another user could change it, and ``OSError`` of temporary files.
     """
     job = os.fsencode(job_dir)
     remaining = _recorded_progress(job)
@@ -131,22 +164,27 @@ def write_next_run(
     size: int,
     *,
     address: Callable[[Task], Task | None] | None = None,
-    mending: TaskReplacement | None = None,
+    replacement: TaskReplacement | None = None,
     open_spool: OpenSpool,
     least_counts: Mapping[int, int] = MappingProxyType({}),
 ) -> JobProgress:
-    """Write the remaining tasks as the base of a new run, make it the current run, and remove the other runs.
+    """Write the remaining tasks as those with which a new run begins, make it the current run, and remove the files of
+    all earlier runs. Used when a job is resumed.
 
     Args:
+        job_dir: path of the job directory.
         size: number of ranks of the new run.
-        address: called with each task; returns it, possibly with another owner, or None to leave it out.
-        mending: replaces tasks, and names labels whose counts are subtracted.
+        address: called with each task; returns the task, possibly with another rank as its owner, or None to leave it
+            out.
+        replacement: replaces tasks that cannot be resumed, and decides which labelled counts are subtracted; None if
+            there is nothing to replace.
         open_spool: opens a temporary file for sorting.
-        least_counts: minimum value of counters by their index, for counts that the records lack.
+        least_counts: minimum values of some counters, by the index of the counter; used for counts that are known from
+            elsewhere and may be missing in the records.
 
-    Return the progress of the job in the new run, at epoch 0. Raise ``RequestRefused`` if a file is missing, not
-    trusted or damaged, and ``OSError``. After an error the old run is complete and still current, unless the very last
-    fsync failed.
+    Return the progress of the job at the start of the new run. Raise ``RequestRefused`` if a file of the job is missing
+    or damaged, or if another user could change it, and ``OSError``. After an error the old run is complete and still
+    current, unless the very last fsync failed.
     """
     job = os.fsencode(job_dir)
     old = _recorded_progress(job)
@@ -154,13 +192,13 @@ def write_next_run(
     with closing(_remaining_tasks(job, old, open_spool)) as remaining:
         tasks: Iterable[Task] = remaining
         shares = _recorded_shares(job, old)
-        if mending is not None:
-            mending.examine(old.run, remaining)
-            tasks = mending.replacement_tasks()
+        if replacement is not None:
+            replacement.examine(old.run, remaining)
+            tasks = replacement.replacement_tasks()
             new = new._replace(
-                counts=_without_shares(old.counts, (share for share in shares if mending.are_counts_void(share[0])))
+                counts=_without_shares(old.counts, (share for share in shares if replacement.are_counts_void(share[0])))
             )
-            shares = (share for share in _recorded_shares(job, old) if not mending.are_counts_void(share[0]))
+            shares = (share for share in _recorded_shares(job, old) if not replacement.are_counts_void(share[0]))
         new = new._replace(counts=_with_minimum_counts(new.counts, least_counts))
         kept = (task for task in map(address, tasks) if task is not None) if address else tasks
         _write_run(job, new, kept, open_spool, shares)
@@ -183,7 +221,9 @@ def _with_minimum_counts(counts: tuple[int, ...], least_counts: Mapping[int, int
 
 
 def _without_shares(counts: tuple[int, ...], shares: Iterator[LabelledCounts]) -> tuple[int, ...]:
-    """Return ``counts`` minus the counts in ``shares``."""
+    """Return ``counts``, a number for each counter, minus ``shares`` (labelled parts of them). Used if the work under
+    these labels is repeated.
+    """
     reduced = list(counts)
     for _, share in shares:
         for counter, number in share:
@@ -193,7 +233,9 @@ def _without_shares(counts: tuple[int, ...], shares: Iterator[LabelledCounts]) -
 
 
 def _recorded_shares(job: bytes, old: JobProgress) -> Iterator[LabelledCounts]:
-    """Yield the shares of all counts as they were recorded; a label may occur several times."""
+    """Yield the shares (parts of the counts, each under a label) of all complete records of the run ``old``, and those
+    with which it began. A label may occur several times.
+    """
     yield from read_shares(job, old.run)
     for rank in range(old.size):
         for _, shares, _ in _complete_records(job, old, rank):
@@ -203,9 +245,18 @@ def _recorded_shares(job: bytes, old: JobProgress) -> Iterator[LabelledCounts]:
 def _write_run(
     job: bytes, new: JobProgress, tasks: Iterable[Task], open_spool: OpenSpool, shares: Iterable[LabelledCounts] = ()
 ) -> None:
-    """Write the bases of all ranks of the run ``new`` durably, then make it the current run. Raise ``OSError``."""
+    """Write the files with which the ranks begin the run ``new`` (their tasks, and on rank 0 the counts) durably, then
+    make it the current run. Raise ``OSError``.
+
+    Args:
+        job: path of the job directory.
+        new: number, ranks, phase and counts of the run.
+        tasks: tasks with which the run begins; they are dealt out to its ranks.
+        open_spool: opens a temporary file for sorting.
+        shares: parts of the counts, each under a label.
+    """
     path = os.path.join(job, run_directory_name(new.run))
-    remove_run_directory(path)  # remains of an attempt that a crash interrupted
+    remove_run_directory(path)  # an earlier attempt to write it may have been interrupted by a crash
     try:
         create_run_directory(path)
         with closing(tasks_by_rank(tasks, new.size, open_spool)) as ranks:
@@ -225,20 +276,23 @@ def _write_run(
 
 
 def read_current_run(job: bytes) -> tuple[int, int]:
-    """Return the number of the current run and its number of ranks. Raise ``RequestRefused``."""
+    """Return the number of the job's last recorded run and its number of ranks. ``job`` is the job directory. Raise
+    ``RequestRefused`` if the file ``current`` there is missing or damaged, or if another user could change it.
+    """
     path = os.path.join(job, CURRENT_FILE)
-    numbers = read_first_frame(path, next(read_frames(path), Frame(0, b"")), CURRENT_FORMAT)
+    numbers = read_first_frame(path, next(read_frames(path), RecordFrame(0, b"")), CURRENT_FORMAT)
     if len(numbers) != 2 or not is_tuple_of_ints(numbers) or min(numbers) < 1:
-        raise damage_error(path, 0, "not the number of a run and its number of ranks")
+        raise damage_error(path, 0, "the record is not the number of a run and its number of ranks")
     return numbers[0], numbers[1]
 
 
 def recorded_counts(job: bytes) -> tuple[int, ...] | None:
-    """Return the sums of the counts of all tasks recorded as done; None if no run is recorded or nothing can be read.
+    """Return the counters of the job in the directory ``job``, as far as they are recorded; None if no run is recorded
+    or nothing can be read.
 
-    The sums are for display, possibly while ranks are working on the job. Only the heads of the records are read, and
-    no digest is verified. If a record is just being written, or the run just being replaced, the result is slightly out
-    of date or None.
+    The result is only for display, possibly while ranks are working on the job: only the heads of the records are read,
+    and no digest is verified. While a record is being written or the run is being replaced, it may be slightly out of
+    date, or None.
     """
     try:
         return _recorded_progress(job, read_frame_heads).counts if is_run_recorded(job) else None
@@ -247,22 +301,30 @@ def recorded_counts(job: bytes) -> tuple[int, ...] | None:
 
 
 def last_cut_time(job: bytes) -> int:
-    """Return the time at which the last durable cut of the current run began, or 0 if there is none.
+    """Return the time before which everything that the job has written is on stable storage: rank 0 ended the last
+    epoch (part of the run) then whose records are on stable storage on all ranks. Return 0 if there is none.
 
-    The time is in nanoseconds since 1970, by the clock of the destination. Raise ``RequestRefused`` and ``OSError``.
+    The time is in nanoseconds since 1970, by the clock of the destination. Raise ``RequestRefused`` if a file of the
+    job is missing or damaged, and ``OSError``.
     """
     return _recorded_progress(job, read_frame_heads).cut_time if is_run_recorded(job) else 0
 
 
-def _recorded_progress(job: bytes, read: Callable[[bytes], Iterator[Frame]] = read_frames) -> JobProgress:
-    """Return the progress of the job from the heads of the records; ``read`` yields the frames of a file."""
+def _recorded_progress(job: bytes, read: Callable[[bytes], Iterator[RecordFrame]] = read_frames) -> JobProgress:
+    """Return how far the job has come, from the heads (numbers without tasks) of its records.
+
+    ``read`` yields the parts of a file: ``read_frames``, which verifies them, or ``read_frame_heads``, which is faster.
+    Raise ``RequestRefused`` if a file is missing or damaged, or if another user could change it.
+    """
     check_directory(job)
     run, size = read_current_run(job)
     check_directory(os.path.join(job, run_directory_name(run)))
     headers = [read_base_header(job, run, rank) for rank in range(size)]
     for header in headers:
         if header.size != size:
-            raise damage_error(base_path(job, run, header.rank), 0, f"for {header.size} ranks; the run has {size}")
+            raise damage_error(
+                base_path(job, run, header.rank), 0, f"was written for {header.size} ranks, but the run has {size}"
+            )
     epochs: _EpochFacts = {}
     last = min(_last_complete_epoch(job, header, epochs, read) for header in headers)
     phase, counts, began = headers[0].phase, headers[0].counts, 0
@@ -274,10 +336,11 @@ def _recorded_progress(job: bytes, read: Callable[[bytes], Iterator[Frame]] = re
 
 
 def _last_complete_epoch(
-    job: bytes, base: BaseHeader, epochs: _EpochFacts, read: Callable[[bytes], Iterator[Frame]]
+    job: bytes, base: BaseHeader, epochs: _EpochFacts, read: Callable[[bytes], Iterator[RecordFrame]]
 ) -> int:
-    """Read the records of a rank, add its epochs to ``epochs``, and return the last complete one; 0 if there is
-    none.
+    """Read the records of one rank, that of ``base``, and add the phase, counts and time of each epoch (numbered part
+    of the run) to ``epochs``. Return the last epoch up to which the rank has all records; 0 if there is none.
+    ``read`` yields the parts of a file, with or without verifying them.
     """
     path = os.path.join(job, run_directory_name(base.run), facts_file_name(base.rank))
     if not os.path.lexists(path):
@@ -287,9 +350,11 @@ def _last_complete_epoch(
         with reporting_damage(path, frame.offset):
             head = read_head(frame.payload)
         if (head.run, head.rank, head.size) != (base.run, base.rank, base.size):
-            raise damage_error(path, frame.offset, f"from run {head.run}, rank {head.rank} of {head.size}")
+            raise damage_error(
+                path, frame.offset, f"the record is from run {head.run}, rank {head.rank} of {head.size}"
+            )
         if head.epoch <= latest:
-            raise damage_error(path, frame.offset, f"epoch {head.epoch} after epoch {latest}")
+            raise damage_error(path, frame.offset, f"the record of epoch {head.epoch} follows that of epoch {latest}")
         latest = head.epoch
         if latest == complete + 1:
             complete = latest
@@ -300,7 +365,10 @@ def _last_complete_epoch(
 
 
 def _remaining_tasks(job: bytes, progress: JobProgress, open_spool: OpenSpool) -> Generator[Task, None, None]:
-    """Yield the tasks that remain, sorted by id."""
+    """Yield the tasks that were spawned and not done by the end of ``progress.epoch``, sorted by id. Raise
+    ``RequestRefused`` if a file of the job is missing or damaged, or if another user could change it, and
+    ``OSError`` of temporary files.
+    """
     with closing(
         RemainingTasksFinder(open_spool, where=printable_path(os.path.join(job, run_directory_name(progress.run))))
     ) as join:
@@ -318,8 +386,8 @@ def _remaining_tasks(job: bytes, progress: JobProgress, open_spool: OpenSpool) -
 def _complete_records(
     job: bytes, progress: JobProgress, rank: int
 ) -> Iterator[tuple[bytes, tuple[LabelledCounts, ...], Iterator[Task]]]:
-    """Yield the complete records of a rank: the packed ids of done tasks, the shares, and the spawned tasks, read one
-    by one.
+    """Yield for each record of a rank that a resume uses, that is, up to ``progress.epoch``: the packed ids of done
+    tasks, the shares (labelled parts of the counts), and an iterator over the spawned tasks.
     """
     path = os.path.join(job, run_directory_name(progress.run), facts_file_name(rank))
     for frame in read_frames(path) if progress.epoch else ():
@@ -331,6 +399,8 @@ def _complete_records(
 
 
 def _tasks_reporting_damage(path: bytes, offset: int, tasks: Iterator[Task]) -> Iterator[Task]:
-    """Yield ``tasks``; convert a ``ValueError`` into the error for a damaged frame."""
+    """Yield ``tasks``, which are unpacked from the file ``path`` at the byte ``offset``. If they are damaged
+    (``ValueError``), raise ``RequestRefused`` with path and offset.
+    """
     with reporting_damage(path, offset):
         yield from tasks

@@ -15,18 +15,21 @@ from pcopy.engine.messages import dump_primitives, load_primitives
 from pcopy.engine.task import Task
 
 FRAME_TASKS = 128
-"""Maximum number of tasks in one frame of a backlog."""
+"""Maximum number of queued tasks that are written to disk, and read again, together (as one frame)."""
 FRAME_BYTES = 1 << 20
-"""Bytes of tasks after which a frame is full. A backlog holds at most one such frame for writing and one for reading in
-memory.
+"""Size of the tasks in a frame (a group of tasks that is written and read together) from which on the frame is written.
+A backlog has at most two frames in memory: one to be written and one that was read.
 """
 
 OpenSpool = Callable[[], BinaryIO]
-"""Function that opens an empty binary file for reading and writing. The file is deleted when it is closed."""
+"""Function that creates a temporary file for waiting tasks or other data, and opens it for reading and writing. The
+file is deleted when it is closed.
+"""
 
 
 class Backlog(ABC):
-    """First-in, first-out queue of tasks outside memory; tasks are removed a frame at a time.
+    """First-in, first-out queue of tasks outside memory. Tasks are removed a frame (up to 128 tasks) at a time.
+    Abstract: subclasses store the frames.
 
     After an error all tasks are still in the backlog.
     """
@@ -35,29 +38,35 @@ class Backlog(ABC):
         self._open_frame: list[Task] = []
         self._open_frame_bytes = 0
         self.count = 0
-        """Number of tasks."""
+        """Number of tasks in the backlog, including those that are not yet written."""
         self.memory_bytes = 0
-        """Bytes of memory that all tasks would take."""
+        """Bytes of memory that the tasks would take if all were in memory."""
 
     @abstractmethod
     def _store_frame(self, frame: bytes) -> None:
-        """Store a packed frame. May raise ``OSError``."""
+        """Append ``frame``, a packed list of tasks, to the stored frames. May raise ``OSError``."""
 
     @abstractmethod
     def _load_frame(self) -> bytes | None:
-        """Remove and return the oldest stored frame; return None if there is none. May raise ``OSError``."""
+        """Remove and return the oldest stored frame, a packed list of tasks; return None if there is none. May raise
+        ``OSError``.
+        """
 
     def append_in_memory(self, task: Task) -> None:
-        """Add ``task`` in memory, to the frame being filled, without writing it."""
+        """Add ``task`` to the frame (group of tasks to be written together) that is being filled, but never write it,
+        because storage has failed.
+        """
         self._open_frame.append(task)
         self._open_frame_bytes += task.memory_bytes
         self.count += 1
         self.memory_bytes += task.memory_bytes
 
     def append(self, task: Task) -> None:
-        """Add ``task``, and store the frame being filled once it is full.
+        """Add ``task`` to the frame (group of tasks to be written together) that is being filled; write the frame if it
+        is full.
 
-        May raise ``OSError``; the task has been added to the backlog then, too.
+        May raise ``OSError`` if the frame cannot be written. Even then the task has been added to the backlog, in
+        memory.
         """
         self.append_in_memory(task)
         if len(self._open_frame) >= FRAME_TASKS or self._open_frame_bytes >= FRAME_BYTES:
@@ -65,8 +74,8 @@ class Backlog(ABC):
             self._open_frame, self._open_frame_bytes = [], 0
 
     def pop_frame(self) -> list[Task]:
-        """Remove and return the tasks of the oldest frame; return an empty list if the backlog is empty. May raise
-        ``OSError``.
+        """Remove and return the tasks of the oldest frame (group of up to 128 tasks); return an empty list if the
+        backlog is empty. May raise ``OSError``.
         """
         frame = self._load_frame()
         if frame is None:
@@ -84,13 +93,15 @@ class Backlog(ABC):
             yield from tasks
 
     def close(self) -> None:
-        """Drop all tasks and release the storage."""
+        """Drop all tasks and release the storage that they take."""
         self._open_frame = []
         self._open_frame_bytes = self.count = self.memory_bytes = 0
 
 
 class SpoolBacklog(Backlog):
-    """Backlog that stores its frames in a spool file."""
+    """Queue of tasks in a temporary file (spool), for tasks that do not fit in memory. Tasks are written and read in
+    groups (frames).
+    """
 
     def __init__(self, open_spool: OpenSpool = io.BytesIO) -> None:
         super().__init__()
@@ -100,7 +111,9 @@ class SpoolBacklog(Backlog):
         self._write_offset = 0
 
     def _store_frame(self, frame: bytes) -> None:
-        """Append ``frame`` to the spool, preceded by its length (8 bytes, big-endian). May raise ``OSError``."""
+        """Append ``frame``, a packed group of tasks, to the temporary file, preceded by its length (8 bytes,
+        big-endian). May raise ``OSError``.
+        """
         if self._spool is None:
             self._spool = self._open_spool()
         self._spool.seek(self._write_offset)
@@ -108,7 +121,9 @@ class SpoolBacklog(Backlog):
         self._write_offset += 8 + len(frame)
 
     def _load_frame(self) -> bytes | None:
-        """Read the oldest frame from the spool, and empty the spool after the last one. May raise ``OSError``."""
+        """Return the oldest packed group of tasks that was not read yet from the temporary file; None if there is none.
+        Empty the file after the last one. May raise ``OSError``.
+        """
         if self._read_offset == self._write_offset:
             return None
         assert self._spool is not None
@@ -123,7 +138,7 @@ class SpoolBacklog(Backlog):
         return frame
 
     def close(self) -> None:
-        """Drop all tasks and close the spool, which deletes it."""
+        """Drop all tasks and close the temporary file, which deletes it."""
         super().close()
         if self._spool is not None:
             self._spool.close()

@@ -1,8 +1,8 @@
-"""Upward half of the barrier at the end of a job: which child ranks are ready, and the final reports of the ranks.
+"""Upward half of the barrier at the end of a job, along the tree of ranks: child ranks report that they are ready.
 
-Each rank combines its own final report with those of its subtree and sends the result to its parent. Rank 0 so receives
-the reports of all ranks. The function that combines the reports decides on the size of these messages. The engine does
-not interpret the reports.
+With the message Ready each rank sends its parent a final report (bytes, such as its errors and statistics), combined
+with those of its subtree. So rank 0 receives the reports of all ranks. The engine does not interpret the reports; the
+function that combines them also limits their size.
 """
 
 from __future__ import annotations
@@ -12,31 +12,43 @@ from collections.abc import Callable, Iterable, Sequence
 from pcopy.engine.messages import SubtreeReady
 
 CombineReports = Callable[[Sequence[bytes]], bytes]
-"""Function that returns a rank's final report, combined with the given reports of its child ranks.
+"""Function that returns the final report of a rank (packed statistics, which the engine does not interpret), combined
+with the given reports of its child ranks.
 
-It is called when all tasks of the rank's subtree are over.
+The function is called when all tasks of the rank and of the ranks below it are over.
 """
 
 
 class UpwardBarrier:
-    """One rank's part in the upward half of the barrier."""
+    """One rank's part in the first half of the barrier at the end of a job: in the tree of ranks, each rank waits until
+    its child ranks have reported that they are ready, and then reports to its parent.
+    """
 
     def __init__(self, children: Iterable[int]) -> None:
         self.awaited_children = set(children)
-        """Child ranks whose Ready message has not arrived."""
+        """Child ranks that have not reported yet that they and all ranks below them are ready."""
         self.combine_reports: CombineReports = lambda below: b""
+        """Function that combines the final reports of this rank and its child ranks. Replaced before the job begins if
+        the program collects reports.
+        """
         self.combined_report = b""
-        """The combined final report of this rank's subtree; on rank 0, of all ranks."""
+        """Final report (packed statistics) of this rank and all ranks below it in the tree of ranks; on rank 0, of all
+        ranks. Empty before the barrier.
+        """
         self._child_reports: list[bytes] = []
 
     def receive_ready(self, child: int, ready: SubtreeReady) -> None:
-        """Record the Ready message of ``child``."""
+        """Record that the rank ``child`` and all ranks below it are ready. Keep their report until ``ready_message``
+        combines it.
+        """
         self.awaited_children.discard(child)
         if ready.report:
             self._child_reports.append(ready.report)
 
     def ready_message(self) -> SubtreeReady:
-        """Combine the final reports and return the Ready message of this subtree."""
+        """Combine this rank's final report with those of its child ranks; return the message that reports to the parent
+        rank that this rank and all ranks below it are ready.
+        """
         self.combined_report = self.combine_reports(self._child_reports)
         self._child_reports.clear()
         return SubtreeReady(self.combined_report)

@@ -1,4 +1,6 @@
-"""The tasks that a rank has begun and not ended: those that can run, and those that wait for a ticket."""
+"""The tasks that a rank has begun and not ended: those that can run, and those that wait for a ticket (an operation in
+progress).
+"""
 
 from __future__ import annotations
 
@@ -7,21 +9,26 @@ from pcopy.errors import InvariantBroken
 
 
 class BegunTasks:
-    """The tasks of one rank that have begun and not ended, at most ``slots`` of them."""
+    """The tasks that one rank has begun and not ended: those that can run, and those that wait for an operation in
+    progress (a ticket). At most ``slots`` tasks are begun.
+    """
 
     def __init__(self, rank: int, slots: int) -> None:
         self._rank = rank
         self.slots = slots
-        """Maximum number of tasks under way."""
+        """Maximum number of tasks that are under way, that is, begun and not ended."""
         self._runnable: list[Task] = []
         self._waiting: list[Task] = []
         self._begun_since_received: list[Task] = []  # tasks for any rank that were begun since tasks were received
         self.has_room = slots > 0
-        """True if a task may be begun: a slot is free and no task that is under way can run."""
+        """True if a task may be begun: fewer than ``slots`` tasks have begun and not ended, and all of these wait for
+        an operation in progress (a ticket).
+        """
         self.has_untried = False
-        """True if tasks were received and since then no newly begun task that any rank may run has run for a slice.
+        """True after tasks were received from another rank, until this rank has begun a task that any rank may run and
+        has run it up to its first yield or its end.
 
-        This rank gives no tasks away then, so that tasks do not travel in circles.
+        While this is True the rank gives no tasks away, so that tasks do not travel in circles.
         """
         # Counts of tasks: ended on this rank, received from other ranks, given to other ranks.
         self.ended_count = self.received_count = self.given_count = 0
@@ -31,43 +38,48 @@ class BegunTasks:
 
     @property
     def is_nothing_runnable(self) -> bool:
-        """True if no task can run.
+        """True if no begun task can run: there is none, or all of them wait for an operation in progress (a ticket).
 
-        A note may be begun then without a free slot, because notes never wait for a ticket.
+        A note (a short task that brings data to this rank) may be begun then even without a free slot, because notes
+        never wait for a ticket.
         """
         return not self._runnable
 
     def set_slots(self, slots: int) -> None:
-        """Set the maximum number of tasks under way. Tasks that have begun continue."""
+        """Set the maximum number of tasks that may have begun and not ended. Tasks that have begun continue, even if
+        they are more than ``slots``.
+        """
         self.slots = slots
         self.has_room = not self._runnable and len(self._waiting) < slots
 
     def begin(self, task: Task) -> None:
-        """Add ``task``, which can run."""
+        """Add ``task``, which begins now and can run."""
         self._runnable.append(task)
         self.has_room = False
         if self.has_untried and task.owner == ANY_RANK:
             self._begun_since_received.append(task)
 
     def suspend(self, task: Task) -> None:
-        """Mark ``task`` as waiting for a ticket."""
+        """Mark ``task`` as waiting for an operation in progress (a ticket)."""
         self._remove_runnable(task)
         self._waiting.append(task)
         self.has_room = not self._runnable and len(self._waiting) < self.slots
 
     def resume(self, task: Task) -> None:
-        """Mark ``task``, which waited for a ticket, as able to run."""
+        """Mark ``task``, which waited for an operation in progress (a ticket), as able to run."""
         self._waiting.remove(task)
         self._runnable.append(task)
         self.has_room = False
 
     def record_slice(self, task: Task) -> None:
-        """Record that ``task`` has run for a slice."""
+        """Record that ``task`` has run up to a yield or its end. If it was begun after tasks arrived from another rank,
+        ``has_untried`` becomes False.
+        """
         if self.has_untried and task in self._begun_since_received:
             self.has_untried = False
 
     def end_task(self, task: Task) -> None:
-        """Remove ``task``, which has ended. Raise ``InvariantBroken`` if it is not under way, or waits for a ticket."""
+        """Remove ``task``, which has ended. Raise ``InvariantBroken`` if it was not begun, or waits for a ticket."""
         self._remove_runnable(task)
         self.ended_count += 1
 
@@ -83,7 +95,9 @@ class BegunTasks:
         self.has_room = not self._runnable and len(self._waiting) < self.slots
 
     def record_received(self, number: int) -> None:
-        """Record that ``number`` tasks have arrived from another rank. Tasks begun before are not among them."""
+        """Record that ``number`` tasks have arrived from another rank. ``has_untried`` becomes True until a task that
+        begins later has run.
+        """
         self.received_count += number
         self.has_untried = True
         self._begun_since_received.clear()

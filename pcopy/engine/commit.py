@@ -1,11 +1,16 @@
-"""Control of cuts: when facts are cut, and when a phase or the job must wait until its facts are on stable storage.
+"""Control of cuts (checkpoints): when each rank passes on its records to be written, and when a phase or the job must
+wait until they are on stable storage.
 
-- After the first cut of a job, in this or an earlier run, a phase begins only when all ranks are durable at an epoch
-  that ended after the previous phase did. Otherwise a resumed job could repeat tasks of the previous phase after the
-  next phase has changed the files that they work on.
-- A job that ends with work remaining makes a last cut, even if it is the first one. A job that is being stopped waits
-  for that cut only for a limited time, and not at all if the data of a rank could not be brought to storage.
-- Once the records of a job are abandoned, a phase waits only until the job's directory has been removed.
+A fact is a record that a task was spawned or is done. A cut ends an epoch (a numbered part of the run) of a rank: the
+facts gathered since the last cut are passed on to be written to the job directory. An epoch is durable when its facts
+are on stable storage.
+
+- After the first cut of a job, in this or an earlier run, a phase begins only when an epoch that ended after the
+  previous phase did is durable on all ranks. Otherwise a resumed job could repeat tasks of the previous phase after the
+  next phase has changed the files that these tasks work on.
+- A job that ends with work remaining makes a last cut, even if it has made none before. A job that is being stopped
+  waits for that cut only for a limited time, and not at all if the data of a rank could not be brought to storage.
+- Once the records of a job are abandoned (a rank cannot write them), a phase waits only until rank 0 has removed them.
 """
 
 from __future__ import annotations
@@ -17,16 +22,21 @@ from pcopy.engine.limits import Limits
 from pcopy.engine.messages import LAST_EPOCH, CounterSums
 
 DURABILITY_POLL_SECONDS = 0.02
-"""Seconds between two queries whether all ranks are durable."""
+"""Seconds between two queries by which rank 0 finds out, at the end of a phase, whether all ranks have brought their
+records to stable storage.
+"""
 
 MAX_PENDING_EPOCHS = 2
-"""Number of epochs not yet on storage up to which rank 0 begins a new epoch at its regular time."""
+"""Maximum number of epochs (parts of the run whose records are written together) that are not yet on storage. If there
+are more, rank 0 skips its next regular cut, because storage is too slow for more records.
+"""
 
 
 class CutSchedule:
-    """One rank's part in cutting facts. Only rank 0 cuts at regular times, and waits at the end of a phase.
+    """Decides when one rank makes a cut: ends its epoch and passes the gathered facts (tasks spawned and done) on to be
+    written. Only rank 0 cuts at regular times, and waits for storage at the end of a phase.
 
-    ``start`` begins to measure the time until the first cut.
+    The other ranks cut with rank 0, because its messages carry the number of its epoch.
     """
 
     def __init__(self, epochs: RankEpoch, limits: Limits) -> None:
@@ -38,21 +48,32 @@ class CutSchedule:
         self._target_epoch = 0
         self._deadline = inf
         self.is_complete = True
-        """On rank 0: False if the job ends although not everything that it has done is durable."""
+        """On rank 0, at the end of the job: False if records of ended tasks should be on stable storage and are not, so
+        that a resumed job repeats these tasks.
+        """
 
     def start(self, now: float) -> None:
+        """Begin to measure the time until the first cut, which passes the records of tasks on to be written."""
         self._next_cut = now + self._interval
 
     @property
     def waits_for_storage(self) -> bool:
-        """True if so many facts are not yet on storage that no task may be begun."""
+        """True if the rank may begin no task for the moment, because too many of its facts (records of tasks spawned
+        and done) are not yet on storage.
+        """
         return self._epochs.journal is not None and self._epochs.journal.must_wait_for_storage
 
     def is_cut_due(self, rank: int, report: CounterSums | None, now: float) -> bool:
-        """Return True if this rank must begin a new epoch now.
+        """Return True if this rank must make a cut now: end its epoch (part of the run) and pass its records on to be
+        written.
 
-        Every rank does so when its journal has gathered too many facts. Rank 0 also does so at regular times.
-        ``report`` is the latest answer with the sums over all ranks.
+        Every rank does so when its journal has gathered too many records, or cannot record tasks any longer. Rank 0
+        also does so at regular times.
+
+        Args:
+            rank: this rank.
+            report: on rank 0, the latest answer of all ranks, or None if there is none yet.
+            now: time in seconds.
         """
         journal = self._epochs.journal
         if journal is None or self._epochs.is_abandoned:
@@ -65,17 +86,21 @@ class CutSchedule:
         self._next_cut = now + self._interval
         return self._epochs.number - (report.durable_epoch if report else 0) <= MAX_PENDING_EPOCHS
 
-    def is_phase_durable(self, report: CounterSums, now: float, *, needed: bool, halted: bool, phase: int) -> bool:
-        """At the end of a phase: return True if the next phase, or the end of the job, may begin.
+    def make_phase_durable(self, report: CounterSums, now: float, *, needed: bool, halted: bool, phase: int) -> bool:
+        """On rank 0, at the end of a phase: bring the facts of the phase (tasks spawned and done) to stable storage on
+        all ranks. Return True if the next phase may begin, or the job may end. The caller repeats the call until
+        then.
+
+        The first call for a phase makes a cut, which passes the facts on to be written. Later calls return False until
+        they are on storage on all ranks. If the job is being stopped, the wait is limited; if it ends without success,
+        ``is_complete`` becomes False.
 
         Args:
-            report: answer with the sums over all ranks after the end of the phase.
+            report: answer of all ranks, from after the end of the phase.
             now: time in seconds.
             needed: True if a cut is required even if there has been none yet.
             halted: True if the job is being stopped.
             phase: the phase that has ended.
-
-        The first call for a phase makes the cut that later calls wait for.
         """
         if self._epochs.journal is None or not (self._epochs.has_cut or needed):
             return True
@@ -85,7 +110,7 @@ class CutSchedule:
         if not self._target_epoch:
             self._target_epoch = self._epochs.number
             self._epochs.enter_epoch(self._target_epoch + 1, phase)
-        if halted:  # from the stop on, however long the phase has waited for storage before
+        if halted:  # the patience begins with the stop, however long the phase has waited for storage before
             self._deadline = min(self._deadline, now + self._patience)
         durable, target = report.durable_epoch, self._target_epoch
         if self._epochs.is_abandoned:

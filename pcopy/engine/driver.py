@@ -1,8 +1,9 @@
-"""Driver of one rank: polls the transport, passes messages to the node, runs slices of tasks, and sends messages.
+"""Driver of one rank: receives messages from the transport, passes them to the node (the rank's state machine), runs
+tasks, and sends the node's messages.
 
-A task yields between slices, so that long work does not delay messages by much more than a few milliseconds. A task
-that waits for a ticket is suspended, and other tasks run meanwhile. A rank without tasks to run sleeps in the
-transport.
+A task is a generator. It yields every few milliseconds, so that long work does not delay messages; the work between two
+yields is a *slice*. A task that waits for a ticket (a batch of system calls in progress) is suspended, and other tasks
+run meanwhile. A rank without tasks to run sleeps in the transport until a message arrives.
 """
 
 from __future__ import annotations
@@ -34,38 +35,50 @@ from pcopy.errors import (
 from pcopy.fast_named_tuple import NamedTuple
 
 SLICE_SECONDS = 0.005
-"""Seconds for which tasks run between two polls of the transport."""
+"""Seconds for which tasks run before the transport is polled for messages again."""
 
 LONGEST_SLEEP = 0.2
 """Maximum sleep in seconds. A signal that arrives while a rank sleeps is handled after that time at the latest."""
 
 ABORT_GRACE_SECONDS = 3.0
-"""Seconds for which a failing rank tries to pass the reason to rank 0 before it prints it itself."""
+"""Seconds for which a failing rank tries to send the reason to rank 0. After that time it prints the reason itself."""
 
 LOSS_GRACE_SECONDS = 1.0
-"""Seconds for which a rank that has lost another one waits for an abort from rank 0 before it aborts the job itself."""
+"""Seconds for which a rank that has lost the connection to another rank waits before it aborts the job itself. Rank 0
+may know the cause, and abort the job with a better message.
+"""
 
 CLOSE_WAIT_SECONDS = 2.0
-"""Seconds for which a rank of a failed job waits for tickets before it ends with operations still in progress."""
+"""At the end of a failed job: maximum seconds for which a rank waits for operations in progress (tickets). Then the
+process ends although they are not complete.
+"""
 
 _TICKET_POLL_SECONDS = 0.01
-"""Seconds between two checks of a ticket if the transport fails."""
+"""Seconds between two checks of a ticket (an operation in progress) in a failed job whose transport can no longer be
+polled. Otherwise the poll of the transport also waits for tickets.
+"""
 
 _IDLE_MESSAGES = (TaskRequest, TaskReply, CounterQuery, CounterSums, RingToken)
-"""Messages that idle ranks exchange. They do not count as activity; a reply with tasks causes activity by its tasks."""
+"""Types of the messages that ranks without work exchange all the time. A rank that receives only these still counts as
+idle. (A reply that brings tasks is one of them, but running these tasks ends the idleness.)
+"""
 
 STOP_WAIT_SECONDS = 2.0
-"""Seconds for which a task whose ticket is done may run to its end in a job that is being stopped."""
+"""In a job that is being stopped: seconds for which a task may continue after the operation that it waited for (its
+ticket) is done. If the task has not ended by then, it is dropped at its next yield.
+"""
 
 _RunnableTask = tuple[Task, TaskGenerator, float]
-"""A task that can run, and the time in seconds until which it continues in a job that is being stopped.
-
-The time is that of ``STOP_WAIT_SECONDS`` if the task has waited for a ticket, otherwise 0.
+"""A task that can run, the generator that runs it, and the time in seconds until which it may continue in a job that is
+being stopped. That time is ``STOP_WAIT_SECONDS`` after the operation was done that the task waited for, or 0 if it
+has not waited.
 """
 
 
 class _SuspendedTask(NamedTuple):
-    """A task that waits for a ticket."""
+    """A task that waits for ``ticket``, an operation in progress. ``slices`` is the generator that runs the task, and
+    continues when the ticket is done.
+    """
 
     task: Task
     slices: TaskGenerator
@@ -73,7 +86,7 @@ class _SuspendedTask(NamedTuple):
 
 
 class Driver:
-    """Connects one node with its transport, its tasks and the clock."""
+    """Runs one rank: connects its node (the rank's state machine) with its transport, its tasks and the clock."""
 
     def __init__(
         self,
@@ -83,7 +96,7 @@ class Driver:
         *,
         host: str,
         program: str = "pcopy",
-        hindered: int = EXIT_STOPPED,
+        status_if_refused: int = EXIT_STOPPED,
         on_report: Callable[[int, CounterSums], None] | None = None,
         stop_reason: Callable[[], Halt | None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -92,44 +105,51 @@ class Driver:
         """Create the driver of one rank.
 
         Args:
+            node: state machine of this rank.
+            transport: sends and receives the messages.
             run_task: starts a task and returns its generator.
             host: name of this host, for error messages.
             program: name of the program, for error messages.
-            hindered: exit status of a job that ends because the system refuses a rank a resource.
+            status_if_refused: exit status of a job that ends because the operating system refuses a rank a resource,
+                such as memory.
             on_report: called on rank 0 with the phase and each new answer with the sums over all ranks.
-            stop_reason: returns the reason to stop the job, or None.
+            stop_reason: called about once per slice; returns the reason to stop the job, or None.
             clock: returns the time in seconds.
-            wake: descriptor that wakes this rank when a ticket is done; required if tasks wait for tickets.
+            wake: descriptor that wakes this rank from its sleep when a ticket is done; required if tasks wait for
+                tickets.
         """
         self._node = node
         self._transport = transport
         self._run_task = run_task
         self._host = host
         self._program = program
-        self._status_if_refused = hindered
+        self._status_if_refused = status_if_refused
         self._on_report = on_report
         self._stop_reason = stop_reason
         self._clock = clock
         self._last_reported = 0
         self._last_active = clock()
-        """Last time at which this rank had work, or received a message other than those of idle ranks."""
+        """Last time at which this rank had work, or received a message that shows that work is going on (all but
+        ``_IDLE_MESSAGES``).
+        """
         self._lost_peer: PeerLost | None = None
         self._loss_time = 0.0
         self._is_root_lost = False
         self._wake = wake
         self._runnable: deque[_RunnableTask] = (
             deque()
-        )  # the first task is the one that runs; after a slice it moves to the end
+        )  # the first task is the one that runs; when its time is over, it moves to the end
         self._suspended: list[_SuspendedTask] = []
         self._is_ending = False
         self.idle_seconds = 0.0
         """Seconds for which this rank has slept because it had no work."""
 
     def run(self) -> int:
-        """Run the job from its start to the final barrier; return the exit status that all ranks agreed on.
+        """Run the job from its start until all ranks are ready to exit; return the exit status that all ranks agreed
+        on.
 
-        Raise ``JobAborted`` if a rank failed. Its text is the traceback on the rank that has to print it, else it is
-        empty.
+        Raise ``JobAborted`` if a rank failed. On the rank that has to print the reason, the text of the exception is
+        that reason; on all other ranks it is empty.
         """
         try:
             return self._run()
@@ -137,7 +157,9 @@ class Driver:
             self._close_suspended()  # last, after all messages and errors have been sent, because it may block
 
     def _run(self) -> int:
-        """Run the job as ``run`` does, but leave suspended tasks open."""
+        """Run the job; return its exit status, or raise ``JobAborted``. Tasks that still wait for an operation stay
+        open; the caller closes them.
+        """
         node = self._node
         try:
             if node.rank == 0:
@@ -165,8 +187,8 @@ class Driver:
         return node.status
 
     def _run_step_despite_loss(self) -> None:
-        """Run one step. If another rank is lost, first leave the report to rank 0, which may know how that rank
-        died.
+        """Run one step. If the connection to another rank is lost, raise ``PeerLost`` only ``LOSS_GRACE_SECONDS``
+        seconds later: until then rank 0, which may know how that rank died, can abort the job with a better reason.
         """
         try:
             self._run_step()
@@ -179,28 +201,31 @@ class Driver:
             raise self._lost_peer
 
     def _run_step(self) -> None:
-        """Receive messages, handle a request to stop, send messages, and run tasks for one slice."""
+        """Receive messages, handle a request to stop, send messages, and run tasks for ``SLICE_SECONDS`` seconds."""
         node = self._node
         self._send_queued()
         self._receive(0.0 if self._is_busy() else min(max(0.0, node.next_tick_time() - self._clock()), LONGEST_SLEEP))
         now = self._clock()
-        # Called even if the job is stopping already: the call also shows that this rank makes progress.
-        self._halt_if_wished(now)
+        # Ask for the reason even if the job is stopping already: ``stop_reason`` also records that this rank makes
+        # progress.
+        self._halt_if_requested(now)
         if node.halt_reason is not None:
             self._stop_tasks(now)
         if self._suspended:
             self._resume_tasks()
         node.tick(now)
         self._report_sums(node)
-        self._send_queued()  # so that an answer does not wait for the end of the slice
+        self._send_queued()  # so that an answer to a message does not wait until the tasks have run
         self._run_tasks(now + SLICE_SECONDS)
 
     def _is_busy(self) -> bool:
-        """Return True if there are messages to send or tasks to run."""
+        """Return True if there are messages to send or tasks to run, so that this rank must not sleep."""
         return bool(self._node.outbox) or bool(self._runnable) or self._node.can_take_task
 
     def _receive(self, timeout: float) -> None:
-        """Poll the transport for up to ``timeout`` seconds and pass the messages to the node."""
+        """Wait for messages for up to ``timeout`` seconds, or until an operation of a suspended task is done; pass the
+        messages to the node (the rank's state machine).
+        """
         node = self._node
         before = node.state
         now = self._clock()
@@ -224,14 +249,16 @@ class Driver:
                     self._transport.expect_close(rank)
 
     def _report_sums(self, node: RankNode) -> None:
-        """Call ``on_report`` if there is a new answer with the sums over all ranks."""
+        """Pass the sums of the counters over all ranks to the function ``on_report``, if there are newer sums than at
+        the last call.
+        """
         report = node.counter_tree.latest_sums
         if self._on_report and report and report.sequence != self._last_reported:
             self._last_reported = report.sequence
             self._on_report(node.phase, report)
 
     def _run_tasks(self, deadline: float) -> None:
-        """Run tasks until the deadline, or until there is a message to send."""
+        """Run tasks until the time ``deadline``, until there is a message to send, or until there is no task to run."""
         node, clock, ready = self._node, self._clock, self._runnable
         while not node.outbox:
             if self._suspended:
@@ -257,21 +284,27 @@ class Driver:
                 continue
             ready.popleft()
             now = clock()
-            # The halt precedes the end of the task: with its end the last phase of the job may end.
-            is_wished = self._halt_if_wished(now)
+            # A reason to stop takes effect before the task ends: with the end of the task the last phase of the job may
+            # end.
+            is_wished = self._halt_if_requested(now)
             node.finish_task(task, outcome, now)
             if now >= deadline or is_wished:
                 return
 
-    def _halt_if_wished(self, now: float) -> bool:
-        """Halt the node if there is a reason to stop the job; return True if there is one."""
+    def _halt_if_requested(self, now: float) -> bool:
+        """Stop the job in order if there is a reason to do so, such as a signal. Return True if there is one, even if
+        the job is stopping already.
+        """
         reason = self._stop_reason()
         if reason is not None and self._node.halt_reason is None:
             self._node.halt(reason, now)
         return reason is not None
 
     def _suspend_task(self, ticket: Ticket) -> None:
-        """Suspend the running task until ``ticket`` is done. Raise ``InvariantBroken`` if it is a note."""
+        """Suspend the running task until its ticket, an operation in progress, is done. Raise ``InvariantBroken`` if
+        the task is a note (a short task that brings data to this rank), because notes must run even while a job
+        stops.
+        """
         node = self._node
         task, slices, _ = self._runnable.popleft()
         self._suspended.append(_SuspendedTask(task, slices, ticket))
@@ -282,7 +315,9 @@ class Driver:
             ticket.cancel()
 
     def _resume_tasks(self) -> None:
-        """Resume each suspended task whose ticket is done; it runs after the tasks that can run already."""
+        """Move the suspended tasks whose tickets (operations in progress) are done to the end of the queue of tasks
+        that can run.
+        """
         until = self._clock() + STOP_WAIT_SECONDS
         for each in [each for each in self._suspended if each.ticket.is_done]:
             self._suspended.remove(each)
@@ -290,10 +325,11 @@ class Driver:
             self._node.begun_tasks.resume(each.task)
 
     def _stop_tasks(self, now: float) -> None:
-        """Stop this rank's tasks, because the job is being stopped.
+        """Stop this rank's tasks, because the job is being stopped; called again in each step.
 
-        Work is dropped between two slices. Tasks that wait for a ticket end by themselves once their tickets are
-        cancelled.
+        Tasks that can run are dropped, except notes (short tasks that bring data to this rank). Operations in progress
+        (tickets) are cancelled as far as they have not begun; a task that waits for one may run for
+        ``STOP_WAIT_SECONDS`` seconds afterwards.
         """
         if not self._is_ending:
             self._is_ending = True
@@ -306,15 +342,17 @@ class Driver:
                 self._node.drop_task(task, now)
 
     def _cancel_tickets(self) -> None:
-        """Cancel the tickets of all suspended tasks."""
+        """Cancel the operations (tickets) that suspended tasks wait for, as far as these have not begun."""
         for each in self._suspended:
             each.ticket.cancel()
 
     def _close_suspended(self) -> None:
-        """Close each suspended task once its ticket, which has been cancelled, is done.
+        """Close the generators of all suspended tasks, whose tickets (operations in progress) were cancelled. Wait for
+        each ticket first.
 
-        A system call may block for as long as its file server does. After a limited time the remaining tasks are
-        therefore left open: nothing that they refer to is closed or freed.
+        A system call may block for as long as a file server does not answer. After ``CLOSE_WAIT_SECONDS`` the remaining
+        tasks are therefore left open: nothing that they refer to is closed or freed, because the system call still uses
+        it.
         """
         until = self._clock() + CLOSE_WAIT_SECONDS
         while self._suspended:
@@ -328,7 +366,9 @@ class Driver:
                 self._await_ticket()
 
     def _await_ticket(self) -> None:
-        """Sleep until a ticket may be done. The job is being aborted, so messages that arrive are dropped."""
+        """Sleep until an operation of a suspended task may be done, up to ``LONGEST_SLEEP`` seconds. The job is being
+        aborted, so messages that arrive are dropped.
+        """
         try:
             self._transport.poll(LONGEST_SLEEP, 0.0, self._wake)
         except PeerLost as error:
@@ -345,10 +385,11 @@ class Driver:
             self._transport.send(*outbox.popleft())
 
     def _forward_abort(self, abort: Abort) -> str:
-        """Forward the abort to other ranks; return the text that this rank must print.
+        """Send the queued messages, which include ``abort``, to other ranks; return the text that this rank must print.
 
-        Rank 0 prints every abort. Another rank prints only its own failure, and only if rank 0 has neither received it
-        nor closed its connection within ``ABORT_GRACE_SECONDS`` seconds. Otherwise the text is empty.
+        Rank 0 prints the reason of every abort. Another rank prints only its own failure, and only if the connection of
+        rank 0 has not ended within ``ABORT_GRACE_SECONDS`` seconds (rank 0 ends it after it has printed the reason).
+        Otherwise the returned text is empty.
         """
         end = self._clock() + ABORT_GRACE_SECONDS
         root = self._node.rank == 0

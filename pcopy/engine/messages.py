@@ -1,7 +1,10 @@
 """Messages between ranks, and their wire format.
 
-On the wire a message is a pickle of one tuple of primitives, ``(code, field, ...)``. The unpickler that reads it
-refuses every global, so a message cannot run code.
+On the wire a message is a pickle of one tuple of primitive values, ``(code of the type, field, ...)``. The unpickler
+that reads it refuses every reference to a class or function, so a message cannot run code.
+
+A *message of work* can give its receiver tasks: ``StartPhase``, ``AddressedTasks``, and a ``TaskReply`` with tasks. The
+termination detector, which finds out when a phase is over on all ranks, counts these messages only.
 """
 
 from __future__ import annotations
@@ -15,16 +18,17 @@ from pcopy.errors import EXIT_INTERNAL, InvariantBroken
 from pcopy.fast_named_tuple import NamedTuple
 
 SENDERS_ACCOUNT = -1
-"""Value of ``Stamp.account`` that means the account of the message's sender."""
+"""Value of ``Stamp.account`` that means: the credits of the message were issued by its sender."""
 
 
 class Stamp(NamedTuple):
-    """Credits that each message of work carries for the termination detector (see ``pcopy.engine.termination``).
+    """Credits that each message of work (one that can give its receiver tasks) carries. The termination detector must
+    get all of them back before a phase is over (see ``pcopy.engine.termination``).
 
     Attributes:
-        account: rank whose account the credits belong to, or ``SENDERS_ACCOUNT``.
+        account: rank that has issued the credits and to which they must be returned, or ``SENDERS_ACCOUNT``.
         credits: number of credits.
-        depth: depth of the account's owner in the tree of engaged ranks.
+        depth: depth of the rank ``account`` in the tree of engaged ranks (those that may have work); rank 0 has 0.
     """
 
     account: int = SENDERS_ACCOUNT
@@ -33,14 +37,18 @@ class Stamp(NamedTuple):
 
 
 class StartPhase(NamedTuple):
-    """Message that begins a phase. Sent down the tree of ranks; counts as work of its sender."""
+    """Message that begins the phase number ``phase`` on its receiver. Each rank sends it to its child ranks in the tree
+    of ranks. It counts as a message of work (one that can give its receiver tasks).
+    """
 
     phase: int
     stamp: Stamp = Stamp()
 
 
 class AddressedTasks(NamedTuple):
-    """Tasks that only the receiver may run. Counts as work."""
+    """Message with tasks of ``phase`` that only the receiver may run. A message of work: it carries credits of the
+    termination detector (``stamp``).
+    """
 
     phase: int
     tasks: tuple[Task, ...]
@@ -48,8 +56,10 @@ class AddressedTasks(NamedTuple):
 
 
 class TaskRequest(NamedTuple):
-    """Request of an idle rank for tasks. The receiver may delay its reply for up to ``patience`` seconds until it has
-    some.
+    """Message by which an idle rank requests tasks of ``phase`` from another rank.
+
+    ``sequence`` is the number of the request among those of its sender. A receiver without tasks to give may delay its
+    reply for up to ``patience`` seconds.
     """
 
     phase: int
@@ -58,7 +68,9 @@ class TaskRequest(NamedTuple):
 
 
 class TaskReply(NamedTuple):
-    """Reply to a request for tasks. It counts as work if it contains tasks."""
+    """Message that answers a ``TaskRequest`` and repeats its phase and sequence number. If it contains tasks, the
+    receiver runs them, and the message counts as a message of work.
+    """
 
     phase: int
     sequence: int
@@ -67,29 +79,39 @@ class TaskReply(NamedTuple):
 
 
 class CreditReturn(NamedTuple):
-    """Acknowledgement of Dijkstra and Scholten's method: returns credits to the account of the receiver."""
+    """Message by which a rank without work returns credits to the rank that has issued them. So Dijkstra and Scholten's
+    detector finds out that the phase is over.
+    """
 
     phase: int
     credits: int
-    """Number of credits."""
+    """Number of credits that are returned."""
 
 
 class RingToken(NamedTuple):
-    """Token of Safra's termination detector, which idle ranks pass around the ring of ranks."""
+    """Token that ranks without work pass around the ring of ranks. So Safra's detector finds out that the phase
+    ``phase`` is over.
+    """
 
     phase: int
     surplus: int
-    """Messages of work sent minus those received on the ranks that the token has passed."""
+    """Number of messages of work (which can give their receiver tasks) that the ranks visited by the token have sent,
+    minus those that they have received.
+    """
     is_black: bool
-    """True if one of those ranks was black."""
+    """True if one of the ranks visited by the token has received a message of work since the token's visit before. Then
+    the token must go around once more.
+    """
 
 
 class CounterQuery(NamedTuple):
-    """Query of rank 0 for the counters of all ranks. Sent down the tree of ranks.
+    """Message by which rank 0 queries the counters of all ranks; each rank passes it on to its child ranks in the tree
+    of ranks.
 
     Attributes:
-        totals: the last known sums of all counters.
-        orders: instructions to all ranks (see ``pcopy.engine.steering``).
+        sequence: number of the query, in ascending order.
+        totals: the last known sums of each counter over all ranks.
+        orders: instructions of rank 0 to all ranks, such as to pause (see ``pcopy.engine.steering``).
     """
 
     sequence: int
@@ -98,35 +120,52 @@ class CounterQuery(NamedTuple):
 
 
 class CounterSums(NamedTuple):
-    """Answer to a ``CounterQuery``: sums over the sender's subtree. On rank 0, the sums over all ranks."""
+    """Answer to a ``CounterQuery``: sums over the sender and all ranks below it in the tree of ranks. The answer that
+    rank 0 computes for itself has the sums over all ranks.
+    """
 
     sequence: int
+    """Number of the query that this message answers."""
     totals: tuple[int, ...]
-    """Sums of the counters."""
+    """Sum of each counter over the sender and the ranks below it."""
     silent_ranks: tuple[int, ...]
-    """Ranks whose part of the sums is out of date."""
+    """Some of the ranks (at most 16) that have not answered this query. The sums contain the last known numbers of such
+    a rank.
+    """
     durable_epoch: int = 0
-    """The least durable epoch of the ranks in the subtree."""
+    """Last epoch (numbered part of the run) for which all these ranks have brought their records of spawned and done
+    tasks to stable storage; -1 if a rank can no longer bring its data or records to storage.
+    """
     reported_sums: tuple[float, ...] = ()
-    """Sums of the numbers that the ranks report (see ``pcopy.engine.steering``)."""
+    """Sums of other numbers that the ranks report to rank 0, such as the bytes used of a limit (see
+    ``pcopy.engine.steering``).
+    """
 
 
 class EpochMarker(NamedTuple):
-    """Marker: all later messages of the sender were sent in this epoch or a later one (``pcopy.engine.journal``)."""
+    """Message that a rank sends to another one before its first message of a new epoch (numbered part of the run): the
+    sender has sent all messages that follow in the epoch ``number`` or a later one.
+
+    The receiver must end its own earlier epochs before it processes the messages that follow
+    (``pcopy.engine.journal``).
+    """
 
     number: int
 
 
 LAST_EPOCH = 1 << 62
-"""Number of the final epoch, in which no rank keeps records any longer."""
+"""Number in place of an epoch (part of the run) that says: recording of the job was given up, because a rank cannot
+write its records.
+"""
 
 
 class Halt(NamedTuple):
-    """Message that stops the job in order: queued tasks are dropped, running tasks end after their current slice.
+    """Message that stops the job in order: ranks drop their queued tasks, and end running tasks at their next yield. A
+    rank that wants to stop the job sends it up the tree of ranks; rank 0 then sends it down to all ranks.
 
     Attributes:
-        text: reason for the user.
-        code: kind of reason; the engine does not interpret it.
+        text: reason of the stop, to be shown to the user.
+        code: number of a signal, or another number for the kind of reason; the engine does not interpret it.
     """
 
     text: str
@@ -148,20 +187,28 @@ class Abort(NamedTuple):
 
 
 class Stop(NamedTuple):
-    """Message that ends the job: all phases are over. ``status`` is the exit status of every rank."""
+    """Message that ends the job, because all phases are over. Each rank passes it on to its child ranks in the tree of
+    ranks. ``status`` is the exit status of every rank.
+    """
 
     status: int
 
 
 class SubtreeReady(NamedTuple):
-    """Upward message of the final barrier: no message is in transit in the sender's subtree any longer."""
+    """Message from a rank to its parent in the tree of ranks, in the barrier at the end of a job: the sender and all
+    ranks below it have ended their work and await no reply.
+    """
 
     report: bytes = b""
-    """Packed final report of the subtree's ranks (see ``pcopy.engine.barrier``)."""
+    """Final report of the sender and all ranks below it, such as statistics, combined and packed (see
+    ``pcopy.engine.barrier``).
+    """
 
 
 class Close(NamedTuple):
-    """Downward message of the final barrier: all ranks are ready, so the transport may be closed."""
+    """Message that rank 0 sends down the tree of ranks at the end of a job: all ranks are ready, so each may close its
+    connections.
+    """
 
 
 Message = (
@@ -183,7 +230,7 @@ Message = (
 """Any message between ranks."""
 
 OutgoingMessages = list[tuple[int, Message]]
-"""Messages to be sent, each with its destination."""
+"""List of messages to be sent, as (number of the receiving rank, message)."""
 
 _MESSAGE_TYPES = dict(enumerate(get_args(Message)))
 _MESSAGE_CODES = {kind: code for code, kind in _MESSAGE_TYPES.items()}
@@ -191,27 +238,34 @@ _WORK_MESSAGES = (StartPhase, AddressedTasks, TaskReply)
 
 
 def dump_primitives(value: Any) -> bytes:
-    """Return ``value`` as a pickle of protocol 5."""
+    """Return ``value`` as a pickle of protocol 5, without references to classes or functions. ``value`` consists of
+    numbers, strings, bytes, None and containers of these.
+    """
     return dumps(value, 5)
 
 
 class PrimitiveUnpickler(Unpickler):
-    """Unpickler for primitives and containers of primitives. It refuses every global."""
+    """Unpickler for primitive values (numbers, strings, bytes, None) and containers of them.
+
+    It raises ``UnpicklingError`` for a pickle that refers to a class or function, so that no code is run.
+    """
 
     def find_class(self, module_name: str, global_name: str, /) -> NoReturn:
+        """Refuse a reference to a class or function by raising ``UnpicklingError``."""
         raise UnpicklingError(f"refused to load {module_name}.{global_name}")
 
 
 def load_primitives(data: bytes | bytearray | memoryview) -> Any:
     """Return the value that ``dump_primitives`` packed.
 
-    Raise ``pickle.UnpicklingError``, or whatever a damaged pickle raises, if ``data`` holds anything but primitives.
+    If ``data`` are something else, raise ``pickle.UnpicklingError`` or any other exception that a damaged pickle
+    causes.
     """
     return PrimitiveUnpickler(io.BytesIO(data)).load()
 
 
 def encode_message(message: Message) -> bytes:
-    """Return the wire format of ``message``."""
+    """Return ``message`` as bytes to be sent to another rank."""
     code = _MESSAGE_CODES[type(message)]
     if not isinstance(message, _WORK_MESSAGES):
         return dump_primitives((code, *message))
@@ -223,7 +277,9 @@ def encode_message(message: Message) -> bytes:
 
 
 def decode_message(data: bytes | bytearray | memoryview) -> Message:
-    """Return the message whose wire format is ``data``; raise ``InvariantBroken`` if it is not a message."""
+    """Return the message that ``encode_message`` has converted to the bytes ``data``; raise ``InvariantBroken`` if they
+    are not a message.
+    """
     try:
         code, *values = load_primitives(data)
         kind = _MESSAGE_TYPES[code]

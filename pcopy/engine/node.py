@@ -1,9 +1,10 @@
 """One rank of a job as a state machine without I/O: messages and the time are its input, messages and tasks its output.
 
 The module uses no clock, random source or I/O; ``now`` (seconds) and a seeded ``Random`` are passed in. A job is a
-series of phases. The termination detector finds the end of each phase. After each phase rank 0 collects the exact sums
-of all counters and decides what comes next. A rank that stops continues to answer requests until its own request is
-answered. Then a barrier runs up and down the tree of ranks, after which no message is in transit.
+series of phases, parts that all ranks begin together. The termination detector finds the end of each phase. After each
+phase rank 0 collects the exact sums of all counters and decides what comes next. When the last phase is over, a rank
+continues to answer requests for tasks until its own request is answered. Then a barrier runs up and down the tree of
+ranks (each rank has ``Limits.fan_out`` child ranks), after which no message is in transit.
 
 docs/design/engine.md describes the states and the transitions between them.
 """
@@ -51,10 +52,13 @@ from pcopy.engine.victim import DivideTask, Victim
 from pcopy.errors import EXIT_INTERNAL, InvariantBroken
 
 NEVER = float("inf")
+"""Time in seconds of an event that never becomes due (infinity)."""
 
 
 class RankNode:
-    """State machine of one rank. After every call the driver sends the messages in ``outbox``."""
+    """State machine of one rank of a job: processes messages, keeps the queue of tasks, and decides when a phase is
+    over. The caller (``Driver``) sends the messages in ``outbox`` after every call.
+    """
 
     def __init__(
         self,
@@ -75,15 +79,18 @@ class RankNode:
         """Create the state machine.
 
         Args:
-            run: number of the run, for the ids of new tasks.
+            rank: this rank.
+            size: number of ranks.
+            run: number of the run of the job (1, or more if the job is resumed), for the ids of new tasks.
             counters: number of counters.
-            director: decides on rank 0 what happens between phases.
-            random: chooses the victims of work stealing.
-            queue: tasks of this rank.
+            director: decides on rank 0 which phase follows and which tasks begin it.
+            random: chooses the ranks from which this rank requests tasks.
+            queue: tasks of this rank; the caller may have filled it.
+            limits: sizes and times.
             termination: name of the termination detector, from ``DETECTORS``.
-            journal: records facts; None if the job is not recorded.
-            divide: returns the portions of a task (see ``pcopy.engine.victim``).
-            steering: tells which tasks this rank may begin.
+            journal: records which tasks were spawned and done; None if the job is not recorded.
+            divide: returns the tasks into which a task is divided, or nothing (see ``pcopy.engine.victim``).
+            steering: says which tasks this rank may begin, and carries rank 0's orders.
         """
         self.rank, self.size = rank, size
         self.state = State.WAITING
@@ -91,13 +98,13 @@ class RankNode:
         self.counters = [0] * counters
         self.queue = queue
         self.halt_reason: Halt | None = None
-        """Reason of an early stop, once the job is being stopped."""
+        """Reason of an early stop; None until rank 0's order to stop reaches this rank."""
         self.abort_reason: Abort | None = None
-        """Reason of an abort, once a rank has failed."""
+        """Reason of an abort; None until this rank has failed or learns that another one has."""
         self.dropped_count = 0
         """Number of tasks that this rank has dropped because the job is being stopped."""
         self.totals_at_phase_start: tuple[int, ...] = ()
-        """Sums of all counters at the start of the phase."""
+        """Sums of each counter over all ranks at the start of the current phase."""
         self.resumed_phase = -1
         """The phase with which a resumed job begins; -1 in a new job."""
         self._has_requested_halt = False
@@ -126,18 +133,19 @@ class RankNode:
 
     @property
     def is_job_over(self) -> bool:
-        """On rank 0: True if the last phase is over."""
+        """On rank 0: True if the last phase is over. False before the first phase has begun."""
         return self._phase_end.is_job_over or self.state not in (State.WAITING, State.WORKING)
 
     def restore_tasks(self, phase: int, tasks: Iterable[Task], counts: Sequence[int]) -> None:
-        """Add the tasks and counts of a resumed job; called before ``start``.
+        """Add the tasks and counts with which this rank continues a resumed job; called before ``start``.
+
+        The tasks may include some of earlier phases: they had ended there, but their effect was only in memory
+        (deferred completion, see ``pcopy.engine.ticket.Outcome``). These run again in ``phase``.
 
         Args:
             phase: the phase in which the job was interrupted.
-            tasks: the tasks that remain.
-            counts: numbers to add to the counters.
-
-        Tasks of earlier phases had deferred completion (see ``Outcome``). They run again in this phase.
+            tasks: the tasks that remain for this rank.
+            counts: numbers to add to this rank's counters, by index.
         """
         self.resumed_phase = phase
         self.queue.begin_phase(phase)
@@ -153,50 +161,59 @@ class RankNode:
 
     @property
     def can_take_task(self) -> bool:
-        """True if a task may be begun now."""
+        """True if ``take_task`` would return a task: there is one that may be begun now."""
         works = self.state is State.WORKING and not self.cut_schedule.waits_for_storage
         return works and (
             self._victim.can_begin_task() or (self.begun_tasks.is_nothing_runnable and self.queue.is_note_next)
         )
 
     def take_task(self) -> Task | None:
-        """Return the task to begin now, or None. It is under way until it is finished or dropped."""
-        # If no slot is free, may_take is true only if a note is next, and notes need no slot.
+        """Remove the task to begin now from the queue, and return it; return None if no task may be begun. The caller
+        must later pass the task to ``finish_task`` or ``drop_task``.
+        """
+        # If no slot is free, ``can_take_task`` is True only if a note is next, and notes need no slot.
         task = self._victim.pop_task() if self.can_take_task else None
         if task is not None:
             self.begun_tasks.begin(task)
         return task
 
     def drop_task(self, task: Task, now: float) -> None:
-        """Drop ``task``, which is under way and can run, because the job is being stopped."""
+        """End ``task`` without a result, because the job is being stopped. A resumed job runs it again. The task has
+        begun and does not wait for a ticket.
+        """
         self.dropped_count += self.queue.drop(task)
         self.finish_task(task, Outcome(is_deferred=True), now)
 
     def finish_task(self, task: Task, outcome: Outcome, now: float) -> None:
-        """End ``task``: add its counts and the tasks that it spawned; record both unless its completion is deferred.
+        """End ``task`` with ``outcome``, its result: add its counts to the counters, queue or send the tasks that it
+        spawned, and record that it is done (unless its effect is only in memory, ``outcome.is_deferred``).
 
-        Raise ``InvariantBroken`` if the task is not under way, or waits for a ticket.
+        Raise ``InvariantBroken`` if the task was not begun or has ended, or waits for a ticket.
         """
         self.begun_tasks.end_task(task)
-        spawned, counts, settled, held, shares = outcome
+        spawned, counts, completed, is_deferred, shares = outcome
         for index in compress(range(len(counts)), counts):  # nearly all are 0
             self.counters[index] += counts[index]
-        self._add_new_tasks(spawned, held=held)
-        if not held:
-            self._epochs.record_done(task, counts, settled, shares)
+        self._add_new_tasks(spawned, is_deferred=is_deferred)
+        if not is_deferred:
+            self._epochs.record_done(task, counts, completed, shares)
         if not len(self.queue):
             self._thief.record_busy_until(now)
         self.tick(now, answers=False)
 
     def _replace_by_portions(self, task: Task, portions: Sequence[NewTask]) -> None:
-        """Replace ``task`` by its portions: record it as done without counts."""
+        """Replace ``task``, which was divided before it began, by its portions (new tasks that each do a part of the
+        work): queue the portions and record them as spawned, and record ``task`` as done without counts.
+        """
         self._add_new_tasks(portions)
         self._epochs.record_done(task)
 
     def tick(self, now: float, *, answers: bool = True) -> None:
-        """Do everything that is due at time ``now``, or that has become possible by a change of state.
+        """Do everything that is due at time ``now``, or that has become possible by a change of state: find out that
+        the phase is over, request tasks from other ranks, record what was done (a cut), query the counters of all
+        ranks, report this rank as ready at the end of the job.
 
-        ``answers``: also answer pending requests of other ranks.
+        ``answers``: also answer pending requests of other ranks for tasks.
         """
         if answers:
             self._answer_requests(now)
@@ -217,7 +234,9 @@ class RankNode:
                 self._close()
 
     def _find_end_or_request(self, now: float) -> None:
-        """Check whether the phase is over, or request tasks: the queue is empty and a slot is free."""
+        """Check whether the phase is over on all ranks; if not, request tasks from another rank. Called while this rank
+        has no queued tasks and could begin one.
+        """
         if not len(self.begun_tasks):
             self._send_all(self._detector.handle_idle())
         if self._detector.is_terminated:
@@ -234,10 +253,10 @@ class RankNode:
         return min(wake, self._victim.next_deadline)
 
     def halt(self, reason: Halt, now: float) -> None:
-        """Stop the job in order: every rank drops its queue, and the phase ends as usual.
+        """Stop the job in order because of ``reason``: every rank drops its queued tasks, and the phase ends as usual.
 
-        The request goes up the tree of ranks to rank 0, whose order then comes down. So no request is in transit any
-        longer when a rank is ready to close. Further calls have no effect.
+        A request to stop goes up the tree of ranks to rank 0, whose order to stop then comes down. So no request to
+        stop is in transit any longer when a rank is ready to close. Only the first call of a rank has an effect.
         """
         self._receive_halt(self.rank, reason)
         self.tick(now)
@@ -246,7 +265,7 @@ class RankNode:
         """Abort the job because this rank has failed.
 
         Args:
-            text: traceback of the failure.
+            text: traceback or other reason of the failure, which one rank prints.
             status: exit status of all ranks.
         """
         self._receive_abort(self.rank, Abort(self.rank, text, status))
@@ -260,15 +279,16 @@ class RankNode:
             raise InvariantBroken(f"rank {self.rank}: unknown message from rank {source}: {message!r}")
         if self.state not in FINAL_STATES or isinstance(
             message, Abort | EpochMarker
-        ):  # a rank in a final state ignores the others
+        ):  # a rank in a final state ignores all other messages
             handler(self, source, message, now)
         self.tick(now)
 
     def _begin_phase(self, phase: int, now: float, source: int = -1, stamp: Stamp = Stamp()) -> None:  # noqa: B008
-        """Begin ``phase`` on this rank and tell its child ranks to do so.
+        """Begin ``phase`` on this rank, and send its child ranks the message to begin it.
 
-        ``source`` and ``stamp`` are those of the message that began it; rank 0 has none. Raise ``InvariantBroken`` if
-        ``phase`` is not higher than the current one.
+        ``source`` is the rank that has sent this rank the message to begin the phase, and ``stamp`` the credits of the
+        termination detector in it; rank 0 receives no such message. Raise ``InvariantBroken`` if ``phase`` is not
+        higher than the current phase.
         """
         if phase <= self.phase:
             raise InvariantBroken(f"phase {phase} begins after phase {self.phase} on rank {self.rank}")
@@ -282,7 +302,7 @@ class RankNode:
         if source >= 0:
             self._send_all(self._detector.count_received(source, stamp))
         if self.rank == 0:
-            self._send_all(self._phase_end.query_counters(now))  # which brings the sums to all ranks first
+            self._send_all(self._phase_end.query_counters(now))  # this brings the sums to all ranks before StartPhase
         self.totals_at_phase_start = self.counter_tree.totals
         for child in self._children:
             self._send(child, StartPhase(phase, self._detector.count_sent(starting=True)))
@@ -293,7 +313,9 @@ class RankNode:
             self._add_new_tasks(self._director.first_tasks(phase), begins=phase == 0)
 
     def _receive_work(self, source: int, work: AddressedTasks) -> None:
-        """Queue addressed tasks, or store them until their phase has begun on this rank."""
+        """Queue the tasks in ``work``, which only this rank may run. If their phase has not begun on this rank yet,
+        store the message until then.
+        """
         if work.phase > self.phase and self.state in (State.WAITING, State.WORKING):
             self._early_tasks.append((source, work))  # the detector is informed once the phase has begun on this rank
         else:
@@ -302,13 +324,17 @@ class RankNode:
             self._queue_tasks(work.tasks)
 
     def _check_phase(self, source: int, phase: int) -> None:
-        """Raise ``InvariantBroken`` unless this rank is working in ``phase``."""
+        """Raise ``InvariantBroken`` unless this rank is working in ``phase``. ``source`` is the rank that has sent
+        tasks of this phase, for the error.
+        """
         if phase != self.phase or self.state is not State.WORKING:
             where = f"in phase {self.phase}, {self.state.value}"
             raise InvariantBroken(f"work of phase {phase} from rank {source} at rank {self.rank} {where}")
 
     def _queue_tasks(self, tasks: Iterable[Task]) -> None:
-        """Queue ``tasks``; drop those that a stopping job does not run."""
+        """Queue ``tasks``. If the job is being stopped, drop all of them except notes (short tasks that bring data to
+        this rank) of the current phase.
+        """
         for task in tasks:
             if self.halt_reason is not None and (self.queue.is_droppable(task) or task.phase != self.phase):
                 self.dropped_count += self.queue.drop(task)
@@ -316,7 +342,7 @@ class RankNode:
                 self.queue.push(task)
 
     def _answer_requests(self, now: float) -> None:
-        """Send the replies that are due to requests of other ranks."""
+        """Reply to the requests of other ranks for tasks, as far as replies are due now."""
         gives_in = self.phase if self.state is State.WORKING and self.halt_reason is None else -1
         for source, (phase, sequence, _), tasks in self._victim.due_replies(gives_in, now):
             self._send(source, TaskReply(phase, sequence, tasks, self._detector.count_sent() if tasks else Stamp()))
@@ -331,21 +357,24 @@ class RankNode:
             self._queue_tasks(reply.tasks)
             self.begun_tasks.record_received(len(reply.tasks))
 
-    def _add_new_tasks(self, spawned: Iterable[NewTask], *, begins: bool = False, held: bool = False) -> None:
-        """Give ids to new tasks, record them, and queue them or send them to the ranks they are addressed to.
+    def _add_new_tasks(self, spawned: Iterable[NewTask], *, begins: bool = False, is_deferred: bool = False) -> None:
+        """Give ids to new tasks, record them as spawned, and queue them or send them to the ranks that must run them.
 
         Args:
-            begins: True if the job begins with these tasks; the journal records them as its base.
-            held: True if the completion of the spawning task is deferred; the journal does not record these tasks.
+            spawned: the new tasks.
+            begins: True if the job begins with these tasks; the journal records them as the base of the run, from which
+                the job can be resumed.
+            is_deferred: True if the completion of the spawning task is deferred. The journal does not record these
+                tasks then, because a resumed job runs the spawning task again.
         """
-        journal = None if held else self._epochs.journal
+        journal = None if is_deferred else self._epochs.journal
         addressed: dict[int, list[Task]] = {}
         base: list[Task] = []
         for spawn in spawned:
             if spawn.phase < self.phase:
                 raise InvariantBroken(f"a task of phase {self.phase} spawned one of phase {spawn.phase}")
             self._last_task_number += 1
-            task = Task((self._run, self.rank, UNRECORDED if held else self._last_task_number), *spawn)
+            task = Task((self._run, self.rank, UNRECORDED if is_deferred else self._last_task_number), *spawn)
             if begins:
                 base.append(task)
             elif journal:
@@ -368,7 +397,9 @@ class RankNode:
             self._end_phase(now)
 
     def _end_phase(self, now: float) -> None:
-        """On rank 0, when a phase is over: begin the next phase or stop the job, as soon as the decision is made."""
+        """On rank 0, when a phase is over: begin the next phase, or end the job. Until that can be decided, do nothing;
+        the caller repeats the call.
+        """
         self._send_all(self._phase_end.query_final_sums(now))
         following = self._phase_end.next_phase(now, self.phase, self.halt_reason, resumed=self.resumed_phase >= 0)
         if following is None:
@@ -380,7 +411,10 @@ class RankNode:
             self.tick(now)
 
     def _receive_halt(self, source: int, message: Halt) -> None:
-        """Stop this rank and its subtree if the order comes from the parent; otherwise forward the request there."""
+        """Process a message that the job is to be stopped. From the parent rank, or on rank 0, it is an order: drop
+        queued work, and send the order to the child ranks. From another rank it is a request: send it to the parent,
+        but only once.
+        """
         if self.halt_reason is not None or self.state not in (State.WAITING, State.WORKING):
             return
         if self.rank and source != self.parent:
@@ -440,4 +474,4 @@ class RankNode:
         SubtreeReady: lambda node, source, ready, _: node._receive_ready(source, ready),
         Close: lambda node, _, __, ___: node._close(),
     }
-    """Function that processes each type of message, called with (node, sender, message, time)."""
+    """Function that processes the messages of each type; called with (node, sender, message, time in seconds)."""

@@ -1,6 +1,7 @@
 """End of a phase on rank 0: collect exact sums from all ranks, decide on the next phase, and wait for storage.
 
-Rank 0 also queries the sums while a phase runs (``pcopy.engine.progress``), but does not wait for those answers.
+Rank 0 also queries the sums while a phase runs, to report progress, but then it does not wait for all answers
+(``pcopy.engine.progress``).
 """
 
 from __future__ import annotations
@@ -19,64 +20,84 @@ from pcopy.fast_named_tuple import NamedTuple
 
 
 class Director(Protocol):
-    """Decisions of rank 0 between phases.
+    """Protocol: decides on rank 0, between two phases, which phase follows and when the job is over. Each program has
+    its own implementation.
 
-    The ``totals`` passed to its methods are exact, because no task runs while they are called.
+    ``totals`` are the sums of each counter over all ranks. They are exact, because no task runs while the methods are
+    called.
     """
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
-        """Return the phase that follows ``phase``, which is a higher number, or None if the job is over."""
+        """Return the number of the phase that follows ``phase`` (higher, but not always the next one); None if the job
+        is over. ``totals`` are the exact sums of the counters over all ranks.
+        """
 
     def first_tasks(self, phase: int) -> Iterable[NewTask]:
         """Return the tasks that rank 0 adds to its queue when ``phase`` begins."""
 
     def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
-        """Return the exit status of all ranks. ``halted`` is the reason of an early stop, or None."""
+        """Return the exit status of the job, which all ranks get. ``totals`` are the exact sums of the counters over
+        all ranks; ``halted`` is the reason why the job is stopped early, or None.
+        """
 
 
 class NextPhase(NamedTuple):
-    """The next phase; or None and the exit ``status`` of the job, which is over."""
+    """What follows a phase: another phase (``status`` is 0 then), or the end of the job (``phase`` is None) with the
+    exit status ``status``.
+    """
 
     phase: int | None
     status: int
 
 
 class PhaseEnd:
-    """End of a phase, as rank 0 performs it. On other ranks it does nothing."""
+    """State of rank 0 at the end of a phase: whether the final sums of the counters were queried, and what follows (the
+    next phase, or the end of the job).
 
-    def __init__(self, director: Director, limits: Limits, progress: CounterTree, commit: CutSchedule) -> None:
+    Other ranks have such an object, too, but never use it.
+    """
+
+    def __init__(
+        self, director: Director, limits: Limits, counter_tree: CounterTree, cut_schedule: CutSchedule
+    ) -> None:
         self._director = director
         self._limits = limits
-        self._counter_tree = progress
-        self._cut_schedule = commit
+        self._counter_tree = counter_tree
+        self._cut_schedule = cut_schedule
         self._next: NextPhase | None = None
         self._final_query = 0
         self.next_query_time = inf
-        """Time in seconds of the next query."""
+        """Time in seconds at which rank 0 queries the counters of all ranks next; infinity before the first phase, and
+        on other ranks.
+        """
 
     @property
     def is_phase_over(self) -> bool:
-        """True if a phase is over and its exact sums have been queried."""
+        """True if the phase is over and it is not yet decided what follows: rank 0 waits for the exact sums of the
+        counters, or for storage.
+        """
         return self._final_query > 0
 
     @property
     def is_job_over(self) -> bool:
-        """True if no phase follows the one that is over."""
+        """True if the director has decided that no phase follows the one that is over."""
         return self._next is not None and self._next.phase is None
 
     def query_counters(self, now: float) -> OutgoingMessages:
-        """Return the query for the counters of all ranks, and schedule the next query."""
+        """Start a query for the counters of all ranks; return the messages to send. Set ``next_query_time``."""
         asked = self._counter_tree.start_query()
         interval = min(self._limits.progress_interval, self._counter_tree.steering.query_interval)
         if (
             self._final_query
-        ):  # all ranks must answer, which may take longer than an interval: double it with each query
+        ):  # all ranks must answer one query, which may take longer than the interval: double it with each query
             interval *= 2 ** (self._counter_tree.sequence - self._final_query)
         self.next_query_time = now + interval
         return asked
 
     def query_final_sums(self, now: float) -> OutgoingMessages:
-        """Query the exact sums, since the phase is over; return nothing if they have been queried already."""
+        """Start the query for the exact sums of all counters, because the phase is over; return the messages to send.
+        Return an empty list if this query was started already.
+        """
         if self._final_query:
             return []
         asked = self.query_counters(now)
@@ -84,14 +105,18 @@ class PhaseEnd:
         return asked
 
     def next_phase(self, now: float, phase: int, halted: Halt | None, *, resumed: bool) -> NextPhase | None:
-        """Return what follows ``phase``, or None as long as that is not decided.
+        """Return what follows ``phase``: another phase or the end of the job. Return None while rank 0 has to wait; the
+        caller then repeats the call.
 
-        It is decided once the sums of the phase are complete and its facts are on storage.
+        Rank 0 waits until all ranks have answered the query for the exact sums, and until the records of the phase's
+        tasks are on stable storage (see ``CutSchedule.make_phase_durable``).
 
         Args:
             now: time in seconds.
-            halted: reason of an early stop, or None.
-            resumed: True if the job was resumed.
+            phase: the phase that is over.
+            halted: reason why the job is stopped early, or None.
+            resumed: True if the job was resumed. Records of its earlier runs exist, so those of this phase must be
+                written, too.
         """
         report = self._counter_tree.latest_sums
         if report is None or report.sequence < self._final_query or report.silent_ranks:
@@ -102,7 +127,9 @@ class PhaseEnd:
             self._next = NextPhase(following, status)
         following, status = self._next
         needed = status != 0 or resumed or following in self._limits.phases_after_cut
-        if not self._cut_schedule.is_phase_durable(report, now, needed=needed, halted=halted is not None, phase=phase):
+        if not self._cut_schedule.make_phase_durable(
+            report, now, needed=needed, halted=halted is not None, phase=phase
+        ):
             self._final_query, self.next_query_time = report.sequence + 1, now + DURABILITY_POLL_SECONDS
             return None
         self._final_query, self._next = 0, None

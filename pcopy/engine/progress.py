@@ -1,7 +1,8 @@
 """Counters summed over all ranks along the tree of ranks, without any rank waiting for another.
 
-If a new query arrives before all child ranks have answered the last one, a rank answers with the numbers that it has
-and names the ranks that are missing. Sequence numbers make late answers harmless.
+Rank 0 sends numbered queries down the tree; answers come up with the sums over each subtree. If a new query arrives
+before all child ranks have answered the last one, a rank answers the last one with the numbers that it has, and names
+the child ranks that have not answered. An answer that arrives late is recognized by the number of its query.
 """
 
 from __future__ import annotations
@@ -13,22 +14,30 @@ from pcopy.engine.steering import NoSteering, ReportedNumbers, Steering
 
 
 def parent_rank(rank: int, fan_out: int) -> int:
-    """Return the rank above ``rank`` in the tree of ranks; -1 for rank 0."""
+    """Return the rank above ``rank`` in the tree of ranks, in which each rank has up to ``fan_out`` children; -1 for
+    rank 0.
+    """
     return (rank - 1) // fan_out if rank else -1
 
 
 def child_ranks(rank: int, size: int, fan_out: int) -> range:
-    """Return the ranks directly below ``rank`` in the tree of ``size`` ranks."""
+    """Return the ranks directly below ``rank`` in the tree of ``size`` ranks, in which each rank has up to ``fan_out``
+    children.
+    """
     first = fan_out * rank + 1
     return range(min(first, size), min(first + fan_out, size))
 
 
 MAX_SILENT_RANKS = 16
-"""Maximum number of silent ranks that one answer names."""
+"""Maximum number of silent ranks (which have not answered in time) that one answer names. More would only lengthen the
+messages.
+"""
 
 
 class CounterTree:
-    """One rank's part in summing ``counters``, a list that the rank itself updates."""
+    """One rank's part in adding up the counters of all ranks along the tree of ranks. ``counters`` are the numbers of
+    this rank, which it changes as its tasks end.
+    """
 
     def __init__(
         self,
@@ -39,7 +48,16 @@ class CounterTree:
         durable: Callable[[], int] = lambda: 0,
         steering: Steering = NoSteering(),  # noqa: B008 (it has no state)
     ) -> None:
-        """Create one rank's part. ``durable`` is a function that returns this rank's durable epoch."""
+        """Create one rank's part.
+
+        Args:
+            rank: this rank.
+            size: number of ranks.
+            fan_out: number of child ranks of each rank.
+            counters: this rank's counters; only read here.
+            durable: returns this rank's durable epoch: the last one whose facts are all on stable storage.
+            steering: gives rank 0's orders to all ranks, and this rank's reported numbers.
+        """
         self._durable_epoch = durable
         self.steering = steering
         self._rank = rank
@@ -49,28 +67,35 @@ class CounterTree:
         self._answers: dict[int, CounterSums] = {}  # the last answer of each child
         self._missing_children: set[int] = set()
         self.sequence = 0
-        """Number of the last query that was received; on rank 0, that was sent."""
+        """Number of the last query that this rank has received; on rank 0, of the last one that it has sent."""
         self._is_answer_pending = False
         self._own_report: ReportedNumbers = ()
         self.totals = tuple(counters)
-        """Sums over all ranks as rank 0 last sent them."""
+        """Sums over all ranks as they were in the last query that rank 0 sent; on rank 0 itself, the latest sums."""
         self.latest_sums: CounterSums | None = None
-        """On rank 0: the latest answer, with the sums over all ranks."""
+        """On rank 0: the latest sums over all ranks, and the ranks that have not answered in time; None before the
+        first answers.
+        """
 
     def start_query(self) -> OutgoingMessages:
-        """On rank 0: start the next query; return the messages to send."""
+        """On rank 0: start the next query for the counters of all ranks; return the messages to send to the child
+        ranks.
+        """
         totals = self.latest_sums.totals if self.latest_sums else tuple(self._counters)
         return self._begin_answer(CounterQuery(self.sequence + 1, totals, self.steering.orders()))
 
     def receive_query(self, query: CounterQuery) -> OutgoingMessages:
-        """Process a query of the parent; return the messages to send. A query that is not newer than the last one is
-        ignored.
+        """Process a query for the counters, which the parent rank has sent; return the messages to send. A query that
+        is not newer than the last one is ignored.
         """
         return self._begin_answer(query) if query.sequence > self.sequence else []
 
     def _begin_answer(self, query: CounterQuery) -> OutgoingMessages:
-        """Start to answer ``query``: forward it to the children, and first answer an unfinished older query as far as
-        possible.
+        """Begin to answer ``query`` of the parent rank: forward it to the child ranks, whose numbers this rank needs.
+        Return the messages to send.
+
+        If some child has not answered the previous query, that query is answered first, with the last known numbers of
+        that child. A rank without children answers ``query`` at once.
         """
         out = self._finish_answer() if self._is_answer_pending else []
         self.sequence, self.totals = query.sequence, query.totals
@@ -84,7 +109,9 @@ class CounterTree:
         return out
 
     def receive_answer(self, source: int, answer: CounterSums) -> OutgoingMessages:
-        """Process the answer of the child ``source``; return the messages to send."""
+        """Process the sums that the child rank ``source`` has sent. If all children have answered the query now, return
+        the answer of this rank as a message to send; otherwise return an empty list.
+        """
         self._answers[source] = answer
         if answer.sequence != self.sequence or source not in self._missing_children:
             return []
@@ -92,10 +119,11 @@ class CounterTree:
         return [] if self._missing_children else self._finish_answer()
 
     def _silent_ranks(self) -> set[int]:
-        """Return the ranks of this subtree whose part of the sums is out of date.
+        """Return the ranks at or below the child ranks that have not answered in time, so that their numbers in the
+        sums are out of date.
 
-        A child that waits for a silent rank below it answers one query late. It is not silent itself, and has named
-        that rank.
+        A child rank that waits for a silent rank below it answers each query only when the next one arrives. Such a
+        child is not silent itself; its last answer names the silent rank.
         """
         silent: set[int] = set()
         for child in self._children:
@@ -108,7 +136,9 @@ class CounterTree:
         return silent
 
     def _finish_answer(self) -> OutgoingMessages:
-        """Add up the known answers and return the answer to the parent; on rank 0, store it as the latest report."""
+        """Add this rank's counters to the last known sums of its child ranks. Return the answer to the parent as a
+        message to send; on rank 0, store the sums in ``latest_sums`` instead and return an empty list.
+        """
         self._is_answer_pending = False
         rows = [self._counters, *(answer.totals for answer in self._answers.values())]
         totals = tuple(map(sum, zip(*rows, strict=True)))

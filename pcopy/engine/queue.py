@@ -1,10 +1,15 @@
-"""Queue of one rank's tasks: decides which task the rank runs next, and which tasks it gives to other ranks.
+"""Queue of one rank's tasks that have not begun: decides which task the rank runs next, and which tasks it gives to
+other ranks.
 
 - The rank runs its newest task first, which keeps the queue short. It gives away the oldest tasks, which represent the
   most work.
-- Tasks addressed to this rank come before all others.
-- Scanning tasks come before copying tasks until the size of the queue exceeds the scan-ahead limit. Then copying tasks
-  come first, so that memory stays bounded however large the tree is.
+- Tasks addressed to this rank (no other rank may run them) come before all others, in the order of their arrival.
+- Tasks that may find more work (scanning) come before all other work (copying) until the size of the queue exceeds the
+  scan-ahead limit. Then the other work comes first, so that memory stays bounded however large the tree is.
+
+When memory is full, tasks that any rank may run are stored in a *backlog*, a queue on disk. The same is done with tasks
+of later phases. *Work* is all tasks except *notes*, which are short tasks that bring data to one rank; a job that is
+being stopped drops its work but still runs most notes.
 """
 
 from __future__ import annotations
@@ -18,15 +23,19 @@ from pcopy.engine.limits import Limits
 from pcopy.engine.task import ANY_RANK, Task
 
 _OVERFLOW_KEY = -2
-"""Key used in place of a phase for tasks of the current phase that do not fit in memory."""
+"""Key in the dictionary of backlogs (queues on disk) for the tasks of the current phase that do not fit in memory. The
+other keys are the numbers of later phases.
+"""
 
 
 ENOUGH_TO_SHARE = 2
-"""Number of stealable tasks from which on an idle rank finds one here and this rank still keeps one."""
+"""A rank has enough tasks to share if at least this number of queued tasks may run on any rank: it can give one to an
+idle rank and keep one.
+"""
 
 
 class _TaskStack:
-    """Tasks in the order of their arrival, with the sum of their costs."""
+    """Tasks in the order of their arrival. ``cost`` is the sum of their estimated costs (in bytes)."""
 
     def __init__(self) -> None:
         self.tasks: deque[Task] = deque()
@@ -50,7 +59,9 @@ class _TaskStack:
 
 
 class TaskQueue:
-    """Queue of one rank's tasks: those of the current phase, and in backlogs those of later phases."""
+    """Queue of one rank's tasks that have not begun. Tasks of the current phase are in memory or, if memory is full, in
+    a backlog (a queue on disk); tasks of each later phase are in a backlog of their own.
+    """
 
     def __init__(
         self,
@@ -63,10 +74,12 @@ class TaskQueue:
         """Create an empty queue.
 
         Args:
-            open_spool: opens a file for tasks of later phases.
-            open_overflow: creates the backlog for tasks of the current phase that do not fit in memory.
-            is_work: True for a task that is work; all other tasks are notes.
-            is_slow_note: True for a note that is dropped when the job stops, as work is.
+            limits: how many bytes of tasks may be in memory and in one message.
+            open_spool: opens a temporary file, for a backlog of tasks of a later phase.
+            open_overflow: creates the backlog for tasks of the current phase that do not fit in memory; None: one with
+                a file of ``open_spool``.
+            is_work: returns True for a task that is work; all other tasks are notes.
+            is_slow_note: returns True for a note that may take long, so that a stopping job drops it, as it drops work.
         """
         self.is_work = is_work
         self._is_slow_note = is_slow_note
@@ -80,13 +93,15 @@ class TaskQueue:
         self._bytes_in_memory = 0
         self._backlogs: dict[int, Backlog] = {}
         self.spill_error: OSError | None = None
-        """Error of the backlogs, or None. After an error nothing is read from a backlog any longer, and the job has to
-        stop.
+        """First error when a backlog (a queue on disk) was written or read, or None. After an error the queue reads
+        nothing from any backlog, and the job has to stop.
         """
         self.peak_bytes = 0
         """Maximum size in bytes of the tasks that were in memory at the same time."""
         self.keeps_dropped = False
-        """True if dropped tasks are kept, so that the caller can clean up after them (see ``pop_dropped``)."""
+        """True if all dropped tasks are kept for ``pop_dropped``, so that the caller can remove the temporary files
+        that they would have completed. If False, only dropped tasks that were addressed to a rank are kept.
+        """
         self._dropped: list[Task] = []
         self._dropped_backlogs: list[Backlog] = []
 
@@ -101,7 +116,7 @@ class TaskQueue:
 
     @property
     def addressed(self) -> int:
-        """Number of tasks in memory that are addressed to this rank."""
+        """Number of queued tasks that only this rank may run."""
         return len(self._addressed_tasks)
 
     @property
@@ -111,19 +126,25 @@ class TaskQueue:
 
     @property
     def has_enough_to_share(self) -> bool:
-        """True if an idle rank would find a task here and this rank would still have another."""
+        """True if this rank could give a task to an idle rank and would still have another one."""
         return self.stealable >= ENOUGH_TO_SHARE
 
     def _current_backlogs(self) -> list[Backlog]:
-        """Return the backlogs that hold tasks of the current phase."""
+        """Return the backlogs (queues on disk) with tasks of the current phase. There are up to two: one filled in
+        earlier phases, and one for tasks that did not fit in memory.
+        """
         return [self._backlogs[key] for key in (_OVERFLOW_KEY, self._phase) if key in self._backlogs]
 
     def begin_phase(self, phase: int) -> None:
-        """Make ``phase`` the current one, so that the tasks stored for it may run."""
+        """Make ``phase`` the current one, so that ``pop`` also returns the tasks of this phase that were queued
+        earlier.
+        """
         self._phase = phase
 
     def push(self, task: Task) -> None:
-        """Add ``task``: to memory, or to a backlog if it belongs to a later phase or memory is full."""
+        """Add ``task`` to the queue: on disk if it belongs to a later phase, or if memory is full and any rank may run
+        the task; otherwise in memory.
+        """
         if task.phase != self._phase:
             if task.phase not in self._backlogs:
                 self._backlogs[task.phase] = SpoolBacklog(self._open_spool)
@@ -136,8 +157,9 @@ class TaskQueue:
             self._push_in_memory(task)
 
     def _spill(self, backlog: Backlog, task: Task) -> None:
-        """Add ``task`` to ``backlog``, or only to its part in memory after an error of any backlog. Record the first
-        error.
+        """Add ``task`` to ``backlog``, a queue on disk. An error is not raised but stored in ``spill_error``. After an
+        error of any backlog nothing is written, and the task is only added to the part of ``backlog`` that is in
+        memory.
         """
         if self.spill_error is not None:
             backlog.append_in_memory(task)
@@ -148,7 +170,7 @@ class TaskQueue:
             self.spill_error = error
 
     def _push_in_memory(self, task: Task) -> None:
-        """Add ``task`` to the tasks in memory."""
+        """Add ``task``, which belongs to the current phase, to the tasks in memory."""
         if task.owner != ANY_RANK:
             self._addressed_tasks.append(task)
         elif task.may_find_work:
@@ -159,7 +181,9 @@ class TaskQueue:
         self.peak_bytes = max(self.peak_bytes, self._bytes_in_memory)
 
     def _refill(self) -> bool:
-        """Load a frame of tasks of the current phase from a backlog into memory; return False if there is none."""
+        """Read a frame (up to 128 tasks) of the current phase from a backlog on disk into memory; return False if no
+        such tasks are on disk, or after an error of a backlog.
+        """
         key = _OVERFLOW_KEY if _OVERFLOW_KEY in self._backlogs else self._phase
         if self.spill_error is not None or key not in self._backlogs:
             return False
@@ -186,15 +210,18 @@ class TaskQueue:
 
     @property
     def is_note_next(self) -> bool:
-        """True if the next task is a note.
+        """True if the task to run next is a note (a short task that brings data to this rank).
 
-        A task that is addressed to this rank and is work keeps its place in the order, and so do the notes behind it.
+        Notes do not overtake other tasks addressed to this rank: if such a task is work and comes before a note, this
+        is False.
         """
         return bool(self._addressed_tasks) and not self.is_work(self._addressed_tasks[0])
 
     @property
     def is_addressed_next(self) -> bool:
-        """True if the next task is one that only this rank may run. Loads tasks from a backlog if memory has none."""
+        """True if the task to run next is one that only this rank may run. Reading this loads tasks from disk if memory
+        has none.
+        """
         if not (self._addressed_tasks or self._scans.tasks or self._other_work.tasks):
             self._refill()
         return bool(self._addressed_tasks)
@@ -204,10 +231,10 @@ class TaskQueue:
         return self._bytes_in_memory + sum(backlog.memory_bytes for backlog in self._current_backlogs())
 
     def pop_half(self, running: bool) -> tuple[Task, ...]:
-        """Remove and return half of the tasks that other ranks may run: half by cost, the oldest first, within one
-        message.
+        """Remove and return tasks to give to another rank: about half of those that any rank may run, by cost, the
+        oldest first, at most as many as fit into one message.
 
-        The last task is kept unless this rank has another one under way (``running``).
+        If there is only one such task, it is returned only if this rank has another task under way (``running``).
         """
         if not self._scans.tasks and not self._other_work.tasks:
             self._refill()
@@ -228,8 +255,8 @@ class TaskQueue:
         return tuple(given)
 
     def pop_only_stealable(self) -> Task | None:
-        """Remove and return the only queued task that other ranks may run; return None if there is none or more than
-        one.
+        """Remove and return the task that any rank may run, if exactly one is queued, so that the caller can divide it;
+        otherwise return None.
         """
         if not self._scans.tasks and not self._other_work.tasks:
             self._refill()
@@ -240,24 +267,30 @@ class TaskQueue:
         return task
 
     def is_droppable(self, task: Task) -> bool:
-        """Return True if a job that is being stopped drops ``task`` instead of running it."""
+        """Return True if a job that is being stopped drops ``task`` instead of running it. It still runs notes (short
+        tasks that bring data to this rank), but not those that may take long.
+        """
         return self.is_work(task) or self._is_slow_note(task)
 
     def put_back(self, task: Task) -> None:
-        """Add ``task``, which ``pop_only_stealable`` had returned, again."""
+        """Add ``task`` to the queue again, which the caller has removed with ``pop_only_stealable`` and could not
+        divide.
+        """
         self._push_in_memory(task)
 
     def drop(self, task: Task) -> int:
-        """Drop ``task``, and return the number of tasks dropped, which is 1."""
+        """Drop ``task``, which has begun or was not queued yet, because the job is being stopped. It is kept for
+        ``pop_dropped`` if that may return it. Return the number of dropped tasks, which is 1.
+        """
         if self.keeps_dropped or task.owner != ANY_RANK:
             self._dropped.append(task)
         return 1
 
     def pop_dropped(self) -> Iterator[Task]:
-        """Remove and yield the dropped tasks: those addressed to a rank and, if the queue ``keeps_dropped``, all
-        others.
+        """Remove and yield the dropped tasks: those that were addressed to a rank and, if ``keeps_dropped`` is True,
+        also all others.
 
-        May raise ``OSError``.
+        May raise ``OSError`` when it reads a backlog.
         """
         while self._dropped:
             yield self._dropped.pop()
@@ -267,8 +300,8 @@ class TaskQueue:
             backlog.close()
 
     def drop_all_work(self) -> int:
-        """Drop all tasks except the notes in memory that belong to the current phase; return the number of dropped
-        tasks.
+        """Drop all tasks of the queue, because the job is being stopped; return their number. Only notes of the current
+        phase (short tasks that bring data to this rank) stay, except those that may take long.
         """
         addressed = [task for task in self._addressed_tasks if self.is_droppable(task)]
         self._addressed_tasks = deque(task for task in self._addressed_tasks if not self.is_droppable(task))

@@ -1,11 +1,12 @@
 """Termination detection by a token that travels around the ring of ranks.
 
-Safra's algorithm (Dijkstra, "Shmuel Safra's version of termination detection", EWD 998, 1987). Each rank counts the
-messages of work that it has sent minus those that it has received, and is black once it has received one. An idle rank
-passes the token on downwards (0 → n-1 → … → 1 → 0), adds its count, and blackens the token if it is black itself; then
-it becomes white. If the token returns white to a white rank 0 and the sum of all counts is 0, no rank has work and no
-message of work is in transit. Otherwise rank 0 sends it around again. Colours alone would not suffice: a message in
-transit to a rank that the token has passed has not blackened any rank yet, but keeps the sum above 0.
+Safra's algorithm (Dijkstra, "Shmuel Safra's version of termination detection", EWD 998, 1987). A message of work is one
+that can give its receiver tasks. Each rank counts the messages of work that it has sent minus those that it has
+received, and becomes black when it receives one. An idle rank that has the token adds its count to the token, blackens
+the token if it is black itself, becomes white, and passes the token on downwards (0 → n-1 → … → 1 → 0). If the token
+returns white to a white rank 0 and the sum of all counts is 0, no rank has work and no message of work is in transit.
+Otherwise rank 0 sends the token around again. Colours alone would not suffice: a message in transit to a rank that the
+token has passed has not blackened any rank yet, but keeps the sum above 0.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from pcopy.errors import InvariantBroken
 
 
 class TokenState(Enum):
-    """State of the token as seen from one rank.
+    """State of the token as seen from one rank. The token travels around the ring of ranks, and shows when a phase is
+    over.
 
     States:
     - AWAY: the token is not on this rank.
-    - HELD: the token is on this rank.
-    - TERMINATED: rank 0 only: the phase is over on all ranks.
+    - HELD: the token is on this rank, which passes it on once it is idle.
+    - TERMINATED: rank 0 only: the token has shown that the phase is over on all ranks.
     """
 
     AWAY = "away"
@@ -37,13 +39,15 @@ TRANSITIONS: TransitionTable[TokenState] = {
     TokenState.HELD: frozenset({TokenState.AWAY, TokenState.TERMINATED}),
     TokenState.TERMINATED: frozenset({TokenState.HELD}),
 }
-"""Allowed transitions of the token's state."""
+"""For each state of the token, the states that may follow it."""
 
 
 class SafraDetector:
-    """Termination detector of one rank of ``size`` ranks, with the same interface as ``DijkstraScholtenDetector``.
+    """Termination detector on one rank of ``size`` ranks: finds out when a phase is over on all ranks, by Safra's
+    algorithm, in which a token travels around the ring of ranks. Rank 0 has the token when a phase begins.
 
-    Rank 0 has the token when a phase begins.
+    Methods return the detector's own messages, to be sent by the caller, as (destination, message).
+    ``DijkstraScholtenDetector`` has the same methods.
     """
 
     def __init__(self, rank: int, size: int) -> None:
@@ -61,8 +65,8 @@ class SafraDetector:
         return self.token_state is TokenState.TERMINATED
 
     def begin_phase(self, phase: int) -> None:
-        """Begin a new phase. Raise ``InvariantBroken`` on rank 0 if the token of the last phase is in transit or was
-        not used.
+        """Begin a new phase. Raise ``InvariantBroken`` on rank 0 if the token has not shown that the last phase is
+        over.
         """
         if not self._rank:
             if self.token_state is TokenState.HELD or (self.token_state is TokenState.AWAY and self._phase >= 0):
@@ -72,12 +76,16 @@ class SafraDetector:
         self._phase = phase
 
     def count_sent(self, *, starting: bool = False) -> Stamp:
-        """Count a message of work that this rank sends; return the stamp that it must carry."""
+        """Count a message of work (one that can give its receiver tasks) that this rank sends. Return an empty stamp:
+        unlike the other detector, this one needs no credits in messages. ``starting`` has no effect.
+        """
         self._surplus += 1
         return Stamp()
 
     def count_received(self, source: int, stamp: Stamp) -> OutgoingMessages:
-        """Count a message of work that this rank has received. Raise ``InvariantBroken`` if the phase is over."""
+        """Count a message of work (one that can give its receiver tasks) that this rank has received from ``source``;
+        return an empty list. ``stamp`` has no effect. Raise ``InvariantBroken`` if the phase is over.
+        """
         if self.is_terminated:
             raise InvariantBroken(f"work from rank {source} after the end of phase {self._phase}")
         self._surplus -= 1
@@ -85,7 +93,10 @@ class SafraDetector:
         return []
 
     def handle_idle(self) -> OutgoingMessages:
-        """Handle idleness of this rank: pass the token on if this rank has it; on rank 0, find the end of the phase."""
+        """Pass the token on if this rank has it; return the message to send. Called while this rank is idle. On rank 0,
+        first check whether the token has shown that the phase is over on all ranks; if so, set ``is_terminated`` and
+        keep the token.
+        """
         if self.token_state is not TokenState.HELD or (self._token is not None and self._token.phase > self._phase):
             return []
         if self._rank:
@@ -102,14 +113,18 @@ class SafraDetector:
         return [(self._next_rank, token)]
 
     def _found_no_work(self) -> bool:
-        """On rank 0: return True if the token met only idle ranks on its way and no message of work is in transit."""
+        """On rank 0, which is idle and has the token: return True if the token shows that the phase is over: no rank
+        has work, and no message that can bring work is in transit.
+        """
         if self._next_rank == self._rank:
             return self._surplus == 0
         token = self._token
         return token is not None and not token.is_black and not self._is_black and token.surplus + self._surplus == 0
 
     def handle_message(self, source: int, message: Message) -> OutgoingMessages:
-        """Receive the token. Raise ``InvariantBroken`` if this rank has it already, or for any other message."""
+        """Receive the token, ``message``, from the rank ``source``; return an empty list. Raise ``InvariantBroken`` if
+        this rank has the token already, if the token is of an earlier phase, or if ``message`` is something else.
+        """
         if not isinstance(message, RingToken) or message.phase < self._phase or self.token_state is TokenState.HELD:
             raise InvariantBroken(f"{message} unexpectedly received from rank {source} in phase {self._phase}")
         self._set_state(TokenState.HELD)
@@ -121,13 +136,13 @@ class SafraDetector:
 
 
 DETECTORS = ("tree", "ring")
-"""Names of the termination detectors on the command line."""
+"""Names of the two algorithms that find out when a phase is over on all ranks (values of ``--termination``)."""
 
 
 def make_detector(name: str, rank: int, size: int) -> DijkstraScholtenDetector | SafraDetector:
-    """Return the termination detector ``name`` for one rank of ``size`` ranks.
+    """Return the termination detector ``name`` (from ``DETECTORS``) for one rank of ``size`` ranks.
 
-    ``tree`` is Dijkstra and Scholten's, ``ring`` is Safra's. Raise ``ValueError`` for another name.
+    ``tree`` is Dijkstra and Scholten's algorithm, ``ring`` is Safra's. Raise ``ValueError`` for another name.
     """
     if name not in DETECTORS:
         raise ValueError(f"no termination detector is called {name}")

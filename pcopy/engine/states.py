@@ -11,11 +11,13 @@ from pcopy.errors import InvariantBroken
 S = TypeVar("S", bound=Enum)
 
 TransitionTable = Mapping[S, frozenset[S]]
-"""Transition table: maps each state to the states that may follow it."""
+"""For each state of a state machine, the states that may follow it."""
 
 
 def checked_transition(table: TransitionTable[S], state: S, following: S, rank: int) -> S:
-    """Return ``following`` if it may follow ``state`` according to ``table``; raise ``InvariantBroken`` otherwise."""
+    """Return ``following``, the new state, if ``table`` allows it after ``state``; otherwise raise ``InvariantBroken``.
+    ``rank`` is named in the error.
+    """
     if following not in table[state]:
         raise InvariantBroken(f"rank {rank} can't go from {state.value} to {following.value}")
     return following
@@ -27,10 +29,12 @@ class State(Enum):
     States:
     - WAITING: no phase has begun on this rank.
     - WORKING: a phase is running.
-    - STOPPING: the last phase is over; child ranks or the reply to a request are still awaited.
-    - BARRIER: this rank's subtree is ready to close; the message Close is awaited.
-    - CLOSED: all ranks have ended the job in order.
-    - ABORTED: a rank has failed.
+    - STOPPING: the last phase is over; this rank still waits until its child ranks are ready, or for the reply to its
+      request for tasks.
+    - BARRIER: this rank and all ranks below it are ready to close; this rank waits for the message ``Close``, which
+      says that all ranks are.
+    - CLOSED: final state: all ranks are ready, and no message is in transit.
+    - ABORTED: final state: this rank or another one has failed.
     """
 
     WAITING = "waiting"
@@ -49,7 +53,7 @@ TRANSITIONS: TransitionTable[State] = {
     State.CLOSED: frozenset(),
     State.ABORTED: frozenset(),
 }
-"""Allowed transitions of a rank's state."""
+"""For each state of a rank, the states that may follow it."""
 
 FINAL_STATES = (State.CLOSED, State.ABORTED)
 """States in which a rank no longer takes part in the job."""

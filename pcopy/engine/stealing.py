@@ -1,9 +1,9 @@
 """Work stealing, the thief's side: which rank to ask for tasks, and when.
 
-An idle rank asks one random victim at a time. A victim that has no tasks to give delays its reply until it has some, or
-until the time given in the request (the patience) is over. Then the thief asks another victim with twice the patience,
-so that idle ranks sleep. The maximum patience grows with the time for which the rank has been idle, because requests
-take processor time from ranks on the same cores.
+An idle rank (the thief) requests tasks from one other rank at a time, its victim, which it chooses at random. A victim
+that has no tasks to give delays its reply until it has some, or until the time given in the request (the patience) is
+over. Then the thief asks another victim with twice the patience, so that idle ranks sleep. The maximum patience grows
+with the time for which the rank has been idle, because requests take processor time from ranks on the same cores.
 
 Blumofe and Leiserson, "Scheduling multithreaded computations by work stealing" (1999), show that random victims
 suffice.
@@ -18,14 +18,18 @@ from pcopy.engine.messages import TaskReply, TaskRequest
 from pcopy.engine.steering import Duty, Steering
 
 _PATIENCE_SHARE = 1 / 8
-"""Maximum patience as a share of the rank's idle time, if that is more than ``Limits.longest_steal_wait``."""
+"""An idle rank lets the receiver of its request for tasks delay the reply (patience). The longest patience is this
+fraction of the time for which the rank has been idle, if that is more than ``Limits.longest_steal_wait``.
+"""
 
 LONGEST_PATIENCE = 0.25
-"""Upper bound of the patience in seconds."""
+"""Maximum seconds for which an idle rank lets another rank delay the reply to a request for tasks."""
 
 
 class Thief:
-    """The requests of one rank for tasks; at most one of them is unanswered at any time."""
+    """Requests tasks from other ranks when this rank is idle (work stealing). At most one request is unanswered at any
+    time.
+    """
 
     def __init__(self, rank: int, size: int, random: Random, limits: Limits, steering: Steering) -> None:
         self._rank = rank
@@ -38,30 +42,36 @@ class Thief:
         self._idle_since = 0.0
         self._request_deadline = 0.0
         self.is_request_pending = False
-        """True while a request is unanswered."""
+        """True while a request for tasks that this rank has sent is unanswered."""
         self.next_request_time = 0.0
-        """Earliest time in seconds for the next request."""
+        """Earliest time in seconds at which this rank may request tasks again."""
 
     def reset_patience(self, now: float) -> None:
-        """Reset patience and idle time, because a phase has begun or tasks have arrived."""
+        """Begin again with the shortest patience (time for which the receiver of a request may delay its reply),
+        because a phase has begun or tasks have arrived. Idle time is counted from ``now``.
+        """
         self._patience = self._limits.first_steal_wait
         self._idle_since = self.next_request_time = now
 
     def record_busy_until(self, now: float) -> None:
-        """Record that this rank had work until ``now``, whatever the origin of the work."""
+        """Record that this rank had work until ``now``, from when its idle time is counted. Reduce the patience (time
+        for which the receiver of a request may delay its reply) to at most ``Limits.longest_steal_wait``.
+        """
         self._idle_since = now
         self._patience = min(self._patience, self._limits.longest_steal_wait)
 
     @property
     def can_request(self) -> bool:
-        """True if this rank could send a request, now or later.
+        """True if this rank could request tasks from another rank, now or later.
 
         That is so if no request is unanswered, there are other ranks, and this rank may begin any task.
         """
         return not (self.is_request_pending or self._size == 1 or self._steering.duty is not Duty.ALL)
 
     def next_request(self, phase: int, now: float) -> tuple[int, TaskRequest] | None:
-        """Return the victim and the request to send to it now; None if no request is due or allowed."""
+        """Return the rank to ask for tasks (chosen at random) and the request to send to it. Return None if no request
+        is due or allowed at the time ``now``.
+        """
         if now < self.next_request_time or not self.can_request:
             return None
         victim = self._random.randrange(self._size - 1)
@@ -73,7 +83,9 @@ class Thief:
         return victim, TaskRequest(phase, self._sequence, patience)
 
     def receive_reply(self, reply: TaskReply, now: float) -> bool:
-        """Process a reply; return False if it is out of date, that is, it does not answer the latest request."""
+        """Process a reply to a request for tasks, and determine when the next request is due. Return False if ``reply``
+        answers an earlier request than the latest one.
+        """
         if not self.is_request_pending or reply.sequence != self._sequence:
             return False
         self.is_request_pending = False

@@ -1,7 +1,8 @@
-"""Control of a job's ranks while it runs: orders of rank 0 to all ranks, and numbers that the ranks report.
+"""Control of a job's ranks while the job runs: orders of rank 0 to all ranks (pause, limits of bytes per second, ...),
+and numbers that the ranks report to rank 0.
 
-Orders go down the tree of ranks with the queries for counters. Reported numbers go up with the answers and are added.
-The engine interprets neither. It only asks which tasks its rank may begin at the moment.
+Orders go down the tree of ranks with rank 0's queries for the counters. Reported numbers go up with the answers, and
+each rank adds those of its subtree. The engine interprets neither. It only asks which tasks its rank may begin now.
 """
 
 from __future__ import annotations
@@ -12,16 +13,24 @@ from math import inf
 from typing import Any, Protocol
 
 Orders = tuple[Any, ...]
-"""Instructions for all ranks alike: a tuple of primitives."""
+"""Instructions for the ranks, the same for all: a tuple of primitive values (numbers, strings, tuples)."""
 
 ReportedNumbers = tuple[float, ...]
-"""Numbers that are added over the ranks. Each rank reports the same number of them."""
+"""Numbers that a rank reports to rank 0, or their sums over several ranks. Their meaning depends on their position; the
+tuples of all ranks have the same length.
+"""
 
 
 class Duty(Enum):
-    """The tasks that a rank may begin.
+    """Which of its queued tasks a rank may begin. Rank 0 restricts this while the user has paused the job or has
+    limited the number of active ranks.
 
-    A rank steals only with ``ALL``. Otherwise other ranks may steal all tasks that it may not begin.
+    Values:
+    - ALL: all tasks; only with this value the rank requests tasks from other ranks.
+    - ADDRESSED: only tasks that no other rank may run.
+    - NOTES: only notes: short tasks that bring data to this rank and that no other rank may run.
+
+    Other ranks may take the tasks that this rank may not begin, unless they are addressed to this rank.
     """
 
     ALL = "everything"
@@ -30,30 +39,38 @@ class Duty(Enum):
 
 
 class Steering(Protocol):
-    """Control of one rank. No method blocks."""
+    """Protocol: control of one rank while the job runs. It carries the orders of rank 0 (such as a pause or a limit of
+    bytes per second) to the rank, and numbers of the rank to rank 0. No method blocks.
+    """
 
     duty: Duty
-    """The tasks that this rank may begin now."""
+    """Which of its queued tasks this rank may begin now."""
     query_interval: float
-    """Maximum time in seconds between two queries of rank 0. If it is longer than ``Limits.progress_interval``, that
-    one holds.
+    """Maximum time in seconds between two queries by which rank 0 asks all ranks for their counters and sends them its
+    orders. If ``Limits.progress_interval`` is shorter, that time is used.
     """
 
     def orders(self) -> Orders:
-        """On rank 0: return the orders that are to be sent to all ranks now."""
+        """On rank 0: return the orders that the next query is to carry to all ranks."""
 
     def apply_orders(self, orders: Orders) -> None:
-        """Apply ``orders`` to this rank. They replace the previous ones."""
+        """Let this rank act on ``orders``, which rank 0 has sent. They replace the previous orders."""
 
     def numbers_to_report(self) -> ReportedNumbers:
-        """Return the numbers that this rank reports, counted since the start of the job. Called once per query."""
+        """Return the numbers that this rank reports to rank 0, summed since the start of the run. Called once for each
+        query of rank 0.
+        """
 
     def receive_sums(self, reported: Sequence[float]) -> None:
-        """On rank 0: process the sums of the reported numbers over all ranks that have answered."""
+        """On rank 0: process ``reported``, the reported numbers summed over all ranks. A rank that has not answered the
+        latest query is included with its previous numbers.
+        """
 
 
 class NoSteering:
-    """Control that changes nothing: every rank may begin all tasks."""
+    """Implementation of ``Steering`` for a job that is not controlled while it runs: every rank may begin all tasks,
+    and reports no numbers.
+    """
 
     duty = Duty.ALL
     query_interval = inf

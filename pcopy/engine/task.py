@@ -1,6 +1,7 @@
-"""Tasks: units of work, described by the rank that may run them, their phase and their cost.
+"""Tasks: units of work, each with the rank that may run it, its phase and its cost.
 
-The engine never reads a task's ``payload``; only the tool that spawned the task understands it.
+The engine never reads a task's ``payload``, the packed description of the work; only the program that spawned the task
+understands it.
 """
 
 from __future__ import annotations
@@ -10,30 +11,36 @@ from collections.abc import Iterable, Iterator
 from pcopy.fast_named_tuple import NamedTuple
 
 ANY_RANK = -1
-"""Value of ``owner`` for a task that any rank may run, and that other ranks may steal."""
+"""Value of a task's ``owner`` that means: any rank may run the task, and other ranks may take it from the rank that has
+it.
+"""
 
 TASK_OVERHEAD_BYTES = 160
-"""Estimated bytes of memory that a queued task takes in addition to its payload."""
+"""Estimated bytes of memory that a queued task takes in addition to its packed description."""
 
 TaskId = tuple[int, int, int]
 """Id of a task: (number of the run, rank that spawned the task, counter of that rank).
 
-Ids are never reused and never derived from a path. The type is a plain tuple because messages and spool files hold
-pickles of primitives only; a NamedTuple would be pickled with a reference to its class.
+Ids are never reused within a job and never derived from a path. The type is a plain tuple because messages and spool
+files contain only pickles of primitive values; a NamedTuple would be pickled with a reference to its class.
 """
 
 UNRECORDED = 0
-"""Counter in the id of a task that was spawned by a task with deferred completion (``pcopy.engine.ticket.Outcome``).
+"""Number in the id of a task that is not recorded, because it was spawned by a task with deferred completion (one that
+is recorded as done only together with a later task).
 
-The journal records neither such a task nor its end: a resumed job runs the spawning task again, which spawns it anew.
+The journal records neither the spawning nor the end of such a task. A resumed job runs the spawning task again, which
+spawns the other task again.
 """
 
 LabelledCounts = tuple[bytes, tuple[tuple[int, int], ...]]
-"""Part of a task's counts, as (label, ((counter, number), ...)). The engine does not interpret the label."""
+"""A part of the counts of a task, under a label: (label, ((index of the counter, number), ...)). If a resumed job
+repeats the work with this label, it subtracts these numbers. The engine does not interpret the label.
+"""
 
 
 class NewTask(NamedTuple):
-    """Description of a new task to which the engine has not assigned an id yet."""
+    """Description of a task to be added to the queue. The engine gives it an id, and makes a ``Task`` of it."""
 
     phase: int
     payload: bytes
@@ -46,7 +53,10 @@ class NewTask(NamedTuple):
 
 
 class Task(NamedTuple):
-    """A task with an id. The engine does not interpret ``payload``; the other fields are those of ``NewTask``."""
+    """A task in the queue of a rank or in a message. ``payload`` describes the work, ``cost`` estimates it in bytes,
+    and ``owner`` is the only rank that may run the task (-1: any rank). ``may_find_work`` is True for a task that
+    may spawn many others, as a directory scan does. The engine does not interpret ``payload``.
+    """
 
     id: TaskId
     phase: int
@@ -62,10 +72,9 @@ class Task(NamedTuple):
 
 
 def task_batches(tasks: Iterable[Task], limit: int) -> Iterator[tuple[Task, ...]]:
-    """Yield ``tasks`` in their order, in batches of up to ``limit`` bytes each.
+    """Yield ``tasks`` in their order, in batches that take up to ``limit`` bytes of memory each.
 
-    The size of a task is the memory that it takes. A larger task makes a batch alone. Without tasks one empty batch is
-    yielded.
+    A task that is larger than ``limit`` is in a batch of its own. If there are no tasks, one empty batch is yielded.
     """
     batch: list[Task] = []
     size = 0

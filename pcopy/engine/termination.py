@@ -4,14 +4,15 @@ Dijkstra and Scholten, "Termination detection for diffusing computations", Infor
 with credits (Mattern, "Global quiescence detection based on credit distribution and recovery", Information Processing
 Letters 30 (1989)) that keep its tree flat.
 
-The root, rank 0, is engaged at the start of a phase. Each message of work carries credits of one rank's *account*. If
-it reaches a rank that is not engaged, it engages that rank: the account's owner becomes its parent, and it keeps the
-credits. It also keeps further credits of the same account. Credits of all other messages are returned to the account's
-owner immediately, by a message of the detector. An engaged rank that sends work issues credits of its own account, so
-it becomes the parent of a receiver that is not engaged. But a rank at the maximum depth passes on a part of the credits
-that it holds. Then the receiver gets the *same* parent, and the tree grows no deeper. An account is balanced when all
-credits that its owner issued have been returned. A rank that is idle, and whose account is balanced, returns the
-credits that it holds, and is no longer engaged.
+A *message of work* is one that can give its receiver tasks. A rank is *engaged* while it is part of the tree; each rank
+with work is. The root of the tree, rank 0, is engaged at the start of a phase. Each message of work carries credits of
+one rank's *account*. If the message reaches a rank that is not engaged, that rank becomes engaged: the account's owner
+becomes its parent, and it keeps the credits. An engaged rank also keeps further credits of its parent's account. It
+returns the credits of all other messages to the account's owner immediately, by a message of the detector. An engaged
+rank that sends work issues credits of its own account, so it becomes the parent of a receiver that is not engaged. But
+a rank at the maximum depth passes on a part of the credits that it holds. Then the receiver gets the *same* parent, and
+the tree grows no deeper. An account is balanced when all credits that its owner issued have been returned. A rank that
+is idle, and whose account is balanced, returns the credits that it holds, and is no longer engaged.
 
 Proof. (1) While a rank or a message in transit holds credits of an account, the account is not balanced. So its owner
 is still engaged. (2) So the parent of an engaged rank is engaged. When a rank becomes engaged, its own account is
@@ -34,11 +35,11 @@ from pcopy.errors import InvariantBroken
 
 
 class Engagement(Enum):
-    """State of a rank in the tree of engaged ranks.
+    """State of a rank in the tree of engaged ranks, by which the termination detector finds out when a phase is over.
 
     States:
-    - DETACHED: the rank is not part of the tree.
-    - ENGAGED: the rank is part of the tree.
+    - DETACHED: the rank is not part of the tree, and has no work.
+    - ENGAGED: the rank is part of the tree: it may have work, or ranks below it in the tree may.
     - TERMINATED: rank 0 only: the phase is over on all ranks.
     """
 
@@ -52,22 +53,31 @@ TRANSITIONS: TransitionTable[Engagement] = {
     Engagement.ENGAGED: frozenset({Engagement.DETACHED, Engagement.TERMINATED}),
     Engagement.TERMINATED: frozenset({Engagement.ENGAGED}),
 }
-"""Allowed transitions of a rank's engagement."""
+"""For each state of a rank in the tree of engaged ranks, the states that may follow it."""
 
 CREDITS_PER_MESSAGE = 1 << 256
-"""Number of credits issued with one message: enough to be divided thousands of times."""
+"""Number of credits that a rank issues with one message of work (one that can give its receiver tasks): enough to be
+divided thousands of times.
+"""
 
 MAX_DEPTH = 10
-"""Depth from which on the tree grows no deeper, unless the rank has no credits to divide."""
+"""Maximum depth of the tree of engaged ranks. A rank at this depth gives the ranks to which it sends work a part of its
+parent's credits, so that they become children of the same parent. Only if it has too few credits to divide, it
+issues its own ones.
+"""
 
 _SHARE_BITS = 4
-"""Number of bits by which held credits are shifted: a message of work gets a sixteenth of its sender's credits."""
+"""A rank at the maximum depth gives each message of work a sixteenth of the credits that it holds: their number shifted
+by this many bits.
+"""
 
 
 class DijkstraScholtenDetector:
-    """Termination detector of one rank. The node informs it of all messages of work; rank 0 is the root.
+    """Termination detector on one rank: finds out when a phase is over on all ranks, by the algorithm of Dijkstra and
+    Scholten. Ranks with work form a tree whose root is rank 0.
 
-    Methods return the detector's own messages as (destination, message).
+    ``RankNode`` calls it for each message of work (one that can give its receiver tasks) that the rank sends or
+    receives. Methods return the detector's own messages, to be sent by the caller, as (destination, message).
     """
 
     def __init__(self, rank: int) -> None:
@@ -85,8 +95,8 @@ class DijkstraScholtenDetector:
         return self.engagement is Engagement.TERMINATED
 
     def begin_phase(self, phase: int) -> None:
-        """Begin a new phase; rank 0 becomes engaged. Raise ``InvariantBroken`` if the last phase is not over on this
-        rank.
+        """Begin to detect the end of ``phase``. Rank 0 becomes the root of the tree of ranks with work. Raise
+        ``InvariantBroken`` if the last phase is not over on this rank.
         """
         if self.engagement is Engagement.ENGAGED or self._issued:
             raise InvariantBroken(f"phase {phase} begins while {self._phase} is not over on rank {self._rank}")
@@ -97,9 +107,11 @@ class DijkstraScholtenDetector:
             self._set_state(Engagement.ENGAGED)
 
     def count_sent(self, *, starting: bool = False) -> Stamp:
-        """Record that this rank sends a message of work; return the stamp that the message must carry.
+        """Record that this rank sends a message of work (one that can give its receiver tasks). Return the stamp that
+        the message must carry: credits, which the receiver returns when it has no more work.
 
-        ``starting``: the message begins a phase. Raise ``InvariantBroken`` if this rank is not engaged.
+        ``starting``: True if the message begins a phase on its receiver; it then carries credits of this rank itself.
+        Raise ``InvariantBroken`` if this rank is not engaged, that is, not in the tree of ranks with work.
         """
         if self.engagement is not Engagement.ENGAGED:
             raise InvariantBroken(f"rank {self._rank} sends work while it is {self.engagement.value}")
@@ -111,7 +123,8 @@ class DijkstraScholtenDetector:
         return Stamp(self._rank, CREDITS_PER_MESSAGE, self._depth)
 
     def count_received(self, source: int, stamp: Stamp) -> OutgoingMessages:
-        """Record that this rank has received a message of work of the current phase from ``source``, with its stamp.
+        """Record that this rank has received a message of work of the current phase from ``source``. Either this rank
+        keeps the credits in ``stamp``, or the returned list has the message that sends them back.
 
         Raise ``InvariantBroken`` if the phase is over.
         """
@@ -129,9 +142,10 @@ class DijkstraScholtenDetector:
         return self.handle_message(source, home) if account == self._rank else [(account, home)]
 
     def handle_idle(self) -> OutgoingMessages:
-        """Handle idleness of this rank: leave the tree if possible; on rank 0, find the end of the phase.
+        """Leave the tree of engaged ranks if all credits that this rank issued have been returned; return the message
+        that returns its own credits. On rank 0, set ``is_terminated`` instead.
 
-        Must be called again after each event while the rank remains idle.
+        Called while this rank is idle, again after each event.
         """
         if self.engagement is not Engagement.ENGAGED or self._issued:
             return []
@@ -142,7 +156,11 @@ class DijkstraScholtenDetector:
         return [(self._parent, CreditReturn(self._phase, self._held))]
 
     def handle_message(self, source: int, message: Message) -> OutgoingMessages:
-        """Process a message of the detector. Raise ``InvariantBroken`` if it is not valid now."""
+        """Take back the credits that ``message`` from the rank ``source`` returns; return an empty list.
+
+        Raise ``InvariantBroken`` if ``message`` does not return credits, is of another phase, or returns more credits
+        than were issued.
+        """
         if not isinstance(message, CreditReturn) or message.phase != self._phase or message.credits > self._issued:
             raise InvariantBroken(f"{message} unexpectedly received from rank {source} in phase {self._phase}")
         self._issued -= message.credits

@@ -12,7 +12,7 @@ from pcopy.engine.ticket import WakeDescriptor
 
 
 class Transport(Protocol):
-    """One rank's endpoint of the network that connects ``size`` ranks.
+    """Protocol: sends and receives the messages of one rank over the network that connects ``size`` ranks.
 
     Messages from one rank to another arrive exactly once, whole, and in the order in which they were sent. No method
     blocks except ``poll``, which blocks no longer than its timeout, and ``close``.
@@ -26,7 +26,7 @@ class Transport(Protocol):
 
     @property
     def has_unsent(self) -> bool:
-        """True if a message has not been passed to the network completely."""
+        """True if some bytes of a sent message still wait in this process, because the network has not taken them."""
 
     def send(self, destination: int, message: Message) -> None:
         """Queue ``message`` for rank ``destination``, which must be another rank. Raise ``PeerLost`` if that rank is
@@ -39,16 +39,20 @@ class Transport(Protocol):
         Args:
             timeout: seconds to wait if no message has arrived and ``wake`` is not readable; 0 does not wait. The call
                 may return earlier without messages.
-            calm: seconds for which this rank has had no work. A transport that cannot be woken may then check for
-                messages less often.
-            wake: its descriptor ends the wait when it becomes readable.
+            calm: seconds for which this rank has had no work. The longer it is, the less often a transport that has to
+                check for messages in a loop does so (MPI has no call that sleeps until a message arrives).
+            wake: the call also returns when the descriptor of ``wake`` is readable.
 
         Raise ``PeerLost`` when the connection of another rank was closed and all messages that it sent before were
         returned. This is not raised for ranks passed to ``expect_close``.
         """
 
     def expect_close(self, rank: int) -> None:
-        """Treat the end of the connection to ``rank`` as expected from now on, not as a loss."""
+        """Treat the end of the connection to ``rank`` as expected from now on: ``poll`` does not raise ``PeerLost`` for
+        it.
+        """
 
     def close(self) -> None:
-        """Send the queued messages, then close the connections. This may block, since the job is about to end."""
+        """Send the queued messages, then close the connections. Unlike other methods this one may block, since the job
+        is about to end.
+        """

@@ -1,9 +1,10 @@
 """Work stealing, the victim's side: which tasks a rank gives away, and which of its tasks it divides for other ranks.
 
-Dividing a task replaces it by its *portions*: these are recorded as spawned, and the divided task as done without
-counts. Only a task that any rank may run, and that has not begun, is divided. The function ``divide`` decides whether
-that is worthwhile, since it knows how long a task takes. It divides sooner if another rank is *hungry*, that is, has
-requested tasks within the last ``HUNGRY_SECONDS`` seconds.
+A rank requests tasks from a *victim*. Dividing a task replaces the task by its *portions*, tasks that each do a part of
+the work: the journal records the portions as spawned, and the divided task as done without counts. Only a task that any
+rank may run, and that has not begun, is divided. The function ``divide``, which knows how long a task takes, decides
+whether that is worthwhile. It divides shorter tasks, too, if another rank is *hungry*, that is, has requested tasks
+within the last ``HUNGRY_SECONDS`` seconds.
 """
 
 from __future__ import annotations
@@ -19,18 +20,21 @@ from pcopy.engine.task import ANY_RANK, NewTask, Task, TaskId
 from pcopy.fast_named_tuple import NamedTuple
 
 HUNGRY_SECONDS = 0.5
-"""Seconds after a request for which other ranks are assumed to have no work. A thief asks the same rank only rarely."""
+"""Seconds for which another rank counts as hungry (without work) after a request for tasks. It is longer than the time
+between two requests of an idle rank, because that rank sends each one to another rank.
+"""
 
 DivideTask = Callable[[Task, bool], Sequence[NewTask]]
-"""Function (task, hungry) that returns the portions of a task, or nothing if the task is not to be divided.
+"""Function (task, hungry) that returns the portions of a task: tasks that each do a part of its work and that other
+ranks can run. It returns nothing if the task is not to be divided.
 
 Each portion belongs to the phase of the task and may run on any rank. ``hungry`` is True if another rank has requested
-tasks lately.
+tasks within the last ``HUNGRY_SECONDS`` seconds; then shorter tasks are divided, too.
 """
 
 
 class _PendingRequest(NamedTuple):
-    """A request that has not been answered."""
+    """An unanswered request for tasks, which the rank ``source`` has sent to this rank."""
 
     source: int
     request: TaskRequest
@@ -39,29 +43,33 @@ class _PendingRequest(NamedTuple):
 
 
 class Victim:
-    """The requests of other ranks for tasks, and the choice of the task that this rank begins next."""
+    """Answers the requests of other ranks for this rank's tasks (work stealing), and chooses the task that this rank
+    begins next.
+    """
 
     def __init__(
         self,
         queue: TaskQueue,
         under_way: BegunTasks,
         divide: DivideTask,
-        over: Callable[[Task, Sequence[NewTask]], None],
+        replace_by_portions: Callable[[Task, Sequence[NewTask]], None],
         steering: Steering,
     ) -> None:
-        """Create the victim's side of one rank.
+        """Create the object that gives tasks of one rank to other ranks.
 
         Args:
-            queue: tasks of this rank.
-            under_way: tasks that this rank has begun.
-            divide: returns the portions of a task.
-            over: called with each divided task and its portions; adds the portions to the queue.
-            steering: tells which tasks this rank may begin.
+            queue: the tasks of this rank that have not begun.
+            under_way: the tasks that this rank has begun and not ended.
+            divide: returns the portions of a task (tasks that each do a part of its work), or nothing if the task is
+                not to be divided.
+            replace_by_portions: called with each divided task and its portions; records them and adds the portions to
+                the queue.
+            steering: says which tasks this rank may begin (``steering.duty``).
         """
         self._queue = queue
         self._under_way = under_way
         self._divide = divide
-        self._replace_by_portions = over
+        self._replace_by_portions = replace_by_portions
         self._steering = steering
         self._pending: list[_PendingRequest] = []
         self._hungry_until = -inf
@@ -71,38 +79,48 @@ class Victim:
 
     @property
     def has_thieves(self) -> bool:
-        """True if another rank has requested tasks within the last ``HUNGRY_SECONDS`` seconds."""
+        """True if another rank is without work: it has requested tasks from this rank within the last
+        ``HUNGRY_SECONDS`` seconds.
+        """
         return self.now < self._hungry_until
 
     def forget_requests(self) -> None:
-        """Discard the knowledge of hungry ranks, since a new phase begins."""
+        """Assume that no other rank is without work, since a new phase begins. Requests that have not been answered
+        will still be answered.
+        """
         self._hungry_until = -inf
 
     def receive_request(self, source: int, request: TaskRequest, now: float) -> None:
-        """Record a request from rank ``source``. It is answered later, when there are tasks or its time is over."""
+        """Record a request from rank ``source``. ``due_replies`` answers it when there are tasks to give or the time
+        ``request.patience`` is over.
+        """
         self._hungry_until = now + HUNGRY_SECONDS
         self._pending.append(_PendingRequest(source, request, now + request.patience))
 
     @property
     def next_deadline(self) -> float:
-        """Time in seconds at which the first pending request must be answered; infinity if there is none."""
+        """Time in seconds at which the first unanswered request of another rank must be answered; infinity if there is
+        none.
+        """
         return min((each.deadline for each in self._pending), default=inf)
 
     def due_replies(self, phase: int, now: float) -> list[tuple[int, TaskRequest, tuple[Task, ...]]]:
-        """Return the requests to be answered now, in order of arrival, as (source, request, tasks).
+        """Remove and return the requests of other ranks that are to be answered now, in order of arrival, with the
+        tasks to give: (source, request, tasks).
+
+        A request of another phase is answered without tasks at once. A request of this phase for which there are no
+        tasks yet stays pending until its time is over; then it is answered without tasks, too.
 
         Args:
             phase: current phase, or -1 if no tasks may be given away.
             now: time in seconds.
-
-        A request of another phase gets no tasks. A request for which there are no tasks yet stays pending until its
-        time is over.
         """
         self.now = now
         if not self._pending:
             return []
         answers, asking, self._pending = [], self._pending, []
-        has_some = not self._under_way.has_untried or self._is_restricted  # tasks that can't begin here
+        # A rank that may not begin tasks gives away even those that it has just received.
+        has_some = not self._under_way.has_untried or self._is_restricted
         for each in asking:
             is_current = each.request.phase == phase
             tasks = self._tasks_to_give() if is_current and has_some else ()
@@ -115,8 +133,10 @@ class Victim:
         return answers
 
     def _tasks_to_give(self) -> tuple[Task, ...]:
-        """Remove and return half of the tasks that other ranks may run. A single such task is divided first if
-        possible.
+        """Remove and return half of the tasks that any rank may run, to give them to another rank; return an empty
+        tuple if there are too few.
+
+        If there is only one such task, it is divided first if possible.
         """
         task = self._queue.pop_only_stealable()
         if task is not None and (task.id == self._last_undivided or not self._try_divide(task, hungry=True)):
@@ -126,13 +146,14 @@ class Victim:
 
     @property
     def _is_restricted(self) -> bool:
-        """True if other ranks may have all tasks of this rank, since this rank may not begin them."""
+        """True if this rank may not begin the tasks that any rank may run, so that other ranks may have all of them."""
         return self._steering.duty is not Duty.ALL
 
     def can_begin_task(self) -> bool:
         """Return True if this rank may begin a task now.
 
-        While another rank is hungry, this rank has no more tasks under way than it keeps queued for other ranks.
+        While another rank is without work, this rank begins one more task only if it has more tasks to give away than
+        it has begun and not ended.
         """
         if not (self._under_way.has_room and len(self._queue)):
             return False
@@ -152,7 +173,9 @@ class Victim:
         return task
 
     def _try_divide(self, task: Task, *, hungry: bool) -> bool:
-        """Divide ``task`` if that is allowed and worthwhile; return True if it was divided."""
+        """Replace ``task`` by portions (tasks that each do a part of its work), if that is allowed and worthwhile;
+        return True if it was replaced. Shorter tasks are divided, too, if another rank has no work (``hungry``).
+        """
         portions = self._divide(task, hungry) if task.owner == ANY_RANK else ()
         if portions:
             self._replace_by_portions(task, portions)

@@ -17,13 +17,15 @@ from pcopy.errors import EXIT_REFUSED, EXIT_STOPPED
 _EXIT_WAIT_SECONDS = 0.01
 """Seconds to wait until waitpid(2) can report a dead child, whose sockets close a little earlier."""
 _SHORTEST_PAUSE = 0.0005
-"""Seconds between the first two checks of children that are ending."""
+"""Seconds between the first two checks whether child processes have ended."""
 _LONGEST_PAUSE = 0.02
-"""Seconds to which the pause between two checks of ending children grows."""
+"""Maximum seconds between two checks whether child processes have ended; the pause grows with each check."""
 
 
 class ChildProcesses:
-    """Table of a parent's children that have not been reaped. In a child process it is empty."""
+    """The child processes of rank 0 that have not been reaped (waitpid(2)), by rank. In a child process the table is
+    empty.
+    """
 
     def __init__(self) -> None:
         self._alive: dict[int, int] = {}
@@ -34,8 +36,8 @@ class ChildProcesses:
         self._alive[rank] = process
 
     def exit_description(self, rank: int) -> str | None:
-        """Return a description of how the process of ``rank`` ended; None if that is not known within some
-        milliseconds.
+        """Return a text that says how the process of ``rank`` ended, such as "killed by SIGKILL", for an error message;
+        None if that is not known within 10 ms.
         """
         until = time.monotonic() + _EXIT_WAIT_SECONDS
         while rank in self._alive and not self._try_reap(rank, os.WNOHANG) and time.monotonic() < until:
@@ -43,13 +45,15 @@ class ChildProcesses:
         return _exit_code_text(self._exit_codes[rank]) if rank in self._exit_codes else None
 
     def has_given_up(self, rank: int) -> bool:
-        """Return True if the process of ``rank`` ended by itself because the system refused it a resource
-        (``ResourceUnavailable``).
+        """Return True if the process of ``rank`` ended by itself because the operating system refused it a resource,
+        such as memory. Its exit status shows that.
         """
         return self._exit_codes.get(rank) in (EXIT_STOPPED, EXIT_REFUSED)
 
     def reap(self, grace: float) -> None:
-        """Wait up to ``grace`` seconds until all children have exited; then kill the rest and wait for them."""
+        """Wait up to ``grace`` seconds until all children have exited; then kill the others, and wait until they have
+        ended.
+        """
         self._reap_within(grace)
         self._send_kill()
         for rank in list(self._alive):
@@ -61,7 +65,7 @@ class ChildProcesses:
         self._reap_within(_EXIT_WAIT_SECONDS)
 
     def _reap_within(self, seconds: float) -> None:
-        """Reap children that exit within ``seconds``."""
+        """Wait up to ``seconds`` until all child processes have exited, and reap (waitpid(2)) each that has."""
         until = time.monotonic() + seconds
         pause = _SHORTEST_PAUSE
         while True:
@@ -80,9 +84,9 @@ class ChildProcesses:
                 os.kill(process, signal.SIGKILL)
 
     def _try_reap(self, rank: int, options: int) -> bool:
-        """Reap the process of ``rank`` with waitpid(2) and ``options``; return True if it has been reaped.
-
-        If ``options`` is 0, block until it has exited.
+        """Reap the process of ``rank`` with waitpid(2), so that its exit status becomes known; return True if it has
+        ended. ``options`` is the argument of waitpid(2): with WNOHANG the call does not wait, with 0 it waits for
+        the end of the process.
         """
         try:
             process, status = os.waitpid(self._alive[rank], options)
@@ -98,7 +102,9 @@ class ChildProcesses:
 
 
 def _exit_code_text(exit_code: int) -> str:
-    """Return a description of an exit code; a negative one is the number of a signal."""
+    """Return a text that says how a process ended, such as "killed by SIGKILL". A negative exit code is the number of a
+    signal.
+    """
     if exit_code >= 0:
         return f"it exited with status {exit_code}"
     try:

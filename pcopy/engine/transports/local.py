@@ -2,11 +2,11 @@
 
 Three rules make it work:
 
-1. *One process only has each end of a socket pair open.* Only then does the death of a process show as the end of its
-   connections. A pair (i, k), i < k, is created just before rank i is forked. The parent closes i's end right after
-   that fork, and k's end after the fork of k. Every child first closes all ends that it inherited for other ranks. So
-   the parent has at most k (size - k) ends of ranks that are not forked yet open, about size^2 / 4 and never all
-   size^2.
+1. *Only one process has each end of a socket pair open.* Otherwise the death of a process would not show as the end of
+   its connections. The pair for ranks i and k, i < k, is created just before rank i is forked. The parent closes i's
+   end right after that fork, and k's end after the fork of k. Every child first closes all ends of other ranks that it
+   has inherited. So after k forks the parent has k (size - k) ends of ranks that are not forked yet open: at most about
+   size^2 / 4, and never all size^2.
 2. *Only poll blocks.* A message is written to the socket as far as it fits. The rest stays in the peer's queue and is
    written when epoll reports that there is room. So two ranks that send to each other at the same time never wait for
    each other.
@@ -14,8 +14,8 @@ Three rules make it work:
    or write reports ECONNRESET or EPIPE (unix(7)). So a failed write only ends the writing. The loss is reported by
    reading, and only by a poll that has no messages to return.
 
-A frame is the length of its body (8 bytes, network order) and the body, a message in the wire format of
-``pcopy.engine.messages``.
+On the socket each message is a frame: the length of its body (8 bytes, network order) and the body, the message in the
+wire format of ``pcopy.engine.messages``.
 """
 
 from __future__ import annotations
@@ -50,32 +50,35 @@ from pcopy.errors import (
 )
 
 _RETRY_PAUSES = (0.001, 0.02, 0.1)
-"""Seconds before the second, third and fourth attempt of a call that the system has refused."""
+"""Seconds before the second, third and fourth attempt of a system call that has failed for lack of a resource."""
 _FRAME_HEADER = struct.Struct("!Q")
+"""Format of the bytes before each message on a socket: the length of the message in bytes."""
 _READ_BYTES = 256 << 10
 """Maximum bytes read from a socket in one call: somewhat more than Linux lets a Unix socket hold."""
 _JOIN_BYTES = 16 << 10
-"""Size up to which a body is copied behind its header, which is cheaper than writing a second buffer."""
+"""Maximum size in bytes of a message that is copied behind its header, so that one buffer is written. For larger
+messages the copy would cost more than writing two buffers.
+"""
 _MAX_BUFFERS = 64
 """Maximum number of queued buffers passed to one sendmsg(2); below IOV_MAX, which is 1024."""
 _LONGEST_WAIT = 3600.0
 """Maximum timeout in seconds for epoll, which counts milliseconds in an int."""
 _LOSS_DELAY_SECONDS = 0.1
-"""Seconds for which messages of other ranks are returned before a loss is reported.
+"""Seconds for which ``poll`` returns messages of other ranks before it reports that a rank is lost.
 
-One of them may contain the reason, an Abort. The delay is limited, so that messages never hide the loss.
+One of these messages may be an ``Abort`` with the reason. The delay is limited, so that messages never hide the loss.
 """
 _SPARE_DESCRIPTORS = 32
-"""Number of descriptors that a rank may need in addition to its connections."""
+"""Number of descriptors that a rank may need in addition to its connections, for open files and directories."""
 
 Result = TypeVar("Result")
 
 
 def retry_if_refused(call: Callable[..., Result], *arguments: Any) -> Result:
-    """Return the result of ``call``; retry it after errors that are not the connection's, such as a temporary lack of
-    memory.
+    """Return the result of ``call(*arguments)``. If the operating system refuses the call for lack of a resource such
+    as memory, try it up to three times more. Errors of the connection are not retried.
 
-    A call that fails has sent or received nothing. Raise the last ``OSError``.
+    ``call`` must have sent or received nothing when it fails. Raise the last ``OSError``.
     """
     for pause in _RETRY_PAUSES:
         try:
@@ -88,16 +91,17 @@ def retry_if_refused(call: Callable[..., Result], *arguments: Any) -> Result:
 
 
 class PeerConnection:
-    """Connection to one rank: its socket, the data to be written, and the frame that has been read in part.
+    """Connection of this process to another rank: the socket, the data to be written to it, and the part of a message
+    that has been read from it.
 
     Attributes:
         outgoing: buffers that have not been written.
-        writable: False once writing has failed.
-        head: bytes read that do not make a complete frame header, or begin the next frame.
-        body: buffer of a frame whose body is incomplete, filled up to ``filled``; None if there is none.
-        ended: monotonic time in seconds at which the stream ended.
-        lost: reason of the loss, once it has been reported.
-        forgiven: True if the end of the connection is expected.
+        writable: False once writing has failed or the connection is closed.
+        head: bytes that have been read of an incomplete message header; empty if there are none.
+        body: buffer for the rest of a message that is not complete, filled up to ``filled``; None if there is none.
+        ended: monotonic time in seconds at which the stream ended; 0 while it lasts.
+        lost: reason of the loss of the connection, once it has been reported; empty before.
+        forgiven: True if the end of the connection is expected and is not reported as a loss.
     """
 
     __slots__ = ("body", "ended", "filled", "forgiven", "head", "lost", "outgoing", "rank", "socket", "writable")
@@ -122,18 +126,21 @@ class PeerConnection:
 
 
 class LocalTransport:
-    """One process's endpoint of the network created by ``fork_ranks``; implements
-    ``pcopy.engine.transport.Transport``.
+    """Transport (sends and receives messages between ranks) of one of the processes that ``fork_ranks`` has forked; it
+    uses Unix sockets. Implements ``pcopy.engine.transport.Transport``.
     """
 
     def __init__(self, rank: int, size: int, ends: Mapping[int, int], children: ChildProcesses) -> None:
-        """Create the endpoint.
+        """Create the transport of one rank.
+
+        The caller must call ``close`` before it waits for the children to end: children that still write to rank 0
+        would otherwise never end.
 
         Args:
+            rank: this rank.
+            size: number of ranks.
             ends: descriptor of the socket to each other rank; this object owns them from now on.
             children: on rank 0 the child processes; empty on other ranks.
-
-        The caller reaps the children after ``close``: children that still write to rank 0 would otherwise never end.
         """
         self.rank = rank
         self.size = size
@@ -157,9 +164,9 @@ class LocalTransport:
     def send(self, destination: int, message: Message) -> None:
         """Queue ``message``, and write as much of it to the socket as fits.
 
-        Raise ``PeerLost`` once ``poll`` has reported that loss, and ``InvariantBroken`` if ``destination`` is this rank
-        or does not exist. Before the loss is reported, and always for a rank passed to ``expect_close``, a message to a
-        closed connection is dropped.
+        Raise ``PeerLost`` if ``poll`` has reported the loss of ``destination``, and ``InvariantBroken`` if
+        ``destination`` is this rank or does not exist. A message to a closed connection is dropped before ``poll`` has
+        reported the loss, and always for a rank that was passed to ``expect_close``.
         """
         peer = self._connection_to(destination)
         if peer.lost and not peer.forgiven:
@@ -176,10 +183,10 @@ class LocalTransport:
             self._write_queued(peer)
 
     def poll(self, timeout: float, calm: float = 0.0, wake: WakeDescriptor | None = None) -> list[tuple[int, Message]]:
-        """Return the messages that have arrived; see ``Transport.poll``.
+        """Return the messages that have arrived, as (sender, message). Wait for up to ``timeout`` seconds for the first
+        one, until ``wake`` is readable, or until the last queued message has been sent. ``calm`` has no effect.
 
-        Return early without messages when the last queued message has been sent. Raise ``PeerLost``, once per lost
-        rank, and ``InvariantBroken`` if a peer sends data that are not messages.
+        Raise ``PeerLost``, once per lost rank, and ``InvariantBroken`` if a peer sends data that are not messages.
         """
         if wake is not self._wake:
             self._register_wake(wake)
@@ -209,17 +216,19 @@ class LocalTransport:
                 return arrived
 
     def expect_close(self, rank: int) -> None:
-        """Treat the end of the connection to ``rank`` as expected, also if it has ended already."""
+        """Treat the end of the connection to ``rank`` as expected, even if it has ended already: ``poll`` does not
+        raise ``PeerLost`` for it.
+        """
         peer = self._connection_to(rank)
         peer.forgiven = True
         if peer in self._unreported_losses:
             self._unreported_losses.remove(peer)
 
     def close(self) -> None:
-        """Wait until the sockets have taken all queued data, then close them. May be called again.
+        """Wait until the sockets have taken all queued data, then close them. Further calls have no effect.
 
-        Messages that arrive meanwhile are read and dropped: their sender may be closing, too, and would wait for this
-        rank.
+        Messages that arrive meanwhile are read and dropped. Otherwise two ranks that close at the same time with full
+        sockets would wait for each other.
         """
         if self._epoll.closed:
             return
@@ -242,9 +251,11 @@ class LocalTransport:
             self._epoll.close()
 
     def _register_wake(self, wake: WakeDescriptor | None) -> None:
-        """Register the descriptor of ``wake`` with epoll in place of the previous one."""
+        """Let the descriptor of ``wake`` end the wait of ``poll`` from now on, in place of the previous descriptor;
+        None: no descriptor.
+        """
         if self._wake_descriptor >= 0:
-            with suppress(OSError):  # it may have been closed
+            with suppress(OSError):  # its owner may have closed the descriptor
                 self._epoll.unregister(self._wake_descriptor)
         self._wake, self._wake_descriptor = wake, -1
         if wake is not None:
@@ -259,8 +270,8 @@ class LocalTransport:
         return peer
 
     def _read_messages(self, peer: PeerConnection, arrived: list[tuple[int, Message]]) -> None:
-        """Read once from ``peer``: append the messages that are complete to ``arrived``; record the end of the
-        stream.
+        """Read once from the socket of ``peer``; append the messages that are complete to ``arrived``, as (sender,
+        message). If the other end was closed, close the connection.
         """
         try:
             if peer.body is not None:
@@ -284,9 +295,10 @@ class LocalTransport:
             self._split_frames(peer, self._buffer[: start + taken], arrived)
 
     def _split_frames(self, peer: PeerConnection, data: memoryview, arrived: list[tuple[int, Message]]) -> None:
-        """Split ``data`` into frames; append the messages of complete ones to ``arrived``.
+        """Split ``data``, which were read from ``peer``, into frames (a header with the length, and a message); append
+        the complete messages to ``arrived``, as (sender, message).
 
-        An incomplete body gets a buffer of its own, into which later reads go directly.
+        An incomplete message gets a buffer of its own, into which later reads go directly.
         """
         position, end = 0, len(data)
         while end - position >= _FRAME_HEADER.size:
@@ -303,7 +315,9 @@ class LocalTransport:
         peer.head = bytes(data[position:])
 
     def _write_queued(self, peer: PeerConnection) -> None:
-        """Write queued data to the socket until it is full. Epoll reports free room only while data remain."""
+        """Write queued data to the socket of ``peer`` until the socket is full. While data remain, let epoll report
+        when there is room again.
+        """
         outgoing = peer.outgoing
         try:
             while outgoing:
@@ -328,8 +342,8 @@ class LocalTransport:
             retry_if_refused(self._epoll.modify, peer.socket, select.EPOLLIN)
 
     def _close_connection(self, peer: PeerConnection) -> None:
-        """Close the connection to ``peer``, whose stream has ended. Connections are never closed in one direction
-        only.
+        """Close the connection to ``peer``, whose stream has ended, and record the loss for ``poll`` unless the end was
+        expected. Data to be written are dropped: no rank closes a connection in one direction only.
         """
         del self._peers_by_descriptor[peer.socket.fileno()]
         retry_if_refused(self._epoll.unregister, peer.socket)
@@ -342,7 +356,9 @@ class LocalTransport:
             self._unreported_losses.append(peer)
 
     def _raise_first_loss(self) -> None:
-        """Raise ``PeerLost`` for the first rank whose loss has not been reported."""
+        """Raise ``PeerLost`` for the first of the ranks whose connections have ended unexpectedly and that were not
+        reported yet.
+        """
         peer = self._unreported_losses.popleft()
         reason = self.children.exit_description(peer.rank) or "its connection closed"
         if peer.head or peer.body is not None:
@@ -352,12 +368,12 @@ class LocalTransport:
 
 
 def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
-    """Fork ``size`` - 1 child processes; return in every process with its own transport. The caller is rank 0.
+    """Fork ``size`` - 1 child processes; return in each process the transport of its rank. The caller is rank 0.
 
-    A child must exit by ``os._exit``, so that it does not run the parent's exit handlers. It is killed when the thread
-    that called this function ends (``PR_SET_PDEATHSIG``); that should be the main thread. The soft limit of descriptors
-    is raised as far as needed, and stays so. No other thread may exist, because its locks would stay locked in the
-    children.
+    A child must exit by ``os._exit``, so that it does not run the parent's exit handlers. The kernel kills a child when
+    the thread that called this function ends (``PR_SET_PDEATHSIG``); so that should be the main thread. The soft limit
+    of open files is raised as far as needed, and stays so. No other thread may exist, because its locks would stay
+    locked in the children. ``program`` is the name of the program in messages.
 
     Raise ``RequestRefused`` if a limit of the system does not allow that many ranks; no child remains then.
     """
@@ -398,8 +414,15 @@ def fork_ranks(size: int, program: str = "pcopy") -> LocalTransport:
 
 
 def _complete_fork_in_child(rank: int, parent: int, ends: list[dict[int, int]], program: str) -> LocalTransport:
-    """Complete the fork in the child process. Never raise an exception, since the calling frames belong to the
-    parent.
+    """Do what remains to be done in a child process after the fork (close the sockets of other ranks, end with the
+    parent); return the transport of ``rank``. After an error the process exits: no exception is raised, since the
+    calling frames belong to the parent.
+
+    Args:
+        rank: the rank of this process.
+        parent: process id of the parent.
+        ends: descriptors of the sockets to other ranks, by rank; those of other ranks than ``rank`` are closed.
+        program: name of the program, for messages.
     """
     try:
         with suppress(OSError):  # if a sandbox refuses it, the end of rank 0's connection still shows its death
@@ -424,7 +447,8 @@ def raise_descriptor_limit(size: int) -> None:
 
     Raise ``RequestRefused`` if the hard limit is too low.
     """
-    # The number of open ends is a parabola over the ranks forked so far: its maximum is at the start or in the middle.
+    # The number of open ends, as a function of the ranks forked so far, is a parabola: its maximum is at the start or
+    # in the middle.
     worst = {0, max(0, (size - 1) // 2), max(0, size // 2 - 1)}
     peak = max(size - 1 + rank * (size - rank) + 2 * (size - rank - 1) for rank in worst)
     needed = _open_descriptor_count() + peak + _SPARE_DESCRIPTORS
@@ -438,8 +462,8 @@ def raise_descriptor_limit(size: int) -> None:
 
 
 def _open_descriptor_count() -> int:
-    """Return the number of open descriptors. Raise ``RequestRefused`` if /proc is not mounted; much of the package
-    needs it.
+    """Return the number of open descriptors of this process. Raise ``RequestRefused`` if /proc, which other parts of
+    pcopy need, too, is not mounted.
     """
     try:
         return len(os.listdir("/proc/self/fd"))

@@ -7,20 +7,21 @@ This is the only module that imports mpi4py. Importing it does not initialise MP
    in the order of their sends (section 3.5), but a long one may complete after a short one that follows it. A receive
    is started as soon as its message is matched, so that no sender waits for a rank that is busy.
 
-MPI implementations wait by spinning. So ``poll`` sleeps between two checks, in a poll(2) on the descriptors that may
-wake it. It sleeps for an eighth of the time since the last message was sent or received, within limits. (Pauses that
-double would be worse: of two ranks that answer each other, each would find the answer up to twice as late as it
-arrived, the other would wait longer still, and in the end both would sleep for the longest pause.)
+MPI implementations wait by spinning, which would take processor time from ranks that work. So ``poll`` sleeps between
+two checks for messages, in a poll(2) on the descriptor that may wake it. It sleeps for an eighth of the time since the
+last message was sent or received, within limits. (Pauses that double would be worse: if two ranks answer each other,
+each would find the other's answer up to twice as late as it arrived, so the other one would wait longer still, and in
+the end both would sleep for the longest pause.)
 
 The end of each pause costs some 40 us of processor time. So a rank that has had no task for a while sleeps for a
 sixteenth of that time, even if messages arrive: they only report that other ranks have no tasks either.
 
-MPI does not report that a rank has died. mpiexec then ends all ranks. srun lets the others wait for ever, unless it was
-started with --kill-on-bad-exit. So ranks can watch each other's processes.
+MPI does not report that a rank has died. mpiexec ends all ranks when one has died. srun lets the others wait for ever,
+unless it was started with --kill-on-bad-exit. So ranks can watch each other's processes.
 
-MPICH keeps its shared memory in /dev/shm under a name until MPI_Finalize, and so for ever after an abort or a kill.
-Once all ranks have opened it the name is not needed any longer. It is removed then, so that no file remains after an
-abort.
+MPICH keeps its shared memory in /dev/shm under a name until MPI_Finalize, and so for ever after an abort or a kill. The
+name is not needed any longer once all ranks have opened the shared memory. This module removes the name then, so that
+no file remains after an abort.
 """
 
 from __future__ import annotations
@@ -53,36 +54,44 @@ from pcopy.errors import EXIT_REFUSED, InvariantBroken, PcopyError, PeerLost, Re
 from pcopy.fast_named_tuple import NamedTuple  # noqa: E402
 
 _MESSAGE_TAG = 1
-"""Tag of all messages of pcopy."""
+"""MPI tag of all messages between ranks; the transport receives no message with another tag."""
 _SHORTEST_PAUSE = 20e-6
 """Seconds between two checks for messages right after one has arrived: MPI has no descriptor to sleep on."""
 _LONGEST_PAUSE = 2e-3
-"""Seconds to which the pause between two checks for messages grows while none arrives."""
+"""Maximum pause in seconds between two checks for messages on a rank that has work, or had some recently."""
 _PAUSE_SHARE = 1 / 8
-"""Pause between two checks for messages, as a fraction of the time since the last message."""
+"""While a rank waits for messages: pause between two checks, as a fraction of the time since the last message."""
 _LONGEST_IDLE_PAUSE = 120e-3
-"""Seconds to which the pause between two checks grows on a rank that has had no work for a long time."""
+"""Maximum pause in seconds between two checks for messages on a rank that has had no work for a long time."""
 _IDLE_PAUSE_SHARE = 1 / 16
-"""Pause between two checks for messages, as a fraction of the time for which the rank has had no work."""
+"""While a rank without work waits for messages: pause between two checks, as a fraction of the time for which it has
+had no work.
+"""
 _NEIGHBOUR_CHECK_SECONDS = 0.25
-"""Seconds between two checks whether a watched process lives."""
+"""Seconds between two checks whether the watched process, which runs another rank of this host, has ended."""
 _MAX_RECEIVING_BYTES = 64 << 20
-"""Bytes of long messages being received above which no further message is matched."""
+"""While more bytes of messages than this are being received, no other message is accepted, so that messages cannot fill
+the memory.
+"""
 _MAX_MATCHED_PER_CALL = 1024
-"""Maximum number of messages that one check matches, so that a flood of messages cannot block the caller."""
+"""Maximum number of messages that one check begins to receive, so that a flood of messages cannot block the caller."""
 _LENGTH_FIELD = struct.Struct("!Q")
+"""Format in which ``gather`` sends the length of each rank's value."""
 _MPICH_SHARED_MEMORY = re.compile(rb" (/dev/shm/mpich_shm_\w+)\n")
+"""End of a line of /proc/self/maps with the path of a file of MPICH's shared memory."""
 
 
 class _PendingSend(NamedTuple):
-    """Unfinished send: its request and the bytes that must be kept until it is complete."""
+    """A message that MPI has not sent completely: the MPI request, and the bytes, which must be kept until then."""
 
     request: MPI.Request
     data: bytes
 
 
 class _PendingReceive(NamedTuple):
-    """Unfinished receive: its request, its sender and the buffer that it fills."""
+    """A message that MPI has not received completely: the MPI request, the sending rank, and the buffer for the
+    bytes.
+    """
 
     request: MPI.Request
     source: int
@@ -92,8 +101,8 @@ class _PendingReceive(NamedTuple):
 class ProcessWatch:
     """Watch on the process ``pid`` of this host, which runs rank ``rank``, to find out when it ends.
 
-    Each rank watches the next one of its host, in a ring. If some of them have died and some live, a living one watches
-    a dead one. A process that is stopped, or that a file server blocks, is not dead.
+    Each rank watches the next one of its host, in a ring. So if some ranks of the host have died and some live, at
+    least one living rank watches a dead one. A process that is stopped, or that a file server blocks, has not ended.
     """
 
     def __init__(self, rank: int, pid: int) -> None:
@@ -123,7 +132,9 @@ class ProcessWatch:
 
 
 class MpiTransport:
-    """One rank of COMM_WORLD; implements ``pcopy.engine.transport.Transport``. Created by ``initialise``."""
+    """Transport (sends and receives messages between ranks) that uses MPI; the ranks are those of COMM_WORLD. Created
+    by ``initialise``. Implements ``pcopy.engine.transport.Transport``.
+    """
 
     def __init__(self) -> None:
         # A separate communicator, so that messages of a library on COMM_WORLD are never received as pcopy's.
@@ -162,10 +173,12 @@ class MpiTransport:
         self._last_transfer = time.monotonic()
 
     def poll(self, timeout: float, calm: float = 0.0, wake: WakeDescriptor | None = None) -> list[tuple[int, Message]]:
-        """Return the messages that have arrived; see ``Transport.poll``. Return early once all sends are complete.
+        """Return the messages that have arrived, as (sender, message). Wait for up to ``timeout`` seconds for the first
+        one, until ``wake`` is readable, or until all sends are complete.
 
-        Check again after pauses of 20 us to 2 ms, or up to 120 ms if the rank has been without work for ``calm``
-        seconds. Raise ``PeerLost`` if the watched process has ended, and ``PcopyError`` if MPI fails.
+        While it waits, it checks for messages after pauses of 20 us to 2 ms, or up to 120 ms if ``calm``, the seconds
+        for which the rank has had no work, is large. Raise ``PeerLost`` if the watched process has ended, and
+        ``PcopyError`` if MPI fails.
         """
         end = time.monotonic() + timeout
         while True:
@@ -181,28 +194,34 @@ class MpiTransport:
             left = end - time.monotonic()
             if left <= 0.0:
                 return arrived
-            moving = self._pending_sends or self._pending_receives  # MPI continues these only when it is called
+            # MPI makes progress with pending sends and receives only when it is called.
+            moving = self._pending_sends or self._pending_receives
             if self._pause(left, 0.0 if moving else calm, wake):
                 return arrived
 
     def watch_process(self, rank: int, pid: int) -> None:
-        """Report the end of ``rank``, which is the process ``pid`` of this host, as ``PeerLost`` from now on."""
+        """Watch the process ``pid`` of this host, which runs ``rank``: from now on ``poll`` raises ``PeerLost`` when it
+        has ended.
+        """
         self._neighbour = ProcessWatch(rank, pid)
 
     def expect_close(self, rank: int) -> None:
-        """Treat the end of ``rank`` as expected from now on."""
+        """Treat the end of the process of ``rank`` as expected from now on: do not raise ``PeerLost`` for it."""
         self._forgiven.add(rank)
 
     def close(self) -> None:
-        """Complete the sends of all ranks. MPI remains initialised. Collective: all ranks must call it."""
+        """Wait until the messages of all ranks are sent. MPI remains initialised. Collective: all ranks must call
+        it.
+        """
         if not self._closed:
             self.wait_for_all_ranks()
             self._closed = True
 
     def finalise(self, seconds: float = math.inf) -> bool:
-        """Finalise MPI if all ranks call this within ``seconds``; return False if they do not. Collective.
+        """Wait until all ranks have called this, then finalise MPI; return False, without finalising it, if they have
+        not within ``seconds``. Collective: all ranks must call it.
 
-        Everything that a rank did before the call is done before any rank's MPI ends.
+        No rank finalises MPI before all ranks have called this, so a rank can rely on what the others did before.
         """
         met = self.wait_for_all_ranks(seconds)
         if met:
@@ -211,12 +230,12 @@ class MpiTransport:
         return met
 
     def wait_for_all_ranks(self, seconds: float = math.inf) -> bool:
-        """Wait until all ranks have called this and completed their sends; return False if they have not within
-        ``seconds``.
+        """Wait until all ranks have called this method and their messages are sent; return False if that takes more
+        than ``seconds``.
 
-        Collective: after False, the next call waits for the same ranks. Messages that arrive meanwhile are received and
-        dropped, because a send of a long message ends only when it is received. Raise ``PeerLost`` if a watched rank
-        ends before all ranks have called this.
+        Collective: after False, this rank must call it again, and waits for the same ranks. Messages that arrive
+        meanwhile are received and dropped, because the send of a long message is complete only when the message is
+        received. Raise ``PeerLost`` if the watched rank ends before all ranks have called this.
         """
         end = time.monotonic() + seconds
         has_come = False
@@ -244,13 +263,19 @@ class MpiTransport:
         MPI.COMM_WORLD.Abort(status)
 
     def broadcast(self, value: Any) -> Any:
-        """Return rank 0's ``value`` (primitives only) on every rank. Collective, as ``gather``."""
+        """Return the ``value`` that rank 0 has passed, on every rank. Blocking and collective: all ranks must call it.
+
+        The value consists of numbers, strings, bytes, None and containers of these. Raise ``PeerLost`` if the watched
+        rank ends.
+        """
         return self.gather(value if self.rank == 0 else None)[0]
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks (primitives only), by rank, on every rank. For use before the job begins.
+        """Return the list of the values that the ranks have passed, in the order of ranks, on every rank. For use
+        before the job begins. Blocking and collective: all ranks must call it.
 
-        Collective and blocking. Raise ``PeerLost`` if a watched rank ends.
+        The values consist of numbers, strings, bytes, None and containers of these. Raise ``PeerLost`` if the watched
+        rank ends.
         """
         data = pickle.dumps(value, 5)
         length = _LENGTH_FIELD.pack(len(data))
@@ -264,7 +289,11 @@ class MpiTransport:
         return [load_primitives(view[start : start + length]) for start, length in zip(starts, lengths, strict=True)]
 
     def _wait_for_collective(self, request: MPI.Request) -> None:
-        """Wait for a collective call without spinning: a file server may delay another rank for a long time."""
+        """Wait until the collective MPI call of ``request`` is complete. Sleep between checks, because a file server
+        may delay another rank for a long time.
+
+        Raise ``PeerLost`` if the rank whose process is watched ends.
+        """
         self._last_transfer = time.monotonic()
         while not request.Test():
             if (lost := self._lost_rank()) is not None:
@@ -272,16 +301,17 @@ class MpiTransport:
             self._pause(_LONGEST_PAUSE)
 
     def _lost_rank(self) -> int | None:
-        """Return the watched rank if its process has ended, otherwise None."""
+        """Return the rank whose process this rank watches, if that process has ended; otherwise None."""
         if self._neighbour is None or not self._neighbour.has_ended(time.monotonic()):
             return None
         return self._neighbour.rank
 
     def _pause(self, longest: float, calm: float = 0.0, wake: WakeDescriptor | None = None) -> bool:
-        """Pause for up to ``longest`` seconds; return True if ``wake`` became readable, which ends the pause early.
+        """Sleep for up to ``longest`` seconds between two checks for messages; return True if ``wake`` became readable,
+        which ends the sleep early.
 
-        The pause depends on the time since the last message, and on ``calm``, the seconds for which the rank has had no
-        work.
+        The sleep is longer the longer ago the last message was, and the longer the rank has had no work (``calm``
+        seconds).
         """
         silence = time.monotonic() - self._last_transfer
         pause = min(max(silence * _PAUSE_SHARE, _SHORTEST_PAUSE), _LONGEST_PAUSE)
@@ -297,7 +327,9 @@ class MpiTransport:
         return bool(waiting.poll(milliseconds))
 
     def _progress_messages(self) -> list[tuple[int, Message]]:
-        """Continue sends and receives; return the messages that are complete. Raise ``PcopyError`` if MPI fails."""
+        """Continue sends and receives; return the messages that are complete, as (sender, message). Raise
+        ``PcopyError`` if MPI fails.
+        """
         try:
             self._complete_sends()
             self._match_messages()
@@ -306,7 +338,7 @@ class MpiTransport:
             raise PcopyError(f"MPI failed on rank {self.rank}: {error}") from error
 
     def _complete_sends(self) -> None:
-        """Drop the sends that are complete.
+        """Forget the messages that MPI has sent completely.
 
         Each is tested by a call of its own, because MPICH progresses only one message per call (Testsome is one call).
         """
@@ -318,9 +350,9 @@ class MpiTransport:
                 del self._pending_sends[destination]
 
     def _match_messages(self) -> None:
-        """Match messages that have arrived, and start to receive them."""
+        """Find out which messages have arrived, and start to receive them."""
         taken = missed = 0
-        # MPICH takes in a message only after a probe has found none, so a second probe may find one.
+        # A probe of MPICH that finds no message makes progress with incoming messages, so a second probe may find one.
         while missed < 2 and taken < _MAX_MATCHED_PER_CALL and self._receiving_bytes <= _MAX_RECEIVING_BYTES:
             matched = self._communicator.Improbe(MPI.ANY_SOURCE, _MESSAGE_TAG, self._status)
             if matched is None:
@@ -333,7 +365,9 @@ class MpiTransport:
             taken, missed = taken + 1, 0
 
     def _complete_receives(self) -> list[tuple[int, Message]]:
-        """Return the messages that are complete, but none before an earlier message of the same sender."""
+        """Return the received messages that are complete, as (sender, message). A message waits until all earlier ones
+        of its sender are complete.
+        """
         arrived: list[tuple[int, Message]] = []
         waiting: list[_PendingReceive] = []
         held: set[int] = set()
@@ -351,12 +385,12 @@ class MpiTransport:
 
 
 def initialise(patience: float = 0.0, text: str = "") -> MpiTransport:
-    """Initialise MPI and connect all ranks; return the transport. Collective.
+    """Initialise MPI, connect all ranks, and return the transport of this rank. Collective: all ranks must call it.
 
-    Only the calling thread may use MPI. The transport finalises MPI. If the call takes more than ``patience`` seconds
-    (0: no limit) because another rank never calls it, the process prints ``text`` to standard error and exits with
-    status 2. Raise ``InvariantBroken`` if MPI is initialised already, and ``RequestRefused`` if it cannot be
-    initialised.
+    Only the calling thread may use MPI. If the call takes more than ``patience`` seconds (0: no limit) because another
+    rank never calls it, the process prints ``text`` to standard error and exits with status 2. Raise
+    ``InvariantBroken`` if MPI is initialised already, and ``RequestRefused`` if it cannot be initialised.
+    ``MpiTransport.finalise`` finalises MPI.
     """
     if MPI.Is_initialized():
         raise InvariantBroken("MPI was initialised before pcopy could do it")
@@ -373,12 +407,13 @@ def initialise(patience: float = 0.0, text: str = "") -> MpiTransport:
 
 @contextmanager
 def exit_after(seconds: float, status: int, text: bytes) -> Iterator[None]:
-    """End the process with ``status``, after printing ``text`` to standard error, unless the body ends within
-    ``seconds``.
+    """Context manager: end the process with ``status``, after printing ``text`` to standard error, if the body does not
+    end within ``seconds``.
 
-    This is for C code that never returns and keeps the interpreter's lock, such as MPI_Init without its launcher. No
-    thread and no Python signal handler can run then. A handler called directly from C can: it runs on the main thread,
-    which has the lock already. Uses SIGALRM. Must be called on the main thread.
+    With ``seconds`` 0 there is no limit. This is for C code that never returns and keeps the interpreter's lock, such
+    as MPI_Init when other ranks are missing. No other thread and no Python signal handler can run then. But a signal
+    handler that C calls directly can: it runs on the main thread, which has the lock already. Uses SIGALRM. Must be
+    called on the main thread.
     """
 
     def leave(_: int) -> None:
@@ -396,9 +431,11 @@ def exit_after(seconds: float, status: int, text: bytes) -> Iterator[None]:
 
 
 def _remove_names_of_shared_memory() -> None:
-    """Remove the names of MPICH's shared memory files from /dev/shm.
+    """Remove the files of MPICH's shared memory from /dev/shm, so that none remains there if the process is killed. The
+    memory itself stays in use.
 
-    Every rank of this host has mapped the memory in MPI_Init before any rank could return from ``Dup``.
+    Called after ``MPI_Comm_dup``: no rank returns from that before every rank has returned from MPI_Init, in which it
+    has mapped the memory.
     """
     with open("/proc/self/maps", "rb") as file:
         names = set(_MPICH_SHARED_MEMORY.findall(file.read()))
@@ -418,5 +455,7 @@ def is_linked_with_pmix() -> bool:
 
 
 def can_switch_library() -> bool:
-    """Return True if mpi4py chooses its MPI library when it starts. Its wheels do, and name their modules by ABI."""
+    """Return True if mpi4py chooses its MPI library when it is imported. mpi4py's wheels do; they contain one extension
+    module for each ABI, and its file name has "mpich" or "openmpi" in it.
+    """
     return os.path.basename(MPI.__file__).split(".")[1] in ("mpich", "openmpi")
