@@ -1,1 +1,1 @@
-"""The file system layer: safe paths, metadata, data movement. Everything is relative to directory descriptors."""
+"""The file system layer: safe paths, metadata, data movement. Paths are opened relative to directory descriptors."""

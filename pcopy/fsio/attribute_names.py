@@ -1,8 +1,8 @@
-"""Classification of extended attributes by their names.
+"""Decides from the name of an extended attribute whether a copy gets the attribute.
 
-Attributes that file systems and daemons keep for themselves mean nothing on another file system. Some even damage the
-copy: XFS shows root its ACLs a second time, under names of its own. Such names are built in. The machine's list of
-libattr (/etc/xattr.conf), which ``cp -a`` reads too, may add some.
+Attributes in which file systems and daemons store data of their own mean nothing on another file system. Some even
+damage the copy: XFS shows its ACLs to root a second time, under names of its own. The names of such attributes are
+listed in this module. ``/etc/xattr.conf``, the list of libattr that ``cp -a`` reads too, may add more names.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ SELINUX_XATTR = "security.selinux"
 _NAMESPACES = ("user.", "trusted.", "security.", "system.")
 
 XATTR_CONF = "/etc/xattr.conf"
-"""Path of libattr's list of attribute names."""
+"""Path of libattr's list of attribute names and their treatment (attr's xattr.conf)."""
 _MAX_CONF_BYTES = 64 << 10
-"""Number of bytes of ``XATTR_CONF`` that are read."""
+"""Maximum bytes of ``XATTR_CONF`` that are read; the rest of a longer file is ignored."""
 
 
 class XattrKind(Enum):
-    """How extended attributes of one name are treated.
+    """Treatment of the extended attributes of one name.
 
     - ``NEVER``: never copied, since the attribute belongs to its file system or to this host.
     - ``ACL``: an access control list of any model; copied if ACLs are preserved.
-    - ``HINT``: advice to the file system that holds the item; copied where the target supports it.
-    - ``OWN``: an ordinary attribute of the item; copied if extended attributes are preserved.
+    - ``HINT``: advice to the file system, such as ``btrfs.compression``; copied if extended attributes are preserved.
+      It is no failure if the target does not support the attribute.
+    - ``ORDINARY``: any other attribute; copied if extended attributes are preserved.
     """
 
     NEVER = "never"
@@ -57,7 +58,7 @@ _NEVER_COPIED_PREFIXES = (
     "user.pcopy.",
     "lustre.",
     "trusted.SGI_",  # XFS
-    "trusted.gfid2path.",  # GlusterFS, as are the next five
+    "trusted.gfid2path.",  # GlusterFS, and the next five, too
     "trusted.glusterfs.",
     "trusted.afr.",
     "trusted.pgfid.",
@@ -71,7 +72,9 @@ _NEVER_COPIED_PREFIXES = (
 
 @lru_cache(1024)
 def xattr_kind(name: str) -> XattrKind:
-    """Return the ``Kind`` of the extended attribute ``name``."""
+    """Return how a copy treats the extended attribute ``name``. The lists of this module decide; for names that are in
+    none of them, the file ``XATTR_CONF`` does.
+    """
     if name in _ACL_NAMES or name.startswith(_ACL_PREFIXES):
         return XattrKind.ACL
     if name in _NEVER_COPIED or name.startswith(_NEVER_COPIED_PREFIXES):
@@ -83,16 +86,19 @@ def xattr_kind(name: str) -> XattrKind:
 
 
 def is_outside_namespaces(name: str) -> bool:
-    """Return True if the attribute is in none of the namespaces that Linux has for all file systems (xattr(7)).
+    """Return True if the extended attribute ``name`` is in none of the namespaces that Linux has for all file systems
+    (xattr(7)).
 
-    Such names are those of one file system or of another operating system (``gpfs.``, ``ceph.``, ``com.apple.``).
+    Linux's namespaces are ``user.``, ``trusted.``, ``security.`` and ``system.``. Other names are used by a single file
+    system or by another operating system (``gpfs.``, ``ceph.``, ``com.apple.``).
     """
     return not name.startswith(_NAMESPACES)
 
 
 @cache
 def _configured_kinds() -> tuple[tuple[str, XattrKind], ...]:
-    """Return the patterns of ``XATTR_CONF`` with their kinds.
+    """Return what the file ``XATTR_CONF`` says as pairs: a shell pattern of names of extended attributes, and how a
+    copy treats these attributes.
 
     The result is empty if the file cannot be read, or cannot be trusted: it must be a regular file that belongs to root
     and that no other user may write.
@@ -109,9 +115,10 @@ def _configured_kinds() -> tuple[tuple[str, XattrKind], ...]:
 
 
 def parse_xattr_conf(text: bytes) -> tuple[tuple[str, XattrKind], ...]:
-    """Return the patterns in ``text`` with their kinds; ignore lines that are not understood.
+    """Return the patterns in ``text``, the contents of a file in the format of attr's xattr.conf, as pairs: a shell
+    pattern of attribute names, and how a copy treats these attributes.
 
-    ``text`` has the format of attr's xattr.conf: a pattern and ``skip`` or ``permissions`` on each line.
+    Each line has a pattern and ``skip`` or ``permissions``. Lines in any other format are ignored.
     """
     actions = {"skip": XattrKind.NEVER, "permissions": XattrKind.ACL}
     lines = (line.partition("#")[0].split() for line in os.fsdecode(text).splitlines())

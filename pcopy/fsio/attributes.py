@@ -1,6 +1,7 @@
-"""Metadata of an item: read it through one descriptor, apply it through another.
+"""Reads the metadata of a source item and applies them to its copy, through open descriptors.
 
-The order is chown, extended attributes, chmod, ACLs, times (chown(2), xattr(7), capabilities(7), acl(5)):
+They are applied in the order chown, extended attributes, chmod, ACLs, times (chown(2), xattr(7), capabilities(7),
+acl(5)):
 
 - chown clears set-id bits and file capabilities;
 - a file that its owner cannot write accepts no ``user.*`` attributes;
@@ -39,7 +40,7 @@ XATTR_UNSUPPORTED_ERRNOS = (errno.ENOTSUP, errno.ENOSYS)
 """Errors of a file system that has no extended attributes."""
 
 _CHMOD_REFUSED_ERRNOS = (errno.EPERM, *XATTR_UNSUPPORTED_ERRNOS)
-"""Errors of servers that refuse to set the mode of a file, even for its owner."""
+"""Errors of chmod(2) on servers that let nobody set the mode of a file, not even its owner."""
 
 _SECOND_NS = 10**9
 """One second, in nanoseconds."""
@@ -55,20 +56,23 @@ _ALL_PERMISSIONS, _OWNER_PERMISSIONS = 0o777, 0o700
 """Permission bits of all classes, and of the owner alone (inode(7))."""
 
 Handle = int | bytes
-"""A descriptor; or the path ``/proc/self/fd/N`` of an O_PATH descriptor, for items that cannot be opened otherwise."""
+"""How a call that reads or sets metadata is given its item: a descriptor; or the path ``/proc/self/fd/N`` of an O_PATH
+descriptor, for items that cannot be opened otherwise.
+"""
 
 
 UnreadXattrs = tuple[tuple[str, int], ...]
-"""The failed operation and the errno of each extended attribute that could not be read."""
+"""A pair for each extended attribute of a source that could not be read: the failed operation and its errno."""
 
 
 class Attributes(NamedTuple):
     """Metadata of one item; times are nanoseconds since 1970.
 
     Fields:
-    - ``mode``: grants no permission that an ACL of the source denies, if the copy does not get that ACL.
-    - ``unread``: attributes that could not be read (see ``UnreadXattrs``). The copy gets all other metadata, and the
-      item counts as failed.
+    - ``mode``: st_mode of the copy. If the copy does not get the access ACL of its source, the mode has fewer
+      permission bits, so that it grants nobody more than the ACL does.
+    - ``unread``: extended attributes that could not be read (see ``UnreadXattrs``). The copy gets all other metadata,
+      and the item counts as failed.
     """
 
     mode: int
@@ -83,8 +87,9 @@ class Attributes(NamedTuple):
 class CopiedXattrs(NamedTuple):
     """The extended attributes of a source that its copy keeps, including ACLs.
 
-    ``max_permissions``: the permission bits that the copy may have at most. They are fewer than all if the copy does
-    not get the source's access ACL. If that ACL cannot be read, only the owner keeps permissions.
+    ``found``: names and values. ``unread``: attributes that could not be read. ``max_permissions``: the permission bits
+    (at most 0o777) that the copy may have. Without the source's access ACL the copy may have only those that the ACL
+    grants; if that ACL cannot be read, only those of the owner.
     """
 
     found: tuple[tuple[str, bytes], ...] = ()
@@ -92,26 +97,27 @@ class CopiedXattrs(NamedTuple):
     max_permissions: int = _ALL_PERMISSIONS
 
     def limited_mode(self, mode: int) -> int:
-        """Return ``mode``, the mode of the source, without the permission bits that the copy must not have."""
+        """Return the source's st_mode ``mode`` without the permission bits that are not in ``max_permissions``."""
         return mode & ~(_ALL_PERMISSIONS & ~self.max_permissions)
 
     @property
     def problem(self) -> MetadataProblem | None:
-        """The problem that makes the item fail although its contents are copied; None if all attributes were read."""
+        """The error that makes the item fail although its contents are copied; None if all attributes were read."""
         return unread_problem(self.unread)
 
 
 class MetadataOutcome(NamedTuple):
-    """Outcome of applying metadata, as far as it is no error.
+    """Outcome of applying metadata to one item, apart from errors.
 
     Fields:
-    - ``excused``: number of items for which this process lacked a privilege, or which have an attribute that the new
-      file system does not support.
+    - ``excused``: 1 if something was not set because this process lacks a privilege, or because the new file system
+      does not support it; else 0. The item counts as copied. A sum over outcomes is a number of items.
     - ``notices``: lines for the user.
-    - ``unsupported``: attributes and system calls that the new file system does not support. They are reported once,
-      not per item.
-    - ``layout_reason``: the reason why a file did not get the wanted layout (``pcopy.fsio.layout``); empty if it did.
-    - ``reduced_layout``: the layout attribute of a file that got fewer stripes than wanted; else empty.
+    - ``unsupported``: names of attributes and system calls that the new file system does not support. Each is reported
+      once per job, not per item.
+    - ``layout_reason``: the reason why a file did not get the wanted layout (on which servers its data lie); empty if
+      it did.
+    - ``reduced_layout``: value of the layout attribute of a file that got fewer Lustre stripes than wanted; else empty.
     """
 
     excused: int = 0
@@ -122,13 +128,13 @@ class MetadataOutcome(NamedTuple):
 
 
 NO_XATTRS = CopiedXattrs()
-"""The value for an item without extended attributes."""
+"""The ``CopiedXattrs`` of an item without extended attributes."""
 
 
 def is_xattr_copied(name: str, preserve: Preserve) -> bool:
     """Return True if ``preserve`` says that the extended attribute ``name`` is copied.
 
-    Attributes that belong to a file system or to this host are not.
+    Attributes that belong to a file system or to this host (``XattrKind.NEVER``) are never copied.
     """
     kind = xattr_kind(name)
     if kind is XattrKind.ACL:
@@ -137,10 +143,11 @@ def is_xattr_copied(name: str, preserve: Preserve) -> bool:
 
 
 def is_xattr_removed(name: str, preserve: Preserve) -> bool:
-    """Return True if the extended attribute ``name`` is removed from an existing target whose source lacks it.
+    """Return True if the extended attribute ``name`` is removed from an existing target that is updated, because its
+    source lacks it.
 
-    Only attributes that any item may have or lack are removed. ACLs of other models than POSIX are another view of
-    owner and mode, which every item has. Attributes by which a file system organises its files are left unchanged.
+    Only attributes that any item may have or lack are removed. ACLs of other models than POSIX remain, because they
+    only show owner and mode in another form. So do attributes by which a file system organises its files.
     """
     kind = xattr_kind(name)
     if name in POSIX_ACLS:
@@ -151,14 +158,17 @@ def is_xattr_removed(name: str, preserve: Preserve) -> bool:
 def read_xattrs(
     handle: Handle, preserve: Preserve, names: list[str] | None = None, *, follow: bool = True
 ) -> CopiedXattrs:
-    """Return the extended attributes of a source that its copy keeps.
+    """Return the extended attributes of the source ``handle`` that its copy keeps, as ``preserve`` says.
 
     Args:
+        handle: the source: a descriptor or a path.
+        preserve: the kinds of metadata that the copy gets.
         names: names of all extended attributes; None if they are not known yet.
-        follow: False if ``handle`` is a path whose last component may be a symbolic link.
+        follow: False if ``handle`` is a path whose last component may be a symbolic link; the attributes of the link
+            itself are read then.
 
-    Raise ``Problem`` if the file is marked as half written, or if its name no longer exists. An attribute that cannot
-    be read does not prevent the copy of the contents: it is listed in ``unread``.
+    Raise ``Problem`` if ``--inplace`` has marked the file as half written, or if its name no longer exists. An
+    attribute that cannot be read does not prevent the copy of the contents: it is listed in ``unread``.
     """
     at = partial if follow else partial(partial, follow_symlinks=False)
     if names is None:
@@ -193,10 +203,11 @@ def read_xattrs(
 
 
 def _xattrs_without_listing(handle: Handle, error: OSError, preserve: Preserve, *, follow: bool) -> CopiedXattrs:
-    """Return the result of ``read_xattrs`` if listxattr failed with ``error``.
+    """Return those extended attributes of the source ``handle`` that can be read although listxattr(2) failed with
+    ``error``. With ``follow`` a symbolic link is followed.
 
-    Without a list of names, only two attributes are read: the mark of a half-written file, which makes this raise
-    ``Problem``, and the access ACL, which may restrict the permissions of the copy.
+    Without a list of names, only two can be looked up: the mark of a half-written file, for which ``Problem`` is
+    raised, and the access ACL, which may restrict the permissions of the copy.
     """
     if error.errno in XATTR_UNSUPPORTED_ERRNOS:
         return NO_XATTRS
@@ -214,16 +225,15 @@ def _xattrs_without_listing(handle: Handle, error: OSError, preserve: Preserve, 
 
 
 def mode_without_acl(acl: bytes) -> int:
-    """Return the permission bits that an item may have without its access ACL ``acl``."""
+    """Return permission bits for a copy without ``acl``, its source's access ACL, that give nobody more rights."""
     from pcopy.fsio import posix_acl  # imported here, since few copies need it
 
     return posix_acl.mode_without_acl(acl)
 
 
 def _unread_entry(operation: str, error: OSError, *, by_name: bool) -> tuple[str, int]:
-    """Return the entry of ``UnreadXattrs`` for ``error``.
-
-    Raise ``Problem`` if the item was accessed by its name (``by_name``) and that name no longer exists.
+    """Return (name of the failed operation, errno) for an extended attribute that could not be read because of
+    ``error``. Raise ``Problem`` if the item was accessed by its name (``by_name``) and that name no longer exists.
     """
     number = error.errno or errno.EIO
     if by_name and number == errno.ENOENT:
@@ -232,7 +242,7 @@ def _unread_entry(operation: str, error: OSError, *, by_name: bool) -> tuple[str
 
 
 def list_xattrs(handle: Handle) -> list[str]:
-    """Return the names of a target's extended attributes; raise ``Problem``."""
+    """Return the names of a target's extended attributes; none if its file system has none. Raise ``Problem``."""
     try:
         return with_retries(lambda: os.listxattr(handle))
     except OSError as error:
@@ -242,13 +252,15 @@ def list_xattrs(handle: Handle) -> list[str]:
 
 
 def read_attributes(handle: Handle, status: os.stat_result, preserve: Preserve) -> Attributes:
-    """Return all metadata of a source with the given ``status``; raise ``Problem`` as ``read_xattrs`` does."""
+    """Return all metadata of a source, whose ``status`` is given; ``preserve`` says which extended attributes are read.
+    Raise ``Problem`` if the source is marked as half written, or if its name no longer exists.
+    """
     is_bare = stat.S_ISLNK(status.st_mode) and not (preserve.xattr or preserve.acl)  # links have no ACLs
     return attributes_of(status, NO_XATTRS if is_bare else read_xattrs(handle, preserve))
 
 
 def attributes_of(status: os.stat_result, xattrs: CopiedXattrs) -> Attributes:
-    """Return the metadata of a source, from its status and its extended attributes."""
+    """Return the metadata of a source item, combined from its ``status`` and its extended attributes ``xattrs``."""
     return Attributes(
         xattrs.limited_mode(status.st_mode), status.st_uid, status.st_gid, status.st_atime_ns, status.st_mtime_ns,
         xattrs.found, xattrs.unread,
@@ -256,14 +268,16 @@ def attributes_of(status: os.stat_result, xattrs: CopiedXattrs) -> Attributes:
 
 
 def unread_problem(unread: UnreadXattrs) -> MetadataProblem | None:
-    """Return the problem of an item with ``unread`` attributes; None if there are none."""
+    """Return the error of an item some of whose extended attributes (``unread``) could not be read; None if all were
+    read.
+    """
     return MetadataProblem(*unread[0], on_source=True) if unread else None
 
 
 def change_owner(handle: Handle, uid: int, gid: int) -> bool:
-    """Set owner and group of the item, or one of them if both cannot be set. Return True if both were set.
-
-    Raise ``Problem`` if a failure is not excused (``_is_excused``).
+    """Set owner and group of the item, or one of them if both cannot be set. Return True if both were set. Raise
+    ``Problem``, unless chown(2) failed only because this process lacks the privilege, or because the ids do not exist
+    here.
     """
     try:
         with_retries(partial(_chown, handle, uid, gid), NOTHING_DONE_ERRNOS)
@@ -282,9 +296,8 @@ def change_owner(handle: Handle, uid: int, gid: int) -> bool:
 
 
 def _chown(handle: Handle, uid: int, gid: int) -> None:
-    """Call chown(2); raise ``OSError``. A refusal is ignored if the item has this owner and group already.
-
-    Some servers refuse every change of an owner, and show all files with one owner.
+    """Set owner and group of the item ``handle`` to ``uid`` and ``gid``; raise ``OSError``. Some servers refuse every
+    change of an owner, and show all files with one owner: their error is ignored if the item has these ids already.
     """
     try:
         os.chown(handle, uid, gid)
@@ -294,11 +307,13 @@ def _chown(handle: Handle, uid: int, gid: int) -> None:
 
 
 _CHOWN_UNSUPPORTED_ERRNOS = (errno.EPERM, errno.EINVAL, *XATTR_UNSUPPORTED_ERRNOS)
-"""Errors of servers that do not support changing the owner."""
+"""Errors of chown(2) on servers that do not support changing the owner."""
 
 
 def _has_owner(handle: Handle, uid: int, gid: int) -> bool:
-    """Return True if the item has this owner and group; -1 matches any."""
+    """Return True if the item ``handle`` has the owner ``uid`` and the group ``gid``; -1 matches any id. Return False
+    if stat(2) fails.
+    """
     try:
         status = os.stat(handle)
     except OSError:  # the caller reports the refused chown instead
@@ -307,9 +322,8 @@ def _has_owner(handle: Handle, uid: int, gid: int) -> bool:
 
 
 def _is_excused(error: OSError, uid: int, gid: int) -> bool:
-    """Return True if chown to these ids failed for lack of a privilege, or because they do not exist here.
-
-    The latter is so in a user namespace that does not map them (EINVAL), and on an idmapped mount (EOVERFLOW).
+    """Return True if chown(2) to ``uid`` and ``gid`` failed with ``error`` only for lack of a privilege, or because
+    these ids do not exist here: a user namespace does not map them (EINVAL), or an idmapped mount (EOVERFLOW).
     """
     if error.errno == errno.EINVAL:
         return not are_mapped(uid, gid)
@@ -322,6 +336,7 @@ def mode_of_copy(attributes: Attributes, preserve: Preserve, owned: bool, umask:
     Args:
         owned: True if the copy has the owner and group of the source. Otherwise set-id bits are removed, since they
             would grant the rights of another user or group.
+        umask: bits that the copy does not get if modes are not preserved.
     """
     mode = stat.S_IMODE(attributes.mode)
     if not preserve.mode:
@@ -341,12 +356,14 @@ def apply_attributes(
     """Apply ``attributes`` to the item behind ``handle``, as far as possible; raise ``MetadataProblem``.
 
     Args:
+        preserve: the kinds of metadata to apply.
+        umask: bits that the mode does not get if modes are not preserved.
         existing: status of the existing item that is kept (a directory) or replaced (a file); None if there was none.
-            Metadata that are not preserved from the source are taken from it.
+            Owner and mode that are not preserved from the source are taken from this status.
         inherits_acl: True if the item was created in a directory with a default ACL and inherited an ACL from it.
     """
     writer = MetadataWriter(handle, is_link=stat.S_ISLNK(attributes.mode))
-    # The module's docstring explains the order.
+    # The docstring of this module explains the order of the steps.
     owned = writer.set_owner(attributes, preserve, existing)
     acls = [(name, value) for name, value in attributes.xattrs if xattr_kind(name) is XattrKind.ACL]
     for name, value in attributes.xattrs:
@@ -357,9 +374,7 @@ def apply_attributes(
         if existing is not None and not preserve.mode and stat.S_IFMT(existing.st_mode) == stat.S_IFMT(attributes.mode):
             mode = stat.S_IMODE(existing.st_mode)
             if stat.S_ISREG(existing.st_mode) and not writer.is_owned_by(existing.st_uid, existing.st_gid):
-                mode &= (
-                    ~SET_ID_BITS
-                )  # the contents are new, and the owner may be: the bits were granted to the old ones
+                mode &= ~SET_ID_BITS  # set-id bits were granted to the old contents and owner, not to the new ones
         if inherits_acl and not any(name == ACCESS_ACL for name, _ in acls):
             writer.attempt_call(f"removexattr {ACCESS_ACL}", lambda: remove_xattr(handle, ACCESS_ACL))
         writer.set_mode_and_acls(mode, acls, skip_if_equal=existing is not None and stat.S_ISDIR(existing.st_mode))
@@ -371,9 +386,8 @@ def apply_attributes(
 
 
 def are_times_portable(atime: int, mtime: int) -> bool:
-    """Return True if all file systems can store these times, in nanoseconds since 1970.
-
-    The operating system changes other times to the nearest ones that the file system can store, and reports success.
+    """Return True if all file systems can store the times ``atime`` and ``mtime``, in nanoseconds since 1970. Other
+    times are changed to the nearest ones that the file system can store, and the operating system reports success.
     """
     return _COMMON_TIMES_START <= atime < _COMMON_TIMES_END and _COMMON_TIMES_START <= mtime < _COMMON_TIMES_END
 
@@ -393,7 +407,9 @@ class MetadataWriter:
         self.unsupported: set[str] = set()
 
     def attempt_call(self, operation: str, call: Callable[[], object]) -> None:
-        """Run ``call``, again if it was interrupted; record its error as one of ``operation``."""
+        """Run ``call``, which sets one kind of metadata; repeat it after an interruption or for lack of open files. If
+        it still fails, record the error as the item's problem, with the name ``operation``.
+        """
         try:
             try:
                 call()
@@ -405,9 +421,9 @@ class MetadataWriter:
             self._record_error(operation, error)
 
     def _record_error(self, operation: str, error: OSError) -> None:
-        """Record ``error`` as the problem, unless there is one already.
-
-        An operation that the file system does not support for symbolic links is excused instead.
+        """Record ``error`` as the item's problem, with the name ``operation``, unless another problem was recorded
+        before. If the file system does not support chown or utimensat for symbolic links, only record that in
+        ``unsupported``: it is no error.
         """
         if self._is_link and error.errno in XATTR_UNSUPPORTED_ERRNOS and operation in ("chown", "utimensat"):
             self._record_unsupported(f"{operation} of symbolic links")
@@ -415,14 +431,13 @@ class MetadataWriter:
             self.problem = MetadataProblem(operation, error.errno or errno.EIO)
 
     def _record_unsupported(self, feature: str) -> None:
-        """Record that the file system does not support ``feature``: an attribute or a call. The item is excused."""
+        """Record that the file system does not support ``feature``, an attribute or system call. This is no error."""
         self.excused = True
         self.unsupported.add(feature)
 
     def outcome(self, attributes: Attributes) -> MetadataOutcome:
-        """Return the outcome of applying ``attributes``.
-
-        Raise ``MetadataProblem`` if some could not be set, or could not be read from the source.
+        """Return the outcome after all steps; ``attributes`` are the metadata that were to be set. Raise
+        ``MetadataProblem`` if some of them could not be set, or could not be read from the source.
         """
         problem = self.problem or unread_problem(attributes.unread)
         if problem is not None:
@@ -436,11 +451,13 @@ class MetadataWriter:
         permissions than the ACL does.
 
         Args:
-            skip_if_equal: True if a mode that is right already is not set again, which would change the item's ctime.
+            acls: names and values of the ACL attributes to set.
+            skip_if_equal: True if a mode that is right already must not be set again, because setting it would change
+                the item's ctime.
         """
         access = next((value for name, value in acls if name == ACCESS_ACL), None)
         without = mode if access is None else mode & (~_ALL_PERMISSIONS | mode_without_acl(access))
-        # True if an earlier attempt could not set the ACL: then the mode changes only if the ACL can be set now.
+        # The mode may show that an earlier run could not set the ACL. Then it changes only if the ACL can be set now.
         has_been_without = access is not None and skip_if_equal and self.has_mode(without)
         first = mode if access is None else mode & ~_ALL_PERMISSIONS | mode & _OWNER_PERMISSIONS
         if not has_been_without:
@@ -459,19 +476,21 @@ class MetadataWriter:
             self.excused |= not self.has_mode(mode)  # without CAP_FSETID chmod(2) may clear the bit and still succeed
 
     def set_owner(self, attributes: Attributes, preserve: Preserve, kept: os.stat_result | None) -> bool:
-        """Set owner and group as ``preserve`` says. Return True if the copy may have set-id bits.
+        """Set owner and group as ``preserve`` says; ``attributes`` are the metadata of the source. Return True if the
+        copy may have set-id bits.
 
-        It may if owner and group are those of the source. Where ownership is not preserved, the result is also True if
-        the source has no set-id bits.
+        The copy may have them if its owner and group are those of the source. If ownership is not preserved, the result
+        is also True for a source without set-id bits.
 
-        An owner or group that the user has named with ``--chown`` is never excused; the other one of the two is set as
-        without that option.
+        With ``--chown`` the user may give an owner, a group or both. If an id that the user has given cannot be set,
+        that is always an error. An id that the user has not given is set as without ``--chown``. ``kept`` is the status
+        of the existing item that is replaced; None if there is none.
         """
         uid, gid = -1, -1
         if preserve.ownership:
             uid, gid = attributes.uid, attributes.gid
         elif kept is not None and stat.S_ISREG(kept.st_mode):
-            # The new file keeps the owner of the file that it replaces, as if cp had written into that file.
+            # Give the new file the owner of the file that it replaces, as if cp had written into the old file.
             uid, gid = kept.st_uid, kept.st_gid
         named_owner = preserve.chown
         if named_owner != (-1, -1):
@@ -489,10 +508,10 @@ class MetadataWriter:
         return not attributes.mode & SET_ID_BITS or self.is_owned_by(attributes.uid, attributes.gid)
 
     def is_owned_by(self, uid: int, gid: int) -> bool:
-        """Return True if the item has this owner and group now.
+        """Return True if the item has the owner ``uid`` and the group ``gid`` now.
 
-        The file system must be asked: a set-gid directory gives its group to items created in it, and chown may be
-        refused.
+        The status is read for this, because the values that were requested do not show it: a set-gid directory gives
+        its group to items that are created in it, and chown may be refused.
         """
         try:
             status = os.stat(self._handle)
@@ -502,10 +521,8 @@ class MetadataWriter:
         return (status.st_uid, status.st_gid) == (uid, gid)
 
     def has_mode(self, mode: int) -> bool:
-        """Return True if the item has this mode now.
-
-        A mode that is right is not set again: for a process that is not in the item's group, chmod(2) would clear the
-        set-gid bit without an error.
+        """Return True if the item has this mode now. A mode that is right is not set again: for a process that is not
+        in the item's group, chmod(2) would clear the set-gid bit without an error.
         """
         try:
             return stat.S_IMODE(os.stat(self._handle).st_mode) == mode
@@ -513,7 +530,8 @@ class MetadataWriter:
             return False
 
     def report_altered_times(self, atime: int, mtime: int) -> None:
-        """Add a notice if the file system stored other times than the given ones, in nanoseconds since 1970.
+        """Add a notice for the user if the file system has stored other times than ``atime`` and ``mtime``, which were
+        set, in nanoseconds since 1970.
 
         Setting the times updates the ctime. An access time at or after that ctime comes from a process that has read
         the file since, and is not reported.
@@ -531,7 +549,9 @@ class MetadataWriter:
                 return  # one line for each item
 
     def set_xattr(self, name: str, value: bytes) -> bool:
-        """Set an extended attribute. Return True if it was set; else record why not."""
+        """Set the extended attribute ``name`` to ``value``. Return True if it was set. Otherwise record an error, or
+        that a privilege is missing or the attribute is not supported; then the item still counts as copied.
+        """
         try:
             os.setxattr(self._handle, name, value)
             return True
@@ -549,7 +569,9 @@ class MetadataWriter:
 
 
 def _is_privilege_missing(name: str, value: bytes, error: OSError) -> bool:
-    """Return True if this process lacks a privilege, or if its user namespace does not map an id that the ACL names."""
+    """Return True if setting the extended attribute ``name`` failed with ``error`` because this process lacks a
+    privilege, or because the ACL ``value`` names an id that is not mapped in this process's user namespace.
+    """
     if error.errno == errno.EINVAL and name in POSIX_ACLS:
         from pcopy.fsio.posix_acl import has_unmapped_id  # imported here, since few copies need it
 
@@ -558,9 +580,8 @@ def _is_privilege_missing(name: str, value: bytes, error: OSError) -> bool:
 
 
 def _is_file_system_specific(name: str) -> bool:
-    """Return True if only some file systems support the attribute, whatever privileges the process has.
-
-    POSIX ACLs do not count as such: an item that lacks its POSIX ACL has failed.
+    """Return True if only some file systems support the extended attribute, whatever privileges the process has. This
+    is False for POSIX ACLs: if a POSIX ACL cannot be set, the item fails.
     """
     kind = xattr_kind(name)
     return (
@@ -571,7 +592,7 @@ def _is_file_system_specific(name: str) -> bool:
 
 
 def _date(moment: int) -> str:
-    """Return the date of a time, which is given in nanoseconds since 1970."""
+    """Return the date in UTC, as YYYY-MM-DD, of ``moment``, a time in nanoseconds since 1970."""
     seconds = moment // _SECOND_NS
     try:
         return time.strftime("%Y-%m-%d", time.gmtime(seconds))
@@ -580,14 +601,19 @@ def _date(moment: int) -> str:
 
 
 def needs_privilege(name: str) -> bool:
-    """Return True if this process lacks the capability to set ``name``, so that setting it fails with EPERM."""
+    """Return True if this process lacks the privilege to set the extended attribute ``name``, so that it fails with
+    EPERM.
+    """
     if name == "security.capability":
         return not has_capability(CAP_SETFCAP)
     return name.startswith(("trusted.", "security.")) and not has_capability(CAP_SYS_ADMIN)
 
 
 def remove_extra_xattrs(handle: Handle, attributes: Attributes, preserve: Preserve) -> None:
-    """Remove the extended attributes of an existing item that are not in ``attributes``; raise ``Problem``."""
+    """Remove the extended attributes that an existing item has and its source (``attributes``) lacks; raise
+    ``Problem``. Attributes remain that belong to the file system, or that this process has no privilege to remove. If
+    some attributes of the source could not be read, nothing is removed.
+    """
     if attributes.unread:  # the source may have any attribute that is not listed
         return
     wanted = {name for name, _ in attributes.xattrs}
@@ -601,7 +627,7 @@ def remove_extra_xattrs(handle: Handle, attributes: Attributes, preserve: Preser
 
 
 def remove_xattr(handle: Handle, name: str) -> None:
-    """Remove the extended attribute ``name`` if the item has it; raise ``Problem``."""
+    """Remove the extended attribute ``name`` from the item ``handle``, if the item has it; raise ``Problem``."""
     try:
         os.removexattr(handle, name)
     except OSError as error:
@@ -625,7 +651,7 @@ def has_default_acl(directory: int) -> bool:
 
 
 def can_inherit_acl(directory: int, owner: int) -> bool:
-    """Return True if items created in ``directory`` may inherit an ACL; raise ``Problem``.
+    """Return True if items created in ``directory`` inherit an ACL now or might do so later; raise ``Problem``.
 
     ``owner`` is the user id of the directory's owner. Another user may give it a default ACL at any time, also between
     this check and the creation of an item.
@@ -634,11 +660,11 @@ def can_inherit_acl(directory: int, owner: int) -> bool:
 
 
 def remove_inherited_file_acl(temporary: int) -> None:
-    """Remove the ACL that a new file inherited, which was created for this process alone; raise ``Problem``.
+    """Remove the ACL that a new private file (mode 0600) inherited from its directory; raise ``Problem``.
 
-    The mode that results may give the owner fewer permissions than were asked for, so that the file cannot be opened
-    again. So the mode is set once more. A server that refuses to set modes is not reported here: opening the file again
-    reports it.
+    ``temporary`` is the descriptor of the file. Without the ACL, its mode may give the owner fewer permissions than
+    were requested, so that the file could not be opened again. Therefore the mode is set once more. If a server refuses
+    to set modes, no error is raised here: opening the file again reports it.
     """
     remove_xattr(temporary, ACCESS_ACL)
     try:
@@ -651,8 +677,8 @@ def remove_inherited_file_acl(temporary: int) -> None:
 def remove_inherited_directory_acls(directory: int) -> None:
     """Remove the ACLs that a new directory inherited; raise ``Problem``.
 
-    They could make the directory unwritable while it is filled, and every item created in it would inherit them. The
-    default ACL is removed last: while it is there, a second attempt can see that something was inherited.
+    The ACLs could make the directory unwritable while it is filled, and every item created in it would inherit them.
+    The default ACL is removed last: as long as it exists, a repeated attempt can see that something was inherited.
     """
     remove_xattr(directory, ACCESS_ACL)
     remove_xattr(directory, DEFAULT_ACL)

@@ -1,7 +1,7 @@
-"""Closing of descriptors, with or without sync, and syncs of single files.
+"""Closing of descriptors, with or without fsync(2), and syncs of single files.
 
-Errors of close(2) count like those of any other call, and belong to one item. Other helpers for open directories stand
-here too.
+An error of close(2) counts like that of any other call: the item whose descriptor is closed fails. The module also has
+small helpers that list open directories.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ is_mtime_set_on_close: dict[int, bool] = {}
 _syncs_under_way: dict[object, tuple[float, str, int]] = {}
 """Syncs of single files that are under way in this process.
 
-Each value is the start (time.monotonic()), the operation and the descriptor.
+Each value is (start in seconds of time.monotonic(), operation such as "fsync", descriptor). Keys only identify entries.
 """
 
 
 @contextmanager
 def open_directory_entries(directory: int) -> Iterator[Iterator[os.DirEntry[str]]]:
-    """Yield an iterator over the current entries of an open directory; raise ``OSError``.
+    """Context manager: yield an iterator over the entries that an open directory has now; raise ``OSError``.
 
     The directory is rewound first, since a descriptor continues where the last listing ended. On btrfs, a listing also
     lacks names that were created after the directory was opened or rewound.
@@ -49,9 +49,10 @@ def names_in_directory(directory: int) -> list[bytes]:
 
 @contextmanager
 def recorded_sync(operation: str, descriptor: int) -> Iterator[None]:
-    """Record that a sync is under way while the block runs.
+    """Context manager: record that a sync is under way while the block runs. ``operation`` is its name, such as
+    "fsync", ``descriptor`` the file.
 
-    The report about a rank that does not answer names the sync.
+    If a rank does not answer for a long time, the report about it names the sync for which it waits (``oldest_sync``).
     """
     key = object()
     _syncs_under_way[key] = time.monotonic(), operation, descriptor
@@ -76,13 +77,13 @@ def oldest_sync() -> tuple[float, str, bytes] | None:
 
 
 def close_after_write(descriptor: int, *, sync: bool = False, store: bool = False) -> None:
-    """Close a file that was written; raise ``Problem``.
-
-    Quota and network file systems report lost writes at close(2).
+    """Close a file that was written; raise ``Problem``. An error of close(2) counts, because quota and network file
+    systems report lost writes only then.
 
     Args:
-        sync: call fsync(2) first.
-        store: otherwise, call ``sync_data`` first.
+        descriptor: the open file.
+        sync: call fsync(2) before the file is closed.
+        store: if ``sync`` is False, call fdatasync(2) before the file is closed.
     """
     try:
         if sync:
@@ -98,16 +99,24 @@ def close_after_write(descriptor: int, *, sync: bool = False, store: bool = Fals
 
 
 def must_set_times_after_close(descriptor: int) -> bool:
-    """Return True if the times of new files on this file system must be set after the files are closed."""
+    """Return True if the times of new files on the file system of ``descriptor`` must be set after the files are
+    closed, because its server changes them at the close.
+    """
     return True in is_mtime_set_on_close.values() and is_mtime_set_on_close.get(os.fstat(descriptor).st_dev, False)
 
 
 def close_and_set_times(descriptor: int, atime: int, mtime: int, *, sync: bool, store: bool) -> OSError | None:
-    """Close as ``close_after_write`` does, then set the file's times. Return the error if they cannot be set, else
-    None.
+    """Close a file that was written, then set its times. Return the error if the times cannot be set, else None.
 
     The times are in nanoseconds since 1970. They are set through an O_PATH descriptor that was opened before the close,
     since the name may belong to another file by then. Raise ``Problem`` if the file cannot be synced or closed.
+
+    Args:
+        descriptor: the open file.
+        atime: the access time to set.
+        mtime: the modification time to set.
+        sync: call fsync(2) before the file is closed.
+        store: if ``sync`` is False, call fdatasync(2) before the file is closed.
     """
     try:
         with as_problem("open"):
@@ -125,7 +134,9 @@ def close_and_set_times(descriptor: int, atime: int, mtime: int, *, sync: bool, 
 
 
 def sync_data(descriptor: int) -> None:
-    """Bring the contents of an open file to stable storage (fdatasync(2)); raise ``Problem`` if they are lost."""
+    """Bring the contents of an open file to stable storage (fdatasync(2)); raise ``Problem`` if that fails. If the file
+    system cannot sync single files, record that in ``pcopy.fsio.syncer.unsyncable_devices`` instead.
+    """
     number = 0
     try:
         with recorded_sync("fdatasync", descriptor):
@@ -136,9 +147,11 @@ def sync_data(descriptor: int) -> None:
 
 
 def raise_if_data_lost(descriptor: int, number: int) -> None:
-    """Raise ``Problem`` if an errno of ``sync_file`` means that contents are lost; 0 means success.
+    """Raise ``Problem`` if fdatasync(2) has failed for ``descriptor`` so that contents are lost. ``number`` is the
+    errno of the call; 0 means success.
 
-    For an errno of ``SYNC_UNSUPPORTED_ERRNOS``, the device is added to ``unsyncable`` instead.
+    An errno that only means that the file system cannot sync single files (``SYNC_UNSUPPORTED_ERRNOS``) raises nothing:
+    the device is added to ``pcopy.fsio.syncer.unsyncable_devices``.
     """
     if number in SYNC_UNSUPPORTED_ERRNOS:
         with as_problem("stat"):
@@ -148,16 +161,18 @@ def raise_if_data_lost(descriptor: int, number: int) -> None:
 
 
 def close_after_read(descriptor: int) -> None:
-    """Close a source's descriptor; raise ``Problem``, since a FUSE file system may return any error here."""
+    """Close the descriptor of a source file that was read. Raise ``Problem`` if close(2) fails, as it may on a FUSE
+    file system.
+    """
     with as_problem("close", on_source=True):
         os.close(descriptor)
 
 
 def close_after_failure(descriptor: int) -> None:
-    """Close a descriptor after a failure, and ignore errors of close(2).
+    """Close a descriptor after an operation on it has failed, and ignore errors of close(2).
 
-    Only the first failure is to be reported: after a write that exceeded a quota, NFS returns the same error again when
-    the file is closed.
+    The caller reports the failure of the operation, and an error of close(2) would only hide it: after a write that
+    exceeded a quota, NFS returns the same error again when the file is closed.
     """
     with suppress(OSError):
         os.close(descriptor)
@@ -175,7 +190,7 @@ def close_ignoring_errors(descriptor: int) -> None:
 
 @contextmanager
 def closed_at_end(descriptor: int) -> Iterator[int]:
-    """Yield ``descriptor``, and close it with ``let_go`` at the end of the block."""
+    """Context manager: yield ``descriptor``, and close it at the end of the block. Errors of close(2) are ignored."""
     try:
         yield descriptor
     finally:

@@ -1,4 +1,4 @@
-"""Reading of the contents of regular files, in pieces and without their holes.
+"""Reading of the contents of regular files, in pieces and without reading their holes.
 
 A piece is small enough to stay in the processor's cache, so that digesting and writing it does not load it from memory
 again. If a read ends before the file's size, the file has changed.
@@ -23,19 +23,20 @@ from pcopy.libc import type_of_file_system
 BUFFER_BYTES = 1 << 20
 """Bytes of each buffer, and of one read of contents that are only digested.
 
-Those reads are larger than ``PIECE``, since nothing is written that takes up the processor's cache too.
+These reads are larger than ``PIECE_BYTES``, since no written data take up the processor's cache as well.
 """
 
 _free_buffers: defaultdict[int, list[memoryview]] = defaultdict(list)
-"""Buffers that are not in use, by their size."""
+"""Buffers for reading files that are not in use at present, by their size in bytes."""
 
 
 @contextmanager
 def borrowed_buffer(size: int = BUFFER_BYTES) -> Iterator[memoryview]:
-    """Yield a buffer of ``size`` bytes with arbitrary contents, for the duration of the block; raise ``Problem``.
+    """Context manager: yield a buffer of ``size`` bytes with arbitrary contents, which the block may use until its end;
+    raise ``Problem`` if there is no memory.
 
-    The buffer is aligned to a page. O_DIRECT requires that, and on some processors the operating system copies into
-    other buffers at half the speed.
+    The buffer is aligned to a page: O_DIRECT requires that, and on some processors reads into an unaligned buffer have
+    half the speed.
     """
     with as_problem("mmap"):
         buffer = _free_buffers[size].pop() if _free_buffers[size] else memoryview(mmap.mmap(-1, size))
@@ -49,11 +50,13 @@ PIECE_BYTES = 512 << 10
 """Bytes of one read: large enough that system calls cost little, small enough to stay in the processor's cache."""
 
 DIRECT_IO_ALIGNMENT = 4096
-"""Bytes of which lengths and offsets of direct reads and writes are multiples (open(2), O_DIRECT)."""
+"""Lengths and offsets of direct reads and writes are multiples of this number of bytes (open(2), O_DIRECT)."""
 
 
 class Digest(Protocol):
-    """A digest that takes the contents of a file in order; ``zeros`` stands for ``count`` zero bytes of a hole."""
+    """Protocol of an object that computes the digest of a file's contents, which are passed to it in order: ``update``
+    adds data, ``zeros`` adds ``count`` zero bytes, the contents of a hole.
+    """
 
     def update(self, data: memoryview | bytes) -> None: ...
 
@@ -61,18 +64,20 @@ class Digest(Protocol):
 
 
 def may_have_holes(status: os.stat_result) -> bool:
-    """Return True if the file may have holes: it occupies fewer blocks than its size needs.
+    """Return True if the file with this ``status`` may have holes: it occupies fewer blocks than its size needs.
 
-    So do compressed files. Searching them for holes does no harm.
+    Files that the file system stores compressed do, too. Searching such a file for holes does no harm.
     """
     return status.st_blocks * 512 < status.st_size
 
 
 def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = True) -> Iterator[tuple[int, int]]:
-    """Yield the extents between ``start`` and ``end`` that hold data, as (first byte, byte after the last).
+    """Generator: yield the extents of a file between the offsets ``start`` and ``end`` that hold data and are not
+    holes, as pairs (offset of the first byte, offset after the last byte).
 
     The extents are found by lseek(2) with SEEK_DATA and SEEK_HOLE. On a file system without holes, the whole range is
-    one extent. Raise ``Problem``, also if the file ends before ``end``.
+    one extent. Raise ``Problem``, also if the file ends before ``end``. ``on_source``: True if the file is a source,
+    False if it is a copy in the target.
     """
     at = start
     while at < end:
@@ -102,7 +107,10 @@ def data_extents(descriptor: int, start: int, end: int, *, on_source: bool = Tru
 
 
 def digest_hole(start: int, end: int, digest: Digest | None) -> Iterator[int]:
-    """Digest the bytes from ``start`` to ``end`` as a hole, without reading them, and yield their number as moved."""
+    """Generator: add the hole from offset ``start`` to ``end`` (if its length is not 0) to ``digest``, as zeros and
+    without reading it. Yield its length in bytes as ``UntransferredBytes``, because limits on bytes per second do not
+    apply to it.
+    """
     if end > start:
         if digest is not None:
             digest.zeros(end - start)
@@ -119,11 +127,17 @@ def digest_contents(
     on_source: bool = True,
     direct: bool = False,
 ) -> Generator[int, None, None]:
-    """Digest the bytes from ``start`` to ``end``; yield the number of bytes of each step; raise ``Problem``.
+    """Generator: read the bytes of an open file from ``start`` to ``end``, and add them to ``digest``. Yield the number
+    of bytes of each step; raise ``Problem``.
 
     Args:
-        may_have_holes: True if the file may have holes, which are then not read.
-        direct: True if the file is open with O_DIRECT, and ``start`` is a multiple of ``SECTOR``.
+        descriptor: the open file.
+        start: offset of the first byte.
+        end: offset after the last byte.
+        digest: object that computes the digest.
+        may_have_holes: True if the file may have holes; they are found by lseek(2) and not read.
+        on_source: True if the file is a source, False if it is a copy in the target.
+        direct: True if the file is open with O_DIRECT, and ``start`` is a multiple of ``DIRECT_IO_ALIGNMENT``.
     """
     at = start
     extents = data_extents(descriptor, start, end, on_source=on_source) if may_have_holes else iter([(start, end)])
@@ -139,14 +153,18 @@ def digest_contents(
 def read_pieces(
     descriptor: int, start: int, end: int, *, size: int = PIECE_BYTES, on_source: bool = True, direct: bool = False
 ) -> Iterator[tuple[int, memoryview]]:
-    """Read the bytes from ``start`` to ``end``; yield pieces with their offsets.
+    """Generator: read the bytes of an open file from ``start`` to ``end``; yield pairs (offset, piece).
 
-    Each piece is valid until the next one is requested. An empty piece is yielded during the pause before a read is
-    tried again. Raise ``Problem``, also if the file ends before ``end``.
+    Each piece is valid until the next one is requested. An empty piece is yielded during the pause before a failed read
+    is tried again. Raise ``Problem``, also if the file ends before ``end``.
 
     Args:
-        size: bytes of a piece, at most ``SIZE``.
-        direct: True if the file is open with O_DIRECT, and ``start`` is a multiple of ``SECTOR``.
+        descriptor: the open file.
+        start: offset of the first byte.
+        end: offset after the last byte.
+        size: bytes of a piece, at most ``BUFFER_BYTES``.
+        on_source: True if the file is a source, False if it is a copy in the target.
+        direct: True if the file is open with O_DIRECT, and ``start`` is a multiple of ``DIRECT_IO_ALIGNMENT``.
     """
     if start == end:
         return
@@ -168,9 +186,9 @@ def read_pieces(
 
 
 def read_pieces_to_end(descriptor: int) -> Iterator[tuple[int, bytes]]:
-    """Read a file up to its end, whatever its size says; yield pieces with their offsets; raise ``Problem``.
+    """Generator: read a file up to its end, whatever its st_size; yield pairs (offset, piece); raise ``Problem``.
 
-    Files in /proc have the size 0, and contents nevertheless.
+    Files in /proc show the size 0 but have contents.
     """
     at = 0
     while True:
@@ -183,12 +201,16 @@ def read_pieces_to_end(descriptor: int) -> Iterator[tuple[int, bytes]]:
 
 
 def digest_to_end(descriptor: int, digest: Digest) -> Iterator[int]:
-    """Digest a file up to its end, whatever its size says; yield the bytes of each step; raise ``Problem``."""
+    """Generator: read a file up to its end, whatever its st_size, and add its contents to ``digest``; yield the number
+    of bytes of each step; raise ``Problem``.
+    """
     return digest_pieces(read_pieces_to_end(descriptor), digest)
 
 
 def digest_pieces(pieces_read: Iterator[tuple[int, bytes]], digest: Digest) -> Iterator[int]:
-    """Digest pieces, which come with their offsets; yield the number of bytes of each."""
+    """Generator: add ``pieces_read``, pairs (offset, bytes) in the order of a file, to ``digest``; yield the number of
+    bytes of each piece.
+    """
     for _, data in pieces_read:
         digest.update(data)
         yield len(data)
@@ -213,7 +235,7 @@ def disable_direct_io(descriptor: int) -> bool:
 
 
 def drop_cached_pages(descriptor: int, start: int = 0, length: int = 0) -> None:
-    """Drop the file's clean pages from the page cache (posix_fadvise(2)).
+    """Drop the file's clean pages (those that are on storage) from the page cache (posix_fadvise(2)).
 
     Errors are ignored: this is advice, and a file system without a page cache does not need it.
 
@@ -228,10 +250,12 @@ def drop_cached_pages(descriptor: int, start: int = 0, length: int = 0) -> None:
 
 
 def read_with_retries(descriptor: int, piece: memoryview, at: int, on_source: bool) -> Generator[int, None, int]:
-    """Read into ``piece`` from offset ``at``; return the number of bytes, 0 at the end of the file.
+    """Generator: read from the offset ``at`` into the buffer ``piece``; return the number of bytes, 0 at the end of the
+    file.
 
-    A read that fails with a transient error is tried again after a pause, during which 0 is yielded several times so
-    that the caller can do other work. Raise ``Problem`` after the last attempt.
+    A read that fails with a transient error is tried again after a pause. During the pause 0 is yielded several times,
+    so that the caller can do other work. Raise ``Problem`` after the last attempt. ``on_source``: True if the file is a
+    source, False if it is a copy in the target.
     """
     for pause in (*RETRY_PAUSES, None):
         try:
@@ -245,8 +269,10 @@ def read_with_retries(descriptor: int, piece: memoryview, at: int, on_source: bo
 
 
 def early_end_problem(operation: str, at: int, on_source: bool) -> Problem:
-    """Return the problem of a read that met the end of the file at byte ``at``, before the file's size."""
-    text = f"the file ended at byte {at}, before its size"
+    """Return the error for a file that ended at the offset ``at``, before its st_size, when it was read or searched for
+    holes (``operation``). A source (``on_source``) counts as changed; for a target, the errno is EIO.
+    """
+    text = f"the file ends at byte {at}, earlier than its size says"
     return source_changed(operation, text) if on_source else Problem(operation, errno.EIO, text=text)
 
 
@@ -268,17 +294,21 @@ GENERATED_FILE_SYSTEM_TYPES = frozenset((
 """File system types (f_type of statfs(2)) whose files the operating system generates while they are read."""
 
 MAX_GENERATED_BYTES = 64 << 20
-"""Bytes of the largest generated file that is read: reading /proc/kcore or trace_pipe never ends."""
+"""A generated file with more bytes than this is an error: reading some of them, such as trace_pipe, never ends."""
 
 
 class GeneratedFileSystems:
-    """Cache of the answer, by st_dev, whether a file system generates its files; statfs(2) is called once for each."""
+    """Remembers for each st_dev whether the operating system generates the files of that file system (such as /proc),
+    so that statfs(2) is called once for each.
+    """
 
     def __init__(self) -> None:
         self._is_generated: dict[int, bool] = {}
 
     def is_generated(self, descriptor: int, device: int) -> bool:
-        """Return True if the open item, whose st_dev is ``device``, lies on such a file system; raise ``Problem``."""
+        """Return True if the item ``descriptor``, whose st_dev is ``device``, lies on a file system whose files are
+        generated; raise ``Problem``.
+        """
         is_generated = self._is_generated.get(device)
         if is_generated is None:
             with as_problem("statfs", on_source=True):
@@ -289,9 +319,10 @@ class GeneratedFileSystems:
 
 
 def generated_pieces(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
-    """Read the contents of a generated file whose st_size is ``size``; yield pieces with their offsets.
+    """Generator: read a file that the operating system generates (such as one in /proc), and whose st_size is ``size``
+    (0: unknown); yield pairs (offset, piece).
 
-    Raise ``Problem``, also if a read would block (EAGAIN), or if the file does not end within ``LARGEST`` bytes.
+    Raise ``Problem``, also if a read would block (EAGAIN), or if the file does not end within ``MAX_GENERATED_BYTES``.
     """
     at = 0
     while not size or at < size:
@@ -302,7 +333,7 @@ def generated_pieces(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
         at += len(data)
         if at > MAX_GENERATED_BYTES:
             text = (
-                f"no end within {MAX_GENERATED_BYTES >> 20} MiB, though the kernel generates this file: it is not "
+                f"no end within {MAX_GENERATED_BYTES >> 20} MiB of this file, which the kernel generates: it is not "
                 "copied"
             )
             raise Problem("read", 0, on_source=True, text=text)
@@ -310,7 +341,7 @@ def generated_pieces(descriptor: int, size: int) -> Iterator[tuple[int, bytes]]:
 
 
 def generated_contents(descriptor: int, size: int) -> bytes:
-    """Return the contents of a generated file whose st_size is ``size``; raise ``Problem`` as ``generated_pieces``
-    does.
+    """Return the contents of a file that the operating system generates (such as one in /proc), and whose st_size is
+    ``size`` (0: unknown). Raise ``Problem``, also if the file does not end within ``MAX_GENERATED_BYTES``.
     """
     return b"".join(data for _, data in generated_pieces(descriptor, size))

@@ -1,8 +1,8 @@
 """The fastest way to copy the bytes of a large file, by the types of the two file systems.
 
-The table is based on measurements: docs/operations/large_files.md has the figures, and ``bench/large_probe.c`` repeats
-them. A type that is not in the table is treated as a file system with many servers, where several writers of one file
-increase the speed.
+``TRANSFER_TRAITS``, the table of this module, is based on measurements: docs/operations/large_files.md has the figures,
+and ``bench/large_probe.c`` repeats them. A type that is not in the table is treated as a file system with many servers,
+where several writers of one file increase the speed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,16 @@ from pcopy.fsio.retries import open_with_retries
 
 
 class TransferTraits(NamedTuple):
-    """Properties of a file system.
+    """What makes copies of large files to a file system of this type faster.
 
     Fields:
-        is_local: its files have one inode lock on this host, so that several writers of a file only wait for each
+        is_local: its files have one inode lock on this host, so that several writers of one file only wait for each
             other.
-        gains_by_preallocation: allocating the space of a file before it is written (fallocate) makes the writes
-            cheaper.
-        gains_by_early_write_back: starting write-back while more is copied (sync_file_range) saves that time in the
-            sync at the end.
-        has_server_copy: copy_file_range lets the server copy. (Elsewhere it copies page by page; on FUSE 64 KiB at a
-            time.)
-        keeps_times_on_close: closing a file does not change its times (``pcopy.fsio.server``).
+        gains_by_preallocation: writes are cheaper if the space of the file is allocated before (fallocate).
+        gains_by_early_write_back: starting write-back during the copy (sync_file_range) shortens the sync at the end.
+        has_server_copy: copy_file_range lets the server copy. (On other types it copies page by page; on FUSE 64 KiB at
+            a time.)
+        keeps_times_on_close: closing a file after writing does not change its times (see ``pcopy.fsio.server``).
     """
 
     is_local: bool = False
@@ -38,13 +36,13 @@ class TransferTraits(NamedTuple):
 
 
 _LOCAL = TransferTraits(is_local=True, keeps_times_on_close=True)
-"""File systems in memory, or with a cache of their own."""
+"""Traits, for the copy of large files, of file systems in memory or with a cache of their own."""
 _ON_DISK = TransferTraits(is_local=True, gains_by_early_write_back=True, keeps_times_on_close=True)
-"""File systems that use the page cache of the system."""
+"""Traits, for the copy of large files, of local file systems that use the system's page cache."""
 _ON_ONE_SERVER = TransferTraits(has_server_copy=True)
-"""File systems on one server."""
+"""Traits, for the copy of large files, of network file systems on one server."""
 _ON_MANY_SERVERS = TransferTraits(keeps_times_on_close=True)
-"""File systems on many servers."""
+"""Traits, for the copy of large files, of file systems that are distributed over many servers."""
 
 TRANSFER_TRAITS = {
     0x01021994: _LOCAL,  # tmpfs
@@ -70,24 +68,28 @@ TRANSFER_TRAITS = {
     0x01161970: _ON_MANY_SERVERS,  # GFS2
     0x7461636F: _ON_MANY_SERVERS,  # OCFS2
 }
-"""Properties by f_type (statfs(2)). FUSE and types that are not listed have none of them."""
+"""What makes copies of large files faster, by the type of the file system (f_type of statfs(2)). FUSE and unlisted
+types have the defaults of ``TransferTraits``: all False.
+"""
 
 
 def supports_rename_and_random_writes(path: bytes) -> bool:
-    """Return True if files can be renamed, and written at any offset, in the directory ``path``, as far as its type
-    shows.
+    """Return True if, judged by its type, the file system of the directory ``path`` can rename files and write them at
+    any offset.
 
-    That is not known for other types, such as FUSE (``pcopy.fsio.sequential``). Also return True if the type cannot be
-    read: opening the directory for the job reports the error.
+    Return False for a type that is not in ``TRANSFER_TRAITS``, such as FUSE: for it the caller has to test both
+    (``pcopy.fsio.sequential.examine_directory``). Return True if the type cannot be read: opening the directory for the
+    job reports the error later.
     """
     kind = _file_system_type(path)
     return kind is None or kind in TRANSFER_TRAITS
 
 
 def keeps_times_on_close(path: bytes) -> bool:
-    """Return True if closing a file does not change its times in the directory ``path``, as far as its type shows.
+    """Return True if, judged by its type, the file system of the directory ``path`` does not change a file's times when
+    the file is closed after writing.
 
-    Also return True if the type cannot be read.
+    Also return True if the type cannot be read: opening the directory for the job reports the error later.
     """
     kind = _file_system_type(path)
     return kind is None or TRANSFER_TRAITS.get(kind, TransferTraits()).keeps_times_on_close
@@ -106,15 +108,15 @@ def _file_system_type(path: bytes) -> int | None:
 
 
 class TransferTraitsCache:
-    """Cache of the properties of the file systems that a rank has met, by their st_dev."""
+    """Remembers the traits of each file system that a rank has met, by st_dev."""
 
     def __init__(self) -> None:
         self._traits: dict[int, TransferTraits] = {}
 
     def traits_of(self, device: int, descriptor: int) -> TransferTraits:
-        """Return the properties of the file system ``device``, on which ``descriptor`` is open.
+        """Return the traits of the file system whose st_dev is ``device``; ``descriptor`` is open on it.
 
-        If its type cannot be read, it is treated as an unknown type.
+        If the type cannot be read, the traits are those of an unknown type: all False.
         """
         ways = self._traits.get(device)
         if ways is None:
@@ -126,5 +128,7 @@ class TransferTraitsCache:
         return ways
 
     def disable_preallocation(self, device: int) -> None:
-        """Record that the file system ``device`` has refused fallocate(2)."""
+        """Record that the file system with the st_dev ``device`` has refused fallocate(2), so that it is not tried
+        again.
+        """
         self._traits[device] = self._traits[device]._replace(gains_by_preallocation=False)

@@ -4,7 +4,7 @@
 - With copy_file_range(2), a file server copies without sending the bytes to this host.
 - Reading and writing in pieces (``pcopy.fsio.memory_copy``) always works.
 
-Holes are skipped. A transfer completes or raises; a write of 0 bytes is an error.
+Holes are skipped. A function copies all requested bytes or raises ``Problem``; a write of 0 bytes is an error.
 
 If a digest is wanted, the contents must pass through memory. Holes are digested without being read. A file that was
 cloned is read once, for its digest only.
@@ -33,28 +33,31 @@ from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.throttle import Throttle, UntransferredBytes, throttled
 
 COPY_FILE_RANGE_BYTES = 8 << 20
-"""Bytes moved by one call of copy_file_range(2)."""
+"""Maximum bytes that one call of copy_file_range(2) copies."""
 
 FICLONE = 0x40049409
 """The request number of ioctl_ficlone(2)."""
 
 _CLONE_UNSUPPORTED_ERRNOS = (errno.EOPNOTSUPP, errno.EXDEV, errno.ENOTTY, errno.ENOSYS, errno.EPERM)
-"""Errors of FICLONE which mean that it is not tried again between these two file systems."""
+"""Errors of FICLONE after which it is not tried again between the same two file systems."""
 _CLONE_REFUSED_ERRNOS = (*_CLONE_UNSUPPORTED_ERRNOS, errno.EINVAL, errno.EBADF, errno.ETXTBSY)
-"""Errors of FICLONE after which the contents are copied by other means."""
+"""Errors of FICLONE after which the contents are copied by other calls, unless ``--reflink always`` is given."""
 _COPY_FILE_RANGE_UNSUPPORTED_ERRNOS = (errno.EXDEV, errno.EOPNOTSUPP, errno.ENOSYS, errno.EPERM)
-"""Errors of copy_file_range(2) which mean that it is not tried again between these two file systems."""
+"""Errors of copy_file_range(2) after which it is not tried again between the same two file systems."""
 
 
 REFLINK_CHOICES = ("auto", "never", "always")
-"""Values of ``--reflink``: whether contents may be shared with the source.
+"""Values of ``--reflink``: whether a copy may share the blocks of its source (a clone).
 
-``never`` also excludes copy_file_range(2), by which the file system might share them.
+``auto``: if possible; ``always``: a file that cannot be cloned fails; ``never``: not at all. ``never`` also excludes
+copy_file_range(2), since the file system might share blocks in that call.
 """
 
 
 class ContentsCopier:
-    """Copies contents between files, and records between which file systems the fast methods do not work."""
+    """Copies contents between files, and remembers between which file systems (pairs of st_dev) FICLONE and
+    copy_file_range(2) do not work.
+    """
 
     def __init__(
         self, *, sparse: bool, reflink: str = "auto", cache_policy: CachePolicy = DEFAULT_CACHE_POLICY
@@ -69,10 +72,11 @@ class ContentsCopier:
         self.generated_file_systems = GeneratedFileSystems()
 
     def clone(self, source: int, target: int, devices: tuple[int, int]) -> bool:
-        """Make ``target`` share all extents of ``source``. Return False if that is impossible or not wanted.
+        """Make the file ``target`` share all blocks of ``source`` (FICLONE). Return False if that is impossible, or
+        excluded by ``--reflink never``.
 
-        ``devices`` are the st_dev of source and target. Raise ``Problem``; with ``--reflink always`` also if the file
-        cannot be cloned.
+        ``source`` and ``target`` are descriptors, ``devices`` their st_dev. Raise ``Problem``; with ``--reflink
+        always`` also if the file cannot be cloned.
         """
         if self._reflink == "never":
             return False
@@ -101,13 +105,16 @@ class ContentsCopier:
         *,
         extend: Callable[[int], None],
     ) -> Generator[int, None, None]:
-        """Copy all contents of ``source``, which has the given ``status``, into the empty file ``target``.
-
+        """Generator: copy all contents of ``source`` into the empty file ``target``, by the fastest method that works.
         Yield the number of bytes that each step moved; raise ``Problem``.
 
         Args:
+            source: descriptor of the source.
+            target: descriptor of the target.
+            status: status of the source.
             devices: st_dev of source and target.
-            extend: sets the size of ``target`` before its contents are written (``NewFile.extend``). It is called if
+            digest: object to which the contents are added; None if they are not digested.
+            extend: function that sets the size of ``target`` before its contents are written. It is called only if
                 holes are skipped.
         """
         size = status.st_size
@@ -140,11 +147,17 @@ class ContentsCopier:
         may_have_holes: bool,
         digest: Digest | None = None,
     ) -> Generator[int, None, None]:
-        """Copy the bytes from ``start`` to ``end``. Yield the number of bytes that each step moved; raise ``Problem``.
+        """Generator: copy the bytes of ``source`` from the offset ``start`` to ``end`` to the same offsets of
+        ``target``. Yield the number of bytes that each step moved; raise ``Problem``.
 
         Args:
+            source: descriptor of the source.
+            target: descriptor of the target.
+            start: offset of the first byte.
+            end: offset after the last byte.
             devices: st_dev of source and target.
-            may_have_holes: True if the source may have holes. They are skipped, and count as moved.
+            may_have_holes: True if the source may have holes. Holes are skipped, and their bytes count as moved.
+            digest: object to which the contents are added; None if they are not digested.
         """
         extents = data_extents(source, start, end) if may_have_holes and self._sparse else iter([(start, end)])
         in_kernel = (
@@ -169,9 +182,11 @@ class ContentsCopier:
             passage.finish(start, end)
 
     def _can_use_copy_file_range(self, target: int, devices: tuple[int, int]) -> bool:
-        """Return True if copy_file_range(2) is worth a try.
+        """Return True if copy_file_range(2) may be used to copy to the file ``target``. ``devices`` are the st_dev of
+        source and target.
 
-        It is not with ``--reflink never``, nor if the user wants direct I/O or an empty page cache (``CachePolicy``).
+        It is not used with ``--reflink never``, ``--direct`` or ``--drop-cache``, nor if the file system of ``target``
+        is of a type whose server does not copy by itself.
         """
         if self._reflink == "never" or any(self._cache_policy):
             return False
@@ -180,10 +195,12 @@ class ContentsCopier:
     def _copy_file_range(
         self, source: int, target: int, start: int, end: int, devices: tuple[int, int]
     ) -> Generator[int, None, int]:
-        """Copy with copy_file_range(2) as far as possible; yield the bytes of each step; return the offset reached.
+        """Generator: copy the bytes from ``start`` to ``end`` of the file ``source`` to the same offsets of ``target``
+        with copy_file_range(2), as far as that is possible. Yield the bytes of each step; return the offset up to which
+        bytes were copied. ``devices`` are the st_dev of the two files.
 
-        An error does not show which of the two files caused it. So it is not raised: the caller continues by reading
-        and writing, which finds out.
+        An error is not raised, because it does not show which of the two files caused it. The caller then copies the
+        rest by reading and writing, which shows that.
         """
         at = start
         while at < end:
@@ -205,7 +222,9 @@ class ContentsCopier:
 
 
 def _copy_pieces(pieces: Iterator[tuple[int, memoryview | bytes]], target: int, digest: Digest | None) -> Iterator[int]:
-    """Write pieces to ``target`` at their offsets, and digest them; yield the number of bytes of each."""
+    """Generator: write ``pieces``, pairs (offset, bytes), to the file ``target``, and add them to ``digest`` (None: to
+    none); yield the number of bytes of each piece.
+    """
     for at, piece in pieces:
         if digest is not None:
             digest.update(piece)
@@ -214,6 +233,8 @@ def _copy_pieces(pieces: Iterator[tuple[int, memoryview | bytes]], target: int, 
 
 
 def set_size(target: int, size: int) -> None:
-    """Set the size of the file ``target``, with a hole where nothing was written; raise ``Problem``."""
+    """Set the size of the file ``target`` to ``size`` bytes (ftruncate(2)); bytes that are added are a hole. Raise
+    ``Problem``.
+    """
     with as_problem("truncate"):
         os.ftruncate(target, size)

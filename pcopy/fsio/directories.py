@@ -1,9 +1,9 @@
-"""Open directories below one root.
+"""Opens directories below a root directory (the top of a source or target tree), and caches their descriptors.
 
 A directory is reached from the root's descriptor, one name at a time, without following symbolic links. So no look-up
-leaves the tree, whatever lies in it or is moved into it, and the joined path may be longer than PATH_MAX. Descriptors
-are cached; the least recently used one is closed first. All roots share one cache, because there may be as many roots
-as the command line has room for.
+leaves the tree, even if another user moves a link or directory into it, and a path may be longer than PATH_MAX. If the
+cache is full, the least recently used descriptor is closed. All roots share one cache, because a command line may name
+many roots.
 """
 
 from __future__ import annotations
@@ -30,28 +30,37 @@ _OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O
 _ENCODING, _ERRORS = sys.getfilesystemencoding(), sys.getfilesystemencodeerrors()
 
 MAX_CAPACITY = 128
-"""Number of descriptors cached per side (source and target), if the limit of open files allows it."""
+"""Largest number of descriptors cached per side (source and target); fewer if the limit of open files (RLIMIT_NOFILE)
+is low.
+"""
 
 MIN_CAPACITY = 4
-"""Number of descriptors cached per side at least, whatever the limit of open files."""
+"""Smallest number of descriptors cached per side, even if the limit of open files is very low."""
 
 _RESERVED_DESCRIPTORS = 20
-"""Descriptors reserved for everything else: the files of a task, of a journal, of a manifest, and pipes."""
+"""Descriptors that are not used for cached directories, but reserved for files of a task, records, manifests and
+pipes.
+"""
 
 _TASK_DESCRIPTORS = 48
-"""Descriptors reserved for the tasks that are under way if threads are used.
+"""Number of descriptors that the limit of open files must leave for the tasks that are under way if threads are used.
 
-There are four such tasks, each with ``HELD`` directories and the two files of an item.
+There are four such tasks. Each may have ``DIRECTORIES_PER_TASK`` directories open, and two files of one item, its
+source and its copy.
 """
 
 _DESCRIPTORS_PER_THREAD = 10
-"""Descriptors reserved for each thread: two directories and two files of the row it works on, and half of a task's."""
+"""Number of descriptors that the limit of open files must leave for each thread.
+
+Four are for the item that the thread processes: a directory and a file on each side. Six are for half a task, because
+for every two threads one more task may be under way.
+"""
 
 _CacheEntry = tuple[int, Identity]
 """The descriptor of an open directory, and the directory's identity."""
 
 DIRECTORIES_PER_TASK = 2 * MIN_CAPACITY
-"""Number of directories that stay open for a task while other tasks run: those that it opened last.
+"""Number of directories that stay open for a task while the task waits and other tasks run: those that it used last.
 
 Directories of both sides count together.
 """
@@ -61,11 +70,11 @@ TaskDescriptors = OrderedDict[int, None]
 
 
 class PinnedDescriptors:
-    """Counts the users of descriptors; one that is in use (pinned) is not closed.
+    """Counts the users of each descriptor. A descriptor that has a user is called pinned, and is not closed.
 
-    Users are tasks, and threads that cannot be interrupted. If a descriptor were closed while it is in use, its number
-    could be reused for another directory. A cache that drops a descriptor calls ``close_when_unpinned`` instead of
-    closing it.
+    Users are tasks, and batches of system calls in threads, which cannot be interrupted. If a descriptor were closed
+    while it is in use, its number could be reused for another directory. A cache that drops a descriptor calls
+    ``close_when_unpinned`` instead of closing it.
     """
 
     def __init__(self) -> None:
@@ -83,7 +92,7 @@ class PinnedDescriptors:
         self._users[descriptor] += 1
 
     def unpin(self, descriptor: int) -> None:
-        """Remove a user of ``descriptor``. Close it if this was the last one and no cache contains it."""
+        """Remove a user of ``descriptor``. Close the descriptor if it has no other user and no cache contains it."""
         self._users[descriptor] -= 1
         if not self._users[descriptor]:
             del self._users[descriptor]
@@ -92,7 +101,9 @@ class PinnedDescriptors:
                 close_ignoring_errors(descriptor)
 
     def keep_for_task(self, descriptor: int) -> None:
-        """Keep ``descriptor`` open for the running task. Of more than ``HELD``, release the least recently used one."""
+        """Keep ``descriptor`` open while the running task needs it, even if a cache drops it. If more than
+        ``DIRECTORIES_PER_TASK`` descriptors are kept for the task then, release the least recently used one.
+        """
         if self.task_descriptors is None:
             return
         if descriptor not in self.task_descriptors:
@@ -103,18 +114,18 @@ class PinnedDescriptors:
             self.unpin(self.task_descriptors.popitem(last=False)[0])
 
     def release_from_task(self, descriptor: int) -> None:
-        """Release ``descriptor`` if it is kept open for the running task."""
+        """If ``descriptor`` is kept open for the running task, remove the task from its users."""
         if self.task_descriptors is not None and descriptor in self.task_descriptors:
             del self.task_descriptors[descriptor]
             self.unpin(descriptor)
 
     def release_task(self, descriptors: TaskDescriptors) -> None:
-        """Release all descriptors that are kept open for a task, which has ended."""
+        """Release all ``descriptors`` that were kept open for a task, after the task has ended."""
         while descriptors:
             self.unpin(descriptors.popitem()[0])
 
     def close_when_unpinned(self, descriptor: int) -> None:
-        """Close ``descriptor``, immediately or as soon as it is not pinned."""
+        """Close ``descriptor`` immediately, or as soon as it has no users; for use by a cache that drops it."""
         if descriptor in self._users:
             self._to_close.add(descriptor)
         else:
@@ -122,23 +133,25 @@ class PinnedDescriptors:
 
 
 def affordable_cache_capacity() -> int:
-    """Return the number of descriptors that may be cached for each of two sides, within the limit of open files."""
+    """Return how many descriptors each side (source and target) may cache within the limit of open files."""
     available = _available_descriptors()
     return max(MIN_CAPACITY, min(MAX_CAPACITY, available // 4 if _thread_count(available) > 1 else available // 2))
 
 
 def affordable_thread_count() -> int:
-    """Return how many threads of the C backend may work at a time within the limit of open files."""
+    """Return how many threads of the C backend may run at the same time within the limit of open files; 0: none."""
     return _thread_count(_available_descriptors())
 
 
 def _thread_count(available: int) -> int:
-    """Return the number of threads if this process may open ``available`` more files."""
+    """Return how many threads may run if this process may open ``available`` more files."""
     return max(0, available - 2 * min(MAX_CAPACITY, available // 4) - _TASK_DESCRIPTORS) // _DESCRIPTORS_PER_THREAD
 
 
 def _available_descriptors() -> int:
-    """Return how many more files this process may open, less those reserved (``_RESERVED_DESCRIPTORS``)."""
+    """Return how many more files this process may open for directories and threads: its limit, less the files that are
+    open and those that are reserved for other purposes.
+    """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         limit = 1 << 20
@@ -152,26 +165,31 @@ def _available_descriptors() -> int:
 OpenedDirectory = tuple[int, int, int, bytes]
 """An open directory: its descriptor, st_dev, inode number and identity mark.
 
-The mark (``pcopy.fsio.identity``) is that of an item that this job created.
+The mark distinguishes the directory from a later one with the same inode number; it is made for an item that this job
+may have created (``mark_of`` in ``pcopy.fsio.identity`` with ``created_by_job=True``). It may be empty.
 """
 
 FastOpener = Callable[[int, bytes, int, bool], OpenedDirectory | None]
-"""A function that opens a directory on the fast path.
+"""Type of the function by which a backend opens and identifies a directory in one C call.
 
-It takes the descriptor of the parent directory, a name, flags of open(2), and True if the mark is needed. It returns
-None if it did not open the directory, for whatever reason; then the slow path opens it.
+Its arguments are the descriptor of the parent directory, a name, flags of open(2), and True if the identity mark is
+needed. It returns None if it did not open the directory, for whatever reason; then the Python code of this module opens
+it.
 """
 
 
 def open_nothing(parent: int, name: bytes, flags: int, wants_mark: bool) -> OpenedDirectory | None:
-    """Return None: an ``FastOpener`` that leaves every directory to the slow path."""
+    """Return None. This ``FastOpener`` is for a backend that cannot open directories in C: the Python code of this
+    module opens every directory.
+    """
     return None
 
 
 class DirectoryCache:
-    """A cache of open directories, by the number of their base and their path.
+    """A cache of open directories. The key is (number of the root directory, path relative to it).
 
-    The next look-up may close any descriptor that is not pinned.
+    Adding a directory may close another one, the least recently used, unless a task or thread is using it
+    (``PinnedDescriptors``).
     """
 
     def __init__(
@@ -183,9 +201,9 @@ class DirectoryCache:
         """Create an empty cache.
 
         Args:
-            capacity: number of descriptors at most.
-            pins: the users of descriptors, which several caches may share.
-            fast_opener: opens directories on the fast path.
+            capacity: largest number of descriptors in the cache.
+            pins: counts the users of each descriptor; several caches may share it. None: the cache creates one.
+            fast_opener: function of the backend that opens a directory in one C call.
         """
         self.open_fast = fast_opener
         self._capacity = capacity
@@ -193,33 +211,41 @@ class DirectoryCache:
         self._entries: OrderedDict[tuple[int, bytes], _CacheEntry] = OrderedDict()
 
     def get(self, base: int, path: bytes) -> _CacheEntry | None:
-        """Return the cached directory ``path`` and mark it as recently used; None if it is not cached."""
+        """Return the descriptor and identity of the directory with the relative ``path`` below the root number
+        ``base``, and count it as recently used. Return None if it is not in the cache.
+        """
         entry = self._entries.get((base, path))
         if entry is not None:
             self._entries.move_to_end((base, path))
         return entry
 
     def add(self, base: int, path: bytes, entry: _CacheEntry) -> None:
-        """Add a directory to the cache, and drop the least recently used one if the cache is full."""
+        """Add the directory with the relative ``path`` below the root number ``base``; ``entry`` is its descriptor and
+        identity. If the cache is full, drop the least recently used directory.
+        """
         self._entries[base, path] = entry
         while len(self._entries) > self._capacity:
             self.pins.close_when_unpinned(self._entries.popitem(last=False)[1][0])
 
     def discard(self, base: int, path: bytes) -> None:
-        """Drop ``path`` from the cache and close it, unless another task or a thread uses it."""
+        """Drop the directory with the relative ``path`` below the root number ``base`` from the cache, and close its
+        descriptor as soon as no other task or thread uses it.
+        """
         entry = self._entries.pop((base, path), None)
         if entry is not None:
             self.pins.release_from_task(entry[0])
             self.pins.close_when_unpinned(entry[0])
 
     def close(self) -> None:
-        """Drop all directories from the cache."""
+        """Drop all directories from the cache. A descriptor that is in use is closed when its last user releases it."""
         while self._entries:
             self.pins.close_when_unpinned(self._entries.popitem()[1][0])
 
 
 class RootDirectories:
-    """The directories below ``base`` (a descriptor), by paths relative to it; the path ``b""`` is ``base`` itself."""
+    """Opens directories below the root directory ``base`` (a descriptor), by paths relative to it; the path ``b""`` is
+    ``base`` itself. A cache keeps the directories open.
+    """
 
     def __init__(
         self,
@@ -233,15 +259,16 @@ class RootDirectories:
         expected_mounts: Mapping[bytes, MountRoot] | None = None,
         one_host: bool = True,
     ) -> None:
-        """Open nothing yet.
+        """Store the arguments; nothing is opened yet.
 
         Args:
             base: descriptor of the root directory.
-            code: its mount code.
+            code: mount code of the root, a number for its file system that is the same on all hosts
+                (``pcopy.fsio.mounts``).
             on_source: True if the directories belong to the source.
             cache: the cache of open directories, which several roots may share.
             root_number: identifies ``base`` among the roots that share ``cache``.
-            followed_links: given if symbolic links are followed, which is never so on the target's side.
+            followed_links: data for mount codes, given only if symbolic links are followed (``-L``, source side only).
             expected_mounts: the mounts that must exist below ``base``, by path; no others are allowed. None: mounts are
                 not checked.
             one_host: True if no other host works with this root.
@@ -264,9 +291,9 @@ class RootDirectories:
     def open(self, path: bytes, identity: Identity | None = None) -> int:
         """Return the descriptor of the directory ``path``.
 
-        The descriptor still belongs to the cache. It stays open until the running task has opened ``HELD`` other
-        directories. Raise ``Problem`` if ``path`` is no directory, or not the one with ``identity``, as far as that can
-        be determined.
+        The descriptor still belongs to the cache. It stays open until the running task has opened
+        ``DIRECTORIES_PER_TASK`` other directories. Raise ``Problem`` if ``path`` is no directory, or if it is certainly
+        not the directory with ``identity`` (None: any).
         """
         entry = self._cached_or_opened(path)
         if identity is not None and identity.compare(entry[1]) is IdentityComparison.OTHER:
@@ -276,11 +303,15 @@ class RootDirectories:
         return entry[0]
 
     def _cached_or_opened(self, path: bytes) -> _CacheEntry:
-        """Return the entry of ``path`` from the cache; open the directory if it is not cached."""
+        """Return descriptor and identity of the directory ``path``, from the cache or, if it is not cached, by opening
+        it. Raise ``Problem``.
+        """
         return self._cache.get(self._root_number, path) or self._open_path(path)
 
     def _open_path(self, path: bytes) -> _CacheEntry:
-        """Open ``path``, starting from the nearest cached directory above it."""
+        """Open the directory ``path``, starting from the nearest cached directory above it, and add each directory on
+        the way to the cache. Return its descriptor and identity. Raise ``Problem``.
+        """
         prefix, above = path, None
         while prefix and above is None:
             prefix = prefix.rpartition(b"/")[0]
@@ -306,10 +337,15 @@ class RootDirectories:
         return entry
 
     def _open_fast(self, path: bytes, at: int, name: bytes, parent_code: int) -> _CacheEntry | None:
-        """Open a directory on the fast path; return None if that is not possible, and leave nothing open.
+        """Open the directory ``path`` by the backend's function for that, in one C call. Return its descriptor and
+        identity; return None, with nothing left open, if that is not possible or if a file system is mounted at the
+        directory.
 
-        The fast path is for a directory at which no file system is mounted. ``parent_code`` is the mount code of its
-        parent.
+        Args:
+            path: path of the directory below the root.
+            at: descriptor of the parent directory.
+            name: name in the parent directory.
+            parent_code: mount code of the parent directory, a number for its file system.
         """
         if path in self.expected_mounts:
             return None
@@ -326,9 +362,10 @@ class RootDirectories:
         return entry
 
     def _reopen_base(self, base: int) -> int:
-        """Open the base once more, so that it gets a file offset of its own.
+        """Open the root directory once more, and return a descriptor with a file offset of its own.
 
-        Other roots and ranks share the offset of the base, and reading its names would move it.
+        The descriptor ``base`` may share its file offset with other roots and with forked ranks. Listing the directory
+        through it would move that offset.
         """
         try:
             return self._open_child_with_retries(base, b".")
@@ -336,16 +373,20 @@ class RootDirectories:
             if error.errno != errno.EACCES:
                 raise Problem.from_error("open", error, on_source=self._on_source) from error
         with as_problem("dup", on_source=self._on_source):
-            return os.dup(base)  # readable but not searchable: the names of its entries can still be read
+            return os.dup(base)  # readable but not searchable: its names can still be listed
 
     def _open_child_with_retries(self, at: int, name: bytes) -> int:
-        """Open ``name`` in an open directory; try again after errors that may be transient."""
+        """Open the directory ``name`` in the open directory ``at``, and return its descriptor; try again after errors
+        that may be transient. Raise ``OSError``.
+        """
         return with_retries(
             lambda: self._open_child(at, name), TRANSIENT_ERRNOS if self._on_source else TRANSIENT_OPEN_ERRNOS
         )
 
     def _open_child(self, at: int, name: bytes) -> int:
-        """Open ``name`` in an open directory; raise ``OSError``."""
+        """Open the directory ``name`` in the open directory ``at``, and return its descriptor. If the directory may not
+        be read, the descriptor is an O_PATH one. Raise ``OSError``.
+        """
         extra = os.O_NOATIME if self.preserves_atime else 0
         try:
             return os.open(name, self._flags | extra, dir_fd=at)
@@ -356,9 +397,11 @@ class RootDirectories:
             return os.open(name, self._flags | os.O_PATH, dir_fd=at)
 
     def _add_to_cache(self, path: bytes, descriptor: int, parent_code: int) -> _CacheEntry:
-        """Add a newly opened directory to the cache; close it and raise ``Problem`` if its status cannot be read.
+        """Add the newly opened directory ``path`` to the cache, and return its entry: descriptor and identity.
+        ``parent_code`` is the mount code of its parent directory. Close the descriptor and raise ``Problem`` if the
+        status of the directory cannot be read.
 
-        Only directories of the target get a mark: of a source, nobody but its owner could forge an identity.
+        Only directories of the target get an identity mark: in a source, only its owner could forge an identity.
         """
         try:
             status = status_of(descriptor, on_source=self._on_source)
@@ -379,17 +422,20 @@ class RootDirectories:
         return entry
 
     def identity(self, path: bytes, *, created_by_job: bool = True) -> Identity:
-        """Return the identity of the directory ``path``; raise ``Problem``. On the source's side it has no mark.
+        """Return the identity of the directory ``path``: mount code, inode number and mark. Raise ``Problem``. A
+        directory of the source gets no mark.
 
-        ``created_by_job`` as in ``pcopy.fsio.identity.mark_of``: False if the directory may be older than this job.
+        ``created_by_job``: False if the directory may be older than this job. On an overlay file system such a
+        directory gets no mark, because the first write to it would change the mark.
         """
         descriptor, identity = self._cached_or_opened(path)
         return identity if created_by_job else identity._replace(mark=mark_of(descriptor, created_by_job=False))
 
     def listed_identity(self, path: bytes, inode: int, parent_code: int, *, accepts_mounts: bool = False) -> Identity:
-        """Return the identity of the directory ``path``, which was listed in its parent with the number ``inode``.
+        """Return the identity of the directory ``path``, which a listing of its parent shows with the inode number
+        ``inode``. The caller compares or stores it to recognise the directory later.
 
-        If its inode number is another one now, it is accepted in these cases only:
+        If stat(2) shows another inode number than ``inode``, the directory is accepted in these cases only:
         - It is on another file system than its parent, or the job knows of a mount at ``path``.
         - It is another mount of the parent's file system, and ``accepts_mounts`` is True.
         - Listings on this file system show other inode numbers than stat(2).
@@ -399,7 +445,7 @@ class RootDirectories:
         Args:
             inode: the inode number in the listing.
             parent_code: mount code of the parent.
-            accepts_mounts: accept other mounts of the parent's file system.
+            accepts_mounts: True if another mount of the parent's file system (a bind mount) at ``path`` is accepted.
         """
         identity = self.identity(path)
         is_expected = identity.inode == inode or identity.mount_code != parent_code or path in self.expected_mounts
@@ -418,9 +464,9 @@ class RootDirectories:
     def _lists_other_inodes(self, path: bytes, inode: int) -> bool:
         """Return True if listings show other inode numbers than stat(2) on the file system of ``path``.
 
-        ``path`` was listed with ``inode`` and has another number. On FUSE and on overlays, the answer is True. On other
-        file systems, such as those that a server exports, it is True if the name is still listed with ``inode``. The
-        answer is kept per file system. File systems on which no number differs are never examined.
+        ``path`` was listed with ``inode``, and stat(2) shows another number. The result is True on FUSE and on
+        overlays. On other file systems, such as exports of a server, it is True if the directory still lists the name
+        with ``inode``. A result of True is remembered for the whole file system.
         """
         above, _, name = path.rpartition(b"/")
         parent, identity = self._cached_or_opened(above)
@@ -440,29 +486,37 @@ class RootDirectories:
         return differ
 
     def ancestors(self, path: bytes) -> Iterator[tuple[bytes, Identity]]:
-        """Yield all directories above ``path``, from the base on, with their identities; raise ``Problem``."""
+        """Generator: yield (path, identity) of each directory above ``path``, from the root directory down; raise
+        ``Problem``.
+        """
         names = path.split(b"/")
         for depth in range(len(names)):
             above = b"/".join(names[:depth])
             yield above, self.identity(above)
 
     def discard(self, path: bytes) -> None:
-        """Drop ``path`` from the cache and close it."""
+        """Drop the directory ``path`` from the cache, and close it as soon as no task or thread uses it."""
         self._cache.discard(self._root_number, path)
 
     def close(self) -> None:
-        """Close all cached directories, including those of other roots that share the cache, but not the bases."""
+        """Close all cached directories, including those of other roots that share the cache, but not the root
+        directories.
+        """
         self._cache.close()
 
 
 def list_names(source: int) -> Iterator[bytes]:
-    """Yield the names in an open directory of the source; raise ``Problem``, at the first name or later."""
+    """Generator: yield the names in the open directory ``source`` of a source tree. Raise ``Problem``, at the first
+    name or later.
+    """
     for entry in list_entries(source):
         yield entry.name.encode(_ENCODING, _ERRORS)
 
 
 def list_entries(directory: int) -> Iterator[os.DirEntry[str]]:
-    """Yield the entries of an open directory of the source; raise ``Problem``, at the first entry or later."""
+    """Generator: yield the entries of an open ``directory`` of a source tree. Raise ``Problem``, at the first entry or
+    later.
+    """
     try:
         with open_directory_entries(directory) as entries:
             yield from entries
@@ -471,7 +525,7 @@ def list_entries(directory: int) -> Iterator[os.DirEntry[str]]:
 
 
 def listing_problem(number: int) -> Problem:
-    """Return the problem of a directory of the source that cannot be listed, from its errno.
+    """Return the error of a source directory that cannot be listed. ``number`` is the errno.
 
     EBADF means that the directory is open for searching only (O_PATH), because it may not be read.
     """
@@ -481,7 +535,9 @@ def listing_problem(number: int) -> Problem:
 
 
 def is_directory_empty(parent: int | None, name: bytes) -> bool:
-    """Return True if the directory ``name`` of either side is empty; raise ``Problem``."""
+    """Return True if a directory is empty; raise ``Problem``. ``parent`` is the descriptor of its parent directory and
+    ``name`` its name there; if ``parent`` is None, ``name`` is a path.
+    """
     with as_problem("open"), closed_at_end(open_to_read(parent, name)) as directory, os.scandir(directory) as entries:
         return next(entries, None) is None
 
@@ -490,7 +546,7 @@ def entry_count(directory: int, *, counts_sockets: bool) -> int:
     """Return the number of entries of an open directory; raise ``OSError``.
 
     Args:
-        counts_sockets: False if sockets are not counted, since they are no part of a dataset.
+        counts_sockets: False if sockets are not counted, because they do not count as part of a dataset.
     """
     with open_directory_entries(directory) as entries:
         if not counts_sockets:

@@ -1,8 +1,8 @@
-"""Atomic and durable replacement of pcopy's own files, and syncs of directories.
+"""Atomic and durable replacement of pcopy's own files (records, reports, signatures), and syncs of directories.
 
-Whenever the process or the machine stops, either the old or the new file is there, and complete. For that the new file
-is written under a temporary name in the same directory, synced, closed and renamed, and then the directory is synced.
-After a rename(2) alone, a loss of power may leave an empty file.
+Whenever the process or the machine stops, either the old or the new file exists, and is complete. To achieve this, the
+new file is written under a temporary name in the same directory, synced, closed and renamed, and then the directory is
+synced. After a rename(2) alone, a loss of power may leave an empty file.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _BUFFER_BYTES = 1 << 18
 
 
 class Durability(Enum):
-    """Durability of the file at the end of ``replacing``.
+    """What is on stable storage at the end of ``replaced_file``.
 
     - ``NOTHING``: nothing is synced.
     - ``CONTENTS``: the contents of the new file are on stable storage. After a loss of power, the name may still lead
@@ -49,13 +49,16 @@ def replaced_file(
     durability: Durability = Durability.NAME,
     uses_unnamed_file: bool = False,
 ) -> Iterator[BinaryIO]:
-    """Yield a stream for the new contents of the file ``name`` in an open directory; replace the file at the end.
+    """Context manager: yield a stream for the new contents of the file ``name``, and replace the file by them at the
+    end of the block.
 
     After an error the temporary file is removed and ``name`` is unchanged. Raise ``Problem``.
 
     Args:
-        temporary: the name under which the file is written; it must not exist.
-        mode: permission bits of the file, less the umask.
+        directory: the open directory that contains the file.
+        name: name of the file.
+        temporary: the name under which the new file is written; it must not exist.
+        mode: permission bits of the new file, less the umask.
         durability: what must be on stable storage at the end.
         uses_unnamed_file: create the file with O_TMPFILE where that is supported, and give it the name ``temporary``
             only when it is complete. Then nothing is left behind if the process is killed.
@@ -98,10 +101,10 @@ def replaced_file(
 
 @contextmanager
 def explained_errors(operation: str, lacking: str) -> Iterator[None]:
-    """Raise ``Problem`` for an ``OSError`` of the block.
+    """Context manager: turn an ``OSError`` of the block into a ``Problem`` of the operation ``operation``.
 
-    If the error means that the file system does not support ``operation``, the text says so: "the file system" and
-    ``lacking``.
+    If the errno is one by which file systems refuse an unsupported operation (ENOSYS, EOPNOTSUPP, EINVAL), the text of
+    the problem is "the file system" and ``lacking``, for example "cannot rename files".
     """
     with as_problem(operation):
         try:
@@ -113,9 +116,10 @@ def explained_errors(operation: str, lacking: str) -> Iterator[None]:
 
 
 def _create_unnamed(directory: int, mode: int) -> int:
-    """Return the descriptor of a new file without a name (O_TMPFILE).
+    """Create a file without a name (O_TMPFILE) with the permission bits ``mode`` on the file system of the open
+    ``directory``; return its descriptor.
 
-    Return -1 if the file system does not support that, or if the file could not be linked later because /proc is
+    Return -1 if the file system does not support that, or if the file could not get a name later because /proc is
     missing.
     """
     try:
@@ -129,7 +133,8 @@ def _create_unnamed(directory: int, mode: int) -> int:
 
 
 def sync_directory(directory: int) -> None:
-    """Make the names in an open directory durable, as far as its file system supports that; raise ``Problem``.
+    """Bring the names in an open directory to stable storage, as far as its file system supports that; raise
+    ``Problem``.
 
     If the directory is open for searching only (O_PATH), its file system is synced.
     """
@@ -144,13 +149,15 @@ def sync_directory(directory: int) -> None:
 
 
 def sync_directory_at(path: bytes) -> None:
-    """Make the names in the directory ``path`` durable, as ``sync_directory`` does; raise ``OSError``."""
+    """Bring the names in the directory ``path`` to stable storage, as far as its file system supports that; raise
+    ``OSError``.
+    """
     with closed_at_end(open_with_retries(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)) as descriptor:
         sync_directory(descriptor)
 
 
 boot_ids_of_job: set[str] = set()
-"""Boot ids of all hosts on which ranks of this job run. Filled on rank 0 only."""
+"""Boot ids (``boot_id``) of all hosts on which ranks of this job run. It is filled on rank 0 only."""
 
 
 def boot_id() -> str:

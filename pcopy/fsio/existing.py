@@ -1,7 +1,7 @@
-"""Decides whether an existing target is replaced, and compares its contents with the source's.
+"""Decides whether an existing item of the target is replaced, and compares contents of source and target.
 
-The decision rests on the status of both sides alone, or on their contents (``--checksum``), which are compared byte by
-byte, without digests.
+The decision uses only the status (stat(2)) of both items, or with ``--checksum`` their contents. Contents are compared
+byte by byte, without digests.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ MAX_TIME_NS = 2**63 - 1
 """The largest number of nanoseconds since 1970 that 64 bits can hold."""
 
 TIME_RESOLUTIONS = (100, 1_000, 10_000_000, 1_000_000_000, 2_000_000_000)
-"""Resolutions of modification times in nanoseconds, to which file systems or tools cut times (round them down).
+"""Resolutions of modification times, in nanoseconds. File systems and tools round times down to a multiple of one of
+them.
 
 They are those of SMB and NTFS, of network file systems, of exFAT, of ext3 and HFS+, and of FAT. ``native/internal.h``
 has the same list.
@@ -33,7 +34,9 @@ has the same list.
 
 
 class ComparedStatus(Protocol):
-    """The fields of an item's status on which the decision rests."""
+    """Protocol of a status (``os.stat_result`` or a row of columns) with the fields that decide whether an existing
+    item is replaced.
+    """
 
     @property
     def st_mode(self) -> int: ...
@@ -46,7 +49,7 @@ class ComparedStatus(Protocol):
 
 
 class ExistingDecision(Enum):
-    """Decision about an item whose name exists in the target."""
+    """Decision about an existing item of the target: it is replaced or skipped, or the copy of this item fails."""
 
     REPLACE = "replace"
     SKIP = "skip"
@@ -56,16 +59,18 @@ class ExistingDecision(Enum):
 def decision_for_existing(
     policy: str, modify_window: int, source: ComparedStatus, target: ComparedStatus, *, contents: bool = False
 ) -> ExistingDecision:
-    """Return what the policy of ``--existing`` does with ``target``.
+    """Return whether ``target``, an existing item, is replaced by the copy of ``source``, is skipped, or is an error,
+    by the policy of ``--existing``.
 
-    ``changed`` and ``newer`` replace an item of another type. ``newer`` skips a target with a later modification time,
-    and decides as ``changed`` does if the times are equal (``are_times_equal``).
+    The policy ``changed`` skips an item that looks like a copy (``looks_like_copy``) and replaces any other. ``newer``
+    skips an item with a later modification time and replaces one with an earlier time; if the times are equal
+    (``are_times_equal``), it decides as ``changed`` does. Both replace an item of another type.
 
     Args:
-        policy: one of ``pcopy.tasks.base.job.EXISTING_CHOICES``.
+        policy: ``replace``, ``changed``, ``newer``, ``skip`` or ``fail``.
         modify_window: difference of times that is ignored, in seconds.
-        contents: True if contents decide and not times. Then the contents of an item that is to be skipped must still
-            be compared (``same_contents``).
+        contents: True if contents decide instead of times (``--checksum``). If the result is SKIP then, the caller must
+            still compare the contents (``has_same_contents``).
     """
     if policy not in ("changed", "newer"):
         return ExistingDecision(policy)
@@ -83,9 +88,10 @@ def decision_for_existing(
 def are_times_equal(source: int, target: int, modify_window: int) -> bool:
     """Return True if ``target`` is the modification time of an unchanged copy of an item that has the time ``source``.
 
-    Both are in nanoseconds since 1970. They are equal if they are the same, if ``target`` is ``source`` cut (rounded
-    down, as Linux cuts times, those before 1970, too) to one of ``TIME_RESOLUTIONS``, or if they differ by
-    ``modify_window`` seconds at most and that is not 0.
+    Both are in nanoseconds since 1970. They count as equal in these cases:
+    - They are the same, or differ by at most ``modify_window`` seconds.
+    - ``target`` is ``source``, rounded down to a multiple of one of ``TIME_RESOLUTIONS``. Times before 1970 are rounded
+      down, too, as Linux does.
     """
     if source == target or abs(source - target) <= modify_window * 10**9:
         return True
@@ -97,8 +103,9 @@ def looks_like_copy(
 ) -> bool:
     """Return True if ``target`` looks like a copy of ``source``, by their status alone.
 
-    Type, size or device number must be the same, and the modification times must be equal. With ``contents`` the times
-    are ignored, since the contents are compared later. The size of a symbolic link is the length of its text.
+    The type must be the same, also the size of a regular file or symbolic link (the length of its text) and the device
+    number of a device. The modification times must be equal (``are_times_equal``); differences up to ``modify_window``
+    seconds are ignored. With ``contents`` the times are ignored, since the contents are compared later.
     """
     if stat.S_IFMT(source.st_mode) != stat.S_IFMT(target.st_mode):
         return False
@@ -110,10 +117,11 @@ def looks_like_copy(
 
 
 def can_compare_contents(source: ComparedStatus, target: ComparedStatus) -> bool:
-    """Return True if both are regular files of one size, so that their contents may be equal whatever their times are.
+    """Return True if source and target are regular files of the same size, so that their contents may be equal although
+    their times differ.
 
-    Return False if a time is ``FAR`` from 1970 or further: few file systems can store it, so the files would differ in
-    every later run.
+    Return False if a modification time is ``MAX_TIME_NS`` or more away from 1970: few file systems can store it, so the
+    copy's time would differ in every later run.
     """
     if not (stat.S_ISREG(source.st_mode) and stat.S_ISREG(target.st_mode)) or source.st_size != target.st_size:
         return False
@@ -123,14 +131,18 @@ def can_compare_contents(source: ComparedStatus, target: ComparedStatus) -> bool
 def has_same_contents(
     reading: int, source: os.stat_result, directory: int, name: bytes, present: os.stat_result, throttle: Throttle
 ) -> Generator[None, None, bool]:
-    """Return True if the regular file ``name`` has the same contents as the open file ``reading``.
+    """Generator: return True if the regular file ``name`` of the target has the same contents as an open source file.
 
     Yield after each piece, and while ``throttle`` delays the next one. Raise ``Problem`` for the side that cannot be
     read, or if either file has changed.
 
     Args:
-        source: status of ``reading``.
-        present: status that ``name`` had when it was examined.
+        reading: descriptor of the source file.
+        source: its status.
+        directory: the open directory of the target.
+        name: name of the existing file in it.
+        present: status that the existing file had when it was examined.
+        throttle: the rank's limit on bytes per second; bytes of the source are charged to it.
     """
     if source.st_size != present.st_size:
         return False
@@ -146,19 +158,20 @@ def has_same_contents(
 
 
 def _are_contents_equal(reading: int, size: int, existing: int, throttle: Throttle) -> Generator[None, None, bool]:
-    """Return True if two open files have the same contents.
+    """Generator: return True if the two open files ``reading`` (the source) and ``existing`` have the same contents.
 
-    ``size`` is that of the source; yield and raise as ``same_contents`` does.
+    Yield after each piece, and while ``throttle``, the rank's limit on bytes per second, delays the next one. Raise
+    ``Problem`` if a file cannot be read or the source is shorter than ``size``, its st_size.
     """
     piece = min(
         PIECE_BYTES, size + 1
-    )  # 1 more than the size, since files in /proc have the size 0 and contents nevertheless
+    )  # one byte more than the size shows if the file is longer: files in /proc show the size 0
     with borrowed_buffer() as expected, borrowed_buffer() as actual:
         at = 0
         while True:
             got = _read_fully(reading, expected[:piece], at, on_source=True)
             if got < piece and at + got < size:
-                raise source_changed("read", f"the file ended at byte {at + got}, before its size")
+                raise source_changed("read", f"the file ends at byte {at + got}, earlier than its size says")
             if _read_fully(existing, actual[:piece], at, on_source=False) != got or expected[:got] != actual[:got]:
                 return False
             if got < piece:
@@ -169,7 +182,9 @@ def _are_contents_equal(reading: int, size: int, existing: int, throttle: Thrott
 
 
 def _read_fully(descriptor: int, piece: memoryview, at: int, *, on_source: bool) -> int:
-    """Read from offset ``at`` until ``piece`` is full or the file ends; return the number of bytes."""
+    """Read from offset ``at`` until the buffer ``piece`` is full or the file ends; return the number of bytes. Raise
+    ``Problem``.
+    """
     got = 0
     while got < len(piece):
         with as_problem("read", on_source=on_source):
@@ -183,7 +198,8 @@ def _read_fully(descriptor: int, piece: memoryview, at: int, *, on_source: bool)
 def open_existing(directory: int, name: bytes, present: os.stat_result) -> int:
     """Open the existing file ``name`` for reading; return its descriptor.
 
-    Raise ``Problem``; raise ``TargetChanged`` if it is not the file that had the status ``present``.
+    Raise ``Problem`` if it cannot be opened, and ``TargetChanged`` if it is no longer the regular file that had the
+    status ``present``.
     """
     with as_problem("open"):
         descriptor = open_to_read(directory, name)
@@ -201,15 +217,18 @@ def open_existing(directory: int, name: bytes, present: os.stat_result) -> int:
 def has_same_link_text(
     source: int, source_name: bytes, target: int, target_name: bytes, *, on_source: bool = True
 ) -> bool:
-    """Return True if two symbolic links, in two open directories, have the same text; raise ``Problem``.
+    """Return True if two symbolic links have the same text; raise ``Problem``. Each is given by an open directory
+    (``source``, ``target``) and its name in it.
 
-    ``on_source``: True if the first one is in the source; False if it is a copy that has no final name yet.
+    ``on_source``: True if the first link is in the source; False if it is a copy that has no final name yet.
     """
     return _link_text(source, source_name, on_source=on_source) == _link_text(target, target_name, on_source=False)
 
 
 def _link_text(directory: int, name: bytes, *, on_source: bool) -> bytes:
-    """Return the text of a symbolic link; raise ``Problem``."""
+    """Return the text of the symbolic link ``name`` in an open directory; raise ``Problem``. ``on_source``: True if the
+    link is in the source. If such a link was removed or replaced, the source counts as changed.
+    """
     try:
         return os.readlink(name, dir_fd=directory)
     except OSError as error:

@@ -1,8 +1,8 @@
 """A helper thread that runs calls in the background: it digests what was read, starts write-back, or reads ahead.
 
-    aide = Aide()
-    aide.hand(digest.update, piece)     # returns immediately
-    aide.wait(2)                        # blocks until at most two calls are unfinished
+    helper = HelperThread()
+    helper.submit(digest.update, piece)   # returns immediately
+    helper.wait(2)                        # blocks until at most two calls are unfinished
 
 The calls run one after the other, in the order in which they were submitted. If no thread can be started, each call
 runs immediately in the caller's thread.
@@ -34,16 +34,19 @@ class HelperThread:
 
     @property
     def pending(self) -> int:
-        """Number of calls that are not known to be finished. Raises what a finished call has raised."""
+        """Number of submitted calls that may still be unfinished. Reading it raises the exception of a call that has
+        finished with one.
+        """
         while self._pending and not self._results.empty():
             self._await_result()
         return self._pending
 
     def submit(self, action: Callable[..., object], *arguments: Any) -> None:
-        """Submit ``action`` with ``arguments``; start the thread at the first call.
+        """Make the helper thread run ``action(*arguments)`` after the calls that were submitted before; start the
+        thread at the first call.
 
-        An exception of ``action`` is raised later, by ``wait`` or ``under_way``. Without a thread, ``action`` runs now
-        and its exception is raised here.
+        An exception of ``action`` is raised later, by ``wait`` or ``pending``. If no thread can be started, ``action``
+        runs now and its exception is raised here.
         """
         if self._runs_inline is None:
             self._start()
@@ -54,7 +57,9 @@ class HelperThread:
             self._calls.put((action, arguments))
 
     def wait(self, remaining: int = 0) -> None:
-        """Wait until at most ``remaining`` calls are unfinished; raise what one of the finished calls has raised."""
+        """Wait until at most ``remaining`` calls are unfinished. If one of the finished calls has raised an exception,
+        raise that.
+        """
         while self._pending > remaining:
             self._await_result()
 
@@ -68,7 +73,7 @@ class HelperThread:
             self._results.get()
 
     def _await_result(self) -> None:
-        """Wait for one call to finish; raise what it raised."""
+        """Wait until one more call is finished. If the call has raised an exception, raise that."""
         self._pending -= 1
         error = self._results.get()
         if error is not None:
@@ -83,13 +88,13 @@ class HelperThread:
             self._runs_inline = True
 
     def _run_calls(self) -> None:
-        """Run the submitted calls in turn, for ever. Runs in the helper thread."""
+        """Run the submitted calls one after the other, for ever. This is the function of the helper thread."""
         while True:
             action, arguments = self._calls.get()
             error: BaseException | None = None
             try:
                 action(*arguments)
-            except BaseException as raised:  # raised again by ``_take``, in the thread of the caller
+            except BaseException as raised:  # raised again by ``_await_result``, in the caller's thread
                 error = raised
             del action, arguments  # they refer to a buffer that the caller reuses as soon as this call is finished
             self._results.put(error)

@@ -1,22 +1,22 @@
-"""Identities of items, by which an item is recognised later, by another rank or in another run.
+"""Identities of items (files, directories, links), by which a later task, another rank or another run recognises them.
 
 An inode number alone is not enough, since ext4 reuses the number of a removed inode immediately. So an *identity*
-consists of the mount code of the file system (``pcopy.fsio.mounts``), the inode number, and a *mark*. A later item with
-the same number has another mark. The mark is made from the file handle (name_to_handle_at(2)), which contains the
-inode's generation, or Lustre's FID: nobody can choose it, any user may read it, and all hosts get the same. If the file
-system has no handles, the mark is made from the time of birth, which comes from a coarse clock. If it has neither, the
-mark is empty, and two identities with the same number cannot be told apart.
+consists of the mount code (a number for the file system, ``pcopy.fsio.mounts``), the inode number, and a *mark*, some
+bytes. Any later item with the same inode number has another mark. The mark is made from the file handle
+(name_to_handle_at(2)), which contains the inode's generation, or Lustre's FID: nobody can choose it, any user may read
+it, and all hosts get the same. If the file system has no handles, the mark is made from the time of birth, which comes
+from a coarse clock. If it has neither, the mark is empty, and two identities with the same number cannot be told apart.
 
 ``identity_of`` and ``mark_of`` take an open descriptor, O_PATH or not (some 3 us). While a descriptor is open, its
 inode number is not reused; so a name with the same st_dev and st_ino leads to that very item. An identity is needed for
-items that are opened again later. Compare identities with ``compare``, which has a third answer for "unknown". ``==``
+items that are opened again later. Compare identities with ``compare``, which has a third result for "unknown". ``==``
 only shows whether two values are equal.
 
 Rules:
 - FUSE assigns new inode numbers whenever the operating system has dropped an inode from its cache, and its handles
   contain the number. So no handle is read there.
 - On an overlay, handle and time of birth of an item in a lower layer change with the first write to it. So only items
-  that this job has created (``made``) have a mark there: they never were in a lower layer.
+  that this job has created (``created_by_job``) have a mark there: they never were in a lower layer.
 """
 
 from __future__ import annotations
@@ -48,11 +48,11 @@ _OVERLAY_HANDLES = (_HANDLE_TYPE.pack(0xF8), _HANDLE_TYPE.pack(0xFB))  # OVL_FIL
 
 
 class IdentityComparison(Enum):
-    """Result of comparing two identities.
+    """Result of comparing two identities of items (``Identity``).
 
-    - ``SAME``: they are those of one item.
-    - ``OTHER``: they are those of two items.
-    - ``UNTOLD``: unknown; the inode numbers are equal, and at least one mark is missing or cannot be compared.
+    - ``SAME``: both identify the same item.
+    - ``OTHER``: they identify two different items.
+    - ``UNKNOWN``: mount code and inode number are equal, but a mark is missing, or the marks are of different kinds.
     """
 
     SAME = "same"
@@ -61,9 +61,10 @@ class IdentityComparison(Enum):
 
 
 class Identity(NamedTuple):
-    """Mount code, inode number and mark of an item (see the module's description).
+    """Identifies an item: mount code (a number for its file system), inode number, and mark (bytes that differ for a
+    later item with the same number; may be empty).
 
-    It is made of primitives, since it is sent in tasks, and means the same on all hosts.
+    An identity is sent to other ranks in tasks. It has the same meaning on all hosts.
     """
 
     mount_code: int
@@ -71,7 +72,7 @@ class Identity(NamedTuple):
     mark: bytes = b""
 
     def compare(self, other: Identity) -> IdentityComparison:
-        """Compare with the identity ``other``, which was read at another time or by another host."""
+        """Return whether ``other``, which was read at another time or by another host, identifies the same item."""
         if self[:2] != other[:2]:
             return IdentityComparison.OTHER
         if not self.mark or _mark_kind(self.mark) != _mark_kind(other.mark):
@@ -80,7 +81,7 @@ class Identity(NamedTuple):
 
 
 def identity_of(descriptor: int, status: os.stat_result, mount: int, *, created_by_job: bool) -> Identity:
-    """Return the identity of an open item.
+    """Return the identity of an open item: mount code, inode number and mark.
 
     Args:
         status: its status.
@@ -91,9 +92,11 @@ def identity_of(descriptor: int, status: os.stat_result, mount: int, *, created_
 
 
 def mark_of(descriptor: int, *, created_by_job: bool) -> bytes:
-    """Return the identity mark of an open item, made from its file handle or time of birth. Raises nothing.
+    """Return the identity mark of an open item, bytes that distinguish it from a later item with the same inode number.
+    They are made from its file handle or its time of birth. Raise nothing.
 
-    It is empty if neither is available. ``created_by_job``: True if this job created the item.
+    The mark is empty if neither is available. ``created_by_job``: True if this job created the item; other items have
+    no mark on an overlay file system.
     """
     try:
         handle = libc.file_handle(descriptor)
@@ -110,18 +113,20 @@ def mark_of(descriptor: int, *, created_by_job: bool) -> bytes:
 
 
 def _mark_kind(mark: bytes) -> bytes:
-    """Return the kind of a mark; marks of different kinds cannot be compared.
+    """Return the kind of an identity mark: file handle (with the handle's type and length) or time of birth. Marks of
+    different kinds cannot be compared.
 
-    Hosts differ in kind if one of them cannot read handles, or has mounted the file system in another way.
+    Two hosts make marks of different kinds if one of them cannot read file handles, or has mounted the file system in
+    another way.
     """
     return b"%b%d" % (mark[:5], len(mark)) if mark[:1] == b"H" else mark[:1]
 
 
 def birth_time(directory: int, name: bytes = b"") -> int:
-    """Return the time of birth of ``name`` in ``directory`` (a descriptor), or of ``directory`` if no name is given.
+    """Return the time of birth of the item ``name`` in an open ``directory``; if ``name`` is empty, that of the open
+    item ``directory`` itself.
 
-    It is in nanoseconds since 1970, and nothing that is done to the item later changes it. It is 0 if it is not
-    available.
+    The time is in nanoseconds since 1970; 0: not available. No later change of the item changes it.
     """
     try:
         return libc.birth_time(directory, name)
@@ -130,7 +135,9 @@ def birth_time(directory: int, name: bytes = b"") -> int:
 
 
 def may_be_on_file_system(kind: int, descriptor: int) -> bool:
-    """Return True if the open item is on a file system of type ``kind`` (f_type), or if the type cannot be read."""
+    """Return True if an open item is on a file system of the type ``kind`` (f_type of statfs(2)), or if the type cannot
+    be read.
+    """
     try:
         return libc.type_of_file_system(descriptor) == kind
     except OSError:
@@ -138,7 +145,7 @@ def may_be_on_file_system(kind: int, descriptor: int) -> bool:
 
 
 def file_system_id(descriptor: int) -> tuple[int, int]:
-    """Return type and id of the file system of an open item, which can be compared later and on another host.
+    """Return f_type and an id of the file system of an open item. Both can be compared later and on another host.
 
     A device number is not suitable, since a file system may get another one when it is mounted again. The id is the
     fsid of statfs(2), which does not change for most types. XFS derives the fsid from the device number, so the UUID

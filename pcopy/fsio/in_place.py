@@ -1,9 +1,9 @@
-"""Writing over existing files (``--inplace``), instead of replacing them by new ones.
+"""Overwriting of existing files (``--inplace``), instead of replacing them by new ones.
 
-Only a regular file with a single link is written over, and only the one that was examined. Before it is truncated, it
-is marked (``pcopy.fsio.incomplete_mark``), given to the user of this process, and closed to other users, as a new file
-is: they may read the new contents only when these are complete. The mark records the file's former owner, group and
-mode, for use where those of the source are not preserved.
+Only a regular file with a single link is overwritten, and only if it still is the one that was examined. Before the
+file is truncated, it is marked as incomplete (``pcopy.fsio.incomplete_mark``), given to the user of this process, and
+closed to other users, as a new file is: they may read the new contents only when these are complete. The mark records
+the file's former owner, group and mode. The file gets them back if those of the source are not preserved.
 """
 
 from __future__ import annotations
@@ -31,13 +31,15 @@ _NOT_WRITABLE_ERRNOS = (
     errno.ETXTBSY,
     errno.EAGAIN,
 )  # EAGAIN: another process has a lease (fcntl(2))
-"""Errors of open(2) which mean that the file may not be written, and must be replaced."""
+"""Errors of open(2) for a file that may not be opened for writing: it is replaced by a new file instead."""
 _REPLACED_ERRNOS = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EISDIR)
-"""Errors of open(2) which mean that another item has taken the name."""
+"""Errors of open(2) if the file was removed or another item has taken its name: a new file is created instead."""
 
 
 class OverwrittenFile(NamedTuple):
-    """A file that is open for writing and empty, with the mode, owner and group that it had before."""
+    """An existing file that was truncated and is open for writing (``--inplace``). ``original_mode_and_owner``:
+    st_mode, uid and gid that it had before.
+    """
 
     descriptor: int
     original_mode_and_owner: tuple[int, int, int]
@@ -52,10 +54,10 @@ def open_for_overwrite(
     job: str,
     temporary: bytes,
 ) -> OverwrittenFile | None:
-    """Open the existing file ``name`` for writing over; mark it as one that ``job`` writes, and truncate it.
+    """Open an existing file to overwrite it (``--inplace``): mark it as incomplete, and truncate it.
 
-    Return None if the file must be replaced instead, because it:
-    - is no regular file, or has other links;
+    Return None if the file must be replaced by a new one instead, because it:
+    - is not a regular file, or has other links;
     - is the source itself, reached through a symbolic link;
     - may not be written;
     - is no longer the file that was examined.
@@ -63,9 +65,13 @@ def open_for_overwrite(
     Raise ``Problem`` for other errors.
 
     Args:
+        directory: the open directory that contains the file.
+        name: name of the file.
         present: status of the file when it was examined.
         source: status of the source.
-        temporary: a free name, used if the mark is a file.
+        preserve: which metadata the file gets from its source.
+        job: name of the job, which is recorded in the mark.
+        temporary: a free name in ``directory``, used if the mark has to be a file (a sidecar).
     """
     if not stat.S_ISREG(present.st_mode) or present.st_nlink != 1:
         return None
@@ -85,7 +91,7 @@ def open_for_overwrite(
         if not is_same or (status.st_uid != os.geteuid() and not has_capability(CAP_CHOWN)):
             close_after_failure(descriptor)
             return None
-        # The mark comes first: after a crash no truncated file may be without one.
+        # Set the mark before truncating: after a crash, a truncated file without a mark would look complete.
         mark = incomplete_mark.mark_to_set(directory, name, descriptor, status, job)
         incomplete_mark.set_mark(directory, name, descriptor, status, mark, temporary)
         if not _take_ownership(descriptor, status, preserve):
@@ -100,10 +106,11 @@ def open_for_overwrite(
 
 
 def _take_ownership(descriptor: int, status: os.stat_result, preserve: Preserve) -> bool:
-    """Make this process's user the owner, with mode 0600; return False if that is not permitted; raise ``Problem``.
+    """Make this process's user the owner of the open file that will be overwritten, with mode 0600, so that no other
+    user can read it meanwhile. Return False if that is not permitted. Raise ``Problem``.
 
-    The group is not changed if the file is to keep it and this process could not restore it later. With mode 0600 the
-    group has no access meanwhile.
+    The group is not changed if the file keeps its group in the end and this process could not restore it: with mode
+    0600 the group has no access meanwhile. ``status`` is the status of the file before.
     """
     keeps_group = not (preserve.ownership or preserve.chown[1] >= 0 or has_capability(CAP_CHOWN))
     wanted = os.geteuid(), status.st_gid if keeps_group else os.getegid()
@@ -119,9 +126,11 @@ def _take_ownership(descriptor: int, status: os.stat_result, preserve: Preserve)
 
 
 def mark_complete(directory: int, name: bytes, inode: int, job: str, *, sync: bool) -> None:
-    """Remove the mark of ``--inplace`` from the file ``name``, whose new contents are complete; raise ``Problem``.
+    """Remove the mark of an incomplete file (``--inplace``) from the file ``name`` in an open directory, whose new
+    contents are complete; raise ``Problem``.
 
-    If ``name`` leads to another item by now, only a sidecar of the former file is removed.
+    If ``name`` leads to another item by now, only the sidecar of the overwritten file (a mark file next to it) is
+    removed.
 
     Args:
         inode: inode number of the file that was written.
@@ -154,7 +163,9 @@ def mark_complete(directory: int, name: bytes, inode: int, job: str, *, sync: bo
 
 
 def _sync_and_remove_mark(directory: int, name: bytes, path_only: int, sync: bool) -> None:
-    """Sync the file behind the O_PATH descriptor ``path_only`` if ``sync``, and remove its mark; raise ``Problem``."""
+    """Remove the mark of an overwritten file, given by its directory, its name and an O_PATH descriptor
+    (``path_only``). If ``sync`` is True, bring its contents to stable storage first. Raise ``Problem``.
+    """
     with as_problem("open"):
         descriptor = open_with_retries(
             path_of_descriptor(path_only), os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -167,13 +178,16 @@ def _sync_and_remove_mark(directory: int, name: bytes, path_only: int, sync: boo
 
 
 def original_status(over: tuple[int, ...]) -> os.stat_result:
-    """Return a status with the mode, owner and group of ``over``; its other fields have no meaning."""
+    """Return a status with the mode, owner and group of a file before it was overwritten (``over``), for
+    ``apply_metadata``. The other fields have no meaning.
+    """
     mode, uid, gid = over
     return os.stat_result((mode, 0, 0, 1, uid, gid, 0, 0, 0, 0))
 
 
 def remove_old_xattrs(descriptor: int, attributes: Attributes, preserve: Preserve) -> None:
-    """Remove the extended attributes that the file had and the source lacks.
+    """Remove the extended attributes that the overwritten file had and its source lacks; ``attributes`` are the
+    metadata of the source.
 
     Raise ``MetadataProblem`` if that fails, since the contents are complete.
     """
@@ -184,7 +198,9 @@ def remove_old_xattrs(descriptor: int, attributes: Attributes, preserve: Preserv
 
 
 def incomplete_file_problem(problem: Problem) -> Problem:
-    """Return ``problem`` with a note that the file in the destination is incomplete, since it was partly written."""
+    """Return ``problem``, an error that occurred while an existing file was overwritten, with the addition that the
+    file in the destination is incomplete. A ``MetadataProblem`` is returned unchanged: its file has all contents.
+    """
     if isinstance(problem, MetadataProblem):
         return problem
     text = "the file in the destination is incomplete"

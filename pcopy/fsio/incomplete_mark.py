@@ -1,8 +1,8 @@
-"""The mark of a file that ``--inplace`` is writing over.
+"""The mark that shows that a file is being overwritten by ``--inplace``, or that this did not finish.
 
 A marked file has neither its old contents nor all of the new ones. A file is marked before it is truncated, and the
 mark is removed only when the new contents are on stable storage. So a resumed job, or a copy that reads the file as its
-source, knows from the mark that the file is incomplete; times could not show that. The mark also records the mode and
+source, knows from the mark that the file is incomplete; its times do not show that. The mark also records the mode and
 the owner that the file had before. Rules:
 
 - The mark is an extended attribute. Root uses ``trusted.*``, because the owner of a file could set a ``user.*``
@@ -13,7 +13,7 @@ the owner that the file had before. Rules:
   *sidecar*. Its name is derived from the name of the marked file, and it contains that file's identity. If only the
   inode number of the identity can be compared, the mark is not ``is_certain``: the number may belong to another file by
   now, and FUSE assigns new numbers at each mount.
-- The mark is no part of an item: it is never copied, and only ``clear`` removes it.
+- The mark is no metadata of the file: it is never copied, and only ``remove_mark`` removes it.
 """
 
 from __future__ import annotations
@@ -35,22 +35,23 @@ from pcopy.fsio.source import READ_FLAGS, status_of
 from pcopy.fsio.temporary import TEMPORARY_PREFIX, is_private_file, remove_if_present
 
 MARK_XATTRS = ("trusted.pcopy.incomplete", "user.pcopy.incomplete")
-"""Names of the extended attribute: root's, and that of other users."""
+"""Names of the extended attribute that is the mark: that of root, and that of other users."""
 SIDECAR_PREFIX = TEMPORARY_PREFIX + b"incomplete-"
 """Prefix of the names of sidecars; a digest of the marked file's name follows."""
 
 _XATTR_UNSUPPORTED_ERRNOS = (errno.ENOTSUP, errno.ENOSYS)
-"""Errors of a file system that does not support such attributes."""
+"""Errors of a file system that does not support extended attributes; there the mark is a file (a sidecar)."""
 _UNMARKED_ERRNOS = (errno.ENODATA, errno.ENOENT, errno.EACCES, errno.EPERM)
-"""Errors of getxattr(2) which mean that the file has no mark that this process can use."""
+"""Errors of getxattr(2) which mean that the file has no mark, or none that this process may read."""
 _MAX_MARK_BYTES = 4096
-"""Number of bytes of a mark that are read; a mark has some hundred."""
+"""Maximum bytes that are read of the mark of an incomplete file; a mark has about a hundred."""
 
 
 class IncompleteMark(NamedTuple):
-    """Contents of a mark: the job that writes over the file, and the file's former mode, owner and group.
+    """Contents of the mark of a file that ``--inplace`` overwrites: name of the job that does so, and the file's former
+    st_mode, owner and group.
 
-    If ``is_certain`` is False, the file may be another one that was saved under the same name since.
+    ``is_certain`` is False if the mark may belong to another file, which got the name since the mark was set.
     """
 
     job: str
@@ -61,19 +62,19 @@ class IncompleteMark(NamedTuple):
 
     @property
     def original_mode_and_owner(self) -> tuple[int, int, int]:
-        """Mode, owner and group that the file had before it was written over."""
+        """(st_mode, uid, gid) that the file had before it was overwritten."""
         return self.mode, self.uid, self.gid
 
     def to_bytes(self) -> bytes:
-        """Return the mark as bytes."""
+        """Return the mark as the bytes that are stored in the extended attribute or the sidecar."""
         return b"%s %o %d %d\n" % (self.job.encode(), self.mode, self.uid, self.gid)
 
     @classmethod
     def from_bytes(cls, text: bytes) -> IncompleteMark:
-        """Return the mark that ``text`` contains.
+        """Return the mark that is stored as the bytes ``text``.
 
-        If ``text`` is malformed, the result has an empty job name, which matches no job: only that the file is
-        incomplete is known then, not its former mode and owner.
+        If ``text`` is malformed, the result has an empty job name, which matches no job. It then shows only that the
+        file is incomplete; mode and owner in it are those of a new file.
         """
         words = text.split()
         with suppress(ValueError, UnicodeDecodeError, OverflowError):
@@ -90,7 +91,7 @@ class IncompleteMark(NamedTuple):
 
 @cache
 def _can_use_trusted_xattrs() -> bool:
-    """Return True if this process may use ``trusted.*`` attributes.
+    """Return True if this process may set and read extended attributes of the namespace ``trusted.*``.
 
     Root in a user namespace of its own may not.
     """
@@ -98,16 +99,19 @@ def _can_use_trusted_xattrs() -> bool:
 
 
 def _mark_xattr() -> str:
-    """Return the name of the attribute that this process uses as the mark."""
+    """Return the name of the extended attribute in which this process stores the mark of an incomplete file."""
     return MARK_XATTRS[0] if _can_use_trusted_xattrs() else MARK_XATTRS[1]
 
 
 def find_mark(
     directory: int, name: bytes, status: os.stat_result, descriptor: int | None = None
 ) -> IncompleteMark | None:
-    """Return the mark of a file, or None if it has none; raise ``Problem``.
+    """Return the mark by which ``--inplace`` shows that it has not completed a file, or None if the file has none;
+    raise ``Problem``.
 
     Args:
+        directory: the open directory that contains the file.
+        name: name of the file.
         status: status of the file.
         descriptor: the file if it is open, else None.
     """
@@ -124,10 +128,11 @@ def find_mark(
 
 
 def mark_to_set(directory: int, name: bytes, descriptor: int, status: os.stat_result, job: str) -> IncompleteMark:
-    """Return the mark that ``job`` shall set on the open file, before it is written over; raise ``Problem``.
+    """Return the mark that ``job`` has to set on an open file before it overwrites the file; raise ``Problem``.
 
-    Mode and owner are those of an older mark, if that can be trusted; else those of ``status``. The older mark is read
-    through the descriptor: if it were read by name, the directory's owner could substitute the mark of another file.
+    The file may have an older mark, because it was overwritten before without success. If that can be trusted, mode and
+    owner in the new mark are those in the older one; else those of ``status``. The older mark is read through the
+    descriptor: if it were read by name, the directory's owner could substitute the mark of another file.
     """
     older = find_mark(directory, name, status, descriptor) if is_private_file(status) else None
     if older is not None and older.is_certain and older.job and (_can_use_trusted_xattrs() or older.job == job):
@@ -138,9 +143,17 @@ def mark_to_set(directory: int, name: bytes, descriptor: int, status: os.stat_re
 def set_mark(
     directory: int, name: bytes, descriptor: int, status: os.stat_result, mark: IncompleteMark, temporary: bytes
 ) -> None:
-    """Mark the open file ``name`` in ``directory``; raise ``Problem``.
+    """Mark the open file ``name`` in ``directory`` as incomplete, before ``--inplace`` overwrites it; raise
+    ``Problem``.
 
-    ``temporary`` is a free name, used if the mark is a sidecar.
+    Args:
+        directory: the open directory that contains the file.
+        name: name of the file.
+        descriptor: the open file.
+        status: its status.
+        mark: the contents of the mark.
+        temporary: a free name, used if the mark is a sidecar (a file, because the file system has no extended
+            attributes).
     """
     try:
         os.setxattr(descriptor, _mark_xattr(), mark.to_bytes())
@@ -156,7 +169,9 @@ def set_mark(
 
 
 def remove_mark(directory: int, name: bytes, descriptor: int) -> None:
-    """Remove the mark of the open file ``name`` in ``directory``, if it has one; raise ``Problem``."""
+    """Remove the mark of an incomplete file, an extended attribute or a sidecar, from the open file ``name`` in
+    ``directory``, if it has one; raise ``Problem``.
+    """
     try:
         os.removexattr(descriptor, _mark_xattr())
     except OSError as error:
@@ -167,10 +182,11 @@ def remove_mark(directory: int, name: bytes, descriptor: int) -> None:
 
 
 def remove_stale_sidecar(directory: int, sidecar: bytes, job: str, *, is_complete: bool) -> None:
-    """Remove a sidecar of ``job`` if the file that it marks has been removed or replaced; raise ``Problem``.
+    """Remove a sidecar (a file that marks another file as incomplete) of ``job`` if the marked file has been removed or
+    replaced; raise ``Problem``.
 
     On FUSE, a file with another inode number may still be the marked one. Then the sidecar is removed only if
-    ``is_complete``, which means that the new contents are complete. Otherwise it remains, so that an incomplete file
+    ``is_complete`` is True (the new contents are complete). Otherwise the sidecar remains, so that an incomplete file
     does not pass for a complete one.
     """
     found = _read_sidecar(directory, sidecar)
@@ -188,8 +204,11 @@ def remove_stale_sidecar(directory: int, sidecar: bytes, job: str, *, is_complet
 
 
 def remove_stale_sidecars(directory: int, job: str) -> None:
-    """Do the same as ``remove_stale_sidecar`` for each sidecar in an open directory, whose files are not known to be
-    complete.
+    """Remove each sidecar (a file that marks another file as incomplete) of ``job`` in an open directory if the marked
+    file has been removed or replaced; raise ``Problem``.
+
+    On FUSE, a sidecar remains if the marked file was replaced and not removed, since the new item may be the marked
+    file under another inode number.
     """
     with as_problem("readdir"):
         names = [name for name in names_in_directory(directory) if name.startswith(SIDECAR_PREFIX)]
@@ -198,27 +217,31 @@ def remove_stale_sidecars(directory: int, job: str) -> None:
 
 
 def raise_if_mark_listed(names: list[str]) -> None:
-    """Raise ``Problem`` if the mark is among ``names``, the extended attributes of a source."""
+    """Raise ``Problem`` if ``names``, the names of a source file's extended attributes, contain the mark of an
+    incomplete file.
+    """
     if any(mark in names for mark in MARK_XATTRS):
         text = "a copy with --inplace did not finish it, or could not confirm that its contents are on storage"
         raise Problem("read", 0, on_source=True, text=f"the file is incomplete: {text}")
 
 
 def sidecar_name(name: bytes) -> bytes:
-    """Return the name of the sidecar of the file ``name``."""
+    """Return the name of the sidecar (the mark file) of the file ``name``, which is in the same directory."""
     from hashlib import blake2b  # imported here, since few copies need it
 
     return SIDECAR_PREFIX + blake2b(name, digest_size=8).hexdigest().encode()
 
 
 def sidecar_problem() -> Problem:
-    """Return the problem of a sidecar found in a source: a file that marks another file as incomplete."""
+    """Return the error for a file in the source that cannot be copied because it is a sidecar, which marks another file
+    as incomplete.
+    """
     return Problem("read", 0, on_source=True, text="it marks another file in this directory as incomplete")
 
 
 def uncertain_mark_problem(name: bytes) -> Problem:
-    """Return the problem of the existing file ``name`` whose mark is not ``is_certain``: it is neither kept nor
-    replaced.
+    """Return the error for the existing file ``name`` of the target, whose mark may belong to another file (not
+    ``is_certain``). pcopy neither keeps nor replaces such a file, since it may be incomplete or a new file of the user.
     """
     text = (
         "it may be incomplete after a copy with --inplace, or have been saved since: remove it unless it is complete, "
@@ -228,12 +251,16 @@ def uncertain_mark_problem(name: bytes) -> Problem:
 
 
 def raise_if_marked(descriptor: int) -> None:
-    """Raise ``Problem`` if an open source has the mark. For use if its attributes have not been listed."""
+    """Raise ``Problem`` if an open source file has the mark of an incomplete file. For use if its extended attributes
+    have not been listed.
+    """
     raise_if_mark_listed([name for name in MARK_XATTRS if _has_xattr(descriptor, name)])
 
 
 def is_marked(descriptor: int) -> bool:
-    """Return True if an open file has the mark, that of root or of another user."""
+    """Return True if an open file has the extended attribute by which root or another user marks a file as incomplete
+    (``--inplace``).
+    """
     return any(_has_xattr(descriptor, mark) for mark in MARK_XATTRS)
 
 
@@ -246,7 +273,7 @@ def _has_xattr(descriptor: int, name: str) -> bool:
 
 
 class _Sidecar(NamedTuple):
-    """Contents of a sidecar: the mark; and identity and name of the file that it marks."""
+    """Contents of a sidecar (a mark file): the mark, and identity and name of the file that is marked."""
 
     mark: IncompleteMark
     identity: Identity
@@ -254,9 +281,10 @@ class _Sidecar(NamedTuple):
 
 
 def _find_in_sidecar(directory: int, name: bytes, status: os.stat_result) -> IncompleteMark | None:
-    """Return the mark in the sidecar of a file; None if there is none, or if it belongs to another file.
+    """Return the mark in the sidecar of the file ``name``; None if there is no sidecar, or if it belongs to another
+    file than the one with this ``status``.
 
-    Only a sidecar that no other user can have written is trusted.
+    Only a sidecar that no other user can have written is used.
     """
     found = _read_sidecar(directory, sidecar_name(name))
     if found is None or found.name != name:
@@ -274,7 +302,9 @@ def _find_in_sidecar(directory: int, name: bytes, status: os.stat_result) -> Inc
 
 
 def _read_sidecar(directory: int, name: bytes) -> _Sidecar | None:
-    """Return the contents of a sidecar; None if there is none, or if no pcopy of this user has written it."""
+    """Return the contents of the sidecar (the mark file) ``name``; None if it does not exist, is malformed, or may have
+    been written by another user.
+    """
     try:
         sidecar = open_with_retries(name, READ_FLAGS, dir_fd=directory)
     except OSError as error:

@@ -1,8 +1,9 @@
 """Layouts of new files: on which servers their data lie.
 
-On a file system with many servers (Lustre), each file has a layout, which it gets before its first byte and keeps. A
-``Recipe`` describes how a file with a certain layout is created; files with the same layout share one. ``LayoutPolicy``
-answers for file systems without layouts; its subclass in ``pcopy.lustre.layouts`` answers for Lustre.
+On a file system with many servers (Lustre), each file has a layout: it says on which servers (OSTs) the bytes of the
+file lie. A file gets the layout before its first byte and keeps it. A ``Recipe`` describes how a file with a certain
+layout is created; files with the same layout share one. ``LayoutPolicy`` decides the layouts. It is for file systems
+without layouts; its subclass in ``pcopy.lustre.layouts`` is for Lustre.
 """
 
 from __future__ import annotations
@@ -15,31 +16,35 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.attributes import Handle
 
 LUSTRE_TYPE = 0x0BD00BD0
-"""The f_type of Lustre (statfs(2))."""
+"""File system type of Lustre (f_type of statfs(2))."""
 
 
 def _no_deviation(back: bytes) -> str:
-    """Return an empty text: any layout is as wanted."""
+    """Return an empty text: the layout of the file (``back``, the attribute value) does not differ from the wanted one.
+    This is the default of ``Recipe.deviation``.
+    """
     return ""
 
 
 def _accepts_nothing(back: bytes) -> bool:
-    """Return False: no other layout is accepted."""
+    """Return False: the file may not keep a layout (``back``, the attribute value) that differs from the wanted one.
+    This is the default of ``Recipe.is_acceptable``.
+    """
     return False
 
 
 class Recipe(NamedTuple):
-    """How a file is created so that it gets its layout.
+    """How a file is created so that it gets its layout: on which servers its data lie.
 
     Fields:
-    - ``flags``: added to those of open(2).
-    - ``attribute``: name and value of an extended attribute that is set while the file is empty; None: no attribute.
-    - ``deviation``: takes the value that is read back, and returns how it differs from the wanted one; empty if it does
-      not.
-    - ``fallback_reason``: why the file is created with the default layout although another one is wanted; empty if it
-      is not.
-    - ``is_acceptable``: takes the value that is read back, and returns True if the file keeps this layout although it
-      differs: it is of the same kind, with fewer stripes.
+    - ``flags``: further flags for the open(2) that creates the file.
+    - ``attribute``: name and value of the extended attribute that sets the layout of the still empty file; None: the
+      default layout.
+    - ``deviation``: function that takes the attribute's value as read back, and returns, for a message, how the layout
+      differs from the wanted one; empty if it does not.
+    - ``fallback_reason``: why the file is created with the default layout although another one is wanted; else empty.
+    - ``is_acceptable``: function that takes the attribute's value as read back, and returns True if the file keeps a
+      layout that differs, because it is of the wanted kind but has fewer stripes.
     """
 
     flags: int = 0
@@ -54,7 +59,7 @@ DEFAULT_RECIPE = Recipe()
 
 
 class FileStripes(NamedTuple):
-    """How the data of an open file are spread over its servers.
+    """How the data of a file are spread over the data servers.
 
     Fields:
     - ``max_stripe_size``: the largest stripe size, in bytes; 0: unknown.
@@ -71,7 +76,7 @@ class FileStripes(NamedTuple):
 class TargetDirectory(NamedTuple):
     """An open directory in which files are created, and its inode number.
 
-    The number is kept, since reading it may cost a request to the file server.
+    The number is stored here, since reading it again may cost a request to the file server.
     """
 
     descriptor: int
@@ -89,10 +94,12 @@ class LayoutPolicy:
     """
 
     uses_only_default = True
-    """True if every recipe is ``PLAIN``, so that no file needs a call."""
+    """True if every recipe is ``DEFAULT_RECIPE``, so that callers need not ask for the recipe of each file."""
 
     def recipe_for_file(self, source: int, status: os.stat_result, target: TargetDirectory) -> Recipe:
-        """Return the recipe for the copy of an open regular file with the given ``status``; raise ``Problem``."""
+        """Return how the copy of the open regular file ``source`` is created in the directory ``target``, so that it
+        gets the right layout. ``status`` is the status of the source. Raise ``Problem``.
+        """
         return DEFAULT_RECIPE
 
     def recipes_for_small_files(
@@ -104,70 +111,85 @@ class LayoutPolicy:
         *,
         follow: bool = False,
     ) -> list[tuple[Recipe, list[int]]]:
-        """Return recipes for the copies of small files; raise ``Problem``.
+        """Return how the copies of small files are created, so that they get the right layouts: pairs of a recipe and
+        the indices in ``names`` of the files that are created by it. Raise ``Problem``.
 
-        Each recipe comes with the indices in ``names`` of the files that it is for; each file has one recipe.
+        Each index is in exactly one pair.
 
         Args:
             source: descriptor of the directory that contains the files.
+            names: names of the files.
             sizes: their sizes in bytes.
+            target: directory in which the copies are created.
             follow: True if symbolic links are followed.
         """
         return [(DEFAULT_RECIPE, [*range(len(names))])]
 
     def set_directory_default(self, source: Handle, target: int) -> str:
-        """Give the new, empty directory ``target`` the default layout of ``source``, which files created in it inherit.
+        """Give the new, empty directory ``target`` the default layout of the directory ``source``, which files that are
+        created in ``target`` inherit.
 
         Return an error text; empty on success.
         """
         return ""
 
     def recipe_description(self, recipe: Recipe, target: TargetDirectory) -> str:
-        """Return a description, for the user, of the layout that files in ``target`` got by ``recipe``."""
+        """Return a description, for the user, of the layout that files in the directory ``target`` get if they are
+        created by ``recipe``; empty if the file system has no layouts.
+        """
         return ""
 
     def file_description(self, descriptor: int, recipe: Recipe, target: TargetDirectory) -> str:
-        """Return a description, for the user, of the layout of an open file.
+        """Return a description, for the user, of the layout of an open file that was created by ``recipe`` in the
+        directory ``target``.
 
-        It may differ from that of ``recipe``, which Lustre may have refused.
+        The layout may differ from that of ``recipe``, because Lustre may have refused that.
         """
         return ""
 
     def lacks_layout(self, directory: int, name: bytes) -> bool:
-        """Return True if the file ``name`` in an open directory has no layout yet; raise ``Problem``.
-
-        Such a file inherits a layout when it is opened for writing.
+        """Return True if the file ``name`` in the open ``directory`` has no layout yet; raise ``Problem``. Such a file
+        gets its layout from the directory when it is opened for writing.
         """
         return False
 
     def stripes_of_file(self, descriptor: int) -> FileStripes:
-        """Return how the data of a file that was just created are spread over its servers."""
+        """Return how the data of the open file ``descriptor``, which was just created, are spread over its servers."""
         return _UNKNOWN_STRIPES
 
     def group_lock(
         self, descriptor: int, group: int, *, is_required: bool
     ) -> Generator[None, None, AbstractContextManager[None]]:
-        """Return a context in which an open file is locked for the processes of one group; raise ``Problem``.
+        """Generator: return a context manager in whose block the open file ``descriptor`` is locked for the processes
+        of one group; raise ``Problem``.
 
-        The lock is a group lock of Lustre; all processes that write to the file take it. Yield while it is awaited.
+        On Lustre this is a group lock, which all processes that write parts of the file take. Yield while waiting for
+        it.
 
         Args:
-            group: number of the group lock; not 0.
-            is_required: False if the context may do without the lock.
+            descriptor: the open file.
+            group: number of the group lock, the same for all processes that share it; not 0.
+            is_required: False if the context manager may do nothing in case the lock cannot be taken.
         """
         yield from ()
         return nullcontext()
 
     def create_anchor(self, directory: int, server: int) -> int:
-        """Return the descriptor of an anchor, or -1 if none is needed; raise ``OSError``.
+        """Create an anchor, and return its descriptor, or -1 if this file system needs none; raise ``OSError``.
 
-        An anchor is a file without a name (O_TMPFILE) that the metadata server ``server`` keeps and that lies on all
-        data servers (see ``pcopy.fsio.syncer``). ``server`` is one of ``servers_of`` the directory.
+        An anchor is an open file without a name (O_TMPFILE) that has data on all data servers. Syncing it makes these
+        servers, and the metadata server that stores the file, bring everything to storage (``pcopy.fsio.syncer``).
+
+        Args:
+            directory: an open directory on the file system.
+            server: index of the metadata server, one of those that store the names in the directory.
         """
         return -1
 
     def metadata_servers(self, directory: TargetDirectory) -> tuple[int, ...]:
-        """Return the metadata servers that keep the names in a directory."""
+        """Return the indices of the metadata servers that store the names in ``directory``; (0,) if the file system has
+        only one.
+        """
         return _ONE_SERVER
 
 
@@ -175,9 +197,9 @@ class LayoutResult(NamedTuple):
     """The layout that a file has got.
 
     Fields:
-    - ``value``: the value of the extended attribute.
-    - ``deviation``: how it differs from the wanted one; empty if it does not.
-    - ``is_acceptable``: True if the file keeps this layout.
+    - ``value``: the value of the extended attribute, as read back.
+    - ``deviation``: how the layout differs from the wanted one, for a message; empty if it does not.
+    - ``is_acceptable``: True if the file keeps this layout, because it is the wanted one or the recipe accepts it.
     """
 
     value: bytes
@@ -186,7 +208,9 @@ class LayoutResult(NamedTuple):
 
 
 def set_layout(descriptor: int, recipe: Recipe) -> LayoutResult:
-    """Set the layout of a new, empty file; return the layout that it has got; raise ``OSError``."""
+    """Set the layout of the new, empty file ``descriptor`` to the one of ``recipe``, which must have an ``attribute``;
+    return the layout that the file has then. Raise ``OSError``.
+    """
     assert recipe.attribute is not None
     name, value = recipe.attribute
     os.setxattr(descriptor, name, value)
@@ -196,10 +220,14 @@ def set_layout(descriptor: int, recipe: Recipe) -> LayoutResult:
 
 
 def inherited_layout_message(why: str) -> str:
-    """Return the message that an item gets the layout of its directory instead of its own, because of ``why``."""
+    """Return the message that an item gets the default layout of its directory instead of the wanted one. ``why`` is
+    the reason.
+    """
     return f"it gets the layout of its directory instead of its own: {why}"
 
 
 def fewer_stripes_message(why: str) -> str:
-    """Return the message that a file has a layout with fewer stripes than wanted, because of ``why``."""
-    return f"fewer servers (OSTs) take new files: {why}"
+    """Return the message that a file has got a layout with fewer stripes than wanted. ``why`` says how the layout
+    differs.
+    """
+    return f"it has fewer stripes than requested, because fewer servers (OSTs) accept new files: {why}"

@@ -40,44 +40,47 @@ from pcopy.fsio.retries import with_retries
 from pcopy.fsio.throttle import Throttle
 
 MIN_SIZE_FOR_THREADS = 8 << 20
-"""Bytes from which on a stretch is worth a helper thread."""
+"""Length in bytes from which on the copy of a range of a file uses helper threads."""
 
 _DIGEST_BUFFERS = 4
-"""Number of buffers that are used in turn: filled, written, and read by the thread that computes the digest."""
+"""Number of buffers that are used in turn when a helper thread computes the digest: while one is filled, others are
+written to the target or digested.
+"""
 
 WRITE_BACK_SIZE = 8 << 20
-"""Bytes for which write-back is started by one call: enough for large requests to the storage, and few enough to start
-early.
+"""Number of written bytes after which write-back is started by a call: enough for large requests to the storage, and
+few enough that it starts early.
 """
 
 _MAX_WRITE_BACK_REQUESTS = 4
-"""Maximum number of write-back requests that wait where pages are dropped; it limits the amount of cached data."""
+"""With ``--drop-cache``: maximum number of write-back requests that wait. This limits the amount of cached data."""
 
 DIRECT_IO_SIZE = 4 << 20
-"""Bytes of one direct read or write: each waits for the storage, which is faster with large requests."""
+"""Bytes of one read or write with O_DIRECT: each call waits for the storage, which is faster with large requests."""
 
 MIN_SIZE_FOR_READ_AHEAD = 64 << 20
-"""Bytes from which on a stretch is read ahead by another thread.
+"""Length in bytes from which on a range is read ahead by another thread.
 
-That takes a sixth more processor time. But such large files are usually few, and other processors are idle.
+Reading ahead takes a sixth more processor time. But there are usually few such large files, and other processors are
+idle.
 """
 
 _READ_AHEAD_PIECES = 2
-"""Number of pieces that are read while another one is written."""
+"""Number of pieces that the helper thread reads ahead while another piece is written."""
 
 _WRITE_BACK_UNSUPPORTED_ERRNOS = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.ESPIPE, errno.EOPNOTSUPP)
-"""Errors of sync_file_range(2) that mean that it is not supported."""
+"""Errors of sync_file_range(2), which starts write-back, that mean that it is not supported."""
 _ALLOCATION_FAILURE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EROFS)
-"""Errors of fallocate(2) that the following writes would meet, too."""
+"""Errors of fallocate(2) with which the following writes would fail, too: the file fails immediately."""
 
 _idle_threads: list[HelperThread] = []
-"""Idle helper threads of this process, to be used again."""
+"""Helper threads of this process that have no work; the next copy uses them again."""
 os.register_at_fork(after_in_child=_idle_threads.clear)  # threads do not survive a fork
 
 
 class CachePolicy(NamedTuple):
-    """The user's choice for the page cache: bypass it (``direct``), or remove data from it after the copy
-    (``drop_cache``).
+    """The user's choice for the page cache: bypass it (``direct``, the option ``--direct``), or remove data from it
+    after the copy (``drop_cache``, ``--drop-cache``).
     """
 
     direct: bool = False
@@ -85,11 +88,13 @@ class CachePolicy(NamedTuple):
 
 
 DEFAULT_CACHE_POLICY = CachePolicy()
-"""The default: contents go through the page cache and stay there."""
+"""The default treatment of the page cache: contents go through it and stay there."""
 
 
 class ContentCopy:
-    """A copy of bytes between two open files, for one task. Used as a context manager."""
+    """Copies bytes from one open file to another, with helper threads if the range is large. It is a context manager,
+    at the end of whose block the helper threads are released.
+    """
 
     def __init__(
         self,
@@ -107,7 +112,7 @@ class ContentCopy:
             source: descriptor to read from.
             target: descriptor to write to.
             digest: object that receives the contents, None if they are not digested.
-            known: properties of the file systems that the rank has met.
+            known: cache of the traits of file systems, which say what makes copies to them fast.
             device: st_dev of the target.
             manner: treatment of the page cache.
         """
@@ -125,7 +130,9 @@ class ContentCopy:
             self._digest_thread = self._borrowed.enter_context(_borrowed_thread())
             digest = _ThreadedDigest(digest, self._digest_thread)
         self.digest = digest
-        """Receives the contents in order. It has processed all of them only after ``finish``."""
+        """The digest to which the contents are added in order, or None. Another thread may compute it: it includes all
+        contents only after ``finish``.
+        """
         self.throttle = Throttle()
         if manner.drop_cache or (is_large and self._traits.gains_by_early_write_back and not manner.direct):
             self._write_back = WriteBack(
@@ -141,8 +148,7 @@ class ContentCopy:
         self._borrowed.close()
 
     def copy(self, start: int, end: int) -> Iterator[int]:
-        """Copy the bytes from offset ``start`` to offset ``end``; yield the number of bytes of each step.
-
+        """Generator: copy the bytes from offset ``start`` to offset ``end``; yield the number of bytes of each step.
         Raise ``Problem``.
         """
         if end - start >= PIECE_BYTES and self._traits.gains_by_preallocation:
@@ -155,7 +161,9 @@ class ContentCopy:
             yield from self._copy_cached(start, end)
 
     def finish(self, start: int, end: int) -> None:
-        """Wait for the helper threads after all bytes from ``start`` to ``end`` were copied. Raise ``Problem``."""
+        """Wait until the helper threads have done their work, after all bytes from ``start`` to ``end`` were copied.
+        Raise ``Problem``, also for an error of a helper thread.
+        """
         if self._digest_thread is not None:
             self._digest_thread.wait()
         if self._write_back is not None:
@@ -164,9 +172,10 @@ class ContentCopy:
             drop_cached_pages(self._source, start, end - start)
 
     def _preallocate(self, start: int, end: int) -> None:
-        """Allocate the space of the stretch; if the file system refuses that, do not ask it again.
+        """Allocate the space of the target from offset ``start`` to ``end``. If the file system does not support that,
+        record it, so that it is not tried again there.
 
-        Raise ``Problem`` if it is full.
+        Raise ``Problem`` if the file system is full or cannot be written.
         """
         try:
             libc.fallocate(self._target, start, end - start)
@@ -177,7 +186,9 @@ class ContentCopy:
             self._traits = self._known_file_systems.traits_of(self._device, self._target)
 
     def _copy_cached(self, start: int, end: int) -> Iterator[int]:
-        """Copy a stretch through the page cache; yield the number of bytes of each step. Raise ``Problem``."""
+        """Generator: copy the bytes from offset ``start`` to ``end`` through the page cache; yield the number of bytes
+        of each step. Raise ``Problem``.
+        """
         digester, storer = self._digest_thread, self._write_back
         with ExitStack() as lent:
             count = _DIGEST_BUFFERS if digester is not None else 1
@@ -208,8 +219,9 @@ class ContentCopy:
                 digester.wait()  # before the buffers are given back and used for other data
 
     def _copy_directly(self, start: int, end: int) -> Iterator[int]:
-        """Copy whole pages directly, reading and writing in parallel; copy the bytes before and after them through the
-        cache.
+        """Generator: copy the bytes from offset ``start`` to ``end``; yield the number of bytes of each step. Whole
+        pages are copied with O_DIRECT, reading and writing in parallel; the bytes before and after them go through the
+        page cache. Raise ``Problem``.
         """
         first, last = (
             -(-start // DIRECT_IO_ALIGNMENT) * DIRECT_IO_ALIGNMENT,
@@ -229,7 +241,9 @@ class ContentCopy:
         yield from self._copy_cached(last, end)
 
     def _copy_with_read_ahead(self, start: int, end: int, size: int) -> Iterator[int]:
-        """Copy a stretch in pieces of ``size`` bytes while another thread reads the next ones. Raise ``Problem``."""
+        """Generator: copy the bytes from offset ``start`` to ``end`` in pieces of ``size`` bytes, while another thread
+        reads the next pieces; yield the number of bytes of each piece. Raise ``Problem``.
+        """
         step = self.throttle.piece_size(size)
         starts = range(start, end, step)
         count = _READ_AHEAD_PIECES + (1 if self._digest_thread is None else 2)
@@ -261,8 +275,8 @@ class ContentCopy:
 
 
 class WriteBack:
-    """Starts the write-back of data that was written while more is copied; with ``drops`` it then removes the pages
-    from the cache.
+    """Starts, in a helper thread, the write-back of copied data to storage, while more is copied. With ``drops`` it
+    also removes the pages from the page cache as soon as they are on storage.
     """
 
     def __init__(self, source: int, target: int, aide: HelperThread, *, drops: bool) -> None:
@@ -274,10 +288,11 @@ class WriteBack:
         self._previous: tuple[int, int] | None = None
 
     def add_written(self, start: int, end: int) -> None:
-        """Record that the bytes from ``start`` to ``end`` are in the cache, and start their write-back when they are
-        enough.
+        """Record that the bytes of the target from offset ``start`` to ``end`` were written. If ``WRITE_BACK_SIZE``
+        bytes have been written since the last request, start their write-back, unless the storage is still busy with an
+        earlier request: then the next request covers them.
 
-        An error of the write-back is raised by a later call.
+        An error of the write-back is raised by a later call of this method, or by ``finish``.
         """
         if self._start < 0:
             self._start = start
@@ -291,9 +306,10 @@ class WriteBack:
         self._request()
 
     def finish(self) -> None:
-        """Wait for the write-back requests after the last write. Raise ``Problem``.
+        """Wait for all write-back requests, after the last write. Raise ``Problem``.
 
-        Bytes without a request are stored by the sync at the end, unless their pages must be dropped here.
+        Bytes that no request covers are brought to storage by the sync at the end of the job, unless their pages must
+        be dropped here.
         """
         if self._drops_pages and self._start >= 0:
             self._request()
@@ -302,12 +318,14 @@ class WriteBack:
             self._drop_stored(*self._previous)
 
     def _request(self) -> None:
-        """Hand the bytes that were written since the last request to the helper thread."""
+        """Make the helper thread start the write-back of the bytes that were written since the last request."""
         self._thread.submit(self._start_storing, self._start, self._end - self._start)
         self._start = self._end
 
     def _start_storing(self, start: int, length: int) -> None:
-        """Start the write-back of these bytes, and wait for the stretch before. Runs in the helper thread."""
+        """Start the write-back of ``length`` bytes from the offset ``start`` on. If pages are dropped, also wait until
+        the bytes of the request before are on storage, and drop their pages. Runs in the helper thread.
+        """
         _sync_range(self._target, start, length, libc.SYNC_RANGE_WRITE)
         if self._drops_pages:
             if self._previous is not None:
@@ -315,7 +333,9 @@ class WriteBack:
             self._previous = start, length
 
     def _drop_stored(self, start: int, length: int) -> None:
-        """Wait until these bytes are on storage, and remove their pages from the cache on both sides."""
+        """Wait until ``length`` bytes from the offset ``start`` on are on storage, and remove their pages from the page
+        cache, those of source and target.
+        """
         _sync_range(
             self._target,
             start,
@@ -327,11 +347,13 @@ class WriteBack:
 
 
 class _ThreadedDigest:
-    """A digest that another thread computes. Data must stay unchanged until that thread has processed it."""
+    """A digest (``Digest``) that a helper thread computes: ``update`` and ``zeros`` return immediately. The caller must
+    not change the data until that thread has processed them.
+    """
 
-    def __init__(self, digest: Digest, aide: HelperThread) -> None:
+    def __init__(self, digest: Digest, thread: HelperThread) -> None:
         self._digest = digest
-        self._thread = aide
+        self._thread = thread
 
     def update(self, data: memoryview | bytes) -> None:
         self._thread.submit(self._digest.update, data)
@@ -341,7 +363,9 @@ class _ThreadedDigest:
 
 
 def write_all(target: int, data: memoryview | bytes, offset: int) -> None:
-    """Write all of ``data`` at ``offset``, through the page cache if a direct write is refused. Raise ``Problem``."""
+    """Write all of ``data`` to the file ``target`` at ``offset``. If the file is open with O_DIRECT and the write is
+    refused, write through the page cache. Raise ``Problem``.
+    """
     view = memoryview(data)
     while view:
         try:
@@ -351,13 +375,15 @@ def write_all(target: int, data: memoryview | bytes, offset: int) -> None:
                 continue
             raise Problem.from_error("write", error) from error
         if not written:
-            raise Problem("write", errno.EIO, text="nothing was written")
+            raise Problem("write", errno.EIO, text="the system call wrote 0 bytes")
         view = view[written:]
         offset += written
 
 
 def _read_all(source: int, piece: memoryview, at: int) -> None:
-    """Fill ``piece`` from the offset ``at``. Raise ``Problem``, also if the file ends before."""
+    """Read from the offset ``at`` of the file ``source`` until the buffer ``piece`` is full. Raise ``Problem``, also if
+    the file ends before that.
+    """
     filled = 0
     while filled < len(piece):
         try:
@@ -372,9 +398,10 @@ def _read_all(source: int, piece: memoryview, at: int) -> None:
 
 
 def _sync_range(target: int, start: int, length: int, flags: int) -> None:
-    """Call sync_file_range(2) with ``flags``. Raise ``Problem`` for lost data, which the system reports only once.
+    """Call sync_file_range(2) with ``flags`` for ``length`` bytes of the file ``target`` from the offset ``start`` on.
+    Raise ``Problem`` if write-back failed, since the system reports lost data only once.
 
-    Nothing is done where the call is not supported: the sync at the end of the job stores everything.
+    If the call is not supported, nothing is done: the sync at the end of the job brings everything to storage.
     """
     try:
         libc.sync_file_range(target, start, length, flags)
@@ -385,7 +412,9 @@ def _sync_range(target: int, start: int, length: int, flags: int) -> None:
 
 @contextmanager
 def _borrowed_thread() -> Iterator[HelperThread]:
-    """Lend an idle helper thread, which has finished all its work when the block ends."""
+    """Context manager: yield a helper thread that has no work. At the end of the block, wait until its calls are
+    finished, and keep the thread for the next use.
+    """
     aide = _idle_threads.pop() if _idle_threads else HelperThread()
     try:
         yield aide

@@ -1,8 +1,8 @@
 """Updating of the metadata of an existing item that is not replaced.
 
-The metadata are compared with the source's, and only those that differ are set. So nothing is written to an item that
-has all of its metadata. Metadata that this process may not set do not count as different, unless the user has named
-them: an owner without CAP_CHOWN, or a group that the user is not in.
+The metadata are compared with those of the source, and only those that differ are set. So nothing is written to an item
+whose metadata are right. Metadata that this process may not set (an owner without CAP_CHOWN, or a group that the user
+is not in) do not count as different, unless the user has requested them with ``--chown``.
 
 An item is updated in place only if that can do no harm; otherwise it is copied again. These rules hold:
 - A file or node with several names is not updated in place: the other names may be anywhere, and the user who created
@@ -40,16 +40,18 @@ from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, CAP_FSETID, Preserv
 from pcopy.fsio.problem import Problem, as_problem
 
 _TIME_RESOLUTIONS = (*TIME_RESOLUTIONS, 1_000_000)
-"""Resolutions of the times of file systems, in nanoseconds.
+"""Resolutions in which file systems store times, in nanoseconds.
 
-They are ``TIME_RESOLUTIONS``, and milliseconds for some network file systems. ``TIME_RESOLUTIONS`` does not contain
-milliseconds, because it decides whether contents are copied. Here a time with such a resolution counts only if the
-item's ctime has that resolution too.
+They are ``TIME_RESOLUTIONS`` and, for some network file systems, milliseconds. ``TIME_RESOLUTIONS`` does not contain
+milliseconds, because it decides whether contents are copied. Here a rounded time is accepted only if the item's ctime
+is rounded in the same way.
 """
 
 
 class OwnedStatus(Protocol):
-    """The fields of an item's status that are compared with those of its source."""
+    """Protocol of a status (``os.stat_result`` or a row of columns) with the fields that are compared between an
+    existing item and its source.
+    """
 
     @property
     def st_mode(self) -> int: ...
@@ -64,13 +66,14 @@ class OwnedStatus(Protocol):
 
 
 def is_same_stored_time(source: int, present: int, changed: int, window: int) -> bool:
-    """Return True if ``present`` is the time ``source``, as exactly as the item's file system stores times.
+    """Return True if ``present``, a time of an existing item, is the time ``source`` as far as the item's file system
+    can store it.
 
     Args:
-        source: time of the source, in nanoseconds.
-        present: time of the existing item, in nanoseconds.
-        changed: ctime of the existing item, in nanoseconds. It shows the resolution of its file system, which rounds it
-            down as all times.
+        source: time of the source, in nanoseconds since 1970.
+        present: time of the existing item, in nanoseconds since 1970.
+        changed: ctime of the existing item, in nanoseconds since 1970. The file system rounds it down as it does all
+            times, so it shows the resolution.
         window: difference of times that is ignored, in seconds.
     """
     if abs(source - present) <= window * 10**9:
@@ -80,12 +83,15 @@ def is_same_stored_time(source: int, present: int, changed: int, window: int) ->
 
 @cache
 def _process_groups() -> frozenset[int]:
-    """Return the groups of this process."""
+    """Return the group ids of this process: the effective one and the supplementary ones."""
     return frozenset({os.getegid(), *os.getgroups()})
 
 
 def _has_wanted_owner(source: OwnedStatus, present: OwnedStatus, preserve: Preserve) -> bool:
-    """Return True if the existing item has the right owner and group, as far as this process can set them."""
+    """Return True if the existing item ``present`` has the owner and group that ``preserve`` requires: those of
+    ``source``, or those given with ``--chown``. Without ``--chown``, an id that this process may not set does not count
+    as different.
+    """
     uid, gid = (source.st_uid, source.st_gid) if preserve.ownership else (present.st_uid, present.st_gid)
     named_owner = preserve.chown
     wanted = tuple(named if named >= 0 else other for named, other in zip(named_owner, (uid, gid), strict=True))
@@ -100,7 +106,8 @@ def _has_wanted_owner(source: OwnedStatus, present: OwnedStatus, preserve: Prese
 
 
 def wanted_mode_bits(source: OwnedStatus, present: OwnedStatus) -> int:
-    """Return the mode that the existing item should have with the owner that it has.
+    """Return the permission bits that the existing item ``present`` should have as a copy of ``source``, if its owner
+    and group remain as they are.
 
     Set-id bits are included only if owner and group are those of the source.
     """
@@ -113,14 +120,18 @@ def wanted_mode_bits(source: OwnedStatus, present: OwnedStatus) -> int:
 
 
 def _has_wanted_mode(source: OwnedStatus, present: OwnedStatus, preserve: Preserve) -> bool:
-    """Return True if the existing item has the mode that it should have, or if modes are not preserved."""
+    """Return True if the existing item ``present`` has the permission bits that it should have as a copy of ``source``,
+    or if modes are not preserved.
+    """
     if not preserve.mode or stat.S_ISLNK(source.st_mode):
         return True
     return wanted_mode_bits(source, present) == stat.S_IMODE(present.st_mode)
 
 
 def _has_wanted_time(source: OwnedStatus, present: OwnedStatus, preserve: Preserve, window: int) -> bool:
-    """Return True if the existing item has the modification time that it should have, or if times are not preserved."""
+    """Return True if the existing item ``present`` has the modification time of ``source``, or if times are not
+    preserved. ``window``: difference of times that is ignored, in seconds.
+    """
     if not preserve.timestamps:
         return True
     if stat.S_ISREG(source.st_mode) and are_times_equal(source.st_mtime_ns, present.st_mtime_ns, window):
@@ -129,9 +140,11 @@ def _has_wanted_time(source: OwnedStatus, present: OwnedStatus, preserve: Preser
 
 
 def has_metadata_of_source(source: OwnedStatus, present: OwnedStatus, preserve: Preserve, window: int) -> bool:
-    """Return True if the existing item has the metadata of its source, as far as their status shows.
+    """Return True if an existing item (``present``) has the owner, mode and time that it should have as a copy of
+    ``source``.
 
-    ``window`` is the difference of times that is ignored, in seconds.
+    Only metadata that ``preserve`` includes are compared, and no extended attributes. ``window``: difference of times
+    that is ignored, in seconds.
     """
     return (
         _has_wanted_owner(source, present, preserve)
@@ -141,7 +154,8 @@ def has_metadata_of_source(source: OwnedStatus, present: OwnedStatus, preserve: 
 
 
 def has_same_xattrs(source: bytes, present: bytes, preserve: Preserve, *, follow: bool = False) -> bool:
-    """Return True if two items have the same extended attributes and ACLs, of those that are copied; raise ``OSError``.
+    """Return True if two items have the same extended attributes and ACLs, apart from those that are not copied; raise
+    ``OSError``.
 
     Args:
         source: path of the source.
@@ -160,7 +174,9 @@ def has_same_xattrs(source: bytes, present: bytes, preserve: Preserve, *, follow
 
 
 def _xattr_names(path: bytes, follow: bool) -> set[str]:
-    """Return the names of an item's extended attributes; raise ``OSError``."""
+    """Return the names of the extended attributes of the item ``path``. If ``follow`` is True and ``path`` is a
+    symbolic link, the link is followed. Raise ``OSError``.
+    """
     try:
         return set(os.listxattr(path, follow_symlinks=follow))
     except OSError as error:
@@ -170,7 +186,9 @@ def _xattr_names(path: bytes, follow: bool) -> set[str]:
 
 
 def _xattr_value(path: bytes, name: str, follow: bool) -> bytes:
-    """Return the value of an item's extended attribute; raise ``OSError``."""
+    """Return the value of the extended attribute ``name`` of the item ``path``. If ``follow`` is True and ``path`` is a
+    symbolic link, the link is followed. Raise ``OSError``.
+    """
     return os.getxattr(path, name, follow_symlinks=follow)
 
 
@@ -179,7 +197,7 @@ class MetadataDifference(NamedTuple):
 
     Fields:
     - ``owner``, ``mode``, ``times``: True if they differ.
-    - ``set``: extended attributes (including ACLs) that are missing or have another value.
+    - ``set``: names and wanted values of extended attributes (including ACLs) that are missing or have another value.
     - ``remove``: names of extended attributes that must be removed.
     """
 
@@ -195,7 +213,12 @@ class MetadataDifference(NamedTuple):
         return any(self)
 
     def can_update_in_place(self, source: Attributes, present: os.stat_result) -> bool:
-        """Return True if the item may be updated in place, according to the rules of this module."""
+        """Return True if the existing item, whose status is ``present``, may be updated in place. ``source`` has the
+        metadata of its source.
+
+        Otherwise the item has to be copied again: it is a file with several links, or it would get set-id bits or file
+        capabilities, or its mode forbids to set attributes.
+        """
         if stat.S_ISDIR(present.st_mode):
             return True
         if present.st_nlink > 1 or any(name == "security.capability" for name, _ in self.set):
@@ -207,7 +230,9 @@ class MetadataDifference(NamedTuple):
 
 
 class _SourceStatus(NamedTuple):
-    """The status of a source, made from its ``Attributes``. It has the fields of ``OwnedStatus``."""
+    """The status of a source, made from its ``Attributes``, so that it can be compared with the status of the existing
+    item.
+    """
 
     st_mode: int
     st_uid: int
@@ -219,10 +244,14 @@ class _SourceStatus(NamedTuple):
 def metadata_difference(
     handle: Handle, present: os.stat_result, attributes: Attributes, preserve: Preserve, window: int
 ) -> MetadataDifference:
-    """Return how the metadata of an existing item differ from ``attributes``; raise ``Problem``.
+    """Return how the metadata of the existing item ``handle`` differ from ``attributes``, the metadata of its source;
+    raise ``Problem``.
 
     Args:
-        present: status of the existing item.
+        handle: the existing item: a descriptor or a path.
+        present: its status.
+        attributes: metadata of the source.
+        preserve: which metadata are compared.
         window: difference of times that is ignored, in seconds.
     """
     source = _SourceStatus(attributes.mode, attributes.uid, attributes.gid, attributes.mtime)
@@ -239,9 +268,8 @@ def metadata_difference(
 def _xattr_difference(
     handle: Handle, attributes: Attributes, preserve: Preserve
 ) -> tuple[tuple[tuple[str, bytes], ...], tuple[str, ...]]:
-    """Return the extended attributes that are missing or have another value, and the names of those to remove.
-
-    Raise ``Problem``.
+    """Return two tuples: the extended attributes (name, wanted value) that the existing item ``handle`` lacks or has
+    with another value than its source (``attributes``), and the names of those that must be removed. Raise ``Problem``.
     """
     if not (preserve.xattr or preserve.acl):
         return (), ()
@@ -259,28 +287,32 @@ def _xattr_difference(
 
 
 def update_metadata(
-    handle: Handle, present: os.stat_result, attributes: Attributes, preserve: Preserve, lacks: MetadataDifference
+    handle: Handle, present: os.stat_result, attributes: Attributes, preserve: Preserve, difference: MetadataDifference
 ) -> MetadataOutcome:
-    """Set the metadata that ``lacks`` lists; raise ``Problem``. The order is that of ``apply_attributes``."""
+    """Set those metadata of the existing item ``handle`` that differ from the source's according to ``difference``;
+    raise ``Problem``. ``present`` is the status of the item, ``attributes`` the metadata of the source.
+
+    The order is chown, extended attributes, mode, ACLs, times, because each step may change what the later steps set.
+    """
     writer = MetadataWriter(handle, is_link=stat.S_ISLNK(attributes.mode))
-    if lacks.owner:
+    if difference.owner:
         writer.set_owner(attributes, preserve, None)
-    for name in lacks.remove:
+    for name in difference.remove:
         writer.attempt_call(f"removexattr {name}", partial(remove_xattr, handle, name))
-    acls = [(name, value) for name, value in lacks.set if xattr_kind(name) is XattrKind.ACL]
-    again = attributes.xattrs if lacks.owner else lacks.set  # chown clears file capabilities
+    acls = [(name, value) for name, value in difference.set if xattr_kind(name) is XattrKind.ACL]
+    again = attributes.xattrs if difference.owner else difference.set  # chown clears file capabilities
     for name, value in again:
         if xattr_kind(name) is not XattrKind.ACL:
             writer.set_xattr(name, value)
-    changes_mode = lacks.mode or lacks.owner or bool(acls) or ACCESS_ACL in lacks.remove
+    changes_mode = difference.mode or difference.owner or bool(acls) or ACCESS_ACL in difference.remove
     if changes_mode and preserve.mode and not stat.S_ISLNK(attributes.mode):
         source = _SourceStatus(attributes.mode, attributes.uid, attributes.gid, attributes.mtime)
         with as_problem("stat"):
-            now = os.stat(handle) if lacks.owner else present
+            now = os.stat(handle) if difference.owner else present
         writer.set_mode_and_acls(wanted_mode_bits(source, now), acls, skip_if_equal=True)
     else:
         for name, value in acls:
             writer.set_xattr(name, value)
-    if lacks.times:
+    if difference.times:
         writer.attempt_call("utimensat", lambda: os.utime(handle, ns=(attributes.atime, attributes.mtime)))
     return writer.outcome(attributes)

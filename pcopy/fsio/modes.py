@@ -13,30 +13,34 @@ import stat
 from pcopy.fast_named_tuple import NamedTuple
 
 ALL_MODE_BITS = 0o7777
-"""Permission bits, set-id bits and the sticky bit."""
+"""All bits that chmod(2) can set: permission bits, set-id bits and the sticky bit."""
 _SET_ID = stat.S_ISUID | stat.S_ISGID
 _PERMISSION_BITS = {"r": 0o444, "w": 0o222, "x": 0o111}
-"""The bits of each permission letter for all three classes."""
+"""The mode bits of each permission letter (r, w, x), for owner, group and others together."""
 _CLASS_BITS = {"u": 0o4700, "g": 0o2070, "o": 0o1007, "a": ALL_MODE_BITS}
-"""The bits that each class letter affects."""
+"""The mode bits that an action for each class letter (u, g, o, a) may change."""
 _CLASS_PERMISSIONS = {"u": 0o700, "g": 0o070, "o": 0o007}
-"""The permission bits of each class."""
+"""The permission bits (rwx) of each class: owner (u), group (g) and others (o)."""
 _LETTER_BITS = {**_PERMISSION_BITS, "X": 0, "s": _SET_ID, "t": stat.S_ISVTX}
-"""The bits that each letter after an operator stands for. ``X`` is decided when the mode is applied."""
+"""The mode bits for each letter that may follow an operator. ``X`` has none here, because its meaning depends on the
+item: ``changed_mode`` decides about it.
+"""
 _CLAUSE_PATTERN = re.compile(r"([ugoa]*)((?:[-+=](?:[ugo]|[rwxXst]*))+|[-+=][0-7]+)")
 """One clause of a symbolic mode: class letters and one or more actions; or an operator and an octal number."""
 _ACTION_PATTERN = re.compile(r"([-+=])([ugo](?![rwxXst])|[rwxXst]*|[0-7]+)")
-"""One action of a clause: an operator, and the letters or class that it applies."""
+"""One action of a clause: an operator, and the permission letters, or the class letter whose permissions are copied."""
 
 
 class ModeChange(NamedTuple):
-    """One action of a mode.
+    """One action of a mode, such as ``+rX`` in ``u+rX,go-w``.
 
     Fields:
     - ``operator``: ``+``, ``-`` or ``=``.
-    - ``affected``: bits of the classes that are named; 0 if none is.
+    - ``affected``: mode bits of the classes (u, g, o, a) that are named; 0 if no class is named, so that the umask
+      applies.
     - ``value``: bits to add, remove or set.
-    - ``affected_on_directories``: bits that the action changes on directories too.
+    - ``affected_on_directories``: bits that the action may change on directories; set-id bits that are not among them
+      are kept.
     """
 
     operator: str
@@ -50,7 +54,9 @@ class ModeChange(NamedTuple):
 
 
 def parse_mode(text: str) -> tuple[ModeChange, ...]:
-    """Return the actions of the mode ``text``; raise ``ValueError`` if it is malformed."""
+    """Return the actions of the mode ``text``, an octal number or a symbolic mode such as ``u+rX,go-w``; raise
+    ``ValueError`` if it is malformed.
+    """
     if re.fullmatch("[0-7]+", text):
         return (_octal_change("=", text, explicit=len(text) > 4),)
     actions: list[ModeChange] = []
@@ -72,10 +78,11 @@ def parse_mode(text: str) -> tuple[ModeChange, ...]:
 
 
 def _octal_change(operator: str, digits: str, *, explicit: bool) -> ModeChange:
-    """Return the action of an octal number; raise ``ValueError`` if it is too large.
+    """Return the action of an operator (``+``, ``-`` or ``=``) with the octal number ``digits``; raise ``ValueError``
+    if the number is too large.
 
-    ``explicit``: True if the number decides about all set-id bits of directories, not only about those that it
-    contains.
+    ``explicit``: True if the number sets or clears all set-id bits of directories; False if only the set-id bits in it
+    are set.
     """
     value = int(digits, 8)
     if value > ALL_MODE_BITS:
@@ -84,7 +91,9 @@ def _octal_change(operator: str, digits: str, *, explicit: bool) -> ModeChange:
 
 
 def _symbolic_change(operator: str, letters: str, affected: int) -> ModeChange:
-    """Return the action of an operator and its letters."""
+    """Return the action of an operator (``+``, ``-`` or ``=``) with the permission letters ``letters``. ``affected``:
+    mode bits of the classes that are named; 0 if none is.
+    """
     if letters in _CLASS_PERMISSIONS:
         return ModeChange(
             operator,
@@ -102,7 +111,9 @@ def _symbolic_change(operator: str, letters: str, affected: int) -> ModeChange:
 
 
 def changed_mode(mode: int, actions: tuple[ModeChange, ...], umask: int) -> int:
-    """Return the permission bits that an item with the given ``mode`` (st_mode) has after ``actions``."""
+    """Return the permission bits that an item with the given ``mode`` (st_mode) has after ``actions``, which
+    ``parse_mode`` returned. Actions that name no class do not affect the bits that are set in ``umask``.
+    """
     is_directory, bits = stat.S_ISDIR(mode), stat.S_IMODE(mode)
     for action in actions:
         kept = _SET_ID & ~action.affected_on_directories if is_directory else 0

@@ -1,7 +1,8 @@
-"""Checks that the mounts below a root are those that all hosts saw when the job began.
+"""Checks that the mounts below a root directory of the job are those that all hosts saw when the job began.
 
-A mount may be missing, on one host or in a later run. Then a rank would copy the directory that the mount should hide,
-or write into it, without an error. So all code that opens a directory, on either side, checks it here.
+A mount may be missing, on one host or in a later run. Then a rank would copy the directory below the mount point, or
+write into it, without an error. So all code that opens a directory, in source or target, uses the checks of this
+module.
 
 A file system that is mounted while the job runs is not part of the job: another host, or a later run, may see the
 directory below the mount point instead. The exception is automounts: file systems that are mounted when a directory is
@@ -46,14 +47,14 @@ _AUTOMOUNTING_TYPES = (b"nfs", b"nfs4", b"cifs", b"smb3", b"afs", b"zfs", b"auto
 Below autofs it mounts any type, below the rest only the same type.
 """
 _OCTAL_ESCAPE = rb"\\([0-7]{3})"
-"""An octal escape in /proc/self/mountinfo."""
+"""Pattern of an octal escape in a path in /proc/self/mountinfo."""
 
 MountRootTuple = tuple[int, int, int, bytes]
-"""The fields of a ``MountRoot`` as a tuple of primitives."""
+"""The fields of a ``MountRoot`` as a tuple: f_type, id of the file system, inode number, mark."""
 
 
 class MountRoot(NamedTuple):
-    """The root of a mount: type and id of the file system, inode number and mark of the root directory.
+    """Identifies a mounted file system: its type and id, and inode number and mark of its root directory.
 
     ``file_system_type`` is the f_type, ``file_system_id`` the id; 0: unknown. The special value
     ``ANY_OTHER_FILE_SYSTEM`` has zeros only.
@@ -65,22 +66,25 @@ class MountRoot(NamedTuple):
     mark: bytes
 
     def may_be_same(self, other: MountRoot) -> bool:
-        """Return True if ``other`` may be the same root in another run, as far as both sides are known."""
+        """Return True unless this and ``other`` are certainly the roots of different mounts. ``other`` was read on the
+        same host, perhaps in an earlier run of the job.
+        """
         return self.may_be_same_on_other_host(other) and (
             self.file_system_id == other.file_system_id or 0 in (self.file_system_id, other.file_system_id)
         )
 
     def may_be_same_on_other_host(self, other: MountRoot) -> bool:
-        """Return True if ``other`` may be the same root on another host, as far as both sides are known."""
+        """Return True unless this and ``other`` are certainly the roots of different mounts. ``other`` was read on
+        another host, so the ids of the file systems are not compared: they may differ between hosts.
+        """
         if self.file_system_type != other.file_system_type:
             return False
         this_root, other_root = Identity(0, self.inode, self.mark), Identity(0, other.inode, other.mark)
         return this_root.compare(other_root) is not IdentityComparison.OTHER
 
     def label(self, device: int) -> bytes:
-        """Return bytes that distinguish this file system from others, the same on all hosts and in all runs.
-
-        ``device`` is its st_dev on this host.
+        """Return bytes that distinguish this file system from others, and are the same on all hosts and in all runs of
+        the job. ``device`` is its st_dev on this host.
         """
         number = self.file_system_id if is_local_to_machine(self.file_system_type, device) else 0
         return b"%d %d %d %b" % (self.file_system_type, number, self.inode, self.mark)
@@ -94,20 +98,24 @@ class MountRoot(NamedTuple):
 ANY_OTHER_FILE_SYSTEM = MountRoot(0, 0, 0, b"")
 """Stands for any file system other than that of the parent directory.
 
-It is expected at a mount point whose contents the job leaves out.
+It is the expected root at a mount point whose contents the job does not process.
 """
 
 
 def mount_root_of(descriptor: int) -> MountRoot:
-    """Return the ``MountRoot`` of the open root directory of a mount; raise ``OSError``."""
+    """Return the ``MountRoot`` that identifies the mounted file system whose root directory ``descriptor`` has open;
+    raise ``OSError``.
+    """
     kind, number = file_system_id(descriptor)
-    if kind == AUTOFS_TYPE:  # each host creates and numbers its own
+    if kind == AUTOFS_TYPE:  # each host has its own autofs mount with other numbers
         return MountRoot(kind, 0, 0, b"")
     return MountRoot(kind, number, os.fstat(descriptor).st_ino, mark_of(descriptor, created_by_job=False))
 
 
 def is_local_to_machine(kind: int, device: int) -> bool:
-    """Return True if a file system of type ``kind`` (f_type) on the st_dev ``device`` belongs to one machine."""
+    """Return True if a file system with the f_type ``kind`` and the st_dev ``device`` belongs to one machine, so that
+    no other host can have mounted it.
+    """
     return kind in _LOCAL_TYPES or (os.major(device) != 0 and kind not in _CLUSTER_TYPES)
 
 
@@ -115,7 +123,8 @@ class MountPoint(NamedTuple):
     """A mount point that this process sees in /proc/self/mountinfo.
 
     Fields:
-    - ``mount_id``: the id of the mount (mnt_id).
+    - ``mount_id``: the id of the mount (mnt_id) on this host.
+    - ``path``: absolute path of the mount point.
     - ``is_automount``: True if the operating system mounts the file system when the directory is entered.
     """
 
@@ -125,7 +134,7 @@ class MountPoint(NamedTuple):
 
 
 def mount_points() -> Iterator[MountPoint]:
-    """Yield all mount points that this process can see, by real paths; raise ``OSError``.
+    """Generator: yield all mount points that this process can see, by real paths; raise ``OSError``.
 
     Some may be hidden by other mounts.
     """
@@ -142,7 +151,9 @@ def mount_points() -> Iterator[MountPoint]:
 
 
 def mount_id_of(descriptor: int) -> int:
-    """Return the id (mnt_id) of the mount on which an open item lies, -1 if it is not available; raise ``OSError``."""
+    """Return the id (mnt_id) of the mount on which the open item ``descriptor`` lies, -1 if it is not available; raise
+    ``OSError``.
+    """
     with suppress(OSError):
         if (number := libc.mount_id(descriptor)) >= 0:
             return number
@@ -151,27 +162,27 @@ def mount_id_of(descriptor: int) -> int:
 
 
 def mount_point_of(descriptor: int) -> MountPoint | None:
-    """Return the mount point of the mount on which an open item lies; raise ``OSError``.
-
-    Return None if this process cannot see the mount point.
+    """Return the mount point of the mount on which the open item ``descriptor`` lies; None if this process cannot see
+    the mount point. Raise ``OSError``.
     """
     number = mount_id_of(descriptor)
     return next((point for point in mount_points() if point.mount_id == number), None)
 
 
 def _type_of_line(fields: list[bytes]) -> bytes:
-    """Return the file system type of a line of /proc/self/mountinfo, which is split into ``fields``."""
+    """Return the file system type in a line of /proc/self/mountinfo. ``fields`` are the words of the line."""
     return fields[fields.index(b"-", 6) + 1]
 
 
 class ExpectedMounts:
-    """The mounts that must exist below one root, by path, and checks of open items against them.
+    """The mounts that must exist below one root directory of the job, by path. Its methods check open items against
+    them.
 
     A mount point may be a directory or a file.
     """
 
     def __init__(self, base: int, roots: Mapping[bytes, MountRoot], *, on_source: bool, one_host: bool) -> None:
-        """Check nothing yet.
+        """Store the arguments; nothing is checked yet.
 
         Args:
             base: descriptor of the root directory.
@@ -184,11 +195,13 @@ class ExpectedMounts:
         self._one_host = one_host
         self._on_source = on_source
         self._accepted_items: dict[bytes, tuple[int, int]] = {}
-        """St_dev and inode number of paths that ``check`` has accepted."""
+        """St_dev and inode number of the items that ``check_item`` has accepted, by path; they are not checked
+        again.
+        """
         self._accepted_mount_ids: set[int] = set()
-        """Mounts (mnt_id) that ``check_mount`` has accepted as part of the job."""
+        """The mnt_id of mounts that ``check_mount`` has accepted as part of the job."""
         self._mount_names: dict[bytes, set[bytes]] = {}
-        """Names of mount points, by the path of the directory that contains them."""
+        """Names of expected mount points, by the path of the directory that contains them."""
         for path in roots:
             directory, _, name = path.rpartition(b"/")
             self._mount_names.setdefault(directory, set()).add(name)
@@ -198,7 +211,7 @@ class ExpectedMounts:
 
     @property
     def has_any(self) -> bool:
-        """True if a mount must exist below the root."""
+        """True if at least one mount must exist below the root."""
         return bool(self._roots)
 
     @property
@@ -213,9 +226,10 @@ class ExpectedMounts:
             return [point.path[len(base) :] for point in mount_points() if point.path.startswith(base)]
 
     def check_mount(self, descriptor: int) -> None:
-        """Raise ``Problem`` if the open directory lies on a mount that was added after the job began.
+        """Raise ``Problem`` if the open directory ``descriptor`` lies on a mount that was added after the job began.
 
-        The mount may be of the root's own file system (a bind mount), so that ``check`` sees no other device.
+        The mount may be one of the root's own file system (a bind mount), which ``check_item`` does not notice, because
+        st_dev is the same.
         """
         with as_problem("statx", on_source=self._on_source):
             number = mount_id_of(descriptor)
@@ -235,12 +249,14 @@ class ExpectedMounts:
         return self._mount_names.get(directory, set())
 
     def check_item(self, path: bytes, descriptor: int, status: os.stat_result, parent: int | None) -> None:
-        """Raise ``Problem`` if ``path`` is not on the expected mount, or is on one that was added after the job began.
+        """Raise ``Problem`` if the open item at ``path`` is not on the mount that is expected there, or is on a mount
+        that was added after the job began.
 
         Args:
-            descriptor: the open item at ``path``.
+            path: path of the item below the root.
+            descriptor: the open item.
             status: its status.
-            parent: st_dev of the directory that contains it; None if unknown.
+            parent: st_dev of the directory that contains the item; None if unknown.
         """
         wanted = self._roots.get(path)
         if (wanted is None and status.st_dev == parent) or self._accepted_items.get(path) == (
@@ -259,11 +275,13 @@ class ExpectedMounts:
         self._accepted_items[path] = status.st_dev, status.st_ino
 
     def _new_mount_refusal(self, descriptor: int, status: os.stat_result) -> str:
-        """Return why the open item, at which no mount is expected, is refused; an empty text if it is accepted.
+        """Return, for a message, why the open item ``descriptor`` may not be used although it is on another mount than
+        its parent directory, and none is expected there; empty if it may be used. ``status`` is the status of the item.
 
-        It is accepted in these cases:
-        - It lies on an expected mount, or on none below the root (``-L`` may lead elsewhere).
-        - It lies on an automount, which does not belong to one machine if the job has several hosts.
+        The item may be used in these cases:
+        - It lies on an expected mount, or on a mount outside the root (with ``-L`` a symbolic link may lead elsewhere).
+        - It lies on an automount. If several hosts work with this root, its file system must not be one that belongs to
+          one machine.
         """
         point = mount_point_of(descriptor)
         base = self._base_path()
@@ -272,23 +290,27 @@ class ExpectedMounts:
         if not point.is_automount:
             return "this was mounted after the job began: unmount it and resume the job, or start a new job"
         if not self._one_host and is_local_to_machine(mount_root_of(descriptor).file_system_type, status.st_dev):
-            return "after the job began, each host mounted a file system of its own here: not the same on all hosts"
+            return "since the job began, each host has mounted a file system of its own here, with other files"
         return ""
 
     def _base_path(self) -> bytes:
-        """Return the real path of the root, with a slash at its end; raise ``OSError``."""
+        """Return the real path of the root directory, with a slash at its end; raise ``OSError``."""
         return os.readlink(b"/proc/self/fd/%d" % self._base).rstrip(b"/") + b"/"
 
     def label(self, path: bytes, descriptor: int, device: int) -> bytes:
-        """Return bytes that distinguish the file system at ``path`` from others; raise ``Problem``.
+        """Return bytes that distinguish the file system at ``path`` from others, and are the same on all hosts; raise
+        ``Problem``.
 
-        ``path`` is open, and its st_dev is ``device``.
+        ``descriptor`` is the open item at ``path``, ``device`` its st_dev on this host.
         """
         with as_problem("statfs", on_source=self._on_source):
             return (self._roots.get(path) or mount_root_of(descriptor)).label(device)
 
     def check_file(self, path: bytes, directory: int, name: bytes) -> None:
-        """Do the same as ``check`` for the file ``name`` in a directory (a descriptor); ``path`` is its path."""
+        """Raise ``Problem`` if the file ``name`` in the open ``directory`` is not on the mount that is expected there,
+        or is on a mount that was added after the job began. (A file may be a mount point, too.) ``path`` is the path of
+        the file below the root.
+        """
         with as_problem("open", on_source=self._on_source):
             path_only = open_with_retries(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
         with closed_at_end(path_only):
@@ -297,9 +319,14 @@ class ExpectedMounts:
 
 
 def _mount_difference(wanted: MountRoot, descriptor: int, status: os.stat_result, parent: int | None) -> str:
-    """Return how the open item differs from ``wanted``, the expected root of a mount; an empty text if it does not.
+    """Return, for a message, how an open item differs from ``wanted``, the root of the mount that is expected at its
+    path; empty if it does not.
 
-    ``parent`` is the st_dev of the directory that contains it; None if unknown.
+    Args:
+        wanted: the expected root of a mount.
+        descriptor: the open item.
+        status: its status.
+        parent: st_dev of the directory that contains the item; None if unknown.
     """
     found = mount_root_of(descriptor)
     if status.st_dev == parent if wanted == ANY_OTHER_FILE_SYSTEM else not found.may_be_same(wanted):

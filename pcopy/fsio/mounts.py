@@ -26,7 +26,7 @@ _FIRST_CODE_OF_FILES = 1 << 62  # codes from here on are those of files; no root
 
 
 class FollowedLinks(NamedTuple):
-    """Data that ``Mounts`` needs if symbolic links are followed.
+    """Data by which mount codes (numbers for file systems) are determined if symbolic links are followed.
 
     Fields:
     - ``root_codes``: the mount codes of all roots, by st_dev.
@@ -40,32 +40,35 @@ class FollowedLinks(NamedTuple):
 class MountCodes:
     """The mount codes on one side (source or target) of a root.
 
-    ``base`` is the code of the root itself. The object learns the codes of other file systems as the tree is walked.
+    A mount code is a number for a file system that means the same on all hosts. At first only the code of the root
+    directory (``root_code``) is known; codes of other file systems are added as the tree is walked.
     """
 
     def __init__(self, base: int, device: int, followed: FollowedLinks | None = None) -> None:
-        """Start with the code of the root.
+        """Create the object; it knows only the code of the root directory.
 
         Args:
-            base: mount code of the root.
-            device: st_dev of the root on this host.
-            followed: given if symbolic links are followed.
+            base: mount code of the root directory.
+            device: st_dev of the root directory on this host.
+            followed: data that are needed if symbolic links are followed; None if they are not.
         """
         self.root_code = base
         self._followed = followed
         root_codes = {} if followed is None else followed.root_codes
         self._devices = {**{code: root_device for root_device, code in root_codes.items()}, base: device}
-        """St_dev on this host, by mount code."""
+        """The st_dev on this host, by mount code."""
         self._parent_codes: dict[int, int] = {}
         """Mount code of the directory that contains a mount point, by the code of the mount point."""
 
     def directory_code(self, path: bytes, device: int, parent_code: int, label: bytes = b"") -> int:
-        """Return the mount code of the directory ``path``.
+        """Return the mount code of the directory ``path``, a number for its file system that is the same on all hosts.
 
         Args:
+            path: path of the directory below the root.
             device: its st_dev on this host.
             parent_code: mount code of the directory that contains it.
-            label: identifies the file system that begins at ``path``, if one does; empty while no rank has opened it.
+            label: bytes that identify the file system if ``path`` is a mount point (``MountRoot.label``); empty if no
+                rank has opened it yet.
         """
         if self._devices.get(parent_code) == device:
             return parent_code
@@ -78,7 +81,8 @@ class MountCodes:
         return code
 
     def _code_above(self, device: int, start: int | None) -> int | None:
-        """Return the code of the nearest directory above that is on ``device``, or of a root there; else None.
+        """Return the mount code of the nearest directory above that is on ``device`` (st_dev), else of a root directory
+        on it, else None.
 
         ``start`` is the code of the directory where the search begins. The result is the same on all hosts.
         """
@@ -90,7 +94,7 @@ class MountCodes:
         return self._followed.root_codes.get(device)
 
     def file_code(self, device: int, parent_code: int, path: bytes = b"") -> int:
-        """Return the mount code of a file.
+        """Return the mount code of a file, a number for its file system. All hard links to the file have the same code.
 
         Args:
             device: its st_dev on this host.
@@ -106,7 +110,9 @@ class MountCodes:
         return parent_code if self._devices.get(parent_code) == device else _FIRST_CODE_OF_FILES + device
 
     def device_of_code(self, code: int) -> int | None:
-        """Return this host's st_dev for a mount code, None if this rank has not been on that file system."""
+        """Return this host's st_dev of the file system whose mount code is ``code``; None if this rank has not met that
+        file system.
+        """
         if code >= _FIRST_CODE_OF_FILES and self._followed is not None:
             return code - _FIRST_CODE_OF_FILES
         return self._devices.get(code)

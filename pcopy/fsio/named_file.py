@@ -18,8 +18,8 @@ meantime.
 the inherited descriptor is duplicated. Only its file type is checked, because the program that started this one has
 opened it.
 
-Functions raise ``OSError`` for an item that cannot be opened. Its ``strerror`` can be appended to a line that names the
-path.
+Functions raise ``OSError`` for an item that cannot be opened. The error's ``strerror`` can be appended to a message
+that begins with the path.
 """
 
 from __future__ import annotations
@@ -39,11 +39,15 @@ from pcopy.fsio.retries import ANNOUNCED_WAIT, announce_wait, open_with_retries,
 from pcopy.text import printable_path
 
 FIFO_READER_TIMEOUT = 5.0
-"""Seconds to wait for a reader of a FIFO, which may be started at the same time as this program."""
+"""Seconds to wait until another program opens a FIFO for reading; it may be started at the same time as this
+program.
+"""
 _FIFO_RETRY_PAUSE = 0.05
 """Seconds between two attempts to open a FIFO for writing."""
 _MAX_LINKS = 40
-"""Maximum number of symbolic links followed in one path; the kernel has the same limit (path_resolution(7))."""
+"""Maximum number of symbolic links followed in one path, as in Linux (path_resolution(7)); a path with more fails with
+ELOOP.
+"""
 _MAX_ATTEMPTS = 100
 """Maximum number of attempts to open a name whose item is replaced between its check and its opening.
 
@@ -63,15 +67,21 @@ _REFUSED_FILE_TYPES = (
 
 
 class UntrustedFile(OSError):
-    """A rule of this module forbids to open the file. ``strerror`` says which rule, and what the user can do."""
+    """Error for a file that a rule for named files (owner of symbolic links, owner and mode of the file, file type)
+    forbids to open. ``strerror`` says which rule, and what the user can do.
+    """
 
 
 class WrongFileType(UntrustedFile):
-    """The item has a file type that is neither read nor written, such as a directory."""
+    """Error for an item that cannot be opened as a named file because of its file type, such as a directory, a socket
+    or a block device.
+    """
 
 
 class _LinkTrust:
-    """The setting of ``trust_all_links``, one for the process."""
+    """Holds a setting of this process: whether symbolic links of any owner are followed (the option
+    ``--insecure-links``).
+    """
 
     trusts_all_links = False
 
@@ -84,7 +94,9 @@ A list is read more than once (first to check it, later to use it), and duplicat
 
 
 def trust_all_links(trusted: bool) -> None:
-    """Set whether symbolic links that other users own are followed, for this process and those that it forks."""
+    """Set, for this process and those that it forks, whether symbolic links of any owner are followed (``trusted`` is
+    True), or only those of root and the caller.
+    """
     _LinkTrust.trusts_all_links = trusted
 
 
@@ -94,8 +106,9 @@ class OpenedFile(NamedTuple):
     Fields:
         descriptor: the open descriptor.
         path: its absolute path without symbolic links.
-        is_inherited: True if the descriptor is a duplicate of one that this program was started with.
-        is_new: True if no item had that name before.
+        is_inherited: True if the descriptor is a duplicate of one that this program was started with, such as standard
+            output.
+        is_new: True if the file was created by this call.
     """
 
     descriptor: int
@@ -105,7 +118,7 @@ class OpenedFile(NamedTuple):
 
 
 class ExaminedItem(NamedTuple):
-    """An item that was examined without being opened.
+    """Path and status of an item that was examined without being opened.
 
     ``path`` is its absolute path without symbolic links. ``status`` is None if no item has that name. ``is_inherited``
     is True if the path names a descriptor that this program was started with.
@@ -123,15 +136,16 @@ class ExaminedItem(NamedTuple):
 
 
 class _ResolvedPath(NamedTuple):
-    """The end of a resolved path: the entry ``name`` of the open directory ``parent``.
+    """Where a path leads after all symbolic links were followed: to the entry ``name`` of the open directory
+    ``parent``.
 
     Fields:
         parent: descriptor of the directory.
         parent_path: absolute path of that directory.
         name: last component of the path.
-        item: O_PATH descriptor of the entry, or -1 if there is no such entry.
-        inherited_number: number of the inherited descriptor that the path stands for (such as ``/dev/stdin``), or -1.
-            If it is set, no other field is.
+        item: O_PATH descriptor of the entry, or -1 if the directory has no such entry.
+        inherited_number: number of the inherited descriptor that the path stands for (such as 0 for ``/dev/stdin``), or
+            -1. If it is not -1, the other fields have no meaning.
     """
 
     parent: int
@@ -157,7 +171,9 @@ def inherited_descriptor(path: bytes) -> int:
 
 
 def examine_path(path: bytes) -> ExaminedItem:
-    """Return the path and the status of the item that ``path`` leads to, without opening it. Raise ``OSError``."""
+    """Return the absolute path and the status of the item that ``path`` leads to, without opening it. The status is
+    None if there is no such item. Raise ``OSError``.
+    """
     with _resolved_path(path) as place:
         if place.inherited_number >= 0:
             return ExaminedItem(
@@ -167,7 +183,7 @@ def examine_path(path: bytes) -> ExaminedItem:
 
 
 def examine_parent_directory(path: bytes) -> ExaminedItem:
-    """Return path and status of the directory that contains the file ``path``.
+    """Return absolute path and status of the directory that contains the file ``path``.
 
     Raise ``OSError``.
     """
@@ -176,8 +192,8 @@ def examine_parent_directory(path: bytes) -> ExaminedItem:
 
 @contextmanager
 def opened_for_status(path: bytes) -> Iterator[int]:
-    """Yield an O_PATH descriptor of an item of any type, only for ``os.fstat`` and ``path_of_descriptor``. Raise
-    ``OSError``.
+    """Context manager: yield an O_PATH descriptor of the item ``path``, of any type. It can only be used for
+    ``os.fstat`` and ``path_of_descriptor``. Raise ``OSError``.
     """
     with _resolved_path(path) as place:
         if place.inherited_number < 0 and place.item < 0:
@@ -267,7 +283,7 @@ class ParentDirectory(NamedTuple):
 
 
 def open_directory_of(path: bytes) -> ParentDirectory:
-    """Open the directory that contains the file ``path``, without following a link that the file itself may be.
+    """Open the directory that contains the file ``path``. If the file itself is a symbolic link, it is not followed.
 
     Raise ``OSError``.
     """
@@ -285,7 +301,8 @@ def open_directory_of(path: bytes) -> ParentDirectory:
 
 @contextmanager
 def stable_directory_path(path: bytes) -> Iterator[bytes]:
-    """Open the directory ``path``, and yield a path that leads to it even if it is renamed in the meantime.
+    """Context manager: open the directory ``path``, and yield a path that leads to it even if it is renamed during the
+    block.
 
     Where /proc is not mounted, the yielded path is its absolute path without symbolic links. Raise ``OSError``.
     """
@@ -317,16 +334,18 @@ def replacement_obstacle(path: bytes, mode: int, kind: str) -> str:
         kind: name of the new file's type for the message, such as "a signature".
     """
     if inherited_descriptor(path) >= 0:
-        return f"is no regular file, and cannot be replaced by {kind}; name a regular file"
+        return f"is not a regular file, and cannot be replaced by {kind}; name a regular file"
     if stat.S_ISLNK(mode):
         return "is a symbolic link; name the file itself"
     if not stat.S_ISREG(mode):
-        return f"is no regular file, and cannot be replaced by {kind}; name another file"
+        return f"is not a regular file, and cannot be replaced by {kind}; name another file"
     return ""
 
 
 def check_replaceable(directory: int, name: bytes) -> None:
-    """Raise ``UntrustedFile`` if ``name`` exists and is not a regular file; only a regular file may be replaced."""
+    """Raise ``UntrustedFile`` if the item ``name`` in the open ``directory`` exists and is not a regular file: pcopy
+    replaces only regular files by its output.
+    """
     try:
         mode = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
     except FileNotFoundError:
@@ -334,7 +353,7 @@ def check_replaceable(directory: int, name: bytes) -> None:
     if stat.S_ISLNK(mode):
         raise UntrustedFile(errno.ELOOP, "it is a symbolic link, which is not replaced")
     if not stat.S_ISREG(mode):
-        raise UntrustedFile(errno.EEXIST, "it is no regular file, and only a regular file can be replaced")
+        raise UntrustedFile(errno.EEXIST, "it is not a regular file, and only a regular file can be replaced")
 
 
 def _is_fifo(item: int) -> bool:
@@ -343,7 +362,9 @@ def _is_fifo(item: int) -> bool:
 
 
 def _open_to_read(place: _ResolvedPath, keep_atime: bool) -> int:
-    """Open the entry for reading, with O_NOATIME if ``keep_atime`` and the system permits it. Raise ``OSError``."""
+    """Open the entry ``place`` of a directory for reading, and return its descriptor. If ``keep_atime`` is True,
+    O_NOATIME is used where the system permits it. Raise ``OSError``.
+    """
     if keep_atime:
         with suppress(PermissionError):
             return open_with_retries(place.name, os.O_RDONLY | os.O_NOATIME | _OPEN_FLAGS, dir_fd=place.parent)
@@ -351,7 +372,8 @@ def _open_to_read(place: _ResolvedPath, keep_atime: bool) -> int:
 
 
 def _open_or_create(place: _ResolvedPath) -> int:
-    """Open the entry for writing, or create it. Raise ``OSError``.
+    """Open the entry ``place`` of a directory for writing, or create it as a file; return its descriptor. Raise
+    ``OSError``.
 
     The errors are ENXIO for a FIFO without a reader, and ELOOP, ENOENT or EEXIST if the item was replaced since it was
     examined.
@@ -385,26 +407,27 @@ def check_writable(status: os.stat_result) -> None:
 
 
 def _check_file_type(status: os.stat_result, *, regular: bool = False) -> None:
-    """Raise ``WrongFileType`` for a directory, a socket or a block device, and with ``regular`` for everything but a
-    regular file.
+    """Raise ``WrongFileType`` if ``status`` is that of a directory, a socket or a block device; with ``regular`` also
+    if it is not that of a regular file.
     """
     for is_kind, number, text in _REFUSED_FILE_TYPES:
         if is_kind(status.st_mode):
             raise WrongFileType(number, text)
     if regular and not stat.S_ISREG(status.st_mode):
-        raise WrongFileType(errno.EINVAL, "it is no regular file")
+        raise WrongFileType(errno.EINVAL, "it is not a regular file")
 
 
 def _duplicate_inherited(number: int, path: bytes, wrong: int, *, regular: bool = False) -> OpenedFile:
-    """Return a duplicate of the inherited descriptor ``number``. Raise ``UntrustedFile`` if its access mode is
-    ``wrong``.
+    """Return a duplicate of the descriptor ``number``, with which this program was started. Raise ``UntrustedFile`` if
+    the descriptor is open only for the wrong direction.
 
     A regular file is read from the offset that it had when it was first opened (``_initial_offsets``). Sockets and
     devices are accepted, because services and some shells start programs with a socket as a standard stream.
 
     Args:
+        number: number of the inherited descriptor.
         path: path by which the user named the descriptor.
-        wrong: the access mode that does not suit, O_WRONLY or O_RDONLY.
+        wrong: the access mode that is not suitable: O_WRONLY for reading, O_RDONLY for writing.
         regular: refuse everything that is not a regular file.
     """
     import fcntl
@@ -433,7 +456,9 @@ def _path_of_descriptor(number: int, path: bytes) -> bytes:
 
 
 def _wait_for_writer(descriptor: int, path: bytes) -> None:
-    """Wait until a FIFO has data, or until a writer has opened it and closed it again."""
+    """Wait until the FIFO ``descriptor`` has data, or until a writer has opened it and closed it again. If that takes
+    more than ``ANNOUNCED_WAIT`` seconds, announce to the user that the FIFO ``path`` has no writer.
+    """
     import select
 
     waiting = select.poll()
@@ -445,7 +470,10 @@ def _wait_for_writer(descriptor: int, path: bytes) -> None:
 
 @contextmanager
 def _resolved_path(path: bytes, *, trust_links: bool = False) -> Iterator[_ResolvedPath]:
-    """Resolve ``path``, following all symbolic links. The descriptors are open within the block. Raise ``OSError``."""
+    """Context manager: resolve ``path``, following all symbolic links, and yield the entry to which it leads. The
+    descriptors of the entry are open within the block. With ``trust_links`` it does not matter who owns the links.
+    Raise ``OSError``.
+    """
     walk = _PathResolver(path, trust_links=trust_links or _LinkTrust.trusts_all_links)
     try:
         yield walk.resolve()
@@ -454,7 +482,7 @@ def _resolved_path(path: bytes, *, trust_links: bool = False) -> Iterator[_Resol
 
 
 class _PathResolver:
-    """The resolution of one path, component by component.
+    """Resolves one path, component by component.
 
     State: ``_directory`` is the open directory that was reached, ``_directory_path`` its path, ``_remaining`` the
     remaining components in reverse order, so that the next one is last.
@@ -473,14 +501,14 @@ class _PathResolver:
             self._open_start(path)
 
     def close(self) -> None:
-        """Close all descriptors."""
+        """Close the descriptors of the directory that was reached and of the last component."""
         for descriptor in (self._directory, self._item):
             if descriptor >= 0:
                 close_ignoring_errors(descriptor)
         self._directory = self._item = -1
 
     def resolve(self) -> _ResolvedPath:
-        """Resolve the path to its end, and return the entry. Raise ``OSError``."""
+        """Resolve the path to its end, and return the entry to which it leads. Raise ``OSError``."""
         while self._inherited_number < 0 and self._remaining:
             part, is_last = self._remaining.pop(), not self._remaining
             if part == b"..":
@@ -503,21 +531,26 @@ class _PathResolver:
         return _ResolvedPath(self._directory, self._directory_path, b".", self._item)
 
     def _open_start(self, path: bytes) -> None:
-        """Open the directory in which ``path`` begins: the root or the working directory."""
+        """Open the directory in which the resolution of ``path`` begins: the root directory, or the working directory
+        for a relative path.
+        """
         start, above = (b"/", b"/") if path.startswith(b"/") else (b".", os.getcwdb())
         self._change_directory(open_with_retries(start, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), above)
         self._remaining = path.split(b"/")[::-1]
 
     def _change_directory(self, directory: int, path: bytes) -> None:
-        """Make ``directory`` the current directory of the resolution, and close the one before."""
+        """Continue the resolution in the open ``directory``, whose path is ``path``, and close the directory that was
+        current before.
+        """
         if self._directory >= 0:
             close_ignoring_errors(self._directory)
         self._directory, self._directory_path = directory, path
 
     def _open_component(self, part: bytes, *, is_last: bool) -> int | None:
-        """Return an O_PATH descriptor of the component ``part``, or -1 if it is the last one and does not exist.
+        """Return an O_PATH descriptor of the item ``part`` in the current directory; -1 if ``part`` is the last
+        component (``is_last``) and does not exist.
 
-        Return None for a symbolic link; the components of its target come next.
+        Return None for a symbolic link; the components of its target are resolved next. Raise ``OSError``.
         """
         if not is_last:  # O_DIRECTORY triggers automounts, which O_PATH alone does not
             try:
@@ -546,9 +579,11 @@ class _PathResolver:
         return item
 
     def _follow_link(self, part: bytes, status: os.stat_result, target: bytes) -> None:
-        """Put the components of the symbolic link ``part`` to ``target`` ahead of those that remain. Raise ``OSError``.
+        """Replace the symbolic link ``part`` by the components of its text ``target``, which are resolved next. Raise
+        ``OSError``.
 
-        ``UntrustedFile`` is raised if neither root nor the effective user owns the link, unless all links are trusted.
+        Raise ``UntrustedFile`` if neither root nor the effective user owns the link, unless all links are trusted.
+        ``status`` is the status of the link.
         """
         if status.st_uid not in (0, os.geteuid()) and not self._trust_links:
             link = printable_path(os.path.join(self._directory_path, part))
@@ -576,5 +611,5 @@ def _system_error(number: int) -> OSError:
 
 
 def _replaced_error() -> OSError:
-    """Return the error of an item that was replaced at each of many attempts to open it."""
-    return UntrustedFile(errno.ESTALE, "it is replaced again and again while it is opened; name another file")
+    """Return the error for an item that another program replaced at each of ``_MAX_ATTEMPTS`` attempts to open it."""
+    return UntrustedFile(errno.ESTALE, "another program replaces it each time it is opened; name another file")

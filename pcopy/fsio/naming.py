@@ -7,12 +7,12 @@ There are three ways. They are tried in this order:
 removed. If the process is killed between the two calls, the item has both names.
 3. Some file systems have no hard links, or show a different inode number for each name of an inode (sshfs and others on
 FUSE), so that the item cannot be recognised by its number. They still create a new file only where the name is free
-(O_EXCL). So an empty file (placeholder) takes the name first, and rename(2) replaces it by the item. If the process is
-killed between the two calls, the empty file remains (``is_placeholder``). ``NoReplaceRenamer.needs_placeholders`` tells
-whether such a file can come from this program.
+(O_EXCL). So first an empty file (placeholder) is created under the final name, and rename(2) replaces it by the item.
+If the process is killed between the two calls, the empty file remains. A later run recognises it with
+``is_placeholder``, if ``NoReplaceRenamer.needs_placeholders`` shows that pcopy needs placeholders on this file system.
 
-A network file system may send a call twice. Then the first call succeeds, and the answer to the second one is that the
-name is taken or that the old name does not exist. So after such an answer identities are compared.
+A network file system may send a request twice. Then the first request succeeds, and the second one fails: the final
+name exists already, or the old name does not exist any longer. So after such an error callers compare identities.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import create_private_file, is_private_file, remove_if_present
 
 _HARD_LINK = -1
-"""Key for link(2) among the flags of renameat2(2) in ``NoReplaceRenamer._unsupported``."""
+"""Stands for link(2) in ``NoReplaceRenamer._unsupported``, a record of what file systems do not support. Its other keys
+are flags of renameat2(2).
+"""
 
 _UNSUPPORTED_ERRNOS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of renameat2(2) that mean that the file system does not support the flag."""
@@ -37,8 +39,8 @@ _UNSUPPORTED_ERRNOS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 class RenameResult(Enum):
     """Result of an attempt to give a temporary file its final name.
 
-    - ``RENAMED``: it has the name.
-    - ``NAME_TAKEN``: another item has the name.
+    - ``RENAMED``: the file has its final name.
+    - ``NAME_TAKEN``: another item has that name; the temporary file is unchanged.
     - ``SOURCE_MISSING``: the temporary file no longer exists.
     """
 
@@ -50,7 +52,7 @@ class RenameResult(Enum):
 class NoReplaceRenamer:
     """Gives temporary files their final names, and remembers what each file system (by st_dev) supports.
 
-    It records which flags of renameat2(2) are unsupported, and whether hard links can be used.
+    Remembered are the flags of renameat2(2) that are not supported, and whether hard links can be used.
     """
 
     def __init__(self) -> None:
@@ -68,7 +70,8 @@ class NoReplaceRenamer:
     def needs_placeholders(self, directory: int, device: int, probe: bytes) -> bool:
         """Return True if no name can be given here without a placeholder file. Raise ``Problem``.
 
-        ``probe`` is a temporary name that is free; a file of that name is created and removed.
+        ``device``: st_dev of the directory. ``probe``: a free temporary name; a file with that name is created and
+        removed.
         """
         close_ignoring_errors(create_private_file(directory, probe))
         other = probe + b"+"
@@ -79,7 +82,8 @@ class NoReplaceRenamer:
             remove_if_present(directory, other)
 
     def _rename_directly(self, directory: int, temporary: bytes, device: int, name: bytes) -> RenameResult | None:
-        """As ``rename``, but only by renameat2(2) or link(2). Return None if neither is supported.
+        """Rename ``temporary`` to ``name``, unless an item has that name, without a placeholder file: by renameat2(2)
+        or link(2). Return None if the file system supports neither. ``device`` is the st_dev of the open ``directory``.
 
         Raise ``Problem``.
         """
@@ -95,9 +99,12 @@ class NoReplaceRenamer:
         return None
 
     def _can_use_links(self, directory: int, temporary: bytes, device: int) -> bool:
-        """Return True if a hard link to ``temporary`` shows the same inode number as the first name. Raise ``Problem``.
+        """Return True if a file can be renamed by a hard link here: the second link has the same inode number as the
+        first. Raise ``Problem``.
 
-        Also return True if no link can be made to find out: the link to the final name fails in the same way then.
+        The result is found out once for each file system (``device``), with a second link to ``temporary`` that is
+        removed again. Also return True if that link cannot be created: link(2) to the final name then fails in the same
+        way.
         """
         if device in self._devices_with_links or (device, _HARD_LINK) in self._unsupported:
             return device in self._devices_with_links
@@ -120,18 +127,22 @@ class NoReplaceRenamer:
         return has_same_inode
 
     def may_exchange(self, device: int) -> bool:
-        """Return True unless RENAME_EXCHANGE is known to be unsupported on this device."""
+        """Return True unless the file system with the st_dev ``device`` is known not to support the exchange of two
+        names (RENAME_EXCHANGE).
+        """
         return (device, libc.RENAME_EXCHANGE) not in self._unsupported
 
     def exchange(self, directory: int, temporary: bytes, device: int, name: bytes) -> bool:
-        """Exchange the names of the two items atomically; return False if the file system does not support that.
+        """Exchange the names of the items ``temporary`` and ``name`` in the open ``directory`` atomically; return False
+        if the file system does not support that. ``device`` is the st_dev of the directory.
 
         Raise ``Problem``, or ``FileNotFoundError`` if one of the items no longer exists.
         """
         return self._renameat2(libc.RENAME_EXCHANGE, directory, temporary, device, name)
 
     def _renameat2(self, flag: int, directory: int, temporary: bytes, device: int, name: bytes) -> bool:
-        """Call renameat2(2) with ``flag``; return False if the file system does not support it.
+        """Rename ``temporary`` to ``name`` by renameat2(2) with ``flag``; return False if the file system does not
+        support that flag. ``device`` is the st_dev of the open ``directory``.
 
         Raise ``Problem``, and ``FileExistsError`` or ``FileNotFoundError``, which callers handle.
         """
@@ -150,15 +161,18 @@ class NoReplaceRenamer:
 
 
 def is_placeholder(status: os.stat_result) -> bool:
-    """Return True if a file with this ``status`` can be a placeholder: empty and private.
+    """Return True if a file with this ``status`` can be a placeholder, an empty file that pcopy created to reserve a
+    final name: empty, mode 0600, owned by this user.
 
-    No contents are lost if it is removed.
+    No contents are lost if the file is removed.
     """
     return is_private_file(status) and not status.st_size
 
 
 def _rename_over_placeholder(directory: int, temporary: bytes, name: bytes) -> RenameResult:
-    """Create an empty file as ``name``, and rename ``temporary`` over it. Raise ``Problem``."""
+    """Reserve ``name`` by creating an empty file, and rename ``temporary`` over it; return the result. Raise
+    ``Problem``.
+    """
     try:
         placeholder = create_private_file(directory, name)
     except Problem as problem:

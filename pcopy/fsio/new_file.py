@@ -3,7 +3,7 @@
     with NewFile.create_temporary(directory, temporary) as new:  # empty, mode 0600, owned by this process
         ...  # write to new.descriptor
         new.apply_metadata(attributes, preserve, umask)
-        new.commit(name)  # close, make room, rename, verify the name
+        new.commit(name)  # close, remove an empty directory in the way, rename, check the name
 
 If the block ends without ``commit`` or ``close_and_keep``, by an error or not, the item is removed. ``close_and_keep``
 closes the item and leaves it under the name with which it was created. There are two uses of that: another task
@@ -14,12 +14,12 @@ An error ends the block with a ``Problem``. The exception is metadata that canno
 and a message that says so, are better than no file. Such an error is recorded as the ``metadata_problem`` of the file.
 
 Rule: a file whose size was set before its contents are durable gets its final name only after they are. Otherwise a
-power failure could leave a file with the size and time of its source but without its data, and the next run would treat
-that as a complete copy. Therefore ``commit`` of a file whose size was set by ``extend`` first brings the contents to
+power failure could leave a file with the size and time of its source but without its data, and the next run would take
+it for a complete copy. Therefore ``commit`` of a file whose size was set by ``extend`` first brings the contents to
 stable storage.
 
-A file that is overwritten in place (``pcopy.fsio.in_place``) is never removed. Its mark records that it is incomplete,
-and the ``Problem`` says so.
+A file that is overwritten in place (``--inplace``, ``pcopy.fsio.in_place``) is never removed. It has a mark that shows
+that it is incomplete, and the ``Problem`` says so, too.
 """
 
 from __future__ import annotations
@@ -66,43 +66,53 @@ from pcopy.fsio.temporary import (
 
 
 class NewFile:
-    """A new regular file. ``descriptor`` is open for writing until ``commit`` or ``close_and_keep``."""
+    """A new regular file that is being written, or (``is_overwriting``) an existing one that is overwritten.
+    ``descriptor`` is open for writing until ``commit`` or ``close_and_keep``; -1 before ``reopen``.
+    """
 
     # Defaults are class attributes: setting them for each of many small files takes time.
     metadata_problem: MetadataProblem | None = None
-    """Error of metadata that could not be set; None if there was none."""
+    """First error of setting the metadata of the file; None if there was none. The file is kept in spite of such an
+    error.
+    """
     layout_reason = ""
-    """Reason why the file does not have the wanted Lustre layout: it has fewer stripes, or the directory's default
-    layout.
+    """Reason, for a message, why the file has another Lustre layout than wanted (fewer stripes, or the directory's
+    default layout); empty if it has the wanted one.
     """
     recipe: Recipe = DEFAULT_RECIPE
-    """Recipe of the layout that the file has."""
+    """Describes the layout that the file has: which servers hold its data (``pcopy.fsio.layout``)."""
     _original_mode_and_owner: tuple[int, ...] = ()
-    """Mode, owner and group of an existing file that is overwritten; empty for a new file."""
+    """Mode, owner and group of an existing file before it was overwritten; empty for a new file."""
     _kept_identity: Identity | None = None
     _status: os.stat_result | None = None
     _is_done = False
     _is_extended = False
     _times: tuple[int, int] | None = None
-    """Access and modification time in nanoseconds, to be set after the file is closed where closing changes them."""
+    """Access and modification time in nanoseconds since 1970, set once more after the file is closed on servers where
+    closing changes them; None: not known yet.
+    """
 
-    def __init__(self, directory: int, made_as: bytes, descriptor: int = -1, before: tuple[int, ...] = ()) -> None:
-        """Wrap a file in the open ``directory`` that is called ``made_as``.
+    def __init__(
+        self, directory: int, original_name: bytes, descriptor: int = -1, before: tuple[int, ...] = ()
+    ) -> None:
+        """Create the object for a file ``original_name`` in the open ``directory``; nothing is opened or created.
 
         Args:
-            made_as: name with which the file was created; empty if it must never be removed.
+            original_name: name with which the file was created; empty if it must never be removed.
             descriptor: descriptor that is open for writing; -1 if the file is opened later.
             before: mode, owner and group of an existing file that is overwritten.
         """
         self.descriptor = descriptor
         self._directory = directory
-        self._original_name = made_as
+        self._original_name = original_name
         if before:
             self._original_mode_and_owner = before
 
     @classmethod
     def create(cls, directory: int, name: bytes, layout: Recipe = DEFAULT_RECIPE) -> Self:
-        """Create an empty file with mode 0600 as ``name``, which must be free. Raise ``Problem``."""
+        """Create an empty file with mode 0600 as ``name``, which must be free, with the given layout. Raise
+        ``Problem``. If the layout cannot be set, the file gets the default layout, and ``layout_reason`` says why.
+        """
         new = cls(directory, name, create_private_file(directory, name, layout.flags))
         if layout is not DEFAULT_RECIPE:
             new.layout_reason = (
@@ -113,10 +123,11 @@ class NewFile:
         return new
 
     def _apply_layout(self, layout: Recipe) -> str:
-        """Give the new file its ``layout``; return the reason if it is another one than wanted.
+        """Give the new, empty file the ``layout`` that is wanted. Return, for a message, why the file has another
+        layout; empty if it has the wanted one.
 
-        If the server gives no layout of the wanted kind, the file is removed and created again with the default layout,
-        because it may have none at all.
+        If the file got no acceptable layout, it is removed and created again with the default layout, because it may
+        have none at all.
         """
         try:
             result = set_layout(self.descriptor, layout)
@@ -137,27 +148,35 @@ class NewFile:
     def create_temporary(
         cls, directory: int, temporary: bytes, *, layout: Recipe = DEFAULT_RECIPE, over: OverwrittenFile | None = None
     ) -> Self:
-        """Create a file as ``create`` does, under a ``temporary`` name; with ``over``, wrap the existing file that it
-        holds open instead.
+        """Create an empty file with mode 0600 and the given ``layout`` under a free ``temporary`` name, and return an
+        object for it. If ``over`` is given, create nothing: return an object for the existing file that ``over`` has
+        open and that is overwritten. Raise ``Problem``.
         """
         if over is None:
             return cls.create(directory, temporary, layout)
         return cls(directory, b"", over.descriptor, over.original_mode_and_owner)
 
     @classmethod
-    def continue_kept(cls, directory: int, made_as: bytes, made: Identity, before: tuple[int, ...] = ()) -> Self:
-        """Return a file that another task created and kept (``made``); ``reopen`` opens it.
+    def continue_kept(cls, directory: int, original_name: bytes, made: Identity, before: tuple[int, ...] = ()) -> Self:
+        """Return an object for a file that another task created and kept; ``reopen`` opens the file.
 
-        Other tasks and later runs rely on the file. So it is removed only after a ``Problem``, not after another
-        exception.
+        Other tasks and later runs may continue with the file. So it is removed only after a ``Problem``, not after
+        another exception, such as a cancellation.
+
+        Args:
+            directory: the open directory that contains the file.
+            original_name: name with which the file was created.
+            made: identity of the file.
+            before: mode, owner and group of an existing file that is overwritten; empty for a new file.
         """
-        new = cls(directory, made_as, before=before)
+        new = cls(directory, original_name, before=before)
         new._kept_identity = made
         return new
 
     def allow_reopening(self, *, inherits_acl: bool) -> tuple[int, ...]:
-        """Make sure that other ranks can open the new file by its name; return the value for the parameter ``shown`` of
-        ``reopen``.
+        """Make sure that other ranks can open the new file by its name: remove an ACL that it has inherited. Return the
+        mode and owner that the server shows for the file; empty if they are the usual ones. The ranks pass this value
+        to ``reopen``, which recognises the file by it.
 
         ``inherits_acl`` is True if the file may have inherited an ACL from its directory. Raise ``Problem``.
         """
@@ -167,22 +186,26 @@ class NewFile:
         return differing_status(self.status)
 
     def reopen(self, size: int, shown: tuple[int, ...] = (), *, extended: bool = True) -> None:
-        """Open the file that another task created (``continue_kept``).
+        """Open the file that another task created and kept; this object was made by ``continue_kept``.
 
-        Raise ``Problem`` unless it is that file and has this ``size`` in bytes.
+        Raise ``Problem`` if the name leads to another file by now, or if the file does not have this ``size`` in bytes.
 
         Args:
-            shown: the value that ``allow_reopening`` returned.
-            extended: True if another task may have set the size before the contents were durable, as ``extend`` does.
+            size: size of the file in bytes.
+            shown: mode and owner that the server showed for the new file, as ``allow_reopening`` returned them; empty
+                if they are the usual ones.
+            extended: True if another task may have set the size before the contents were durable. Then ``commit``
+                brings the contents to stable storage.
         """
         assert self._kept_identity is not None
         self.descriptor = reopen_temporary(self._directory, self._original_name, self._kept_identity, size, shown)
         self._is_extended = extended
 
     def extend(self, size: int) -> None:
-        """Set the size of the file, in bytes, before its contents are durable. Raise ``Problem``.
+        """Set the size of the file to ``size`` bytes before its contents are durable. Raise ``Problem``.
 
-        A hole remains where nothing is written. ``commit`` brings the contents to stable storage.
+        Where nothing is written, a hole remains. ``commit`` brings the contents to stable storage before it renames the
+        file.
         """
         set_size(self.descriptor, size)
         self._is_extended = True
@@ -193,7 +216,7 @@ class NewFile:
         return self._is_extended
 
     def mark_synced(self) -> None:
-        """Record that the contents are on stable storage, so that ``commit`` does not sync them again."""
+        """Record that the contents are on stable storage, so that ``commit`` does not sync them once more."""
         self._is_extended = False
 
     @property
@@ -208,13 +231,15 @@ class NewFile:
 
     @property
     def status(self) -> os.stat_result:
-        """Status of the file when it was first read here. Raise ``Problem``."""
+        """Status of the file, read when this property is first used. Raise ``Problem``."""
         if self._status is None:
             self._status = status_of(self.descriptor)
         return self._status
 
     def identity(self, mount: int) -> Identity:
-        """Return the identity of the file. ``mount`` is the mount code of its directory. Raise ``Problem``."""
+        """Return the identity by which other ranks recognise the file: mount code, inode number and mark. ``mount`` is
+        the mount code of its directory, a number for the file system. Raise ``Problem``.
+        """
         return identity_of(self.descriptor, self.status, mount, created_by_job=True)
 
     def apply_metadata(
@@ -226,12 +251,13 @@ class NewFile:
         existing: os.stat_result | None = None,
         inherits_acl: bool = False,
     ) -> MetadataOutcome:
-        """Apply metadata as ``pcopy.fsio.attributes.apply_attributes`` does; errors become the ``metadata_problem`` of
-        the file.
+        """Apply owner, extended attributes, mode, ACLs and times (``pcopy.fsio.attributes.apply_attributes``). An error
+        is stored as the ``metadata_problem`` of the file and not raised.
 
         Args:
             attributes: metadata of the source.
             preserve: the kinds of metadata to apply.
+            umask: bits that the mode does not get if modes are not preserved.
             existing: status of an existing file whose owner and mode are used where those of the source are not
                 preserved.
             inherits_acl: True if the file may have inherited an ACL from its directory.
@@ -261,7 +287,7 @@ class NewFile:
         *,
         sync: bool = False,
         store: bool = True,
-        marked: bool = False,
+        has_sidecar: bool = False,
     ) -> None:
         """Close the finished file and rename it to ``name``. Raise ``Problem``.
 
@@ -270,17 +296,20 @@ class NewFile:
         Args:
             present: status of the existing item that is replaced, None if there is none.
             sync: bring the contents to stable storage before the rename, in any case.
-            store: bring them there if the size was set before they were durable; False only with ``--no-sync``.
-            marked: a mark file next to ``name`` may say that the existing file is half written; remove it.
+            store: bring the contents there if ``extend`` has set the size before; False only with ``--no-sync``.
+            has_sidecar: True if there may be a sidecar, a mark file of ``--inplace`` that says that the existing file
+                ``name`` is half written; it is removed.
         """
         inode = self.status.st_ino if self._kept_identity is None else self._kept_identity.inode
         self._close(sync, store=store and self._is_extended)
         if name != self._original_name:
-            move_into_place(self._directory, self._original_name, name, inode, present, marked=marked)
+            move_into_place(self._directory, self._original_name, name, inode, present, has_sidecar=has_sidecar)
         self._is_done = True
 
     def close_and_keep(self, *, sync: bool = False) -> None:
-        """Close the file and leave it under the name that it has. Raise ``Problem``."""
+        """Close the file and leave it under the name that it has, so that the end of the block does not remove it. With
+        ``sync``, bring the contents to stable storage first. Raise ``Problem``.
+        """
         self._close(sync)
         self._is_done = True
 
@@ -302,8 +331,8 @@ class NewFile:
             raise incomplete_file_problem(error) from error
 
     def _discard(self, *, removes: bool = True) -> None:
-        """Close the file, ignoring errors, and remove it unless ``removes`` is False or an existing file is
-        overwritten.
+        """Close the file, ignoring errors, and remove it; do not remove it if ``removes`` is False or if it is an
+        existing file that is overwritten.
         """
         descriptor, self.descriptor = self.descriptor, -1
         if descriptor >= 0:
@@ -312,9 +341,11 @@ class NewFile:
             remove_if_present(self._directory, self._original_name)
 
     def _close(self, sync: bool, *, store: bool = False) -> None:
-        """Close the descriptor, and set the times afterwards where closing changes them. Raise ``Problem``.
+        """Close the file; on servers where closing changes the times, set them once more after that. Raise ``Problem``.
 
-        ``sync`` and ``store`` are described at ``commit``.
+        Args:
+            sync: bring the contents to stable storage by fsync(2) first.
+            store: if ``sync`` is False, bring the contents there by fdatasync(2) first.
         """
         descriptor, self.descriptor = self.descriptor, -1
         if self._times is None or not must_set_times_after_close(descriptor):
@@ -325,19 +356,20 @@ class NewFile:
             self.metadata_problem = MetadataProblem("utimensat", error.errno or errno.EIO)
 
     def _metadata_handle(self) -> Handle:
-        """Return the descriptor or path through which metadata is set."""
+        """Return the descriptor, or the path below /proc/self/fd, through which the metadata of the item are set."""
         return self.descriptor
 
 
 class NewNode(NewFile):
-    """A new symbolic link, FIFO, socket or device. ``descriptor`` is an O_PATH one."""
+    """A new symbolic link, FIFO, socket or device. ``descriptor`` is an O_PATH descriptor."""
 
     @classmethod
     def create_node(cls, directory: int, name: bytes, node: Node, *, is_temporary: bool) -> Self:
-        """Create ``name``, which must be free, with the type and contents of ``node``. Raise ``Problem``.
+        """Create an item ``name``, which must be free, with the type of ``node`` and its link text or device number;
+        return an object for it. Raise ``Problem``.
 
-        The item is removed after an error only if the name ``is_temporary``: under any other name it may by then be an
-        item of another process.
+        ``is_temporary``: True if ``name`` is a temporary name. Only then the item is removed after an error; any other
+        name may belong to an item of another process by then.
         """
         new = cls(directory, name if is_temporary else b"")
         try:
@@ -356,8 +388,8 @@ class NewNode(NewFile):
 
 
 def with_leftover_notice(problem: Problem, name: bytes, removal: Problem) -> Problem:
-    """Return ``problem`` with a note that the new item ``name`` remains in the destination, because of
-    ``removal``.
+    """Return ``problem``, the error of a copy, with the addition to its text that the new item ``name`` remains in the
+    destination, because its removal failed with the error ``removal``.
     """
     fields = problem.packed
     text = (
@@ -367,25 +399,27 @@ def with_leftover_notice(problem: Problem, name: bytes, removal: Problem) -> Pro
 
 
 def move_into_place(
-    directory: int, temporary: bytes, name: bytes, inode: int, present: os.stat_result | None, *, marked: bool
+    directory: int, temporary: bytes, name: bytes, inode: int, present: os.stat_result | None, *, has_sidecar: bool
 ) -> None:
-    """Rename ``temporary`` to ``name`` in place of the item that is ``present`` there, and verify the result.
+    """Rename ``temporary`` to ``name``, replacing the existing item ``present``, and check that ``name`` leads to the
+    new item.
 
     Raise ``Problem``.
 
     Args:
         inode: inode number of the new item; after the rename ``name`` must have it.
         present: status of the existing item, None if there is none.
-        marked: remove the mark file of ``name``, as for ``NewFile.commit``.
+        has_sidecar: remove the sidecar of ``name``, the mark file of ``--inplace``.
     """
     make_way_for_rename(directory, name, present)
     rename_and_verify(directory, temporary, name, inode)
-    if marked:
+    if has_sidecar:
         remove_if_present(directory, sidecar_name(name))
 
 
 def make_way_for_rename(directory: int, name: bytes, present: os.stat_result | None) -> None:
-    """Remove an empty directory ``name``, so that an item of another type can be renamed to it. Raise ``Problem``.
+    """Remove the item ``name`` if it is an empty directory, so that an item of another type can be renamed to that
+    name. Raise ``Problem``. ``present`` is the status of the item; None if there is none.
 
     Other items need not be removed, because rename(2) replaces them. A directory that is not empty is an error.
     """

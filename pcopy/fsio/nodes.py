@@ -1,8 +1,8 @@
 """Creation of symbolic links, FIFOs, sockets and devices, with their metadata set through an O_PATH descriptor.
 
 Such items cannot be opened, or must not be: opening a FIFO waits, and opening a device can act on it. So their metadata
-is set through ``/proc/self/fd/N``. That path always leads to the item that was opened, even if its name leads to
-another item by now.
+is set through ``/proc/self/fd/N`` for an O_PATH descriptor N. This path always leads to the item that was opened, even
+if the item's name leads to another item by now.
 """
 
 from __future__ import annotations
@@ -34,7 +34,9 @@ T = TypeVar("T")
 
 
 class Node(NamedTuple):
-    """A symbolic link, FIFO, socket or device of a source. ``link_target`` is the target text of a symbolic link."""
+    """A symbolic link, FIFO, socket or device of a source. ``link_target`` is the text of a symbolic link, else
+    empty.
+    """
 
     status: os.stat_result
     attributes: Attributes
@@ -42,14 +44,18 @@ class Node(NamedTuple):
 
 
 def path_of_descriptor(descriptor: int) -> bytes:
-    """Return the path in /proc that stands for an O_PATH descriptor."""
+    """Return the path /proc/self/fd/N for the descriptor N. System calls that take no O_PATH descriptor accept this
+    path.
+    """
     return b"/proc/self/fd/%d" % descriptor
 
 
 def call_with_handle(directory: int, call: Callable[[Handle], T]) -> T:
-    """Return ``call(directory)`` for an open directory. Raise ``Problem``.
+    """Return ``call(directory)``, the result of a function that reads or sets metadata of an open directory. Raise
+    ``Problem``.
 
-    System calls that set metadata refuse an O_PATH descriptor with EBADF. Then ``call`` gets its path in /proc instead.
+    Such system calls refuse an O_PATH descriptor with EBADF. In that case ``call`` is called again with the path
+    ``/proc/self/fd/N`` of the directory.
     """
     try:
         return call(directory)
@@ -60,10 +66,11 @@ def call_with_handle(directory: int, call: Callable[[Handle], T]) -> T:
 
 
 def open_without_access(directory: int, name: bytes, *, on_source: bool, follow: bool = False) -> int:
-    """Return an O_PATH descriptor of ``name`` itself, or with ``follow`` of the target of the symbolic link.
+    """Return an O_PATH descriptor of the item ``name`` in an open directory. If the item is a symbolic link, the link
+    itself is opened; with ``follow`` it is followed.
 
-    Raise ``Problem``. ``on_source``: the directory is one of the source; a missing item then counts as changed during
-    the copy.
+    Raise ``Problem``. ``on_source``: True if the directory is in the source; a missing item then counts as changed
+    during the copy.
     """
     try:
         flags = os.O_PATH | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
@@ -76,7 +83,10 @@ def open_without_access(directory: int, name: bytes, *, on_source: bool, follow:
 
 
 def read_node(directory: int, name: bytes, inode: int, preserve: Preserve, *, follow: bool = False) -> Node:
-    """Return the node ``name`` of a source. Raise ``Problem``, also if its inode number is not ``inode`` any longer."""
+    """Return the symbolic link, FIFO, socket or device ``name`` in an open directory of the source. ``preserve`` says
+    which metadata are read; with ``follow`` a symbolic link is followed. Raise ``Problem``, also if the name leads to
+    an item with another inode number than ``inode`` by now.
+    """
     link = b""
     with closed_at_end(open_without_access(directory, name, on_source=True, follow=follow)) as descriptor:
         status = status_of(descriptor, on_source=True)
@@ -90,9 +100,10 @@ def read_node(directory: int, name: bytes, inode: int, preserve: Preserve, *, fo
 
 
 def create_node(directory: int, name: bytes, node: Node) -> tuple[int, os.stat_result]:
-    """Create ``name`` with the type of ``node`` and mode 0600; return an O_PATH descriptor and its status.
+    """Create the item ``name`` in an open directory, with the type of ``node`` and mode 0600; return an O_PATH
+    descriptor of the new item, and its status.
 
-    Raise ``Problem`` with EEXIST if the name is taken, ``MetadataProblem`` if the node was created but cannot be opened
+    Raise ``Problem`` with EEXIST if the name is taken, ``MetadataProblem`` if the item was created but cannot be opened
     because no descriptors are left, and ``Problem`` for all other errors.
     """
     mode = node.status.st_mode
@@ -120,13 +131,14 @@ def create_node(directory: int, name: bytes, node: Node) -> tuple[int, os.stat_r
 
 
 def _is_own_new_node(made: os.stat_result, source: os.stat_result, directory: int) -> bool:
-    """Return True if ``made`` is the status of the node that was just created.
+    """Return True if ``made`` is the status of the item that this process has just created in the open ``directory``.
+    ``source`` is the status of the link, FIFO or device that is copied.
 
-    The owner of the directory could have moved another node there, for example a finished one, which would then get the
-    owner and mode of this one.
+    The owner of the directory could have put another item there. That item, for example a finished copy, would then get
+    the owner and mode of this one.
 
-    Some servers show other owners and modes than were set (CIFS, NFS with root_squash). There the node must show the
-    same as a new file does.
+    Some servers show other owners and modes than were set (CIFS, NFS with root_squash). There the item must show the
+    same owner and mode as a new file does.
     """
     if stat.S_IFMT(made.st_mode) != stat.S_IFMT(source.st_mode) or made.st_nlink != 1:
         return False
@@ -144,8 +156,8 @@ def _is_own_new_node(made: os.stat_result, source: os.stat_result, directory: in
 
 
 def restore_access_time(descriptor: int, before: os.stat_result) -> None:
-    """Restore the access time of a symbolic link of the target after it was read; O_NOATIME does not exist for
-    readlink(2).
+    """Set the access time of the open symbolic link ``descriptor``, an item of the target, back to that in ``before``,
+    its status before its text was read: readlink(2) has no O_NOATIME. Errors are ignored.
     """
     with suppress(OSError):  # another user owns it, or the file system is mounted read-only
         if os.fstat(descriptor).st_atime_ns != before.st_atime_ns:

@@ -1,20 +1,22 @@
-"""POSIX ACLs in the encoding of the kernel's extended attributes (linux/posix_acl_xattr.h)."""
+"""Reads POSIX ACLs as Linux encodes them in extended attributes (linux/posix_acl_xattr.h)."""
 
 from __future__ import annotations
 
 from pcopy.fsio.preserve import are_mapped
 
 _HEADER_SIZE, _ENTRY_SIZE = 4, 8
-"""Bytes of the header (a version), and bytes of each entry (tag, permissions, id)."""
+"""Bytes of the header of an ACL's encoded form (a version), and of each entry in it (tag, permissions, id)."""
 _TAG_OWNER, _TAG_USER, _TAG_OWNING_GROUP, _TAG_GROUP, _TAG_MASK, _TAG_OTHER = 0x01, 0x02, 0x04, 0x08, 0x10, 0x20
-"""Tags of entries: owner, named user, owning group, named group, mask, others."""
+"""Tags of the entries of an ACL: owner, named user, owning group, named group, mask, others."""
 
 _Entry = tuple[int, int, int]
-"""Tag, permissions and id of an entry."""
+"""An entry of an ACL: (tag, permissions, id)."""
 
 
 def _entries(acl: bytes) -> list[_Entry]:
-    """Return tag, permissions and id of each entry."""
+    """Return the entries of the ACL ``acl`` as (tag, permissions, id). The id is a uid or gid, and has a meaning only
+    for named users and groups.
+    """
     return [
         (
             int.from_bytes(acl[at : at + 2], "little"),
@@ -26,7 +28,8 @@ def _entries(acl: bytes) -> list[_Entry]:
 
 
 def mode_without_acl(acl: bytes) -> int:
-    """Return permission bits for a file without the access ACL ``acl`` that give no user more rights than the ACL does.
+    """Return permission bits for a file that loses its access ACL ``acl``. They give no user more rights than the ACL
+    does.
 
     The group bits that stat(2) shows are the mask of the ACL; the group itself may have fewer rights. Without the ACL,
     a named user falls under the group or the others, and a named group under the others. So group and others get no
@@ -45,6 +48,6 @@ def mode_without_acl(acl: bytes) -> int:
 
 
 def has_unmapped_id(acl: bytes) -> bool:
-    """Return True if the ACL names a user or group that is not mapped in the user namespace of this process."""
+    """Return True if the ACL ``acl`` names a user or group that is not mapped in the user namespace of this process."""
     named = [(tag, number) for tag, _, number in _entries(acl) if tag in (_TAG_USER, _TAG_GROUP)]
     return not all(are_mapped(number, -1) if tag == _TAG_USER else are_mapped(-1, number) for tag, number in named)

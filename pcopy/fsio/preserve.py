@@ -9,13 +9,14 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.fsio.retries import TOO_MANY_OPEN_FILES_ERRNOS, with_retries
 
 PRESERVABLE_METADATA = ("mode", "ownership", "timestamps", "links", "xattr", "acl", "sparse")
-"""Kinds of metadata that the user can select: the boolean fields of ``Preserve``."""
+"""Kinds of metadata that the user can select with ``--preserve``: the boolean fields of ``Preserve``."""
 
 
 class Preserve(NamedTuple):
-    """The metadata that copies keep.
+    """The metadata that copies get from their sources: each field is True if copies get this kind.
 
-    ``chown`` is the (uid, gid) that all items get; -1 stands for the id that ``ownership`` selects.
+    ``links`` means hard links, ``sparse`` holes. ``chown`` is the (uid, gid) that all items get (``--chown``); -1: not
+    given, so that ``ownership`` decides about this id.
     """
 
     mode: bool = True
@@ -41,7 +42,9 @@ CAP_SETFCAP = 31
 
 @cache
 def has_capability(capability: int) -> bool:
-    """Return True if this process has the effective capability (capabilities(7)). The set is read once."""
+    """Return True if this process has the effective ``capability``, a number of capabilities(7) (one of the ``CAP_``
+    constants). The result is cached.
+    """
     try:
         with with_retries(lambda: open("/proc/self/status", "rb"), TOO_MANY_OPEN_FILES_ERRNOS) as status:
             for line in status:
@@ -53,14 +56,16 @@ def has_capability(capability: int) -> bool:
 
 
 def maps_all_ids() -> bool:
-    """Return False in a user namespace that does not map all ids: there capabilities do not apply to files of unmapped
-    users.
+    """Return True if the user namespace of this process maps all user ids. In another one, capabilities do not apply to
+    files of users that are not mapped.
     """
     return sum(count for _, count in _mapped_id_ranges("uid")) >= (1 << 32) - 1
 
 
 def are_mapped(uid: int, gid: int) -> bool:
-    """Return True if the user namespace of this process maps both ids (user_namespaces(7)); -1 stands for no id."""
+    """Return True if the user namespace of this process maps the ids ``uid`` and ``gid`` (user_namespaces(7)); -1
+    stands for no id.
+    """
     return all(
         number < 0 or any(first <= number < first + count for first, count in _mapped_id_ranges(kind))
         for number, kind in ((uid, "uid"), (gid, "gid"))
@@ -69,9 +74,10 @@ def are_mapped(uid: int, gid: int) -> bool:
 
 @cache
 def _mapped_id_ranges(kind: str) -> tuple[tuple[int, int], ...]:
-    """Return the mapped ranges of "uid" or "gid" (``kind``): first id and number of ids.
+    """Return the ids that are mapped in the user namespace of this process as ranges (first id, number of ids).
+    ``kind`` is "uid" or "gid".
 
-    All ids without user namespaces.
+    Without /proc, or without user namespaces, the range is that of all ids.
     """
     try:
         with with_retries(lambda: open(f"/proc/self/{kind}_map", "rb"), TOO_MANY_OPEN_FILES_ERRNOS) as ranges:

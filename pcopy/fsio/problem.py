@@ -1,4 +1,6 @@
-"""Errors of an operation on one item, with the operation and the errno. They fail the item and never end the job."""
+"""Errors of an operation on one item, with the operation, the errno and the side. Such an error makes the item fail;
+the job continues.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,9 @@ from pcopy.fsio.identity import Identity
 from pcopy.fsio.retries import TOO_MANY_OPEN_FILES_ERRNOS, descriptor_shortage
 
 PackedProblem = tuple[str, int, str, bool, bool, bool]
-"""A ``Problem`` as a tuple of primitives.
+"""A ``Problem`` as a tuple of simple values, which can be sent to another rank.
 
-The fields are: operation, errno, text, True if it concerns the source, True if the source has changed, and True if the
-item may be tried again.
+The fields are operation, errno, text, ``on_source``, ``changed`` and ``may_retry``.
 """
 
 
@@ -23,11 +24,11 @@ EXCHANGED_TEXT = "another item took its name after it was examined: that one is 
 LINK_UNSUPPORTED_ERRNOS = frozenset(
     (errno.EXDEV, errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK)
 )
-"""Errors of link(2) after which a further name of an inode must be created as a copy.
+"""Errors of link(2) after which a further hard link of a file must be created as a separate copy instead.
 
 - EXDEV: the directories belong to two XFS projects, subvolumes or bind mounts of one file system.
 - EMLINK: the inode has as many names as the file system allows.
-- The others: the file system does not support hard links, or not to this item.
+- The others: the file system supports no hard links, or none to this item.
 """
 
 
@@ -38,7 +39,8 @@ class Problem(OSError):
         operation: name of the failed operation, such as "rename".
         on_source: True if the error concerns the source, False if it concerns the target.
         changed: True if the source has changed since it was found.
-        may_retry: True if the item may be tried once more, because it or its surroundings changed during the operation.
+        may_retry: True if the task may process the item once more, because the item or its directory changed during the
+            operation. Always True if ``changed`` is.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class Problem(OSError):
 
     @classmethod
     def from_error(cls, operation: str, error: OSError, *, on_source: bool = False) -> Problem:
-        """Return ``error`` as a problem of ``operation``; return it unchanged if it is a ``Problem`` already."""
+        """Return ``error`` as a problem of ``operation``; return it unchanged if it is a ``Problem`` already.
+        ``on_source``: True if the error concerns the source.
+        """
         if isinstance(error, Problem):
             return error
         return cls(operation, error.errno or errno.EIO, on_source=on_source)
@@ -73,19 +77,21 @@ class Problem(OSError):
 
     @property
     def packed(self) -> PackedProblem:
-        """The problem as a tuple of primitives, to be sent to another rank."""
+        """The problem as a tuple (``PackedProblem``), from which ``from_packed`` makes an equal problem on another
+        rank.
+        """
         return self.operation, self.errno or 0, self.strerror or "", self.on_source, self.changed, self.may_retry
 
     @classmethod
-    def from_packed(cls, plain: PackedProblem) -> Problem:
-        """Return the problem that ``plain`` was made of."""
-        operation, number, text, on_source, changed, again = plain
+    def from_packed(cls, packed: PackedProblem) -> Problem:
+        """Return the problem of which ``packed``, a tuple, was made by the property of that name."""
+        operation, number, text, on_source, changed, again = packed
         return cls(operation, number, text=text, on_source=on_source, changed=changed, may_retry=again)
 
 
 class as_problem:  # noqa: N801 (used like a statement)
-    """Context manager that turns an ``OSError`` of its block into a ``Problem`` of ``operation``, as
-    ``Problem.from_error`` does.
+    """Context manager that turns an ``OSError`` of its block into a ``Problem`` of the operation ``operation``, and
+    leaves a ``Problem`` unchanged.
 
     It takes half a microsecond. So code that runs several times for each small file uses ``try`` and ``except``
     instead.
@@ -105,22 +111,26 @@ class as_problem:  # noqa: N801 (used like a statement)
 
 
 def directory_not_empty() -> Problem:
-    """Return the problem of an item whose name in the target is taken by a directory that is not empty."""
+    """Return the error of an item that cannot be created because its name in the target is taken by a directory that is
+    not empty.
+    """
     why = "a directory that is not empty is not replaced by an item of another type; move or remove it"
     return Problem("rmdir", errno.ENOTEMPTY, text=why)
 
 
 class MetadataProblem(Problem):
-    """The contents of the item are complete, but some of its metadata could not be set."""
+    """Error of an item whose contents are complete, but some of whose metadata could not be read from the source or
+    set.
+    """
 
     identity: Identity | None = None
-    """Identity of the item, if hard links to it may have to be made."""
+    """Identity of the new item, if hard links to it may have to be created; else None."""
 
 
 class TargetChanged(Problem):
     """An item in the target has changed since it was examined, and nothing has been done to it.
 
-    This also happens when another rank replaces another name of the same inode.
+    This also happens when another rank replaces another hard link to the same file.
     """
 
     def __init__(self) -> None:
@@ -128,5 +138,7 @@ class TargetChanged(Problem):
 
 
 def source_changed(operation: str, text: str) -> Problem:
-    """Return the problem of a source that has changed since it was found."""
+    """Return the error of a source item that has changed since a scan found it. ``operation`` is the operation that
+    noticed it, ``text`` says how the item has changed.
+    """
     return Problem(operation, 0, on_source=True, text=text, changed=True)

@@ -1,4 +1,7 @@
-"""Reading and writing of contents that are compressed or decompressed on the way (``pcopy.fsio.seekable_zstd``)."""
+"""Helpers for copies that compress or decompress the contents of files (recode them): frame sizes, reads and writes.
+
+The zstd format itself is in ``pcopy.fsio.seekable_zstd``.
+"""
 
 from __future__ import annotations
 
@@ -12,26 +15,27 @@ from pcopy.fsio.retries import with_retries
 from pcopy.fsio.seekable_zstd import MAX_FRAME_SIZE
 
 USUAL_FRAME_SIZE = 4 << 20
-"""Bytes of contents in one zstd frame, as a rule.
+"""Bytes of uncompressed contents in one zstd frame, unless the file or its stripes are very large (``frame_size_for``).
 
 Larger frames compress slightly better, but more data must be decompressed to read any byte in them.
 """
 _MAX_USUAL_FRAMES = 1 << 20
 """Maximum number of frames of ``USUAL_FRAME_SIZE`` bytes.
 
-A larger file gets larger frames, because its seek table would take long to read.
+A file that would need more gets larger frames, because a long seek table takes long to read.
 """
 _HOLE_BLOCK_SIZE = 16 << 10
-"""Bytes of zeros that are left as a hole."""
+"""Length and alignment, in bytes, of blocks of zeros that are left as holes."""
 _ZEROS = bytes(_HOLE_BLOCK_SIZE)
 
 
 def frame_size_for(size: int, stripe: int) -> int:
-    """Return the bytes of contents in each frame of a file of ``size`` bytes.
+    """Return how many bytes of contents each frame (separately compressed part) holds when a file of ``size`` bytes is
+    compressed.
 
-    ``stripe`` is the stripe size in bytes (0: unknown). Frames are whole multiples or whole fractions of a stripe, so
-    that no stripe is divided between two frames. Stripes of odd sizes that are too large for one frame are an
-    exception.
+    ``stripe`` is the stripe size of the file in bytes (0: unknown). A frame is a whole multiple or a whole fraction of
+    a stripe, so that frames begin and end at the boundaries of stripes. The exception are stripes that are too large
+    for one frame and not divisible by the usual frame size.
     """
     span = USUAL_FRAME_SIZE
     if stripe > span or (stripe and span % stripe):
@@ -43,17 +47,17 @@ def frame_size_for(size: int, stripe: int) -> int:
 
 
 def compressed_bound(size: int, frames: int) -> int:
-    """Return the maximum size in bytes of ``size`` bytes compressed in this number of ``frames`` (ZSTD_compressBound in
-    zstd.h).
+    """Return the maximum number of bytes that ``size`` bytes take after they are compressed in this number of
+    ``frames`` (ZSTD_compressBound in zstd.h).
     """
     return size + (size >> 8) + 64 * frames
 
 
 def read_source_range(descriptor: int, at: int, length: int, *, to_end: bool = False) -> bytes:
-    """Return ``length`` bytes of a source file from the offset ``at`` on.
+    """Return ``length`` bytes of the open source file ``descriptor`` from the offset ``at`` on.
 
-    Raise ``Problem``, also if the file ends before. With ``to_end`` a shorter result is returned at the end of the file
-    instead.
+    Raise ``Problem``, also if the file ends before that range does. If ``to_end`` is True, the result is shorter in
+    that case instead.
     """
     data = b""
     while len(data) < length:
@@ -68,9 +72,10 @@ def read_source_range(descriptor: int, at: int, length: int, *, to_end: bool = F
 
 
 def write_around_holes(target: int, data: bytes, at: int, *, sparse: bool) -> int:
-    """Write ``data`` at the offset ``at`` of a file that has a hole there; return the number of bytes written.
+    """Write ``data`` at the offset ``at`` of the open file ``target``, which has a hole there; return the number of
+    bytes written. Raise ``Problem``.
 
-    Raise ``Problem``. With ``sparse`` blocks of zeros are not written, so that the hole remains.
+    If ``sparse`` is True, blocks of zeros are not written, so that the hole remains there.
     """
     if not sparse:
         write_all(target, data, at)

@@ -1,10 +1,10 @@
 """Retries after transient errors.
 
-Network file systems report such errors while a server fails over. Also, a file server's lease on a file makes a
-non-blocking open fail with EAGAIN until the lease is given back (open(2), O_NONBLOCK).
+Network file systems report transient errors while a server fails over. Also, if a file server holds a lease on a file,
+a non-blocking open fails with EAGAIN until the lease is given back (open(2), O_NONBLOCK).
 
-Calls are retried a few times with growing pauses. Mostly only calls that read are retried. An error of write, fsync,
-syncfs or close is final for that copy, because the kernel may have dropped the data.
+Calls are retried a few times with growing pauses. In general only calls that read are retried. After an error of write,
+fsync, syncfs or close the copy of the file fails, because the operating system may have dropped the data.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TOO_MANY_OPEN_FILES_ERRNOS = (errno.EMFILE, errno.ENFILE)
 """Errors that mean that this process, or the host, has too many open files."""
 
 NOTHING_DONE_ERRNOS = (errno.EINTR, errno.EAGAIN, *TOO_MANY_OPEN_FILES_ERRNOS)
-"""Errors after which nothing was done, so that calls that change something may be retried, too."""
+"""Errors which mean that the call has done nothing, so that even calls that change something may be retried."""
 
 TRANSIENT_ERRNOS = (errno.EIO, errno.ESTALE, errno.ETIMEDOUT, *NOTHING_DONE_ERRNOS)
 """Errors after which calls that only read are retried."""
@@ -28,50 +28,60 @@ TRANSIENT_OPEN_ERRNOS = (errno.ESTALE, *NOTHING_DONE_ERRNOS)
 """Errors of open(2) after which it is retried: nothing was opened. After ESTALE the name must be looked up again."""
 
 RETRY_PAUSES = (0.02, 0.1, 0.5)
-"""Seconds before the second, third and fourth attempt."""
+"""Pauses in seconds before the second, third and fourth attempt of a call that failed with a transient error."""
 
 _SLEEP_STEP = 0.02
-"""Seconds of a longer pause after which a task lets its rank answer messages."""
+"""A longer pause is divided into steps of this many seconds, so that the rank can process messages in between."""
 
 ANNOUNCED_WAIT = 2.0
-"""Seconds after which a wait for another program is announced. A program that was started at all begins sooner."""
+"""Seconds after which the user is told that pcopy waits for another program. A program that was started normally needs
+less time.
+"""
 
 Result = TypeVar("Result")
 
 
 class _DescriptorShortage:
-    """Counts the errors of ``TOO_MANY_OPEN_FILES_ERRNOS``."""
+    """Counts the errors which mean that too many files are open (``TOO_MANY_OPEN_FILES_ERRNOS``)."""
 
     error_count = 0
-    """Number of such errors so far."""
+    """Number of errors for lack of descriptors so far."""
 
 
 descriptor_shortage = _DescriptorShortage()
-"""The counter of this process.
+"""Counter of the errors of this process for lack of descriptors.
 
-After such an error its rank keeps fewer operations under way (``pcopy.launch.in_flight``).
+When the count grows, the rank processes fewer operations at the same time (``pcopy.launch.in_flight``).
 """
 
 
 class _Announcer:
-    """Holds the function of ``set_wait_announcer``."""
+    """Holds the function that shows the user that this process waits for another program (``set_wait_announcer``
+    registers it); None before.
+    """
 
     announce: Callable[[str], None] | None = None
 
 
 def set_wait_announcer(announce: Callable[[str], None]) -> None:
-    """Register the function that gets a line for the user when this process waits long for another program."""
+    """Register ``announce``, the function that is called with a line for the user when this process waits long for
+    another program.
+    """
     _Announcer.announce = announce
 
 
 def announce_wait(text: str) -> None:
-    """Pass ``text`` to the function that ``set_wait_announcer`` registered, if there is one."""
+    """Show the line ``text`` to the user, about a program for which this process waits, by the function that
+    ``set_wait_announcer`` has registered; do nothing if there is none.
+    """
     if _Announcer.announce is not None:
         _Announcer.announce(text)
 
 
 def with_retries(call: Callable[[], Result], transient: Sequence[int] = TRANSIENT_ERRNOS) -> Result:
-    """Return the result of ``call``, which is retried after errors in ``transient``. Raise the last ``OSError``."""
+    """Return the result of ``call``. Call it again, after a pause, if it fails with an errno in ``transient``; raise
+    the ``OSError`` of the last attempt.
+    """
     for pause in RETRY_PAUSES:
         try:
             return call()
@@ -91,7 +101,8 @@ def open_with_retries(
     dir_fd: int | None = None,
     transient: Sequence[int] = TRANSIENT_OPEN_ERRNOS,
 ) -> int:
-    """Call ``os.open``, and retry it after errors in ``transient``. Raise the last ``OSError``.
+    """Return the descriptor of the file ``name``, opened by ``os.open`` with ``flags``, ``mode`` and ``dir_fd``. Try
+    again, after a pause, if that fails with an errno in ``transient``; raise the ``OSError`` of the last attempt.
 
     A call that may create a file (O_CREAT) is not retried after ESTALE, because the file may have been created.
     """
@@ -101,7 +112,9 @@ def open_with_retries(
 
 
 def sleep_in_steps(pause: float) -> Iterator[None]:
-    """Sleep ``pause`` seconds in short steps, and yield after each, so that the caller can do other work in between."""
+    """Generator: sleep ``pause`` seconds in short steps, and yield after each, so that the caller can do other work in
+    between.
+    """
     while pause > 0:
         time.sleep(min(_SLEEP_STEP, pause))
         pause -= _SLEEP_STEP

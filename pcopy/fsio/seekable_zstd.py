@@ -1,7 +1,7 @@
-"""The seekable format of Zstandard: independent frames, and a table that tells where each one is.
+"""The seekable format of Zstandard: frames (separately compressed parts of the contents), and a table of their sizes.
 
-A seekable file consists of frames, one behind the other, followed by a skippable frame with their sizes, which ordinary
-decompressors skip. Each frame has its content size and a checksum.
+A seekable file consists of frames, one behind the other. A skippable frame follows, which ordinary decompressors
+ignore: it holds the seek table, the sizes of all frames. Each frame has its content size and a checksum.
 
 The input is not trusted, because any program may have written it. A table must match its file to the byte, and a frame
 must hold exactly what the table says. A frame that is truncated, damaged or too large is a ``Problem``.
@@ -31,14 +31,18 @@ if TYPE_CHECKING:
 MAX_FRAME_SIZE = 64 << 20
 """Maximum bytes of contents of a frame that is decompressed as a whole, in memory.
 
-A file with larger ones is read as a stream.
+A file with larger frames is read as one stream, from its beginning.
 """
 _MAX_COMPRESSED_SIZE = MAX_FRAME_SIZE + (MAX_FRAME_SIZE >> 8) + 64
-"""Maximum bytes of such a frame in the file (ZSTD_compressBound in zstd.h), even if it has no contents."""
+"""Maximum compressed bytes of a frame that is decompressed as a whole (ZSTD_compressBound of ``MAX_FRAME_SIZE``,
+zstd.h). A seek table with a larger frame is not used.
+"""
 MAX_FRAMES = 1 << 22
-"""Maximum number of frames in a table, which then takes 64 MiB of memory. A file with more is read as a stream."""
+"""Maximum number of frames in a table, which then takes 64 MiB of memory. A file with more frames is read as one
+stream.
+"""
 MAX_WINDOW_SIZE = 1 << 27
-"""Maximum bytes of memory that a stream may need for its window; the default limit of ``zstd -d``."""
+"""Maximum window size, in bytes of memory, of a frame that is read as a stream; ``zstd -d`` has the same limit."""
 
 _FRAME_MAGIC, _BLOCK_HEADER_SIZE = 0xFD2FB528, 3
 """Magic number of a frame with contents, and bytes of the header of each of its blocks."""
@@ -47,53 +51,59 @@ _SKIPPABLE_MAGIC, _SKIPPABLE_MASK = 0x184D2A50, 0xFFFFFFF0
 _TABLE_MAGIC = 0x184D2A5E
 """Magic number of the skippable frame that holds a seek table."""
 _TABLE_FOOTER = struct.Struct("<IBI")
-"""The last bytes of a table: number of frames, flags, magic number."""
+"""Format of the last bytes of a seek table: number of frames, flags, magic number."""
 _TABLE_FOOTER_MAGIC = 0x8F92EAB1
 """Magic number at the end of a seek table."""
 _WITH_CHECKSUMS, _RESERVED_BITS = 0x80, 0x7C
-"""Flags of a table: its entries have checksums; bits that must be 0."""
+"""Flags of a seek table: the bit for "entries have checksums", and the bits that must be 0."""
 _SKIPPABLE_HEADER = struct.Struct("<II")
-"""Header of a skippable frame: magic number, number of bytes that follow."""
+"""Format of the header of a skippable frame: magic number, number of bytes that follow."""
 _MAX_HEADER_SIZE = 18
 """Maximum bytes of the header of a frame with contents (RFC 8878)."""
 _WRONG_TABLE_HINT = " (if zstd -d, which reads no seek table, finds no fault, the table is wrong)"
 _PIECE_SIZE = 1 << 20
-"""Bytes of contents that are yielded in one piece, about."""
+"""Approximate number of bytes of uncompressed contents that a generator yields in one piece."""
 _MAX_STEP_SIZE = 1 << 18
-"""Maximum bytes of the file that are processed between two yields."""
+"""Maximum compressed bytes of a frame that are processed before the generator yields again, so that the caller can do
+other work.
+"""
 _MAX_BLOCK_SIZE = 128 << 10
-"""Maximum bytes of contents of a block."""
+"""Maximum bytes of uncompressed contents of a zstd block (RFC 8878)."""
 _RLE_BLOCK, _COMPRESSED_BLOCK = 1, 2
-"""Types of blocks: one repeated byte, and the usual compressed block."""
+"""Types of the blocks in a zstd frame: one repeated byte, and the usual compressed block."""
 
 
 class TrailingGarbage(Problem):
-    """Bytes that follow the last frame (or member of gzip) and do not begin another one.
+    """Error of a compressed file: bytes follow its last frame (or its last member, with gzip) and do not begin another
+    one.
 
-    All contents have been read by then.
+    All contents before these bytes have been read and yielded.
     """
 
     @classmethod
     def from_offset(cls, offset: int, program: str) -> TrailingGarbage:
-        """Return the problem of unknown bytes from ``offset`` on, in a file that ``program`` has compressed."""
+        """Return the error for a file compressed by ``program`` ("zstd" or "gzip") in which unknown bytes follow from
+        ``offset`` on.
+        """
         text = f"the bytes from {offset} on were not compressed by {program}, and are ignored"
         return cls("decompress", errno.EBADMSG, on_source=True, text=text)
 
 
-class Frame(NamedTuple):
-    """Size of a frame in bytes: ``compressed_size``, as it is in the file, and ``content_size``, of its contents."""
+class ZstdFrame(NamedTuple):
+    """Sizes of a frame in bytes: ``compressed_size`` (in the file) and ``content_size`` (of its contents)."""
 
     compressed_size: int
     content_size: int
 
 
 class SeekTable(NamedTuple):
-    """The positions of the frames of a file.
+    """The seek table of a compressed file: where its frames (separately compressed parts) are, in the file and in the
+    contents.
 
     Fields:
         offsets: offset of each frame in the file; the last element is the end of the last frame.
         content_offsets: offset of each frame's contents; the last element is the size of all contents.
-        checksums: checksum of each frame's contents; empty if the table has none.
+        checksums: lower 32 bits of the XXH64 of each frame's contents; empty if the table has none.
     """
 
     offsets: array[int]
@@ -112,7 +122,7 @@ class SeekTable(NamedTuple):
 
     @classmethod
     def from_sizes(cls, frames: Iterable[tuple[int, int]]) -> SeekTable:
-        """Return the table of frames that are given as pairs: bytes in the file, bytes of contents."""
+        """Return the table of ``frames``, given in order as (compressed bytes, bytes of contents)."""
         at, contents_at = array("Q", [0]), array("Q", [0])
         for compressed, size in frames:
             at.append(at[-1] + compressed)
@@ -121,9 +131,11 @@ class SeekTable(NamedTuple):
 
     @classmethod
     def read(cls, descriptor: int, size: int) -> SeekTable | None:
-        """Return the table at the end of a file of ``size`` bytes. Raise ``Problem``.
+        """Return the seek table at the end of an open file of ``size`` bytes. Raise ``Problem`` if the file cannot be
+        read.
 
-        Return None if there is no table, if it does not match the file, or if it is too large.
+        Return None if there is no table, if it does not match the size of the file, or if it has too many or too large
+        frames.
         """
         if size < _SKIPPABLE_HEADER.size + _TABLE_FOOTER.size:
             return None
@@ -149,7 +161,9 @@ class SeekTable(NamedTuple):
         return cls(_running_sums(compressed), _running_sums(sizes), entries[2::width] if width == 3 else ())
 
     def frames_for_range(self, offset: int, length: int) -> range:
-        """Return the numbers of the frames that hold ``length`` bytes of the contents from ``offset`` on."""
+        """Return the numbers (from 0) of the frames that together hold ``length`` bytes of the contents, from the
+        offset ``offset`` on.
+        """
         if length <= 0:
             return range(0)
         first = bisect_right(self.content_offsets, offset) - 1
@@ -158,15 +172,17 @@ class SeekTable(NamedTuple):
 
 
 def compress_frame(data: bytes | memoryview, level: int) -> bytes:
-    """Return ``data`` as one compressed frame, which has its content size and checksum."""
+    """Return ``data`` compressed as one frame, with the compression level ``level``; its header has the size of the
+    contents, and a checksum follows them.
+    """
     return _compressor(level).compress(data)
 
 
-def packed_seek_table(frames: Sequence[Frame]) -> bytes:
-    """Return the table that is written behind these ``frames`` in a seekable file.
+def packed_seek_table(frames: Sequence[ZstdFrame]) -> bytes:
+    """Return the bytes of the seek table that is written after ``frames`` at the end of a seekable file.
 
-    It is empty if there are more frames than readers accept: the file can then be read only as one stream. Raise
-    ``ValueError`` if a frame is too large.
+    The result is empty if there are more than ``MAX_FRAMES`` frames: the file can then be read only as one stream.
+    Raise ``ValueError`` if a frame is too large.
     """
     if any(max(frame) >= 1 << 32 for frame in frames):
         raise ValueError("frames that no table can hold")
@@ -181,14 +197,16 @@ def packed_seek_table(frames: Sequence[Frame]) -> bytes:
 
 
 def read_frame(descriptor: int, table: SeekTable, number: int) -> bytes:
-    """Return the contents of frame ``number``, checked against the table. Raise ``Problem``."""
+    """Return the uncompressed contents of the frame ``number`` (from 0) of an open file, checked against ``table``, the
+    seek table of the file. Raise ``Problem``.
+    """
     import zstandard
 
     at, size = table.offsets[number], table.content_offsets[number + 1] - table.content_offsets[number]
     packed = _read_exactly(descriptor, at, table.offsets[number + 1] - at)
     try:
         claimed = zstandard.get_frame_parameters(packed[:_MAX_HEADER_SIZE]).content_size
-        # Checked before the library allocates as much memory as the frame claims to need.
+        # Check the claimed size before the library allocates that much memory.
         if claimed in (size, zstandard.CONTENTSIZE_UNKNOWN):
             contents = _decompressor().decompress(packed, max_output_size=size, allow_extra_data=False)
         else:
@@ -206,7 +224,8 @@ def read_frame(descriptor: int, table: SeekTable, number: int) -> bytes:
 
 
 def read_frames(descriptor: int, size: int) -> Iterator[bytes]:
-    """Yield the contents of a file of ``size`` bytes, with or without a table, in pieces of a few MiB at most.
+    """Generator: yield the contents of an open zstd file of ``size`` bytes, with or without a seek table, in pieces of
+    a few MiB at most.
 
     A piece is empty after a long part of the file without contents, so that the caller can do other work in between.
 
@@ -240,21 +259,24 @@ def read_frames(descriptor: int, size: int) -> Iterator[bytes]:
 
 
 def _may_begin_frame(beginning: bytes) -> bool:
-    """Return True if a frame begins with these 4 bytes; or with fewer, at the end of a truncated file."""
+    """Return True if ``beginning``, the next 4 bytes of a file (or fewer, at the end of a truncated file), can be the
+    beginning of a frame.
+    """
     frame, skippable = _FRAME_MAGIC.to_bytes(4, "little"), _SKIPPABLE_MAGIC.to_bytes(4, "little")
     first = bytes((beginning[0] & _SKIPPABLE_MASK & 0xFF,))
     return frame.startswith(beginning) or skippable.startswith(first + beginning[1:])
 
 
 class _SequentialReader:
-    """A file that is read sequentially. ``data`` is the part that is in memory."""
+    """Reads a file from its beginning to its end. ``data`` is the part of the file that is in memory."""
 
     def __init__(self, descriptor: int, size: int) -> None:
         self.data = b""
         self._descriptor, self._size, self._begin = descriptor, size, 0
 
     def index_of(self, at: int, end: int, frame: int) -> int:
-        """Return the index in ``data`` of the byte at the offset ``at``; the bytes up to ``end`` are in ``data``, too.
+        """Make sure that the bytes of the file from the offset ``at`` to ``end`` are in ``data``, and return the index
+        in ``data`` of the first of them.
 
         Raise ``Problem``, also if the file ends before ``end``: then the frame that begins at the offset ``frame`` is
         truncated.
@@ -267,20 +289,25 @@ class _SequentialReader:
         return at - self._begin
 
     def read_range(self, at: int, end: int, frame: int) -> bytes:
-        """Return the bytes from the offset ``at`` to ``end``. Raise ``Problem`` as ``index_of`` does."""
+        """Return the bytes of the file from the offset ``at`` to ``end``. Raise ``Problem``, also if the file ends
+        before ``end``: then the frame that begins at the offset ``frame`` is truncated.
+        """
         index = self.index_of(at, end, frame)
         return self.data[index : index + end - at]
 
     def frame_header(self, at: int) -> bytes:
-        """Return the longest possible header of the frame at the offset ``at``. Raise ``Problem``."""
+        """Return the first bytes of the frame at the offset ``at``: as many as the longest possible header has. Raise
+        ``Problem``.
+        """
         return self.read_range(at, min(at + _MAX_HEADER_SIZE, self._size), at)
 
 
 def _frame_contents(ahead: _SequentialReader, at: int, decompressor: ZstdDecompressor) -> Generator[bytes, None, int]:
-    """Yield the contents of the frame that begins at ``at``; return the offset of the first byte behind it.
+    """Generator: yield the contents of the frame that begins at the offset ``at``; return the offset of the first byte
+    after the frame.
 
-    Raise ``Problem``. The library gets whole blocks, and so few of them that their contents are not much larger than
-    one piece.
+    Raise ``Problem``. The library decompresses whole blocks, and so few at a time that their contents are not much
+    larger than one piece. ``ahead`` reads the file.
     """
     import zstandard
 
@@ -319,7 +346,9 @@ def _frame_contents(ahead: _SequentialReader, at: int, decompressor: ZstdDecompr
 
 
 def _damaged_frame(at: int, why: str) -> Problem:
-    """Return the problem of the frame that begins at the offset ``at``."""
+    """Return the error for a damaged frame that begins at the offset ``at``; ``why`` is the reason, a part of the
+    message.
+    """
     text = f"the zstd frame that begins at byte {at} is damaged: {why}"
     return Problem("decompress", errno.EBADMSG, on_source=True, text=text)
 
@@ -330,16 +359,20 @@ def _running_sums(numbers: Sequence[int]) -> array[int]:
 
 
 def _read_exactly(descriptor: int, at: int, length: int) -> bytes:
-    """Return exactly ``length`` bytes from the offset ``at`` on. Raise ``Problem``."""
+    """Return exactly ``length`` bytes of the open file ``descriptor`` from the offset ``at`` on. Raise ``Problem``,
+    also if the file ends before that range does.
+    """
     data = _read_up_to(descriptor, at, length)
     if len(data) != length:
-        text = f"the file ended at byte {at + len(data)}, before its size"
+        text = f"the file ends at byte {at + len(data)}, earlier than its size says"
         raise Problem("read", 0, on_source=True, text=text, changed=True)
     return data
 
 
 def _read_up_to(descriptor: int, at: int, length: int) -> bytes:
-    """Return ``length`` bytes from the offset ``at`` on, or fewer at the end of the file. Raise ``Problem``."""
+    """Return ``length`` bytes of the open file ``descriptor`` from the offset ``at`` on, or fewer at the end of the
+    file. Raise ``Problem``.
+    """
     data = b""
     with as_problem("read", on_source=True):
         while len(data) < length:
@@ -352,7 +385,9 @@ def _read_up_to(descriptor: int, at: int, length: int) -> bytes:
 
 @cache
 def _compressor(level: int) -> ZstdCompressor:
-    """Return a compressor that writes the content size and a checksum; one for each ``level``."""
+    """Return the compressor for this ``level``, which writes the size and a checksum of the contents into each frame.
+    It is created once for each level.
+    """
     import zstandard
 
     return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)

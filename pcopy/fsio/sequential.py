@@ -1,8 +1,8 @@
 """Detection of directories where files can only be written sequentially, by one process, and under their final names.
 
 S3 mounts and other file systems over object stores cannot rename, refuse names with a leading dot, or accept writes
-only at the end of a new file. pcopy renames temporary files to their final names, and several ranks write to one large
-file.
+only at the end of a new file. But pcopy normally renames temporary files to their final names, and lets several ranks
+write to one large file.
 
 ``examine_directory`` finds out whether that is possible in a directory: it creates, writes, renames and removes one
 small file. It is called once for a destination, and only on file systems that are not known to support all of this
@@ -35,14 +35,14 @@ _UNSUPPORTED_ERRNOS = {
     errno.ESPIPE,
     errno.EXDEV,
 }
-"""Errors of an operation that a file system does not support.
+"""Errors which mean that the file system does not support the operation.
 
-Other errors, as of a full disk, say nothing about that.
+Other errors, such as a full disk, do not show whether the operation is supported.
 """
 
 _Finding = TypeVar("_Finding")
 _NAME_REFUSAL_ERRNOS = _UNSUPPORTED_ERRNOS | {errno.ENOENT, errno.EIO}
-"""Errors of open(2) by which a file system may refuse a name with a leading dot."""
+"""Errors of open(2) with which a file system may refuse a name with a leading dot."""
 _LAST_BYTE_OFFSET = 1 << 16
 """Offset of the last byte of the test file, which is written before the first one."""
 
@@ -50,16 +50,17 @@ _LAST_BYTE_OFFSET = 1 << 16
 TEST_FILE_NAME = TEMPORARY_PREFIX + b"examination"
 """Name of the test file.
 
-It is the same each time, so that test files do not accumulate where files cannot be removed. A name without a leading
-dot could be one of the user's; therefore such a test file has a new name each time.
+The name is the same each time, so that test files do not accumulate where files cannot be removed. A test file without
+a leading dot has a random name instead, because a fixed one could be the name of a file of the user.
 """
 
 
 class Examination(NamedTuple):
-    """Result of an examination.
+    """Result of examining whether files can be created, renamed and written in any order in a directory.
 
     Fields:
-        unsupported: the operation that is not possible in the directory, with the error; empty if all are possible.
+        unsupported: text such as "cannot rename files (Function not implemented)" for the operation that is not
+            possible in the directory; empty if all are possible.
         leftover_path: path of a test file that could not be removed; empty if there is none.
     """
 
@@ -74,13 +75,14 @@ class Examination(NamedTuple):
 
 
 def examine_directory(path: bytes, *, writes: bool = True) -> Examination:
-    """Find out which operation is impossible in the directory ``path``, and whether closing a file changes its times
+    """Find out, with a test file, whether an operation that pcopy needs (create, write in any order, rename, remove) is
+    impossible in the directory ``path``, and return the result. Also find out whether closing a file changes its times
     there.
 
-    The times are recorded by ``pcopy.fsio.server.determine_close_times``. The test is made in the parent directory, if
+    The latter is recorded by ``pcopy.fsio.server.determine_close_times``. The test is made in the parent directory, if
     that is on the same file system and writable, so that the ctime of ``path`` remains unchanged if there is nothing to
-    copy. A property that cannot be determined, for example on a full disk, is assumed to be supported: the copy reports
-    the error. No exception is raised.
+    copy. An operation for which the test has no result, for example on a full disk, is assumed to be possible: the copy
+    reports the error. No exception is raised.
 
     ``writes``: also test whether a file can be written in any order.
     """
@@ -88,15 +90,19 @@ def examine_directory(path: bytes, *, writes: bool = True) -> Examination:
 
 
 def examine_close_times(path: bytes) -> None:
-    """As ``examine_directory``, but only find out whether closing a file changes its times."""
+    """Find out, with a test file, whether closing a file changes its times in the directory ``path``. The result is
+    recorded by ``pcopy.fsio.server.determine_close_times``. No exception is raised.
+    """
     _in_test_directory(path, _determine_close_times)
 
 
 def _in_test_directory(path: bytes, find_out: Callable[[int], _Finding | None]) -> _Finding | None:
-    """Return the result of ``find_out`` for the parent directory of ``path``, if it is on the same file system, else
-    for ``path``.
+    """Call ``find_out`` with the descriptor of a directory in which a test file may be created, and return its result.
+    The parent directory of ``path`` is tried first, if it is on the same file system; if ``find_out`` returns None,
+    ``path`` itself is tried.
 
-    Return None if neither can be examined. The directory keeps its modification time, even if an operation fails later.
+    Return None if neither has a result. The directory gets its modification time back, even if an operation fails
+    later.
     """
     for place in (os.path.join(path, b".."), path):
         with (
@@ -116,10 +122,12 @@ def _in_test_directory(path: bytes, find_out: Callable[[int], _Finding | None]) 
 
 
 def _determine_close_times(directory: int) -> bool | None:
-    """Return True if it is known whether closing a file changes its times, None if not."""
+    """Find out, with a test file in an open directory, whether closing a file changes its times. Return True if the
+    result is known then; None if not, so that the caller tries another directory.
+    """
     device = os.fstat(directory).st_dev
     if device not in is_mtime_set_on_close:
-        with suppress(Problem):  # The file cannot be removed: the first rank reports that of its own file.
+        with suppress(Problem):  # the test file cannot be removed: the first rank to copy here reports that error
             determine_close_times(directory, device, _random_name())
     return device in is_mtime_set_on_close or None
 
@@ -130,17 +138,21 @@ def _random_name() -> bytes:
 
 
 def _examine_open_directory(directory: int, *, writes: bool) -> Examination | None:
-    """Examine an open directory. Return None if no file can be created in it."""
+    """Find out which operation is impossible in an open directory, and whether closing a file changes its times there.
+    Return None if no file can be created in the directory. ``writes``: also test whether a file can be written in any
+    order.
+    """
     result = _test_with_name(directory, TEST_FILE_NAME, writes=writes)
     if result is None:  # another job examines the directory at the same time
         result = _test_with_name(directory, _random_name(), writes=writes)
-    if result is not None and not result.unsupported:  # else closing is assumed to change the times
+    if result is not None and not result.unsupported:  # otherwise closing is assumed to change the times
         _determine_close_times(directory)
     return result
 
 
 def _test_with_name(directory: int, name: bytes, *, writes: bool) -> Examination | None:
-    """Create, write, rename and remove the file ``name``, and return the result.
+    """Create, write, rename and remove the test file ``name`` in an open directory; return which of these is not
+    possible. ``writes``: also test whether the file can be written in any order.
 
     Return None if the file could not be created, or if another job has removed it.
     """
@@ -166,7 +178,10 @@ def _test_with_name(directory: int, name: bytes, *, writes: bool) -> Examination
 
 
 def _test_without_dot(directory: int, refused: OSError) -> Examination | None:
-    """As ``_test_with_name``, after the error ``refused``: create a file whose name has no leading dot."""
+    """Find out why a test file whose name has a leading dot was refused with the error ``refused``: create a file
+    without a leading dot in an open directory. If that is possible, return the result that names with a leading dot are
+    refused; else return None.
+    """
     name, lacking = _random_name().removeprefix(b"."), _unsupported_text("refuses names with a leading dot", refused)
     if refused.errno not in _NAME_REFUSAL_ERRNOS:
         return None
@@ -178,7 +193,9 @@ def _test_without_dot(directory: int, refused: OSError) -> Examination | None:
 
 
 def _remove_test_file(directory: int, name: bytes, lacking: str) -> Examination:
-    """Remove the test file, and return the result of the examination."""
+    """Remove the test file ``name`` from an open directory, and return the result of the examination. ``lacking``
+    describes the operation that was found to be impossible; empty if none was.
+    """
     try:
         remove_if_present(directory, name)
     except Problem as problem:
@@ -194,7 +211,8 @@ def _test_file_path(directory: int, name: bytes) -> str:
 
 
 def _create_test_file(directory: int, name: bytes) -> int:
-    """Create the test file ``name``, and remove one that a killed process has left behind.
+    """Create the test file ``name`` in an open directory, and return its descriptor. If a killed process has left such
+    a file behind, remove that first.
 
     Raise ``OSError``; raise ``Problem`` if the old file cannot be removed.
     """
@@ -205,7 +223,10 @@ def _create_test_file(directory: int, name: bytes) -> int:
 
 
 def _test_writes(descriptor: int, *, writes: bool) -> str:
-    """Write to the test file and close it; return the operation that is not possible, or an empty text."""
+    """Write to the open test file ``descriptor``, and close it. Return the description of an operation that is not
+    possible; empty if all are. ``writes``: write the last byte before the first, to test whether the file can be
+    written in any order.
+    """
     try:
         try:
             if writes:
@@ -223,5 +244,7 @@ def _test_writes(descriptor: int, *, writes: bool) -> str:
 
 
 def _unsupported_text(operation: str, error: OSError) -> str:
-    """Return the text of an ``operation`` that is not possible, with the reason."""
+    """Return a description of the impossible operation ``operation`` with the reason, such as "cannot rename files
+    (Function not implemented)".
+    """
     return f"{operation} ({error.strerror})"

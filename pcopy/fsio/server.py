@@ -1,9 +1,9 @@
-"""Properties that the server of a destination gives to new files: the mode and owner that stat(2) shows, and late
-times.
+"""Finds out which mode and owner a server shows for new files, and whether it changes a file's times when the file is
+closed.
 
 Servers may show other modes and owners than were set (CIFS, NFS with root_squash, mount options of FUSE). They may also
-set the modification time when a written file is closed. One small temporary file shows that. Each fact is determined
-once for each file system, by its st_dev, that this process writes to.
+set the modification time when a written file is closed. A small temporary file shows that. Each property is determined
+once for each file system (st_dev) to which this process writes.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from pcopy.fsio.source import status_of
 from pcopy.fsio.temporary import create_private_file, differing_status, is_private_file, remove_if_present
 
 _CREATE_UNSUPPORTED_ERRNOS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-"""Errors that mean that no temporary file can ever be created on this server."""
+"""Errors of open(2) which mean that no temporary file can be created on this server, now or later."""
 
 _PAST_TIME = 10**18
 """A time in 2001, in nanoseconds since 1970, that all file systems can store."""
 _TIME_TOLERANCE = 86_400 * 10**9
-"""Nanoseconds by which a stored time may differ from the one that was set."""
+"""Nanoseconds by which a stored time may differ from the one that was set, because the file system rounds times."""
 
 _NEW_FILE_MODE = 0o600
 """Mode with which a new file is created (``pcopy.fsio.temporary.create_private_file``)."""
@@ -50,11 +50,12 @@ class NewFileStatus(NamedTuple):
 
 
 _known_status: dict[int, NewFileStatus] = {}
-"""The results so far, by the st_dev of the directory."""
+"""Mode and owner that stat(2) shows for new files, by the st_dev of the file systems for which this is known."""
 
 
 def new_file_status(directory: int, temporary: bytes) -> NewFileStatus:
-    """Return the mode and owner that stat(2) shows for a new file in ``directory``. Raise ``Problem``.
+    """Return the mode and owner that stat(2) shows for a new file in the open ``directory``. They may differ from the
+    ones that were requested, because some servers show others. Raise ``Problem``.
 
     The first call for a file system creates such a file as ``temporary``, which must be free, and removes it.
     """
@@ -74,16 +75,19 @@ def new_file_status(directory: int, temporary: bytes) -> NewFileStatus:
 
 
 def _record_status(device: int, made: int) -> None:
-    """Record the mode and owner that stat(2) shows for the new file ``made``, an open descriptor. Raise ``Problem``."""
+    """Record, for the file system with the st_dev ``device``, the mode and owner that stat(2) shows for the new file
+    ``made``, an open descriptor. Raise ``Problem``.
+    """
     status = status_of(made)
     _known_status[device] = NewFileStatus(stat.S_IMODE(status.st_mode), status.st_uid)
 
 
 def looks_like_new_file(directory: int, status: os.stat_result, temporary: bytes) -> bool:
-    """Return True if ``status`` shows the type, mode and owner of a new file in ``directory``. Raise ``Problem``.
+    """Return True if the type, mode and owner in ``status`` are those that the server shows for a new file in the open
+    ``directory``. Raise ``Problem``.
 
-    ``temporary`` is a free name, as for ``new_file_status``, which is called only if mode and owner are not the ones
-    that were set.
+    ``temporary``: a free name. A file with that name is created and removed if mode or owner in ``status`` are not the
+    usual ones of a new file, to find out which ones the server shows.
     """
     if is_private_file(status) or not stat.S_ISREG(status.st_mode):
         return stat.S_ISREG(status.st_mode)
@@ -95,8 +99,9 @@ def determine_close_times(directory: int, device: int, temporary: bytes) -> None
     """Find out whether the server sets the modification time of a file when the file is closed.
 
     The result is recorded in ``pcopy.fsio.close.is_mtime_set_on_close``. A file is created as ``temporary``, which must
-    be free, written, given a time in the past, closed, examined and removed. If that fails, the next directory is
-    tried, unless such a file can never be created on this server. Raise ``Problem`` if the file cannot be removed.
+    be free, written, given a time in the past, closed, examined and removed. If the file cannot be created or written,
+    nothing is recorded, so that a later call with another directory tries again. If the server never supports such a
+    file, the result is False. Raise ``Problem`` if the file cannot be removed.
 
     Args:
         directory: an open directory on the server.
@@ -118,7 +123,9 @@ def determine_close_times(directory: int, device: int, temporary: bytes) -> None
 
 
 def _close_changes_mtime(made: int, device: int) -> bool:
-    """Write to the new file ``made``, set its time and close it; return True if closing has changed the time."""
+    """Write to the new file ``made`` (a descriptor), set its times to the past and close it. Return True if closing has
+    changed the modification time. ``device`` is the st_dev of the file system. Raise ``OSError``.
+    """
     try:
         _record_status(device, made)
         path_descriptor = open_with_retries(b"/proc/self/fd/%d" % made, os.O_PATH | os.O_CLOEXEC)

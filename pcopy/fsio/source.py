@@ -17,7 +17,7 @@ from pcopy.fsio.retries import TRANSIENT_ERRNOS, open_with_retries, with_retries
 from pcopy.libc import type_of_file_system
 
 READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
-"""Flags of open(2) for a source file."""
+"""Flags of open(2) for reading a source file without side effects; O_NOATIME is added where permitted."""
 
 CONSUMED_BY_READING = frozenset((b"kmsg", b"trace_pipe", b"trace_pipe_raw", b"snapshot_raw", b"free_buffer"))
 """Names of files in /proc and tracefs whose contents are consumed by reading, or, for root, by opening them.
@@ -26,11 +26,13 @@ The kernel keeps messages and traces in them. ``is_consumed`` of the C backend h
 """
 
 _CONSUMED_FILE_SYSTEMS = (0x9FA0, 0x74726163)
-"""File system types (f_type) that have such files: proc, tracefs."""
+"""Types (f_type) of the file systems that have files of ``CONSUMED_BY_READING``: proc, tracefs."""
 
 
 class FileVersion(NamedTuple):
-    """Properties of a file that must not change while it is copied. Times are in nanoseconds."""
+    """Properties of a file by which a change during its copy is noticed. ``size`` is in bytes, times are nanoseconds
+    since 1970.
+    """
 
     inode: int
     size: int
@@ -39,12 +41,15 @@ class FileVersion(NamedTuple):
 
     @classmethod
     def from_status(cls, status: os.stat_result) -> FileVersion:
-        """Return the version that ``status`` shows."""
+        """Return inode, size, mtime and ctime in ``status``."""
         return cls(status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def open_to_read(directory: int | None, name: bytes, *, follow: bool = False) -> int:
-    """Return a descriptor for reading an item of either side, with O_NOATIME where permitted. Raise ``OSError``."""
+    """Return a descriptor for reading an item of source or target, with O_NOATIME where permitted. Raise ``OSError``.
+    ``directory`` is the descriptor of the directory that contains ``name``; if it is None, ``name`` is a path. With
+    ``follow`` a symbolic link is followed.
+    """
     flags = READ_FLAGS & ~os.O_NOFOLLOW if follow else READ_FLAGS
     try:
         return open_with_retries(name, flags | os.O_NOATIME, dir_fd=directory, transient=TRANSIENT_ERRNOS)
@@ -68,9 +73,11 @@ def check_not_consumed(directory: int, name: bytes) -> None:
 
 
 def open_source(directory: int, name: bytes, *, follow: bool = False) -> int:
-    """Return a descriptor for reading a source file. Raise ``Problem``.
+    """Return a descriptor for reading the source file ``name`` in an open directory. With ``follow`` a symbolic link is
+    followed. Raise ``Problem``.
 
-    The problem is ``changed`` if the name no longer exists or is not that of a file.
+    The problem is ``changed`` (the source changed since it was found) if the name does not exist any longer, or is that
+    of a symbolic link or a device by now.
     """
     check_not_consumed(directory, name)
     try:
@@ -82,7 +89,7 @@ def open_source(directory: int, name: bytes, *, follow: bool = False) -> int:
 
 
 def status_of(descriptor: int, *, on_source: bool = False) -> os.stat_result:
-    """Return the status of an open item.
+    """Return the status of an open item. ``on_source``: True if the item is in the source.
 
     Raise ``Problem``, for example with ESTALE if the server has dropped the file.
     """
@@ -93,9 +100,9 @@ def status_of(descriptor: int, *, on_source: bool = False) -> os.stat_result:
 
 
 def source_status(directory: int, name: bytes, *, follow: bool = False) -> os.stat_result:
-    """Return the status of ``name`` in a source directory.
+    """Return the status of the item ``name`` in an open source directory. With ``follow`` a symbolic link is followed.
 
-    Raise ``Problem``, which is ``changed`` if the name no longer exists. With ``follow`` a symbolic link is followed.
+    Raise ``Problem``; it is ``changed`` (the source changed since it was found) if the name does not exist any longer.
     """
     try:
         return with_retries(lambda: os.stat(name, dir_fd=directory, follow_symlinks=follow))
@@ -105,14 +112,16 @@ def source_status(directory: int, name: bytes, *, follow: bool = False) -> os.st
 
 
 def check_is_found_file(status: os.stat_result, device: int | None, inode: int) -> None:
-    """Raise ``Problem`` unless ``status`` is that of a regular file with this ``inode`` on ``device`` (None: on any
-    device).
+    """Raise ``Problem`` if ``status``, the status of an opened source, is not that of the regular file that a scan
+    found: with the inode number ``inode`` and the st_dev ``device`` (None: any).
     """
     if not stat.S_ISREG(status.st_mode) or status.st_ino != inode or device not in (None, status.st_dev):
         raise source_changed("open", "another file has taken its name")
 
 
 def check_unchanged(descriptor: int, version: FileVersion) -> None:
-    """Raise ``Problem`` if the open file no longer has this ``version``."""
+    """Raise ``Problem`` if inode, size or times of the open source file ``descriptor`` are no longer those of
+    ``version``, which were read before.
+    """
     if FileVersion.from_status(status_of(descriptor, on_source=True)) != version:
         raise source_changed("read", "the file changed while it was copied")

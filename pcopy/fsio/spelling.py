@@ -1,4 +1,5 @@
-"""Directories in which one item answers to several spellings of its name (case folding or Unicode normalisation).
+"""Finds other spellings of a name that lead to the same item, as on file systems that ignore case or Unicode
+normalisation.
 
 Only the file system knows which names it treats as equal. So pcopy looks up other spellings of a name in the directory.
 Only if one of them leads to the same item, it lists the directory to find the spelling under which the item is stored.
@@ -16,8 +17,8 @@ from pcopy.fsio.source import status_of
 
 
 class SpellingFinder:
-    """Finds stored spellings, and caches the names of the directory that was listed last, because many items may be
-    looked up in it.
+    """Finds the spellings under which items are stored. The names of the directory that was listed last are cached,
+    because many items may be looked up in it.
     """
 
     def __init__(self) -> None:
@@ -25,9 +26,10 @@ class SpellingFinder:
         self._names: frozenset[bytes] = frozenset()
 
     def other_spellings(self, directory: int, name: bytes, present: os.stat_result) -> list[bytes]:
-        """Return the other names under which the item that was found as ``name`` is listed. Raise ``Problem``.
+        """Return the other names under which an item is listed in the open ``directory``, if the item was found as
+        ``name`` only because the file system ignores case or Unicode normalisation. Raise ``Problem``.
 
-        ``present`` is the status of the item.
+        The result is empty if the item is stored as ``name``. ``present`` is the status of the item.
         """
         if not has_other_spelling(directory, name, present):
             return []
@@ -47,14 +49,16 @@ class SpellingFinder:
 
 
 def has_other_spelling(directory: int, name: bytes, present: os.stat_result) -> bool:
-    """Return True if another spelling of ``name`` leads to the same item, whose status is ``present``."""
+    """Return True if another spelling of ``name`` (in case or Unicode normalisation) leads to the same item of the open
+    ``directory``, whose status is ``present``.
+    """
     return any(_is_name_of(directory, other, present) for other in _possible_spellings(name))
 
 
 def _is_name_of(directory: int, name: bytes, present: os.stat_result) -> bool:
-    """Return True if ``name`` leads to the item with the status ``present``.
+    """Return True if ``name`` in the open ``directory`` leads to the item with the status ``present``.
 
-    A lookup is needed because a directory listing may show another inode number for it.
+    The name is looked up for this, because a directory listing may show another inode number for it.
     """
     with suppress(OSError):  # there is no such name
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -63,7 +67,9 @@ def _is_name_of(directory: int, name: bytes, present: os.stat_result) -> bool:
 
 
 def folded_name(name: bytes) -> bytes:
-    """Return a form of ``name`` that is equal for all names that such a directory may treat as equal."""
+    """Return a folded form of ``name``. Names that a file system may treat as equal (in case or Unicode normalisation)
+    have the same form.
+    """
     text = unicodedata.normalize("NFD", name.decode("utf-8", "surrogateescape")).casefold()
     return unicodedata.normalize("NFD", text).encode("utf-8", "surrogateescape")
 

@@ -1,8 +1,8 @@
-"""A helper process that syncs file systems and files for a rank, so that no hanging sync can keep the rank from ending.
+"""A helper process that syncs file systems and files for a rank, so that the rank can end even while a sync hangs.
 
-A process cannot end while a system call of one of its threads hangs in the kernel, and syncfs(2) and fdatasync(2) hang
-as long as the storage does. So the helper process makes these calls. No process waits for its end. It shares only a
-socket with the rank, and it ends with the rank, or as soon as its calls return.
+A process cannot end while a system call of one of its threads hangs in the operating system, and syncfs(2) and
+fdatasync(2) hang as long as the storage does. So the helper process makes these calls. No process waits for the end of
+the helper. It shares only a socket with the rank, and ends with the rank, or as soon as its calls return.
 
 Each request carries the open descriptors (SCM_RIGHTS, unix(7)), and thereby their open file descriptions: the kernel
 (since Linux 5.8) reports each failed write-back once to each open file description that existed at the time. A request
@@ -32,10 +32,14 @@ if TYPE_CHECKING:
 
 
 ANCHOR_STRIPE_SIZE = 64 << 10
-"""Bytes of an anchor on each server."""
+"""Stripe size of an anchor (a file without a name that has data on all servers, see ``_sync_servers``): bytes on each
+server.
+"""
 
 MAX_FILES = 16
-"""Maximum number of files in one request: these share one commit of the file system's journal."""
+"""Maximum number of files in one request. Files that are synced together share one commit of the file system's
+journal.
+"""
 
 SYNC_UNSUPPORTED_ERRNOS = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 """Errors of fsync(2) and fdatasync(2) on file systems that cannot sync single files."""
@@ -50,7 +54,7 @@ _FUSE_TYPE_WITH_SYNCFS = b"virtiofs"
 """File system type with the f_type of FUSE whose server does sync its file system at a syncfs(2)."""
 
 _SHUT_DOWN_ERRNOS = (errno.EROFS, errno.EIO, errno.EUCLEAN)
-"""Errors of a file system that has stopped to accept changes, for example after an error of its journal."""
+"""Errors of a file system that does not accept changes any more, for example after an error of its journal."""
 
 
 def open_for_sync(directory: int) -> int:
@@ -70,10 +74,10 @@ def open_for_sync(directory: int) -> int:
 
 
 def sync_file(descriptor: int, *, data: bool = False) -> None:
-    """Bring one open file or directory to stable storage. Raise ``OSError``. With ``data`` fdatasync(2) is used.
+    """Bring one open file or directory to stable storage by fsync(2); with ``data`` by fdatasync(2). Raise ``OSError``.
 
-    If its file system cannot sync single files, the whole file system is synced instead. On FUSE that does not reach
-    the storage; there the error of ``SYNC_UNSUPPORTED_ERRNOS`` is raised.
+    If its file system cannot sync single files (``SYNC_UNSUPPORTED_ERRNOS``), the whole file system is synced by
+    syncfs(2) instead. On FUSE syncfs(2) does not reach the storage; there the error is raised.
     """
     try:
         (os.fdatasync if data else os.fsync)(descriptor)
@@ -84,10 +88,10 @@ def sync_file(descriptor: int, *, data: bool = False) -> None:
 
 
 def sync_if_supported(descriptor: int) -> None:
-    """As ``sync_file``, but instead of raising an error of ``SYNC_UNSUPPORTED_ERRNOS`` add the device to
-    ``unsyncable_devices``.
+    """Bring one open file or directory to stable storage by fsync(2). If its file system does not support that, raise
+    no error, but add its device to ``unsyncable_devices``.
 
-    Raise ``OSError``.
+    Raise ``OSError`` for other errors.
     """
     try:
         sync_file(descriptor)
@@ -98,8 +102,8 @@ def sync_if_supported(descriptor: int) -> None:
 
 
 def record_unsyncable(descriptor: int, number: int) -> None:
-    """Add the device of an open file to ``unsyncable_devices``, with ``number``, the errno of its sync. Raise
-    ``OSError``.
+    """Add the device of an open file that could not be synced to ``unsyncable_devices``. ``number`` is the errno of the
+    attempt. Raise ``OSError``.
     """
     device = os.fstat(descriptor).st_dev
     if device not in unsyncable_devices:
@@ -113,10 +117,10 @@ def _syncfs_reaches_storage(descriptor: int) -> bool:
 
 
 def _mount_of(descriptor: int) -> tuple[bytes, bytes, bytes]:
-    """Return mount point (escaped as in /proc), options and file system type of the mount on which a descriptor is
-    open.
+    """Return (mount point, options, file system type) of the mount on which a descriptor is open, from
+    /proc/self/mountinfo.
 
-    All are empty if /proc is not mounted.
+    The mount point is escaped as in that file. All three are empty if /proc is not mounted.
     """
     try:
         with open(f"/proc/self/fdinfo/{descriptor}", "rb") as information:
@@ -148,11 +152,12 @@ def _sync_file_system(descriptor: int) -> None:
 
 
 def _sync_servers(anchor: int) -> None:
-    """Make all servers of a distributed file system store their data, where syncfs(2) only transfers it to them.
+    """Make all servers of a distributed file system bring their data to stable storage. (On such a file system
+    syncfs(2) only transfers data to the servers.) Raise ``OSError``.
 
-    ``anchor`` is a file without a name that has data on all of these servers (``pcopy.fsio.layout``). A server that
-    must store its newest change also stores all changes before it. So each server gets a change: in the contents, and
-    in the mode. Raise ``OSError``.
+    ``anchor`` is a file without a name that has data on all of these servers. A server that must store its newest
+    change also stores all changes before it. So each server gets a change: in the contents of the anchor, and in its
+    mode. Then the anchor is synced.
     """
     status = os.fstat(anchor)
     for at in range(0, status.st_size, ANCHOR_STRIPE_SIZE):
@@ -199,17 +204,21 @@ _FILE_SYSTEM_REQUEST, _FILES_REQUEST = 0, 1
 
 
 class SyncRequest:
-    """A request to the helper process to sync a file system or files."""
+    """The rank's side of a request to the helper process to sync a file system or files."""
 
     def __init__(self, syncer: SyncProcess, operation: str, answers: socket.socket) -> None:
-        """Create the rank's side of a request that receives its answer through the socket ``answers``."""
+        """Create the rank's side of a request to ``syncer`` that receives its answer through the socket ``answers``.
+        ``operation`` is the name of the system call, for messages.
+        """
         self._syncer = syncer
         self._operation = operation
         self._answer_socket = answers
         self._answer: bytes | None = None
 
-    def is_complete(self, patience: float | None) -> bool:
-        """Return True if the request is answered or failed within ``patience`` seconds (None: wait without a limit)."""
+    def wait_for_answer(self, patience: float | None) -> bool:
+        """Wait until the request is answered or has failed, but at most ``patience`` seconds (None: without a limit).
+        Return True if it is answered or has failed.
+        """
         if self._answer is None:
             self._answer_socket.settimeout(patience)
             try:
@@ -221,10 +230,11 @@ class SyncRequest:
         return True
 
     def results(self) -> list[int] | None:
-        """Return the results of a completed request: one errno for each file, or one for the file system; 0 is success.
+        """Return the results of a request that is answered: an errno for each file, or one for the file system; 0 means
+        success.
 
-        Return None if nothing was synced, so that the caller must do it. Raise ``Problem`` if the helper process has
-        ended.
+        Return None if the helper process has synced nothing (it could not start, or has too many open files): the
+        caller must sync instead. Raise ``Problem`` if the helper process has ended.
         """
         if self._answer:
             numbers = [number for (number,) in _RESULT_FORMAT.iter_unpack(self._answer)]
@@ -236,7 +246,7 @@ class SyncRequest:
         raise Problem(self._operation, errno.EIO, text="the process that syncs has ended")
 
     def interrupt(self) -> None:
-        """Complete the request without an answer, also for a thread that waits for it."""
+        """End the request without an answer: a thread that waits in ``wait_for_answer`` continues."""
         from contextlib import suppress
         from socket import SHUT_RDWR
 
@@ -244,13 +254,15 @@ class SyncRequest:
             self._answer_socket.shutdown(SHUT_RDWR)
 
     def close(self) -> None:
-        """Discard the request. The helper process completes what it has begun."""
+        """Discard the request. The helper process still completes a sync that it has begun."""
         self._syncer.remove_request(self)
         self._answer_socket.close()
 
 
 class SyncProcess:
-    """The rank's side of the helper process."""
+    """The rank's side of the helper process that syncs file systems and files: starts it, sends requests to it and ends
+    it.
+    """
 
     def __init__(self) -> None:
         self._start_lock = allocate_lock()
@@ -260,7 +272,7 @@ class SyncProcess:
         self._requests: set[SyncRequest] = set()
 
     def start(self) -> None:
-        """Start the process, unless that was tried before. It ends with the thread that has started it.
+        """Start the process, unless that was tried before. The process ends with the thread that has started it.
 
         If it cannot be started, ``sync`` works without it. The first request waits until the process runs, which takes
         as long as the copy of a few files.
@@ -271,16 +283,17 @@ class SyncProcess:
                 self._start()
 
     def sync(self, descriptor: int, anchor: int = -1) -> None:
-        """Sync the file system of ``descriptor`` as ``sync_file_system`` does. Raise ``Problem``.
+        """Bring everything on the file system of ``descriptor`` to stable storage by syncfs(2). Raise ``Problem``, also
+        for earlier errors of write-back.
 
-        With an ``anchor``, all servers store their data, too (``_sync_servers``). Without a helper process, the calls
-        are made here.
+        If the descriptor of an ``anchor`` (a file with data on all servers of a distributed file system) is given, all
+        these servers bring their data to storage, too. If there is no helper process, this process makes the calls.
         """
         descriptors = [descriptor] if anchor < 0 else [descriptor, anchor]
         numbers, order = None, self._send_request(_FILE_SYSTEM_REQUEST, descriptors)
         if order is not None:
             try:
-                order.is_complete(None)
+                order.wait_for_answer(None)
                 numbers = order.results()
             finally:
                 order.close()
@@ -292,7 +305,8 @@ class SyncProcess:
             raise Problem("syncfs", numbers[0])
 
     def request_file_sync(self, descriptors: list[int]) -> SyncRequest | None:
-        """Request fdatasync(2) of up to ``MAX_FILES`` open files, and return the request, which the caller must close.
+        """Request fdatasync(2) of the open files ``descriptors``, at most ``MAX_FILES``, and return the request, which
+        the caller must close.
 
         The caller may close the files immediately. Return None if there is no process, or if it has ended: then the
         caller must sync the files.
@@ -300,7 +314,9 @@ class SyncProcess:
         return self._send_request(_FILES_REQUEST, descriptors)
 
     def _send_request(self, request_type: int, descriptors: list[int]) -> SyncRequest | None:
-        """Send a request of this ``request_type``; return None if it could not be sent."""
+        """Send a request of this ``request_type`` for ``descriptors`` to the helper process, and return it; return None
+        if it could not be sent.
+        """
         if self._socket is None:
             return None
         from socket import AF_UNIX, SOCK_SEQPACKET, send_fds, socketpair
@@ -315,7 +331,7 @@ class SyncProcess:
             try:
                 send_fds(self._socket, [bytes((request_type, len(descriptors)))], [helper_end.fileno(), *descriptors])
             except (BrokenPipeError, ConnectionResetError):  # The process has ended, which completes the request.
-                # For files the caller can sync instead: the process has consumed no error of their write-back.
+                # The caller can sync files instead: the ended process has consumed no error of their write-back.
                 if request_type == _FILES_REQUEST:
                     order.close()
                     return None
@@ -327,13 +343,13 @@ class SyncProcess:
         return order
 
     def remove_request(self, order: SyncRequest) -> None:
-        """Remove a request that was closed."""
+        """Remove a request that was closed from those that are interrupted when the process is ended."""
         self._requests.discard(order)
 
     @property
     def has_started(self) -> bool:
-        """True if the process runs, has run, or was closed; False if it could not be started or ended before it was
-        ready.
+        """True if the helper process runs, has run, or was closed; False if it could not be started or ended before it
+        was ready.
         """
         from socket import MSG_DONTWAIT, MSG_PEEK
 
@@ -345,7 +361,7 @@ class SyncProcess:
             return error.errno == errno.EAGAIN
 
     def _start(self) -> None:
-        """Start the process; if that fails, there is none."""
+        """Start the helper process. If that fails, this process makes the calls that sync."""
         import signal
         import socket  # imported late: most jobs end before they sync anything
         from contextlib import suppress
@@ -369,7 +385,7 @@ class SyncProcess:
         own_end.close()
 
     def close(self) -> None:
-        """End the process. A sync that is under way fails here and is not waited for."""
+        """End the helper process. A sync that is under way fails for its caller, which does not wait any longer."""
         from contextlib import suppress
 
         self._is_closed = True
@@ -387,7 +403,9 @@ class SyncProcess:
 
 
 def _sync_here(descriptors: list[int]) -> None:
-    """Sync a file system in this process. ``descriptors`` are the file system's and, if there is one, the anchor's."""
+    """Sync a file system in this process instead of the helper process. ``descriptors``: one on the file system, and,
+    if there is an anchor (a file with data on all servers), that of the anchor. Raise ``Problem``.
+    """
     from pcopy.fsio.problem import as_problem
 
     sync_file_system(descriptors[0])
@@ -397,7 +415,7 @@ def _sync_here(descriptors: list[int]) -> None:
 
 
 def serve() -> None:
-    """Run the helper process: answer requests until the rank has ended."""
+    """Run the helper process: carry out requests and send the results, until the rank has ended."""
     import _socket  # the module socket takes four times as long to load
 
     try:  # noqa: SIM105 (contextlib takes longer to load)
@@ -425,15 +443,16 @@ def serve() -> None:
 
 
 def _received_descriptors(ancillary: list[tuple[int, int, bytes]]) -> list[int]:
-    """Return the descriptors that came with a request."""
+    """Return the descriptors in the ancillary data (SCM_RIGHTS) of a received request."""
     return [number for _, _, data in ancillary for (number,) in _DESCRIPTOR_FORMAT.iter_unpack(data)]
 
 
 def _handle_request(request_type: int, number: int, descriptors: list[int]) -> None:
-    """Carry out one request for ``number`` descriptors, and send the results.
+    """Carry out one request of the type ``request_type``, for ``number`` files or descriptors of a file system, and
+    send the results.
 
-    The first of ``descriptors`` is the socket for the answer. The kernel drops descriptors beyond the limit of open
-    files.
+    The first of ``descriptors`` is the socket for the answer. If there are fewer than ``number`` others, the operating
+    system has dropped some because of the limit of open files.
     """
     import _socket
 
@@ -454,7 +473,7 @@ def _handle_request(request_type: int, number: int, descriptors: list[int]) -> N
 
 
 def _sync_files(descriptors: list[int]) -> list[int]:
-    """Sync each file (``sync_file``), and return an errno for each, 0 for success.
+    """Sync each of the open files ``descriptors``, and return an errno for each, 0 for success.
 
     The write-back of all files is started first, so that the storage can process them together.
     """
@@ -475,7 +494,9 @@ def _sync_files(descriptors: list[int]) -> list[int]:
 
 
 def _sync_file_system_and_anchor(descriptors: list[int]) -> int:
-    """Sync a file system and its anchor; return an errno, 0 for success."""
+    """Sync the file system of the first of ``descriptors``; if there is a second one, the anchor (a file with data on
+    all servers), also make all servers store their data. Return an errno, 0 for success.
+    """
     try:
         _sync_file_system(descriptors[0])
         for anchor in descriptors[1:]:

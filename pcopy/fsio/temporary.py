@@ -1,7 +1,8 @@
 """Temporary files next to the target, which are renamed to it when they are complete.
 
-When such a file is opened again by its name, it must be the file that was created: a regular file of this user, with
-one link, that no other user can write. In a directory of a hostile owner the name may lead to another item by then.
+When a temporary file is opened again by its name, the opened file must be the one that was created: a regular file of
+this user, with one link, that no other user can write. In a directory of another user, the name may lead to another
+item by then.
 
 Some servers show another mode or owner than were requested (CIFS, root_squash on NFS, mount options of FUSE). Where the
 status of a new file shows that (``differing_status``), a file that is opened again must show the same mode and owner as
@@ -34,15 +35,16 @@ from pcopy.fsio.source import status_of
 TEMPORARY_PREFIX = b".pcopy-"
 """Prefix of the names of temporary files."""
 _EXCHANGE_PATTERN = rb"exchanged-(\d+)-[0-9a-f]{8}"
-"""Pattern of the last part of ``exchange_name``; its group is the inode number."""
+"""Pattern of the last part of a name that ``exchange_name`` returns; the group is the inode number."""
 CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 """Flags of open(2) that create a new file for writing."""
 
 
 class TemporaryNames:
-    """Generator of names that no other process uses: they contain the job, its run and the rank.
+    """Generates names for temporary files that no other process uses: they contain the name of the job, the run and the
+    rank.
 
-    If they are ``hidden`` they begin with a dot, which some file systems refuse.
+    With ``hidden`` the names begin with a dot; some file systems refuse such names.
     """
 
     def __init__(self, job: str, run: int, rank: int, *, hidden: bool = True) -> None:
@@ -50,7 +52,7 @@ class TemporaryNames:
 
         Args:
             job: name of the job.
-            run: number of the run, from 1.
+            run: number of the run of the job, from 1 (each resume is a new run).
             rank: number of the rank.
             hidden: begin names with a dot.
         """
@@ -63,37 +65,40 @@ class TemporaryNames:
 
 
 def run_and_rank_of(name: bytes) -> tuple[int, int]:
-    """Return the run and the rank in ``name``, which is one of ``TemporaryNames``."""
+    """Return the numbers of the run of the job and of the rank in ``name``, a name of a temporary file that
+    ``TemporaryNames`` has generated.
+    """
     run, rank = name.rpartition(b".")[0].split(b"-")[-2:]
     return int(run), int(rank)
 
 
 def is_private_file(status: os.stat_result) -> bool:
-    """Return True if ``status`` is that of a regular file of this user with mode 0600, as each new file has while it is
-    written.
+    """Return True if ``status`` is that of a regular file of this user with mode 0600, as files have while pcopy writes
+    them.
     """
     return stat.S_ISREG(status.st_mode) and stat.S_IMODE(status.st_mode) == 0o600 and status.st_uid == os.geteuid()
 
 
 def differing_status(new: os.stat_result) -> tuple[int, ...]:
-    """Return mode (with the file type) and owner of a ``new`` file as the server shows them.
+    """Return the (st_mode, st_uid) that the server shows for a new file, whose status is ``new``.
 
-    Return an empty tuple if they are the ones that ``create_private_file`` requests.
+    Return an empty tuple if they are the ones that ``create_private_file`` requests: mode 0600, and the effective user.
     """
     return () if is_private_file(new) else (new.st_mode, new.st_uid)
 
 
 def exchange_name(job: str, inode: int, name: bytes) -> bytes:
-    """Return the name that the new item ``inode`` of ``job`` has while it is exchanged with the item called
-    ``name``.
+    """Return the name that a new item of ``job``, with the inode number ``inode``, has while it is exchanged with the
+    existing item ``name`` by renameat2(2) with RENAME_EXCHANGE.
     """
     return b"%s%s-exchanged-%d-%08x" % (TEMPORARY_PREFIX, job.encode(), inode, zlib.crc32(name))
 
 
 def create_private_file(directory: int, name: bytes, flags: int = 0) -> int:
-    """Create a file with mode 0600, and return a descriptor for writing. Raise ``Problem``.
+    """Create the file ``name`` in an open directory with mode 0600, and return a descriptor for writing. Raise
+    ``Problem``.
 
-    ``flags`` are added to those of open(2).
+    ``flags`` are further flags of open(2).
     """
     try:
         return open_with_retries(name, flags | CREATE_FLAGS, 0o600, dir_fd=directory)
@@ -104,8 +109,8 @@ def create_private_file(directory: int, name: bytes, flags: int = 0) -> int:
 def reopen_temporary(directory: int, name: bytes, made: Identity, size: int, shown: tuple[int, ...] = ()) -> int:
     """Open the temporary file ``name`` for writing, after checks that it is the file that was created.
 
-    Raise ``Problem``. The problem has ESTALE if it is another file. It allows a retry (``may_retry``), which creates
-    the file anew, if the file:
+    Raise ``Problem``. The problem has ESTALE if the name leads to another file. The problem allows a retry
+    (``may_retry``), which creates the file anew, if the file:
 
     - no longer exists, or was replaced;
     - is write-protected: an earlier run gave it the mode of the source, and was ended before that was recorded.
@@ -114,7 +119,8 @@ def reopen_temporary(directory: int, name: bytes, made: Identity, size: int, sho
         directory: the open directory that contains it.
         made: identity of the file that was created.
         size: its size in bytes.
-        shown: the value that ``differing_status`` returned when the file was created.
+        shown: mode and owner that the server showed for the new file, as ``differing_status`` returned them; empty if
+            they are the usual ones.
     """
     try:
         descriptor = open_with_retries(
@@ -142,7 +148,7 @@ def reopen_temporary(directory: int, name: bytes, made: Identity, size: int, sho
 
 
 def _is_write_protected(directory: int, name: bytes) -> bool:
-    """Return True if ``name`` is an item that its owner has no permission to write."""
+    """Return True if ``name`` in an open directory is an item that its owner has no permission to write."""
     try:
         return not os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode & 0o200
     except OSError:
@@ -150,7 +156,7 @@ def _is_write_protected(directory: int, name: bytes) -> bool:
 
 
 def remove_if_present(directory: int, name: bytes) -> None:
-    """Remove ``name`` if it exists. Raise ``Problem``."""
+    """Remove the item ``name`` from an open directory if it exists. Raise ``Problem``."""
     with as_problem("unlink"), suppress(FileNotFoundError):
         os.unlink(name, dir_fd=directory)
 
@@ -158,8 +164,8 @@ def remove_if_present(directory: int, name: bytes) -> None:
 def remove_leftovers(directory: int, job: str, run: int | None = None) -> list[bytes]:
     """Remove the temporary files of runs of ``job`` before ``run`` (None: of all runs) from an open directory.
 
-    Raise ``Problem``. Return the names of old items that are left over from an exchange. They are not removed, because
-    the item that was replaced may be newer than its copy.
+    Raise ``Problem``. Return the names of existing items of the user that remain after an interrupted exchange with
+    their copies. These items are not removed, because they may be newer than the copies.
     """
     stem = b"%s%s-" % (TEMPORARY_PREFIX, job.encode())
     with as_problem("readdir"):
@@ -181,17 +187,20 @@ def remove_leftovers(directory: int, job: str, run: int | None = None) -> list[b
 
 
 def leftover_notice(replaced_items: list[bytes]) -> str:
-    """Return the notice about the items that ``remove_leftovers`` has not removed."""
+    """Return the notice for the user about ``replaced_items``: names of existing items that remain after an interrupted
+    exchange with their copies.
+    """
     names = ", ".join(map(os.fsdecode, replaced_items))
     return f"the replaced item remains as {names}: it may be newer than its copy; move it back, or remove it"
 
 
 def rename_and_verify(directory: int, temporary: bytes, name: bytes, inode: int) -> None:
-    """Rename ``temporary``, which has the number ``inode``, to its final ``name``, replacing an existing item.
+    """Rename ``temporary`` to its final ``name``, replacing an existing item, and check that ``name`` leads to the item
+    with this ``inode`` number.
 
-    Raise ``Problem``. If the file is not kept open, its inode number may have been used again for another file by now.
-    That has the same effect as a replacement by the owner of the directory afterwards, which the owner is permitted to
-    do.
+    Raise ``Problem``. If the file is not open, another user may have removed it, so that another file has its inode
+    number by now; this is not noticed. It does no more harm than a replacement of the file after the rename, which the
+    owner of the directory may do anyway.
     """
     try:
         os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
@@ -201,7 +210,9 @@ def rename_and_verify(directory: int, temporary: bytes, name: bytes, inode: int)
 
 
 def verify_name(directory: int, name: bytes, inode: int) -> None:
-    """Raise ``Problem`` unless the item ``name`` has this ``inode`` number."""
+    """Raise ``Problem`` if ``name`` does not lead to the item with this ``inode`` number: another program has replaced
+    it.
+    """
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Lustre: layouts of files and directories, and the OSTs that hold their data.
+"""Lustre: layouts (stripings) of files and directories, and the servers (OSTs) that store the data of files.
 
-Implements ``pcopy.fsio.layout.LayoutPolicy``.
+``pcopy.lustre.layouts`` implements ``pcopy.fsio.layout.LayoutPolicy``.
 """

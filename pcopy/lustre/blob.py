@@ -1,9 +1,9 @@
 """Parser and writer of the extended attribute ``lustre.lov``, the layout of a file or the default layout of a
 directory.
 
-A plain layout is a single component without an end. A composite layout has several components. They cover different
-extents of the file (PFL), or the same extent several times (mirrors). The bytes are little-endian on disk and on the
-wire; see lov_user_md_v1, lov_user_md_v3 and lov_comp_md_v1 in Lustre's lustre_user.h.
+A plain layout is a single component, which covers the whole file. A composite layout has several components, which
+cover different extents of the file (PFL), or the same extent several times (mirrors). The numbers in the attribute are
+little-endian; see lov_user_md_v1, lov_user_md_v3 and lov_comp_md_v1 in Lustre's lustre_user.h.
 """
 
 from __future__ import annotations
@@ -13,24 +13,28 @@ import struct
 from pcopy.fast_named_tuple import NamedTuple
 
 V1, V3, SPECIFIC, COMPOSITE, FOREIGN = 0x0BD10BD0, 0x0BD30BD0, 0x0BD50BD0, 0x0BD60BD0, 0x0BD70BD0
-"""Magic numbers of layouts. ``SPECIFIC`` has the format of ``V3`` and names its OSTs."""
+"""Magic numbers, which identify the types of layouts. ``SPECIFIC`` has the format of ``V3`` and lists its OSTs; the
+data of a ``FOREIGN`` layout are not in Lustre.
+"""
 
 RAID0, ON_MDT, OVERSTRIPED, RELEASED = 1, 0x100, 0x200, 0x80000000
-"""Patterns of a component. ``OVERSTRIPED`` and ``RELEASED`` are flags that are added to ``RAID0``.
-
-The data of a released file are in an archive (HSM).
+"""Patterns of a component, which say where its data are: ``RAID0`` on OSTs, ``ON_MDT`` on the MDT. ``OVERSTRIPED``
+(several stripes on one OST) and ``RELEASED`` (the data are only in an archive of HSM) are flags that are added to
+``RAID0``.
 """
 
 STALE, INITIALISED, EXTENSION = 1, 0x10, 0x40
-"""Flags of a component. The objects of an initialised component exist."""
+"""Flags of a component. ``STALE``: it is part of a mirror that is out of date. ``INITIALISED``: its objects exist on
+OSTs. ``EXTENSION``: it is not used for data, but extends the component before it (self-extending layout).
+"""
 
 END_OF_FILE = 2**64 - 1
-"""End of a component that extends to the end of the file."""
+"""Value of ``Component.end`` for a component that extends to the end of the file."""
 ALL_OSTS = 0xFFFF
-"""As the number of stripes: one on each OST. As the offset: the server chooses the first OST."""
+"""Special value. As the number of stripes: one on each OST. As the index of the first OST: the server chooses it."""
 
 NO_POOL = b"ignore"
-"""Pool name that means "in no pool", even if the directory's default layout has one.
+"""Pool name that means "in no pool". Without it a file would inherit the pool of the directory's default layout.
 
 Older Lustre versions may not know it.
 """
@@ -41,11 +45,11 @@ _OBJECT_FORMAT = struct.Struct("<20xI")
 _COMPOSITE_FORMAT = struct.Struct("<IIIHHH14x")
 _COMPONENT_FORMAT = struct.Struct("<IIQQII16x")
 _MAX_COMPONENTS = 1024
-"""Maximum number of components that is accepted: far more than any file has."""
+"""Maximum number of components: a layout with more, which no real file has, is taken as invalid."""
 
 
 class InvalidLayout(ValueError):
-    """The bytes are not a layout, or one of an unknown type."""
+    """Error for bytes that are not a layout, or a layout of an unknown type. The text is the reason."""
 
 
 class Component(NamedTuple):
@@ -53,14 +57,14 @@ class Component(NamedTuple):
 
     Fields:
         stripes: number of stripes; ``ALL_OSTS`` for one on each OST, 0 if the file system chooses.
-        stripe_size: bytes of each stripe; 0 if the file system chooses.
+        stripe_size: number of bytes of a stripe; 0 if the file system chooses.
         pattern: ``RAID0`` or ``ON_MDT``, with flags.
         pool: name of the OST pool; empty for none.
         first_ost: index of the first OST; ``ALL_OSTS`` if the server chooses.
-        osts: OSTs of its objects, if it has any.
-        start: first byte of the extent.
-        end: first byte behind the extent.
-        flags: see ``STALE``.
+        osts: indices of the OSTs of its objects; empty if it has no objects.
+        start: offset of the first byte of its extent.
+        end: offset of the first byte behind its extent.
+        flags: sum of ``STALE``, ``INITIALISED`` and ``EXTENSION``.
         component_id: id of the component within the file.
     """
 
@@ -77,10 +81,10 @@ class Component(NamedTuple):
 
 
 class Striping(NamedTuple):
-    """A layout. It has one component unless it is composite.
+    """A layout of a file or directory, parsed. It has one component unless it is composite.
 
-    ``mirrors`` is the number of copies of the whole file that it holds. ``generation`` and ``state`` are fields of the
-    attribute.
+    ``mirrors`` is the number of copies of the whole file; 1: it is not mirrored. ``generation`` and ``state`` are
+    fields of the attribute that Lustre maintains.
     """
 
     components: tuple[Component, ...]
@@ -96,10 +100,11 @@ class Striping(NamedTuple):
 
     @property
     def normalised(self) -> Striping:
-        """The requested layout, without everything that differs from file to file: objects, generations, states,
-        numbers.
+        """The layout without everything that may differ between files which were created with the same request:
+        objects, first OSTs, generations, states, ids, and whether the data exist.
 
-        Layouts are compared in this form. A component on the MDT is in no pool, although it may name one.
+        Two layouts are compared in this form. A component on the MDT has no pool in it, even if the attribute names
+        one.
         """
         return Striping(
             tuple(
@@ -119,9 +124,10 @@ class Striping(NamedTuple):
 
     @property
     def without_default_pool(self) -> Striping:
-        """The same layout for a directory whose default layout has a pool.
+        """The layout that must be requested so that a file gets this one in a directory whose default layout has a
+        pool.
 
-        Components without a pool would inherit the directory's; so they get ``NO_POOL``.
+        Components without a pool would inherit that pool, so they get ``NO_POOL``.
         """
         return self._replace(
             components=tuple(
@@ -131,7 +137,9 @@ class Striping(NamedTuple):
 
     @property
     def largest_stripe_size(self) -> int:
-        """The largest stripe size, in bytes, that is a power of two; 0 if there is none."""
+        """The largest stripe size of the components, in bytes; only sizes that are a power of two count; 0 if there is
+        none.
+        """
         sizes = (each.stripe_size for each in self.components if not each.flags & EXTENSION)
         return max((size for size in sizes if size & (size - 1) == 0), default=0)
 
@@ -147,7 +155,9 @@ class Striping(NamedTuple):
 
 
 def parse_layout(blob: bytes) -> Striping:
-    """Return the layout that the attribute ``blob`` holds. Raise ``InvalidLayout``."""
+    """Return the layout in ``blob``, the value of the extended attribute with a layout. Raise ``InvalidLayout`` if it
+    cannot be parsed.
+    """
     try:
         if _read_magic(blob, 0) != COMPOSITE:
             return Striping((_parse_component(blob, 0, len(blob)),))
@@ -163,7 +173,9 @@ def parse_layout(blob: bytes) -> Striping:
 
 
 def pack_layout(striping: Striping) -> bytes:
-    """Return the attribute that requests this layout. It names no objects, because the server chooses the OSTs."""
+    """Return the value of the extended attribute with which setxattr(2) requests the layout ``striping``. It contains
+    no objects, because the server chooses the OSTs.
+    """
     if not striping.is_composite:
         return _pack_component(striping.components[0])
     bodies = [_pack_component(component) for component in striping.components]
@@ -182,9 +194,10 @@ def pack_layout(striping: Striping) -> bytes:
 
 
 def without_released_flag(blob: bytes) -> bytes:
-    """Return the same layout without the flags of a released file, for a file whose data are present.
+    """Return ``blob``, the value of the extended attribute with a layout, without the flags of a released file (whose
+    data are only in an archive of HSM), to request the same layout for a file with data.
 
-    Raise ``InvalidLayout``.
+    Raise ``InvalidLayout`` if ``blob`` is not a layout.
     """
     changed = bytearray(blob)
     offsets = [0]
@@ -201,7 +214,7 @@ def without_released_flag(blob: bytes) -> bytes:
 
 
 def describe_layout(striping: Striping) -> str:
-    """Return a short description for people, such as ``8 stripes of 4 MiB``."""
+    """Return a short description of the layout ``striping`` for the user, such as ``8 stripes of 4 MiB``."""
     if not striping.is_composite:
         return _component_text(striping.components[0])
     starts = [number for number, each in enumerate(striping.components) if each.start == 0]
@@ -218,14 +231,14 @@ def describe_layout(striping: Striping) -> str:
 
 
 def _extent_text(component: Component) -> str:
-    """Return the extent of a component for ``describe_layout``."""
+    """Return where ``component`` ends, as a part of the description of a layout: ``to SIZE``, or ``then`` for the last
+    component.
+    """
     return "then" if component.end == END_OF_FILE else f"to {_size_text(component.end)}"
 
 
 def _size_text(number: int) -> str:
-    """Return a size for people, in the largest unit of which it is a whole multiple, as stripe sizes and extents
-    usually are.
-    """
+    """Return a number of bytes as text for the user, in the largest unit (B to TiB) of which it is a whole multiple."""
     for power, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
         if number >> power and not number & ((1 << power) - 1):
             return f"{number >> power} {unit}"
@@ -233,7 +246,9 @@ def _size_text(number: int) -> str:
 
 
 def _component_text(component: Component) -> str:
-    """Return the description of one component."""
+    """Return the description of one component, without the bytes that it covers, as a part of the description of a
+    layout.
+    """
     if component.pattern & ON_MDT:
         return "on the MDT"
     count = "all OSTs" if component.stripes == ALL_OSTS else f"{component.stripes or 'default'}"
@@ -253,7 +268,9 @@ def _component_text(component: Component) -> str:
 
 
 def _read_magic(blob: bytes, at: int) -> int:
-    """Return the magic number of the layout at the offset ``at``. Raise ``InvalidLayout`` if it is unknown."""
+    """Return the magic number, which shows the type, of the layout at the offset ``at`` of ``blob``. Raise
+    ``InvalidLayout`` if it is unknown.
+    """
     magic = int.from_bytes(blob[at : at + 4], "little")
     if magic == FOREIGN:
         raise InvalidLayout("the data of the file are not in Lustre (a foreign layout)")
@@ -263,7 +280,9 @@ def _read_magic(blob: bytes, at: int) -> int:
 
 
 def _parse_component(blob: bytes, at: int, end: int) -> Component:
-    """Return the plain layout at the offset ``at``, with its objects up to ``end``. Raise ``InvalidLayout``."""
+    """Return the component that the plain layout from the offset ``at`` to ``end`` of ``blob`` describes, with its
+    objects. Raise ``InvalidLayout``.
+    """
     magic = _read_magic(blob, at)
     if magic == COMPOSITE:
         raise InvalidLayout("a composite layout within another")
@@ -281,7 +300,9 @@ def _parse_component(blob: bytes, at: int, end: int) -> Component:
 
 
 def _parse_entry(blob: bytes, at: int) -> Component:
-    """Return the component of a composite layout whose entry is at the offset ``at``. Raise ``InvalidLayout``."""
+    """Return one component of the composite layout ``blob``. Its entry in the layout's list of components is at the
+    offset ``at``. Raise ``InvalidLayout``.
+    """
     number, flags, start, end, offset, size = _COMPONENT_FORMAT.unpack_from(blob, at)
     if offset + size > len(blob) or start > end:
         raise InvalidLayout(f"a component from {start} to {end} lies at {offset}, which the layout does not have")
@@ -291,7 +312,7 @@ def _parse_entry(blob: bytes, at: int) -> Component:
 
 
 def _pack_component(component: Component) -> bytes:
-    """Return the bytes of a plain layout."""
+    """Return the bytes of a plain layout that requests ``component``."""
     magic = V3 if component.pool else V1
     pattern = component.pattern & ~RELEASED
     head = _PLAIN_FORMAT.pack(magic, pattern, component.stripe_size, component.stripes, component.first_ost)

@@ -1,6 +1,7 @@
-"""The layout that new files inherit from a directory. Lustre itself is asked, once for each default layout.
+"""Finds the layout that new files inherit from a directory.
 
-To find out, a file without a name is created in a directory with that default, and its layout is read.
+The default layout that a directory shows does not determine it completely. So, once for each default layout, a file
+without a name is created in a directory with that default, and the layout that Lustre gives it is read.
 """
 
 from __future__ import annotations
@@ -27,30 +28,36 @@ OWN_DEFAULT_ATTRIBUTE = "trusted.lov"
 """
 
 DELAYED_LAYOUT_FLAG = 0o20400
-"""Flag of open(2) for a new file that gets no layout yet (O_LOV_DELAY_CREATE)."""
+"""Flag of open(2) that creates a file without a layout (O_LOV_DELAY_CREATE), so that the layout can
+be set afterwards.
+"""
 
 _NO_LAYOUT_ERRNOS = (errno.ENODATA, errno.EOPNOTSUPP, errno.ENOTTY, errno.EINVAL)
 """Errors of getxattr(2) for an item without a layout."""
 
 MAX_CACHED = 1024
-"""Maximum number of cached layouts or directories: each directory may have a default of its own."""
+"""Maximum number of entries of a cache, which is cleared when it is full: each directory may have its own default
+layout.
+"""
 
 
 class InheritedLayouts:
-    """Cache of the layouts that files inherit in the directories of one file system."""
+    """Finds and caches the layouts that files inherit in the directories of one Lustre file system."""
 
     def __init__(self) -> None:
         self._layouts: dict[bytes, Striping] = {}
-        """Layout that a file gets, by the default layout of its directory."""
+        """Layout that a new file gets, by the default layout (attribute value) of its directory."""
         self._max_stripes: dict[tuple[bytes, bytes], int] = {}
-        """Number of stripes of a file that requests all, by default layout and pool."""
+        """Number of stripes of a file that requests one on each OST, by default layout of the directory and pool."""
         self._defaults: dict[int, bytes] = {}
-        """Default layout of a directory, by its inode number."""
+        """Default layout (attribute value) of a directory, by its inode number."""
         self._top_defaults: dict[int, bytes] = {}
-        """Default layout of the topmost directory of a source file system, by its device."""
+        """Default layout (attribute value) of the topmost directory of a source file system, by its st_dev."""
 
     def layout_in(self, target: TargetDirectory) -> Striping:
-        """Return the layout that files inherit in the directory ``target``. Raise ``Problem``."""
+        """Return the layout that new files inherit in the directory ``target``, in the form in which layouts are
+        compared (``Striping.normalised``). Raise ``Problem``, for example if no file can be created there.
+        """
         default = self._default_of(target)
         inherited = self._layouts.get(default)
         if inherited is None:
@@ -61,10 +68,11 @@ class InheritedLayouts:
         return inherited
 
     def max_stripes(self, target: TargetDirectory, pool: bytes = b"") -> int:
-        """Return the number of stripes of a file in the directory ``target`` that requests all; 0 if Lustre does not
-        say.
+        """Return the number of stripes that a file in the directory ``target`` gets if one on each OST is requested for
+        it; 0 if that cannot be determined.
 
-        The file is in the ``pool``, or (empty) where the directory's default layout puts it. Raise ``Problem``.
+        The OSTs are those of ``pool``; if ``pool`` is empty, those that the directory's default layout allows. Raise
+        ``Problem``.
         """
         key = self._default_of(target), pool
         most = self._max_stripes.get(key)
@@ -82,11 +90,13 @@ class InheritedLayouts:
         return most
 
     def clear_defaults(self) -> None:
-        """Clear the cache of default layouts, because a directory has got another one."""
+        """Clear the cache of the directories' default layouts. Must be called when a directory gets another one."""
         self._defaults.clear()
 
     def _default_of(self, target: TargetDirectory) -> bytes:
-        """Return the default layout of the directory ``target``. Raise ``Problem``."""
+        """Return the default layout of the directory ``target``, the value of its extended attribute. It is cached.
+        Raise ``Problem``.
+        """
         default = self._defaults.get(target.inode)
         if default is None:
             clear_if_full(self._defaults)
@@ -95,7 +105,9 @@ class InheritedLayouts:
         return default
 
     def own_default(self, source: Handle) -> bytes:
-        """Return the default layout of a directory; empty if it has none of its own. Raise ``OSError``."""
+        """Return the default layout of the directory ``source``, the value of its extended attribute; empty if the
+        directory has none of its own, so that the default of the file system applies. Raise ``OSError``.
+        """
         default = read_layout(source)
         # Root can read the directory's own attribute. Others can only compare with the default of the file system.
         if default and has_capability(CAP_SYS_ADMIN):
@@ -108,8 +120,8 @@ class InheritedLayouts:
         return b"" if default == self._top_default(source) else default
 
     def _top_default(self, source: Handle) -> bytes:
-        """Return the default layout of the topmost directory of the file system, or of the part of it that is
-        mounted.
+        """Return the default layout of the file system of the directory ``source``: the value of the extended attribute
+        of its topmost directory, or of the topmost one in the part of it that is mounted. Raise ``OSError``.
         """
         path = source if isinstance(source, bytes) else b"/proc/self/fd/%d" % source
         device = os.stat(path).st_dev
@@ -119,9 +131,9 @@ class InheritedLayouts:
 
 
 def read_layout(item: Handle, *, follow: bool = True) -> bytes:
-    """Return the layout attribute of an item; empty if it has none. Raise ``OSError``.
+    """Return the value of the layout attribute of an item; empty if the item has none. Raise ``OSError``.
 
-    With ``follow`` a path that is a symbolic link is followed.
+    If ``follow`` is True and the item is given by a path that is a symbolic link, the link is followed.
     """
     try:
         return os.getxattr(item, LAYOUT_ATTRIBUTE, follow_symlinks=follow or isinstance(item, int))
@@ -132,7 +144,7 @@ def read_layout(item: Handle, *, follow: bool = True) -> bytes:
 
 
 def clear_if_full(known: dict[Any, Any]) -> None:
-    """Clear the cache ``known`` if it is full, so that it does not grow without limit."""
+    """Clear ``known``, a cache, if it has ``MAX_CACHED`` entries, so that it does not grow without limit."""
     if len(known) >= MAX_CACHED:
         known.clear()
 

@@ -1,4 +1,7 @@
-"""Comparison of the layout of a file with the requested one. Lustre may assign another layout without an error."""
+"""Comparison of the layout of a file with the requested layout, because Lustre may assign another one without an error.
+
+A layout is read as the value of the extended attribute ``lustre.lov``; ``Striping`` is the parsed form.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ from pcopy.lustre.blob import (
 
 
 def normalised_layout(blob: bytes) -> Striping:
-    """Return the layout that the attribute ``blob`` requests; the default one if it cannot be parsed."""
+    """Return the layout in ``blob``, the value of the extended attribute with a layout, without everything that differs
+    from file to file (``Striping.normalised``). If ``blob`` cannot be parsed, return a layout in which the file system
+    chooses everything.
+    """
     try:
         return parse_layout(blob).normalised
     except InvalidLayout:
@@ -25,18 +31,19 @@ def normalised_layout(blob: bytes) -> Striping:
 
 
 def layout_deviation(wanted: Striping, back: bytes) -> str:
-    """Return the difference between the layout ``wanted`` and the attribute ``back``, in words; empty if there is
-    none.
+    """Return, for a message, how the layout of a file differs from the requested layout ``wanted`` (normalised); empty
+    if it does not. ``back`` is the attribute value that was read from the file.
     """
     got = normalised_layout(back)
     return "" if got == wanted else f"wanted: {describe_layout(wanted)}; Lustre gave {describe_layout(got)}"
 
 
 def has_fewer_stripes(wanted: Striping, back: bytes) -> bool:
-    """Return True if the layout ``back`` is like ``wanted``, except that it has fewer stripes, or that its number of
-    stripes was not specified.
+    """Return True if the layout of a file is the requested layout ``wanted``, except that some components have fewer
+    stripes than requested. ``back`` is the attribute value that was read from the file.
 
-    Lustre assigns such a layout without an error, as for ``lfs setstripe``, if OSTs are full or accept no new files.
+    A number of stripes or a stripe size that was not specified (0) may have any value. Lustre assigns a layout with
+    fewer stripes without an error, as for ``lfs setstripe``, if OSTs are full or accept no new files.
     """
     got = normalised_layout(back)
     if got._replace(components=()) != wanted._replace(components=()) or len(got.components) != len(wanted.components):
@@ -53,15 +60,17 @@ def has_fewer_stripes(wanted: Striping, back: bytes) -> bool:
 
 
 def is_derived_from(striping: Striping, inherited: Striping, most_stripes: Callable[[bytes], int]) -> bool:
-    """Return True if a file with this ``striping`` was created with the layout ``inherited`` and may have grown since.
+    """Return True if a file with the layout ``striping`` may have been created with the layout ``inherited``, even if
+    the file has grown since.
 
-    A component with data has its actual number of stripes. That is lower than the requested one if its pool has no more
-    OSTs. Self-extending components have other extents than at first.
+    A component with data has its actual number of stripes, which is lower than the requested number if its pool has
+    too few OSTs. Self-extending components have changed their extents, so only their pools and stripe sizes are
+    compared.
 
     Args:
         striping: layout of the file.
-        inherited: layout that files inherit in its directory.
-        most_stripes: returns the number of OSTs in a pool; 0 if it is unknown.
+        inherited: normalised layout that files inherit in its directory.
+        most_stripes: returns the number of OSTs in a pool (given by name); 0 if it is unknown.
     """
     if striping.normalised == inherited:
         return True
@@ -82,14 +91,16 @@ def is_derived_from(striping: Striping, inherited: Striping, most_stripes: Calla
 
 
 def _pools_and_sizes(striping: Striping) -> set[tuple[bytes, int]]:
-    """Return the pool and stripe size of each component."""
+    """Return the pool and the stripe size in bytes of each component, as a set of pairs."""
     return {(each.pool, each.stripe_size) for each in striping.components}
 
 
 def stripe_count_deviation(wanted: Component, back: bytes, *, exactly: bool) -> str:
-    """Return why the attribute ``back`` does not have the wanted number of stripes; empty if it has.
+    """Return, for a message, how the layout of a file differs from the requested component ``wanted`` in the number of
+    stripes (and in the stripe size, if that of ``wanted`` is not 0); empty if it does not. ``back`` is the attribute
+    value that was read from the file.
 
-    Unless ``exactly`` is True fewer stripes suffice, because there may be fewer OSTs.
+    If ``exactly`` is False, fewer stripes suffice, because there may be fewer OSTs.
     """
     got = normalised_layout(back)
     component = got.single_component

@@ -6,28 +6,33 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.lustre.blob import ALL_OSTS, Component
 
 PRESERVE, AUTO, INHERIT, EXPLICIT_COUNT = "preserve", "auto", "inherit", "counted"
-"""Kinds of choice: as the source's layout, by size, as the directory's default, and an explicit number of stripes."""
+"""Kinds of choice of a layout. ``PRESERVE``: the layout of the source file. ``AUTO``: a number of stripes by the size
+of the file. ``INHERIT``: the default layout of the target directory. ``EXPLICIT_COUNT``: a number of stripes that the
+user has given.
+"""
 
 MAX_STRIPES = 2000
 """Maximum number of stripes of a file in Lustre."""
 MIN_STRIPE_SIZE = 64 << 10
+"""Minimum stripe size in bytes, of which every stripe size is a multiple."""
 MAX_STRIPE_SIZE = 1 << 32
-"""Limits of the stripe size in bytes: it is a multiple of the smallest, and less than the largest."""
+"""Limit of stripe sizes, in bytes: each is less than this number."""
 
 BYTES_PER_STRIPE = 8 * 10**9
-"""Bytes of a file for each of its stripes if one host writes it. With N hosts it gets N times as many stripes.
+"""With ``--stripe auto``: bytes of a file for each of its stripes, if one host writes the file. If N hosts write parts
+of the file, it gets N times as many stripes.
 
 This is Paul Kolano's rule: one host writes to that many servers in parallel, and reads from them half as fast.
 """
 
 COMPOSITE_LAYOUT_LIMIT = 512 << 30
-"""File size in bytes below which a composite default layout of the directory is kept: its stripes grow with the
-file.
+"""File size in bytes below which ``--stripe auto`` does not replace a composite default layout of the directory,
+because the number of stripes of such a layout grows with the file.
 """
 
 StripeTable = tuple[tuple[int, int], ...]
-"""Pairs of file size and number of stripes, in ascending order: from that size in bytes on, a file gets that many
-stripes.
+"""Pairs (size, count) in ascending order: a file of at least ``size`` bytes, and less than in the next pair, gets
+``count`` stripes.
 """
 
 
@@ -37,8 +42,8 @@ class StripeRequest(NamedTuple):
     Fields:
         kind: one of ``PRESERVE``, ``AUTO``, ``INHERIT``, ``EXPLICIT_COUNT``.
         stripes: number of stripes for ``EXPLICIT_COUNT``; ``ALL_OSTS`` for one on each OST.
-        size: bytes of each stripe for ``EXPLICIT_COUNT``; 0 if the file system chooses.
-        table: for ``AUTO``, replaces the built-in rule.
+        size: stripe size in bytes for ``EXPLICIT_COUNT``; 0 if the file system chooses.
+        table: for ``AUTO``, the user's table, which replaces the rule of ``BYTES_PER_STRIPE``; empty: that rule.
     """
 
     kind: str = PRESERVE
@@ -48,19 +53,24 @@ class StripeRequest(NamedTuple):
 
     @property
     def component(self) -> Component:
-        """The layout component that ``EXPLICIT_COUNT`` requests."""
+        """For the kind ``EXPLICIT_COUNT``: the single component of the layout that the user requests, with the given
+        number of stripes and stripe size. It has no meaning for other kinds.
+        """
         return Component(self.stripes, self.size)
 
 
 def stripe_count_for(size: int, hosts: int, ranks: int, osts: int, table: StripeTable = ()) -> int:
-    """Return the number of stripes for a file.
+    """Return the number of stripes that ``--stripe auto`` chooses for a file, at least 1.
+
+    By the usual rule, one stripe for each ``BYTES_PER_STRIPE`` bytes and host, a file gets no more stripes than ranks
+    write it; a table may request more.
 
     Args:
         size: size of the file in bytes.
         hosts: number of hosts that write it.
         ranks: number of ranks that write it, on all hosts.
         osts: number of OSTs of the file system; 0 if it is unknown.
-        table: the user's table, which replaces the rule of ``BYTES_PER_STRIPE``.
+        table: the user's table, which replaces the rule of ``BYTES_PER_STRIPE``; empty: none.
     """
     wanted = -(-size * hosts // BYTES_PER_STRIPE)
     limit = ranks
@@ -72,31 +82,39 @@ def stripe_count_for(size: int, hosts: int, ranks: int, osts: int, table: Stripe
 
 
 def capped_count_notice(stripe: str, osts: int) -> str:
-    """Return a notice if the option ``--stripe`` requests more stripes than there are OSTs; otherwise an empty text."""
+    """Return a notice if ``stripe``, the value of ``--stripe``, requests more stripes than the ``osts`` OSTs of the
+    file system; otherwise an empty text. ``osts`` is 0 if their number is unknown.
+    """
     wanted = parse_stripe(stripe or PRESERVE).stripes
     if not 0 < osts < wanted < ALL_OSTS:
         return ""
-    return f"--stripe {stripe}: there are {osts} OSTs, so files get {osts} stripes"
+    return f"--stripe {stripe}: the file system has only {osts} OSTs, so files get {osts} stripes"
 
 
 def parse_stripe_options(stripe: str, table: str) -> StripeRequest:
-    """Return the choice in the texts of the two options (``pcopy.tasks.base.job.Options``). Raise ``ValueError``."""
+    """Return the user's choice of layouts. ``stripe`` and ``table`` are the values of ``--stripe`` and
+    ``--stripe-table``, empty if the option was not given. Raise ``ValueError`` if a value is invalid.
+    """
     return parse_stripe(stripe or PRESERVE)._replace(table=parse_stripe_table(table) if table else ())
 
 
 def parse_stripe(text: str) -> StripeRequest:
-    """Parse ``preserve``, ``auto``, ``inherit``, or ``COUNT[:SIZE]`` with -1 for all OSTs. Raise ``ValueError``."""
+    """Return the user's choice of layouts from ``text``, the value of ``--stripe``: ``preserve``, ``auto``,
+    ``inherit``, or ``COUNT[:SIZE]``, where COUNT -1 means one stripe on each OST. Raise ``ValueError`` if ``text`` is
+    invalid.
+    """
     if text in (PRESERVE, AUTO, INHERIT):
         return StripeRequest(text)
     count, colon, size = text.partition(":")
-    example = "not preserve, auto, inherit, or COUNT[:SIZE] like 8 or 8:4M (COUNT -1: all OSTs)"
+    example = "not preserve, auto, inherit, or COUNT[:SIZE] such as 8 or 8:4M (COUNT -1: one stripe on each OST)"
     return StripeRequest(EXPLICIT_COUNT, _parse_count(count, example), _parse_stripe_size(size) if colon else 0)
 
 
 def parse_stripe_table(text: str) -> StripeTable:
-    """Parse ``COUNT[,SIZE=COUNT…]``: from each file size on, that many stripes. Raise ``ValueError``.
+    """Return the table in ``text``, the value of ``--stripe-table``. Raise ``ValueError`` if ``text`` is invalid.
 
-    An example is ``1,1G=8,10G=24,100G=72``.
+    The form is ``COUNT[,SIZE=COUNT…]``: from each file size on, that many stripes. An example is
+    ``1,1G=8,10G=24,100G=72``.
     """
     from pcopy.units import parse_size
 
@@ -108,27 +126,31 @@ def parse_stripe_table(text: str) -> StripeTable:
         rows.append(
             (
                 parse_size(least) if equals else 0,
-                _parse_count(count if equals else least, "a table is like 1,1G=8,10G=24"),
+                _parse_count(
+                    count if equals else least, "not a number of stripes; a table has a form such as 1,1G=8,10G=24"
+                ),
             )
         )
     if rows != sorted(rows) or len({least for least, _ in rows}) < len(rows):
-        raise ValueError("the sizes must rise, as in 1,1G=8,10G=24")
+        raise ValueError("each file size must be larger than the one before it, as in 1,1G=8,10G=24")
     return tuple(rows)
 
 
 def _parse_count(text: str, example: str) -> int:
-    """Return a number of stripes. Raise ``ValueError``, with the text ``example`` if it is not a number."""
+    """Return the number of stripes in ``text``; -1 or ``all`` mean one on each OST. Raise ``ValueError`` if it is out
+    of range, or if it is not a number; then the message is ``example``, which shows a correct value.
+    """
     if text in ("-1", "all"):
         return ALL_OSTS
     if not (text.isascii() and text.isdigit()):
         raise ValueError(example)
     if len(text) > len(str(MAX_STRIPES)) or not 1 <= int(text) <= MAX_STRIPES:
-        raise ValueError(f"a file has 1 to {MAX_STRIPES} stripes, or -1 for all OSTs")
+        raise ValueError(f"a file can have 1 to {MAX_STRIPES} stripes; -1 stands for one on each OST")
     return int(text)
 
 
 def _parse_stripe_size(text: str) -> int:
-    """Return a stripe size in bytes. Raise ``ValueError``."""
+    """Return the stripe size in ``text``, in bytes. Raise ``ValueError`` if it is invalid."""
     from pcopy.units import parse_size
 
     size = parse_size(text)

@@ -1,7 +1,9 @@
-"""Layouts of files that are copied to a Lustre file system: as in the source, by size, or as the user requests.
+"""Layouts of files that are copied to a Lustre file system: the layout of the source file, one that suits the size of
+the file, or one that the user requests.
 
-Setting a layout costs two more requests to the metadata server for each file. So a file gets one only if it differs
-from the layout that it would inherit.
+Setting a layout costs two more requests to the metadata server for each file. So the layout of a new file is set only
+if it differs from the layout that the file would inherit. A ``Recipe`` says how a file is created: flags of open(2),
+and the extended attribute that requests its layout, if one is requested.
 """
 
 from __future__ import annotations
@@ -57,16 +59,16 @@ from pcopy.lustre.layout_request import (
 from pcopy.lustre.volatile import create_volatile
 
 MAX_STRIPES_IN_INODE = 160
-"""Maximum number of stripes of a file if the MDTs' file system can store extended attributes only within inodes.
-
-Then no file has data on more OSTs.
+"""Maximum number of stripes of a file if the MDTs' file system can store extended attributes only within inodes
+(ldiskfs without ea_inode). A file with this number of stripes may therefore lack some OSTs.
 """
 
 
 class Writers(NamedTuple):
-    """The processes that write: number of ``hosts``, and of ``ranks`` on all of them.
+    """The processes that write files: the number of ``hosts``, and of ``ranks`` on all hosts.
 
-    ``is_split`` returns True if all of them write parts of one file of a given size in bytes.
+    ``is_split`` is called with the size of a file in bytes; it returns True if all ranks write parts of such a file,
+    and False if one rank writes all of it.
     """
 
     hosts: int
@@ -75,26 +77,34 @@ class Writers(NamedTuple):
 
 
 class LustreLayout(LayoutPolicy):
-    """Layouts of new files on one Lustre file system; see ``pcopy.fsio.layout.LayoutPolicy``."""
+    """Decides and sets the layouts of new files on one Lustre file system. The base class
+    ``pcopy.fsio.layout.LayoutPolicy`` describes the methods that have no description here.
+    """
 
     uses_only_default = False
 
-    def __init__(self, wish: StripeRequest, writers: Writers, next_name: Callable[[], bytes]) -> None:
-        """Create the layouts for the user's ``wish``. ``next_name`` returns names that no other process uses."""
-        self._request = wish
+    def __init__(self, request: StripeRequest, writers: Writers, next_name: Callable[[], bytes]) -> None:
+        """Create the object for one file system; nothing is read from it yet.
+
+        Args:
+            request: the user's choice of layouts (``--stripe``).
+            writers: the processes that write files.
+            next_name: returns a new name for a temporary file, which no other process uses.
+        """
+        self._request = request
         self._writers = writers
         self._next_name = next_name
         self._inherited = InheritedLayouts()
         self._lustre_devices: dict[int, bool] = {}
         """True for each device (st_dev) of the source that is a Lustre file system, False for the others."""
         self._servers: dict[int, tuple[int, ...]] = {}
-        """MDTs of a directory, by its inode number."""
+        """Indices of the MDTs that store the entries of a directory, by the inode number of the directory."""
         self._pools: dict[bytes, bool | None] = {}
-        """True if a pool exists, None if that is unknown, by its name."""
+        """True if a pool exists, False if not, None if that is unknown; by the name of the pool."""
         self._recipes: dict[tuple[Striping, bool], Recipe] = {}
         """Cache of recipes. The key is the requested layout, and True if Lustre must assign exactly that layout."""
         self._impossible_recipes: dict[str, Recipe] = {}
-        """Recipes for layouts that are impossible, by the reason."""
+        """Recipes for files that inherit their layout because the wanted one is impossible, by the reason."""
         self._osts: int | None = None
         """Number of OSTs of the file system; None if it was not determined yet."""
 
@@ -207,9 +217,9 @@ class LustreLayout(LayoutPolicy):
         return self._lustre_devices[device]
 
     def striping_of(self, file: Handle) -> Striping | None:
-        """Return the layout of a file, or None if it has none yet.
+        """Return the layout of ``file`` (a path or descriptor), or None if the file has none yet.
 
-        Raise ``Problem``, also for a layout of an unknown type.
+        Raise ``Problem`` if the layout cannot be read, or is of an unknown type.
         """
         with as_problem("getstripe", on_source=True):
             blob = read_layout(file, follow=False)
@@ -219,16 +229,15 @@ class LustreLayout(LayoutPolicy):
             raise Problem("getstripe", errno.EINVAL, on_source=True, text=str(error)) from None
 
     def required_change(self, striping: Striping | None, size: int, target: TargetDirectory) -> Recipe | None:
-        """Return the recipe of the layout that a file should get instead of ``striping``; None if it needs no other
-        one.
+        """Return how a file with the layout that the user has requested is created, if an existing file has to get that
+        layout; None if the layout of the file need not be changed.
 
-        A file without a layout (``striping`` None) will inherit one. Raise ``Problem``, also if Lustre cannot change
-        this layout.
+        Raise ``Problem`` if Lustre cannot change the layout.
 
         Args:
-            striping: present layout of the file.
-            size: its size in bytes.
-            target: its directory.
+            striping: present layout of the file; None if it has none yet, and will inherit one.
+            size: size of the file in bytes.
+            target: directory of the file.
         """
         recipe = self._recipe_for(bytes, size, target)
         if striping is None or self._is_suitable(recipe, striping, size, target):
@@ -246,9 +255,14 @@ class LustreLayout(LayoutPolicy):
         return recipe
 
     def _is_suitable(self, recipe: Recipe, striping: Striping, size: int, target: TargetDirectory) -> bool:
-        """Return True if ``striping`` suits a file of ``size`` bytes for which ``recipe`` was chosen.
+        """Return True if the present layout ``striping`` of a file is what the user has requested, so that it need not
+        be changed. Raise ``Problem``.
 
-        Raise ``Problem``.
+        Args:
+            recipe: how a new file of the same size is created, so that it gets the requested layout.
+            striping: the present layout.
+            size: size of the file in bytes.
+            target: directory of the file.
         """
         kind = self._request.kind
         if kind == AUTO and striping.is_composite and size < COMPOSITE_LAYOUT_LIMIT:
@@ -264,9 +278,11 @@ class LustreLayout(LayoutPolicy):
         )
 
     def _recipe_for(self, read: Callable[[], bytes], size: int, target: TargetDirectory) -> Recipe:
-        """Return the recipe for a new file of ``size`` bytes; ``read`` returns the layout of its source.
+        """Return how a new file of ``size`` bytes is created in the directory ``target``, so that it gets the layout
+        that the user has requested. Raise ``Problem``.
 
-        Raise ``Problem``.
+        ``read`` is a function that returns the layout attribute of the file's source, empty if it has none. It is
+        called only if the layout of the source is to be preserved.
         """
         kind = self._request.kind
         if kind == INHERIT:
@@ -282,7 +298,10 @@ class LustreLayout(LayoutPolicy):
         return self._recipe_by_count(self._request.component, target)
 
     def _recipe_like_source(self, blob: bytes, target: TargetDirectory) -> Recipe:
-        """Return the recipe for a file that gets the layout ``blob`` of its source. Raise ``Problem``."""
+        """Return how a file is created in the directory ``target``, so that it gets the layout of its source. ``blob``
+        is the attribute value of the source; empty: the source has no layout, and the file inherits one. Raise
+        ``Problem``.
+        """
         if not blob:
             return DEFAULT_RECIPE
         try:
@@ -308,28 +327,34 @@ class LustreLayout(LayoutPolicy):
         return recipe
 
     def _impossible_recipe(self, why: str) -> Recipe:
-        """Return the recipe of a file that inherits its layout, for the reason ``why``."""
+        """Return the recipe of a file that inherits its layout because it cannot get the wanted one. ``why`` is the
+        reason, for a message.
+        """
         clear_if_full(self._impossible_recipes)
         return self._impossible_recipes.setdefault(why, Recipe(fallback_reason=why))
 
     def _recipe_by_size(self, size: int, target: TargetDirectory) -> Recipe:
-        """Return the recipe for a file of ``size`` bytes with ``--stripe auto``. Raise ``Problem``."""
+        """Return how a file of ``size`` bytes is created in the directory ``target``, so that it gets the layout that
+        ``--stripe auto`` chooses. Raise ``Problem``.
+        """
         if self._inherited.layout_in(target).is_composite and size < COMPOSITE_LAYOUT_LIMIT:
             return DEFAULT_RECIPE
         return self._recipe_by_count(Component(self.suitable_stripe_count(size, target.descriptor)), target)
 
     def suitable_stripe_count(self, size: int, target: int) -> int:
-        """Return the number of stripes that suits a file of ``size`` bytes on the file system of the directory
-        ``target``.
+        """Return the number of stripes that ``--stripe auto`` chooses for a file of ``size`` bytes. ``target`` is a
+        descriptor of a directory on its file system.
         """
         writers = self._writers
         hosts, ranks = (writers.hosts, writers.ranks) if writers.is_split(size) else (1, 1)
         return stripe_count_for(size, hosts, ranks, self.count_osts(target), self._request.table)
 
     def _recipe_by_count(self, wanted: Component, target: TargetDirectory) -> Recipe:
-        """Return the recipe for a file with the ``wanted`` number of stripes. Raise ``Problem``.
+        """Return how a file is created in the directory ``target``, so that it gets the number of stripes and the
+        stripe size of ``wanted``. Raise ``Problem``.
 
-        The number is limited to the OSTs of the file system, or to those of the pool in the directory's default layout.
+        The number is limited to the number of OSTs of the file system, or of the pool in the directory's default
+        layout.
         """
         inherited = self._inherited.layout_in(target)
         osts = self._inherited.max_stripes(target) if inherited.pools else self.count_osts(target.descriptor)
@@ -357,21 +382,24 @@ class LustreLayout(LayoutPolicy):
         return recipe
 
     def _max_stripes_in(self, target: TargetDirectory, pool: bytes) -> int:
-        """Return the number of OSTs in a pool, or of the file system if ``pool`` is empty; 0 if unknown.
+        """Return the largest number of stripes of a file in the directory ``target``: the number of OSTs in ``pool``,
+        or of the file system if ``pool`` is empty; 0 if it is unknown.
 
         Raise ``Problem``.
         """
         return self._inherited.max_stripes(target, pool) if pool else self.count_osts(target.descriptor)
 
     def count_osts(self, target: int) -> int:
-        """Return the number of OSTs of the file system; 0 if it is unknown."""
+        """Return the number of OSTs of the file system; 0 if it is unknown. ``target`` is a descriptor of a directory
+        on it.
+        """
         if self._osts is None:
             self._osts = llapi.count_osts(target)
         return self._osts
 
     def _missing_pool_text(self, wanted: Striping, target: int) -> str:
-        """Return a message about a pool of ``wanted`` that does not exist; empty if all exist, or if that cannot be
-        determined.
+        """Return, for a message, that a pool of the layout ``wanted`` does not exist; empty if all pools exist, or if
+        that cannot be determined. ``target`` is a descriptor of a directory on the file system.
         """
         for pool in sorted(wanted.pools):
             has_pool = self._pools.get(pool)
@@ -384,8 +412,8 @@ class LustreLayout(LayoutPolicy):
 
 
 def stripe_count_notice(stripe: str, directory: bytes) -> str:
-    """Return the notice of ``capped_count_notice`` for the file system of ``directory``; empty if the directory cannot
-    be opened.
+    """Return a notice if ``stripe``, the value of ``--stripe``, requests more stripes than the file system of the
+    directory with the path ``directory`` has OSTs; otherwise, or if the directory cannot be opened, an empty text.
     """
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -398,9 +426,10 @@ def stripe_count_notice(stripe: str, directory: bytes) -> str:
 
 
 def create_lustre_anchor(directory: int, server: int) -> int:
-    """Create a file without a name on the MDT ``server``, with a stripe on every OST that accepts new files.
+    """Create an anchor: a file without a name that is kept open so that one fsync(2) on it reaches the metadata target
+    (MDT) with the index ``server`` and every OST that accepts new files. Return its descriptor.
 
-    Raise ``OSError``. The MDT is one of ``mdts_of`` the directory.
+    The MDT must be one of those that store the entries of the open ``directory``. Raise ``OSError``.
     """
     made = create_volatile(directory, DELAYED_LAYOUT_FLAG, server=server)
     try:
@@ -411,7 +440,7 @@ def create_lustre_anchor(directory: int, server: int) -> int:
             or component.stripe_size != ANCHOR_STRIPE_SIZE
             or MAX_STRIPES_IN_INODE <= component.stripes < llapi.count_osts(directory)
         ):
-            raise OSError(errno.EOPNOTSUPP, "no file can be made that lies on all OSTs")
+            raise OSError(errno.EOPNOTSUPP, "no file could be created that has data on all OSTs")
         os.ftruncate(made, component.stripes * component.stripe_size)
     except InvalidLayout as error:
         close_ignoring_errors(made)
@@ -423,8 +452,9 @@ def create_lustre_anchor(directory: int, server: int) -> int:
 
 
 def proc_path(directory: int, name: bytes) -> bytes:
-    """Return the path in /proc of ``name`` in an open directory, by which its layout is read.
+    """Return a path below /proc/self/fd that leads to the item ``name`` in an open directory, for calls that take only
+    a path.
 
-    If the item was statted before, this path needs no other request to a server.
+    If the item was examined by stat(2) before, no request to a server is needed to resolve this path.
     """
     return b"/proc/self/fd/%d/%b" % (directory, name)

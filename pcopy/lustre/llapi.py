@@ -1,7 +1,8 @@
-"""Access to liblustreapi and to ioctl requests of Lustre, for facts that no ordinary system call returns.
+"""Access to liblustreapi and to ioctl(2) requests of Lustre, for what no ordinary system call returns: pools, number of
+OSTs, MDT of an item, group locks.
 
 The library is loaded when it is first needed. The functions that are used here are the same since Lustre 2.12. If the
-library or a function is missing, the result is ``None`` (unknown), never a guess.
+library or a function is missing, ``has_pool`` returns None (unknown), never a guess.
 """
 
 from __future__ import annotations
@@ -20,30 +21,32 @@ from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.problem import Problem, as_problem
 
 LIBRARY = "liblustreapi.so.1"
-"""File name of the library."""
+"""File name of the Lustre library (liblustreapi), for dlopen(3)."""
 LIBRARY_VARIABLE = "PCOPY_LIBLUSTREAPI"
-"""Environment variable that names another library."""
+"""Environment variable with the path of a library to load instead of ``LIBRARY``."""
 
 GROUP_LOCK_REQUEST, GROUP_UNLOCK_REQUEST = 0x4008669E, 0x4008669F
-"""Requests of ioctl(2), from lustre_user.h.
-
-They are LL_IOC_GROUP_LOCK and _UNLOCK, LL_IOC_GETOBDCOUNT, LL_IOC_GET_MDTIDX and LL_IOC_LMV_GETSTRIPE.
+"""Requests LL_IOC_GROUP_LOCK and LL_IOC_GROUP_UNLOCK of ioctl(2), from lustre_user.h: acquire and release a group
+lock.
 """
 OST_COUNT_REQUEST = 0x800866A8
+"""Request LL_IOC_GETOBDCOUNT: returns the number of OSTs of the file system."""
 MDT_INDEX_REQUEST = 0x800466AF
+"""Request LL_IOC_GET_MDTIDX: returns the index of the MDT that stores an item."""
 DIRECTORY_STRIPES_REQUEST = 0xC03066F1
-"""Requests of ioctl(2), from lustre_user.h: LL_IOC_GROUP_LOCK and _UNLOCK, LL_IOC_GETOBDCOUNT, LL_IOC_GET_MDTIDX,
-LL_IOC_LMV_GETSTRIPE."""
+"""Request LL_IOC_LMV_GETSTRIPE: returns the stripes of a directory, each on one MDT."""
 
 STRIPED_DIRECTORY_MAGIC = 0x0CD20CD0
-"""Magic number of the result of LL_IOC_LMV_GETSTRIPE: LMV_MAGIC_V1."""
+"""Magic number LMV_MAGIC_V1, with which the result of the request LL_IOC_LMV_GETSTRIPE begins."""
 MAX_DIRECTORY_STRIPES = 2000
-"""Maximum number of stripes of a directory."""
+"""Maximum number of stripes of a directory for which the buffer for the result of ``DIRECTORY_STRIPES_REQUEST`` has
+room.
+"""
 
 LOCK_TIMEOUT = 60.0
-"""Maximum seconds to wait for the group lock of a file, until other clients have given back their locks."""
+"""Maximum seconds to wait for a required group lock of a file, until other clients have released their locks."""
 SHORT_LOCK_TIMEOUT = 1.0
-"""The same for a file that is written without the group lock if that cannot be acquired."""
+"""Maximum seconds to wait for a group lock that is not required: the file is written without it afterwards."""
 MAX_LOCK_PAUSE = 0.005
 """Maximum seconds that a rank sleeps between two attempts to acquire a group lock."""
 
@@ -60,9 +63,9 @@ _INCONCLUSIVE_ERRNOS = (
     errno.EINTR,
     errno.ENOMEM,
 )
-"""Errors of creating a file in a pool that say nothing about the pool.
+"""Errors of creating a file in a pool after which it is still unknown whether the pool exists.
 
-A pool that does not exist leaves errno unchanged.
+If the pool does not exist, the library leaves errno unchanged.
 """
 
 _INT = struct.Struct("=i")
@@ -78,12 +81,12 @@ _C_DECLARATIONS = """
     int llapi_layout_pool_name_set(struct llapi_layout *layout, const char *pool);
     int llapi_layout_file_create(const char *path, int flags, int mode, const struct llapi_layout *layout);
 """
-"""Declarations of the functions of the library that are used."""
+"""C declarations of those functions of the Lustre library that are used."""
 
 
 @cache
 def _ffi() -> Any:
-    """Return the cffi object with the declarations."""
+    """Return the cffi object with the declarations ``_C_DECLARATIONS``."""
     from cffi import FFI
 
     ffi = FFI()
@@ -93,7 +96,7 @@ def _ffi() -> Any:
 
 @cache
 def _library() -> Any:
-    """Return the library, with its output to standard error switched off; None if it cannot be loaded."""
+    """Return the Lustre library, with its output to standard error switched off; None if it cannot be loaded."""
     ffi = _ffi()
     try:
         library: Any = ffi.dlopen(os.environ.get(LIBRARY_VARIABLE) or LIBRARY)
@@ -104,10 +107,12 @@ def _library() -> Any:
 
 
 def has_pool(directory: int, name: bytes, pool: bytes) -> bool | None:
-    """Return True if files of an open directory can be created in ``pool``; None if that cannot be determined.
+    """Return True if the file system of an open directory has the OST pool ``pool``, False if not, and None if that
+    cannot be determined.
 
-    setxattr(2) accepts a layout with a pool that does not exist, without an error. So the Lustre library is asked to
-    create a file: it checks the pool first. The file is called ``name``, which must be free, and is removed again.
+    setxattr(2) does not show that: it accepts a layout with a pool that does not exist, without an error. So the Lustre
+    library, which checks the pool first, creates a file in the directory. The file is called ``name``, which must not
+    exist, and is removed again.
     """
     library = _library()
     if library is None:
@@ -145,8 +150,8 @@ def count_osts(descriptor: int) -> int:
 
 
 def mdts_of(descriptor: int) -> tuple[int, ...]:
-    """Return the indices of the MDTs that store the entries of an open directory, several if it is striped; -1 if
-    unknown.
+    """Return the indices of the MDTs that store the entries of an open directory: several if it is striped, (-1,) if
+    they are unknown.
     """
     buffer = bytearray(_DIRECTORY_FORMAT.size + MAX_DIRECTORY_STRIPES * _DIRECTORY_STRIPE_FORMAT.size)
     _DIRECTORY_FORMAT.pack_into(buffer, 0, STRIPED_DIRECTORY_MAGIC, MAX_DIRECTORY_STRIPES)
@@ -175,13 +180,14 @@ def mdt_of(descriptor: int) -> int:
 def group_lock(
     descriptor: int, group: int, *, is_required: bool
 ) -> Generator[None, None, AbstractContextManager[None]]:
-    """Acquire the group lock of a file that is open for writing, and return a context manager that releases it.
+    """Generator: acquire the group lock of a file that is open for writing, and return a context manager that releases
+    the lock at the end of its block.
 
-    All writers that name the same ``group`` (not 0) share the lock. The generator yields after each attempt and sleeps
-    briefly. Raise ``Problem``.
+    All writers that use the same number ``group`` (not 0) share the lock; other clients wait. After each attempt that
+    fails, the generator yields, and then sleeps briefly. Raise ``Problem`` if the lock cannot be acquired.
 
-    Unless ``is_required`` is True, the file remains unlocked if the file system has no group locks, or if other clients
-    do not give back their locks in ``SHORT_LOCK_TIMEOUT`` seconds.
+    If ``is_required`` is False, the file remains unlocked, without an error, if the file system has no group locks, or
+    if other clients do not release their locks within ``SHORT_LOCK_TIMEOUT`` seconds.
     """
     try:
         yield from _acquire_lock(descriptor, group, LOCK_TIMEOUT if is_required else SHORT_LOCK_TIMEOUT)
@@ -194,7 +200,9 @@ def group_lock(
 
 @contextmanager
 def _releasing_lock(descriptor: int, group: int) -> Iterator[None]:
-    """Release the group lock at the end of the block, whether it raises or not. Raise ``Problem``."""
+    """Context manager: release the group lock with the number ``group`` of the open file ``descriptor`` at the end of
+    its block, even if the block raises an exception. Raise ``Problem`` if the lock cannot be released.
+    """
     try:
         yield
     except BaseException:
@@ -206,9 +214,10 @@ def _releasing_lock(descriptor: int, group: int) -> Iterator[None]:
 
 
 def _acquire_lock(descriptor: int, group: int, patience: float) -> Generator[None, None, None]:
-    """Try to acquire the lock for ``patience`` seconds, while other clients give back theirs. Raise ``OSError``.
+    """Generator: try for ``patience`` seconds to acquire the group lock with the number ``group`` of the open file
+    ``descriptor``, while other clients have locks; yield after each attempt that fails. Raise ``OSError``.
 
-    The system call does not wait, because all descriptors here were opened with O_NONBLOCK.
+    The system call itself does not wait, because all descriptors here were opened with O_NONBLOCK.
     """
     until, pause = time.monotonic() + patience, 0.001
     while True:
@@ -224,5 +233,7 @@ def _acquire_lock(descriptor: int, group: int, patience: float) -> Generator[Non
 
 
 def _request_lock(request: int, descriptor: int, group: int) -> None:
-    """Send a request of ioctl(2) for the group lock. Raise ``OSError``."""
+    """Send ``request`` by ioctl(2), which acquires or releases the group lock with the number ``group`` of the open
+    file ``descriptor``. Raise ``OSError``.
+    """
     fcntl.ioctl(descriptor, request, group)

@@ -1,9 +1,10 @@
 """Change of the layout of an existing file.
 
-It keeps its inode, and so its names, its metadata and its open descriptors. A file without a name gets the layout and a
-copy of the contents, which are read back and compared. Then Lustre swaps the layouts of the two files, and the old data
-are removed with the file without a name. Meanwhile the group lock of the file excludes other clients. If the contents
-have changed nevertheless, Lustre refuses the swap (LL_IOC_LOV_SWAP_LAYOUTS).
+The file keeps its inode, and so its names, its metadata and its open descriptors. A second file, without a name, gets
+the new layout and a copy of the contents, which are read back and compared. Then Lustre swaps the layouts, and with
+them the data, of the two files (LL_IOC_LOV_SWAP_LAYOUTS). The old data are removed together with the file without a
+name. Meanwhile a group lock of the file keeps other clients from reading and writing. If the contents have changed
+nevertheless, Lustre refuses the swap.
 """
 
 from __future__ import annotations
@@ -30,21 +31,22 @@ from pcopy.lustre.llapi import group_lock, mdt_of, mdts_of
 from pcopy.lustre.volatile import create_volatile
 
 DATA_VERSION = 0x801066DA
-"""Requests of ioctl(2), from lustre_user.h: LL_IOC_DATA_VERSION, LL_IOC_LOV_SWAP_LAYOUTS, LL_IOC_SET_LEASE."""
+"""Request LL_IOC_DATA_VERSION of ioctl(2), from lustre_user.h: returns a number that changes with the contents."""
 SWAP_LAYOUTS = 0x402066DB
+"""Request LL_IOC_LOV_SWAP_LAYOUTS: swaps the layouts and data of two files."""
 SET_LEASE = 0xC00C66F3
-"""Requests of ioctl(2), from lustre_user.h: LL_IOC_DATA_VERSION, LL_IOC_LOV_SWAP_LAYOUTS, LL_IOC_SET_LEASE."""
+"""Request LL_IOC_SET_LEASE: acquires or releases a lease of a file."""
 
 FLUSH_FIRST = 1
-"""Flag of DATA_VERSION: data in the memory of clients are written first."""
+"""Flag of the request ``DATA_VERSION``: all clients first write to the servers the data that are in their memory."""
 READ_LEASE, NO_LEASE = 1, 4
-"""Modes of SET_LEASE: a lease that is granted only if no process has the file open for writing, and the end of the
-lease.
+"""Modes of the request ``SET_LEASE``. ``READ_LEASE``: acquire a lease, which is granted only if no process has the file
+open for writing. ``NO_LEASE``: release it.
 """
 SWAP_IF_UNCHANGED = 1
-"""Flag of SWAP_LAYOUTS: swap only if the first file still has the data version in the request.
+"""Flag of ``SWAP_LAYOUTS``: swap only if the first file still has the data version in the request.
 
-The data version in the request for the second file becomes the version that an archive (HSM) knows.
+The request also has a data version for the second file: Lustre stores it as the version that HSM has archived.
 """
 
 GET_FSXATTR, SET_FSXATTR = 0x801C581F, 0x401C5820
@@ -52,19 +54,28 @@ GET_FSXATTR, SET_FSXATTR = 0x801C581F, 0x401C5820
 _FSXATTR_FORMAT = struct.Struct("=12sI12s")
 """Format of struct fsxattr: bytes before the project id, the project id, the rest."""
 _DATA_VERSION_FORMAT = struct.Struct("=QII")
+"""Format of the argument of ``DATA_VERSION``: version (output), a field that is not used, flags."""
 _SWAP_FORMAT = struct.Struct("=QIIQQ")
+"""Format of the argument of ``SWAP_LAYOUTS``: flags, descriptor of the second file, a field that is not used, data
+versions of the first and of the second file.
+"""
 _LEASE_FORMAT = struct.Struct("=III")
+"""Format of the argument of ``SET_LEASE``: mode, and two fields that are not used."""
 
 
 class CopyTools(NamedTuple):
-    """Tools for the copy: ``mover`` copies contents; ``new_digest`` returns the digests by which they are verified."""
+    """Objects that copy and verify the contents of a file whose layout is changed. ``mover`` copies the contents;
+    ``new_digest`` returns a new object that computes the digest by which the copy is verified.
+    """
 
     mover: ContentsCopier
     new_digest: Callable[[], ContentDigest]
 
 
 class ContentDigest(Digest, Protocol):
-    """Digest of contents that are passed to it piece by piece. ``root`` returns it at the end."""
+    """Protocol of an object that computes the digest of contents which are passed to it piece by piece. ``root``
+    returns the digest.
+    """
 
     def root(self) -> bytes: ...
 
@@ -77,22 +88,22 @@ def restripe(
     look: Callable[[int], None],
     means: CopyTools,
 ) -> Generator[int | None, None, None]:
-    """Give another layout to the file ``name`` of an open directory.
+    """Generator: give another layout to the file ``name`` of an open directory.
 
-    Yield the number of bytes that each step has copied, None after a wait.
+    Yield the number of bytes that were copied since the last yield, or None after an attempt to get the group lock.
 
-    Raise ``Problem``. The file is unchanged then, except that Lustre may have created objects of its components for the
-    group lock. If the error occurs after the swap (while the lock is released, the times are set, ``look`` is called or
-    the file is closed), the file has its new layout.
+    Raise ``Problem``. Then the file is unchanged, except that the group lock may have made Lustre create the objects of
+    all its components. But if the error occurs after the swap (while the lock is released, the times are set, ``look``
+    is called or the file is closed), the file has its new layout.
 
     Args:
         directory: the open directory.
         name: name of the file.
-        inode: its inode number, which is checked.
-        change: returns the recipe for the open file and its size in bytes, None if the layout is right already; may
-            raise ``Problem``.
-        look: called with the open file at the end; may raise ``Problem``.
-        means: tools for the copy.
+        inode: its inode number; raise ``Problem`` if ``name`` is another file now.
+        change: called with the open file and its size in bytes; returns the recipe (flags and attribute for creating a
+            file) of the new layout, or None if the layout is right already; may raise ``Problem``.
+        look: called with the open file at the end, even if the layout was right; may raise ``Problem``.
+        means: objects that copy and verify the contents.
     """
     file = _open(directory, name)
     try:
@@ -116,9 +127,18 @@ def restripe(
 def _restripe(
     directory: int, file: int, status: os.stat_result, recipe: Recipe, means: CopyTools
 ) -> Generator[int, None, int]:
-    """Copy the file, and swap the layouts. Return the new data version of the file. Raise ``Problem``.
+    """Generator: copy the open file ``file`` to a new file with the layout of ``recipe``, and swap the layouts of the
+    two files. Yield the number of bytes that each step has copied. Return the data version of ``file`` after the swap,
+    a number that changes with its contents. Raise ``Problem``.
 
-    Return -1 if nothing was swapped, because Lustre would assign the layout that the file already has.
+    Return -1 if nothing was swapped, because Lustre would give the new file the layout that ``file`` already has.
+
+    Args:
+        directory: the open directory that contains the file.
+        file: descriptor of the file.
+        status: its status.
+        recipe: how a file with the new layout is created.
+        means: objects that copy and verify the contents.
     """
     version = _data_version(file)
     other = _create_unnamed(directory, file, recipe)
@@ -143,7 +163,8 @@ def _restripe(
 
 
 def _match_owner(other: int, status: os.stat_result) -> None:
-    """Give the file without a name the owner and group of the file: Lustre swaps layouts only then.
+    """Give ``other``, the file without a name, the owner and group in ``status``, which are those of the file to
+    change. Lustre swaps layouts only of files with the same owner and group.
 
     Raise ``Problem``.
     """
@@ -157,7 +178,8 @@ def _match_owner(other: int, status: os.stat_result) -> None:
 
 
 def copy_project_id(file: int, other: int) -> None:
-    """Give the file ``other`` the project id of ``file``, so that its space counts for that project.
+    """Give the open file ``other`` the project id of the open file ``file``, so that the space of ``other`` counts for
+    the same project (quota). Do nothing if the file system has no project ids.
 
     Raise ``Problem``.
     """
@@ -172,12 +194,16 @@ def copy_project_id(file: int, other: int) -> None:
 
 
 def _fsxattr(file: int) -> tuple[bytes, int, bytes]:
-    """Return the struct fsxattr of an open file as in ``_FSXATTR_FORMAT``. Raise ``OSError``."""
+    """Return the struct fsxattr (project id and other attributes) of an open file in three parts: the bytes before the
+    project id, the project id, the other bytes. Raise ``OSError``.
+    """
     return _FSXATTR_FORMAT.unpack(fcntl.ioctl(file, GET_FSXATTR, bytes(_FSXATTR_FORMAT.size)))
 
 
 def _open(directory: int, name: bytes) -> int:
-    """Open the file for reading and writing, with O_NOATIME if the caller owns it. Raise ``Problem``."""
+    """Open the file ``name`` in an open directory for reading and writing, and return its descriptor; use O_NOATIME if
+    the caller owns the file. Raise ``Problem``.
+    """
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     with as_problem("open"):
         try:
@@ -187,7 +213,8 @@ def _open(directory: int, name: bytes) -> int:
 
 
 def _create_unnamed(directory: int, file: int, recipe: Recipe) -> int:
-    """Create a file without a name on the MDT of ``file``, because Lustre swaps layouts only within one MDT.
+    """Create a file without a name on the MDT of the open file ``file``, because Lustre swaps layouts only within one
+    MDT; return its descriptor. ``recipe`` has the flags of open(2) for a file that gets the new layout.
 
     Raise ``Problem``.
     """
@@ -202,7 +229,10 @@ def _create_unnamed(directory: int, file: int, recipe: Recipe) -> int:
 
 
 def _copy_and_verify(file: int, other: int, status: os.stat_result, means: CopyTools) -> Generator[int, None, None]:
-    """Copy the contents to ``other``, sync them, read them back and compare the digests. Raise ``Problem``."""
+    """Generator: copy the contents of the open file ``file``, whose status is ``status``, to ``other`` by the objects
+    in ``means``, sync them, read them back and compare the digests. Yield the number of bytes that each step has copied
+    (0 while they are read back). Raise ``Problem``, also if the digests differ.
+    """
     size, devices = status.st_size, (status.st_dev, status.st_dev)
     if not size:
         return
@@ -228,7 +258,9 @@ def _copy_and_verify(file: int, other: int, status: os.stat_result, means: CopyT
 
 
 def _check_no_writers(file: int) -> None:
-    """Raise ``Problem`` if a process on any client has the file open for writing."""
+    """Raise ``Problem`` if a process on any client has the open file ``file`` open for writing,
+    this process excepted.
+    """
     try:
         fcntl.ioctl(file, SET_LEASE, _LEASE_FORMAT.pack(READ_LEASE, 0, 0))
     except OSError as error:
@@ -241,10 +273,12 @@ def _check_no_writers(file: int) -> None:
 
 
 def _restore_times(file: int, status: os.stat_result, version: int) -> None:
-    """Restore the times of the file after the swap, unless its contents have changed since. Raise ``Problem``.
+    """Set the times of ``file`` to those in ``status`` after the swap, unless its contents have changed since. Raise
+    ``Problem``.
 
-    The times of contents on an MDT are not swapped. They cannot be set while the group lock is held, because that would
-    wait for ever. If another process has written to the file since, its times are kept.
+    If contents are stored on an MDT, the swap does not restore the times. They cannot be set before the group lock is
+    released, because that would wait for ever. If another process has written to the file since (its data version is
+    not ``version``), the times are not changed.
     """
     before, now = (status.st_atime_ns, status.st_mtime_ns), status_of(file)
     if (now.st_atime_ns, now.st_mtime_ns) != before and _data_version(file, FLUSH_FIRST) == version:
@@ -253,7 +287,10 @@ def _restore_times(file: int, status: os.stat_result, version: int) -> None:
 
 
 def _data_version(file: int, flags: int = 0) -> int:
-    """Return a number that changes whenever the contents change. Raise ``Problem``."""
+    """Return the data version of an open file, a number that changes whenever the contents change. Raise ``Problem``.
+
+    ``flags`` is 0 or ``FLUSH_FIRST``.
+    """
     with as_problem("data version"):
         return int(
             _DATA_VERSION_FORMAT.unpack(fcntl.ioctl(file, DATA_VERSION, _DATA_VERSION_FORMAT.pack(0, 0, flags)))[0]
@@ -261,7 +298,10 @@ def _data_version(file: int, flags: int = 0) -> int:
 
 
 def _swap(file: int, version: int, other: int, other_version: int) -> None:
-    """Swap the layouts of both files, if they still have these data versions. Raise ``Problem``."""
+    """Swap the layouts, and with them the data, of the open files ``file`` and ``other`` if ``file`` still has the data
+    version ``version``, so that its contents have not changed. Raise ``Problem``, also if they have changed.
+    ``other_version``, the data version of ``other``, is stored as the version that an archive (HSM) has.
+    """
     try:
         fcntl.ioctl(file, SWAP_LAYOUTS, _SWAP_FORMAT.pack(SWAP_IF_UNCHANGED, other, 0, version, other_version))
     except OSError as error:

@@ -1,7 +1,7 @@
 """Files without a name on Lustre (volatile files), which a client creates by opening a name of a special form.
 
-Such a file has no entry in the directory, so that the directory's times do not change. It is removed when it is closed,
-however the process ends.
+Such a file has no entry in the directory in which it is created, so that the directory's times do not change. Lustre
+removes it when it is closed, however the process ends.
 """
 
 from __future__ import annotations
@@ -14,18 +14,22 @@ from pcopy.fsio.close import close_ignoring_errors
 from pcopy.fsio.problem import Problem
 
 _NAME_FORMAT = b".\x0c\x13\x14\x12:VOLATILE:%b:%08X:%08X"
-"""Format of the special name: LUSTRE_VOLATILE_HDR of lustre_user.h, the index of an MDT or nothing, and two arbitrary
-numbers.
+"""Format of the special name: LUSTRE_VOLATILE_HDR of lustre_user.h, the index of a metadata target (MDT) or nothing,
+and two arbitrary numbers.
 """
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _numbers = count(1)
+"""Counter from which each special name that this process uses gets a number of its own."""
 
 
 def create_volatile(directory: int, flags: int = 0, *, server: int = -1) -> int:
-    """Create an empty file without a name, open for reading and writing. Raise ``Problem``.
+    """Create an empty file without a name on Lustre; return its descriptor, open for reading and writing. Raise
+    ``Problem``.
 
-    It inherits its layout from the open ``directory``. ``flags`` are added to those of open(2). The MDT ``server``
-    stores it, or (-1) any MDT that stores the directory.
+    Args:
+        directory: descriptor of a directory on Lustre; the file inherits its layout from it.
+        flags: further flags of open(2).
+        server: index of the metadata target (MDT) that stores the file; -1: any MDT that stores the directory.
     """
     name = _NAME_FORMAT % (b"%04X" % server if server >= 0 else b"", os.getpid(), next(_numbers))
     try:

@@ -1,1 +1,1 @@
-"""Backends: the C and Python code that carries out batches of file operations on many small files."""
+"""Backends: code, in C and in Python, that performs an operation on many small files in one call (a batch)."""

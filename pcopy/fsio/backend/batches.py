@@ -1,17 +1,20 @@
-"""Batches: one step that a backend carries out for many items of one directory, and the columns of its result.
+"""Batches: one operation that a backend carries out on many items of one directory, and its result.
 
+A batch has a row for each item. Its input and its result are columns, arrays with one value per row
+(``pcopy.fsio.backend.columns``). The outcome of a row is its *verdict*: a ``RowCode``, and an error if there was one.
 Each type of batch is a single step, so that the caller can select rows between two steps:
 
 - ``ListNames`` lists the names of a directory, ``StatNames`` reads the status of names.
-- ``PlanCopies`` plans the copy of each file (``pcopy.fsio.backend.plan_copies``), ``CompareXattrs`` compares extended
-  attributes, ``Copy`` copies small files, and ``Make`` creates files from memory.
-- ``Read`` reads files for their digests.
+- ``PlanCopies`` decides how each file is to be copied (``pcopy.fsio.backend.plan_copies``), ``CompareXattrs`` compares
+  extended attributes, ``CopySmallFiles`` copies files, and ``CreateSmallFiles`` creates files from memory.
+- ``ReadSmallFiles`` reads files for their digests.
 - ``SetMetadata`` and ``SetUniformMetadata`` set owners and modes of existing items; ``RemoveItems`` removes items.
 
 A directory is given as an open descriptor. Each name is looked up in that directory without following symbolic links,
 unless the batch says otherwise.
 
-A result has one row for each row of its batch, in the same order.
+A result has one row for each row of its batch, in the same order. Rows that a backend does not handle get the code
+``SLOW_PATH``: the calling task processes these items one by one.
 """
 
 from __future__ import annotations
@@ -27,14 +30,14 @@ from pcopy.fsio.layout import DEFAULT_RECIPE, Recipe
 Result = TypeVar("Result")
 
 UNCHANGED = 0xFFFFFFFF
-"""A mode, owner or group that is not changed: the value -1 of chown(2), as 32 bits."""
+"""Value for a mode, owner or group that is not to be changed: the -1 of chown(2) as 32 bits."""
 
 NAMES_PER_LIST = 2048
-"""Default number of names that one ``ListNames`` returns."""
+"""Default for the largest number of names that one ``ListNames`` batch returns."""
 
 
 class CopyPlan(IntEnum):
-    """The way in which a row of ``Copy`` is to be copied."""
+    """How a file of a ``CopySmallFiles`` batch is to be copied, as ``PlanCopies`` has decided."""
 
     NEW = 1
     """Create the file under its own name, which must be free."""
@@ -47,15 +50,18 @@ class CopyPlan(IntEnum):
     REFUSE = 5
     """Fail because the name is taken (``--existing fail``)."""
     SLOW_PATH = 6
-    """Leave the file to the slow path: it is large, ``--inplace`` is used, or an earlier run may have created the
-    existing item."""
+    """Do not copy the file in a batch: the task copies it alone. It is large, ``--inplace`` is used, or an earlier run
+    may have created the existing item.
+    """
 
 
 class TrialOperation(IntEnum):
-    """The operation that each row of a ``TrialCalls`` consists of."""
+    """The system call that is measured by pdbench, the benchmark of file systems. A ``TrialCalls`` batch makes this
+    call for each of many names.
+    """
 
     CREATE = 1
-    """Create an empty file that must be new, and close it."""
+    """Create an empty file (O_EXCL), and close it."""
     STAT = 2
     """Read the status of an item."""
     OPEN = 3
@@ -67,8 +73,9 @@ class TrialOperation(IntEnum):
 
 
 SYNC_FLAG = 0x80
-"""Flag that is added to a plan: sync the file to stable storage before it gets its final name, or, if it is not
-renamed, before it is reported as copied."""
+"""Flag that is added to a ``CopyPlan``: sync the file to stable storage before it gets its final name, or, if it is not
+renamed, before it is reported as copied.
+"""
 
 
 @dataclass_transform()
@@ -76,8 +83,8 @@ class LightDataclass:
     """Base of simple data classes, whose fields are the annotated names of the class, as with
     ``dataclasses.dataclass``.
 
-    It exists because importing ``dataclasses`` takes longer than many a copy. The constructor raises ``TypeError`` if a
-    field is given twice or does not exist.
+    It exists because importing ``dataclasses`` takes longer than the copy of a few files. The constructor raises
+    ``TypeError`` if a field is given twice or does not exist.
     """
 
     _field_names: ClassVar[tuple[str, ...]] = ()
@@ -95,17 +102,18 @@ class LightDataclass:
 
 
 class Batch(LightDataclass, Generic[Result]):
-    """Rows that are submitted to a backend together. ``Result`` is the type of their result."""
+    """An operation on many items, which are submitted to a backend together. ``Result`` is the type of its result."""
 
     @property
     def descriptors(self) -> tuple[int, ...]:
-        """The descriptors of directories that must stay open while the batch is in progress."""
+        """The descriptors of directories that the batch uses. They must stay open while it is in progress."""
         raise NotImplementedError
 
 
 class NamesBatch(Batch[Result]):
-    """A batch with one row for each of the ``names`` in one open ``directory``. The names are packed: joined by
-    slashes."""
+    """A batch with one row (item) for each of the ``names`` in the open ``directory``. The names are packed into one
+    string, joined by slashes.
+    """
 
     directory: int
     names: bytes
@@ -122,7 +130,7 @@ class NamesBatch(Batch[Result]):
 
 
 class BatchResult(LightDataclass):
-    """The result of a batch: a verdict for each row."""
+    """The result of a batch: a verdict (code, error, bytes, duration) for each row, that is, for each item."""
 
     verdicts: Verdicts
 
@@ -130,11 +138,11 @@ class BatchResult(LightDataclass):
 class ListResult(BatchResult):
     """The result of ``ListNames``: the next names of a directory.
 
-    ``verdicts`` has one row, for the directory. If reading the directory fails, the names that were read before are
-    included.
+    ``verdicts`` has a single row, the outcome of listing the directory. If reading the directory fails, the names that
+    were read before are included.
 
     Fields:
-        names: the names, packed.
+        names: the names, joined by slashes.
         name_count: how many names there are.
         kinds: the type of each item as a letter of ``find -type``, or ``?`` if the directory does not list types; empty
             unless the batch is ``is_detailed``.
@@ -147,55 +155,57 @@ class ListResult(BatchResult):
     kinds: bytes = b""
     inodes: array[int] = array("Q")
     next_batch: ListNames | None = None
-    """The batch that continues the listing, or None if these were the last names."""
+    """The batch that continues the listing after these names, or None if they were the last names."""
 
 
 class StatResult(BatchResult):
-    """The result of ``StatNames``: the status of each name, in ``rows``.
+    """The result of ``StatNames``: the status of each name; ``rows`` has it as columns.
 
-    A name that does not exist has the code ``FAILED`` or ``SOURCE_FAILED`` and the errno ENOENT.
+    A name that does not exist has the errno ENOENT and the code ``FAILED``, or ``SOURCE_FAILED`` on the source side.
     """
 
     rows: Rows
 
 
 class RemoveResult(BatchResult):
-    """The result of ``RemoveItems``.
+    """The result of ``RemoveItems``. The field ``observed`` has the size in bytes of each regular file that was
+    removed, and 0 for other items.
 
-    If the batch has inode numbers, ``observed`` has the sizes (column ``SIZE``) of the regular files, and 0 for other
-    items. Otherwise all sizes are 0.
+    If the batch has no inode numbers, the status of the items is not read, and all sizes are 0.
     """
 
     observed: Rows
 
 
 class UniformMetadataResult(BatchResult):
-    """The result of ``SetUniformMetadata``.
-
-    ``observed`` has the modes before the change and the sizes of regular files (``MODE | SIZE``).
+    """The result of ``SetUniformMetadata``. The field ``observed`` has the st_mode of each item before the change, and
+    the size in bytes of regular files (0 for other items).
     """
 
     observed: Rows
 
 
 class ReadResult(BatchResult):
-    """The result of ``Read``: the ``FileVersion`` of each file that was read, in ``observed``, and its digest."""
+    """The result of ``ReadSmallFiles``: the digest of each file that was read; the field ``observed`` has its inode
+    number, size, mtime and ctime.
+    """
 
     observed: Rows
     digests: Digests
 
 
 class CopyResult(BatchResult):
-    """The result of ``Copy``.
+    """The result of ``CopySmallFiles``.
 
     Fields:
         verdicts: ``verdicts.bytes`` has the number of bytes copied, which for a file in /proc may exceed its size.
-        digests: the digest of each copied file, if the settings have a digest function.
+        digests: the digest of each copied file, if the backend's settings have a digest function.
         created_inodes: inode numbers of the files that were created under temporary names, and of all new files if the
             batch is ``reports_identities``.
-        marks: identity marks of those files, unless they were renamed to replace another item.
-        metadata_outcomes: by row, metadata that could not be set without this being an error, or that deserves a
-            notice.
+        marks: identity marks of these files (bytes that distinguish a file from a later one with the same inode
+            number), unless they were renamed to replace another item.
+        metadata_outcomes: by row (item), which metadata were not set although that is no error, and notices for the
+            user. Most rows have no entry.
     """
 
     digests: Digests
@@ -205,20 +215,24 @@ class CopyResult(BatchResult):
 
 
 class CreateResult(BatchResult):
-    """The result of ``Make``. ``metadata_outcomes`` has the same meaning as in ``Copied``."""
+    """The result of ``CreateSmallFiles``. ``metadata_outcomes``: by row (file), which metadata were not set although
+    that is no error, and notices for the user.
+    """
 
     metadata_outcomes: dict[int, MetadataOutcome]
 
 
 class Digests(LightDataclass):
-    """Digests of ``size`` bytes each, one for each row, in ``data``. Rows that were not read have zeros."""
+    """Digests of ``size`` bytes each, one for each row (item) of a batch, joined in ``data``. A row without a digest
+    has zeros.
+    """
 
     size: int
     data: bytearray
 
     @classmethod
     def zeros(cls, rows: int, size: int) -> Digests:
-        """Return digests of zeros."""
+        """Return an object for ``rows`` digests of ``size`` bytes, all of them zeros."""
         return cls(size, bytearray(rows * size))
 
     def __getitem__(self, row: int) -> bytes:
@@ -236,7 +250,7 @@ class ListNames(Batch[ListResult]):
 
     Fields:
         directory: descriptor of the directory.
-        max_names: the largest number of names to return.
+        max_names: the largest number of names to return; the result's ``next_batch`` continues the listing.
         is_detailed: True if types and inode numbers are to be returned, too, as the directory lists them.
         on_source: True if errors concern the source side.
         listing_state: the state of a listing in progress, which only the backend interprets; None to begin at the first
@@ -258,7 +272,7 @@ class StatNames(NamesBatch[StatResult]):
     """Read the status of each name.
 
     Fields:
-        mask: the columns to return.
+        mask: bits that say which columns (fields of the status) to return.
         on_source: True if the directory is on the source side: then transient errors are retried.
         follows_links: True if symbolic links are followed.
     """
@@ -269,22 +283,22 @@ class StatNames(NamesBatch[StatResult]):
 
 
 class CopySmallFiles(NamesBatch[CopyResult]):
-    """Copy small regular files of ``directory`` to ``target``, each by its plan.
+    """Copy small regular files of ``directory`` to the directory ``target``, each as its plan says.
 
-    The code of a row is ``CHANGED`` if the source is no longer the same item (inode and device). It is ``ANEW`` if the
-    item has another version than in ``rows``, or if the name of a plan ``NEW`` is taken in the target. In these cases
-    nothing is written.
+    The code of a row is ``SOURCE_CHANGED`` if another item (inode and device) has taken the name of the source. It is
+    ``DECIDE_AGAIN`` if size, mtime or ctime of the source differ from those in ``rows``, or if the plan is ``NEW`` and
+    the name exists in the target. In these cases nothing is written.
 
     Fields:
         target: descriptor of the target directory.
-        plans: a ``Plan`` for each row, perhaps with the flag ``SYNC``.
-        rows: the columns from which the plans were made (``VERSION`` and ``DEVICE``).
-        new_names: the packed names in the target if they differ from ``names``, otherwise empty.
-        temporary_names: packed free names in the target, one for each row; a name is empty if its plan does not need
-            it.
+        plans: a ``CopyPlan`` for each row, perhaps with ``SYNC_FLAG``.
+        rows: status of the sources when the plans were made (``VERSION_COLUMNS`` and ``DEVICE``).
+        new_names: the names in the target, joined by slashes, if they differ from ``names``; otherwise empty.
+        temporary_names: free names in the target, one for each row, joined by slashes; a name is empty if the plan does
+            not need it. Empty if no plan does.
         inherits_acl: True if files created in ``target`` inherit an ACL that must be removed.
-        recipe: how new files are created; files with another recipe belong to another batch.
-        reports_identities: True if ``made`` and ``marks`` are needed for files of the plan ``NEW``, too.
+        recipe: how new files are created so that they get their Lustre layout; all files of a batch have the same.
+        reports_identities: True if the result needs inode numbers and marks of files of the plan ``NEW``, too.
     """
 
     target: int
@@ -304,14 +318,13 @@ class CopySmallFiles(NamesBatch[CopyResult]):
 class ReadSmallFiles(NamesBatch[ReadResult]):
     """Read small regular files to compute their digests.
 
-    Files that are large, not regular or not readable without complications get the code ``SLOW_PATH``, and so do files
-    that change while they are read, unless ``are_copies`` is set.
+    A row gets the code ``SLOW_PATH`` if its file is large, is not regular or cannot be read. So does a file that
+    changes while it is read, unless ``are_copies`` is True.
 
     Fields:
         are_copies: True if the files are copies in the target: their pages are dropped from the page cache first, so
             that they are read from storage.
-        excludes_half_written: True if files that are marked as half written (``pcopy.fsio.incomplete_mark``) get
-            ``SLOW_PATH``, too.
+        excludes_half_written: True if files that are marked as half written by ``--inplace`` get ``SLOW_PATH``, too.
     """
 
     are_copies: bool = False
@@ -319,7 +332,9 @@ class ReadSmallFiles(NamesBatch[ReadResult]):
 
 
 class SyncDirectories(Batch[BatchResult]):
-    """Sync open directories, so that their names reach stable storage. This batch cannot be cancelled."""
+    """Sync open directories by fsync(2), so that the names in them reach stable storage. This batch cannot be
+    cancelled.
+    """
 
     directories: tuple[int, ...]
 
@@ -331,12 +346,12 @@ class SyncDirectories(Batch[BatchResult]):
 class RemoveItems(NamesBatch[RemoveResult]):
     """Remove items that are not directories, and empty directories.
 
-    An item that is not the one of ``rows`` is not removed and gets the code ``ANEW``. An item that is missing already
-    gets ``FAILED`` with ENOENT.
+    An item that is not the one in ``rows`` (inode, device, type) is not removed and gets the code ``DECIDE_AGAIN``. An
+    item that does not exist gets ``FAILED`` with ENOENT.
 
     Fields:
-        rows: columns of the items. Without ``INODE``, items are removed without a check. ``MODE`` says which are
-            directories; without it none is.
+        rows: columns with the properties that the items must have. Without ``INODE``, items are removed without a
+            check. ``MODE`` says which are directories; without it none is.
         removal_counters: memory of two 64-bit counters, or None. The C code adds 1 to the first and Python adds 1 to
             the second after each removal.
     """
@@ -348,13 +363,13 @@ class RemoveItems(NamesBatch[RemoveResult]):
 class SetMetadata(NamesBatch[BatchResult]):
     """Set owner, group and mode of items, in this order. Symbolic links are not followed.
 
-    An item is not changed and gets the code ``ANEW`` if it is not the item of ``rows``, or if its mode, owner or group
-    has changed since.
+    An item is not changed and gets the code ``DECIDE_AGAIN`` if it is not the item in ``rows`` (inode, device, type),
+    or if its mode, owner or group differ from those in ``rows``.
 
     Fields:
-        rows: the columns from which the change was decided: ``MODE``, and where known ``OWNER``, ``GROUP``, ``INODE``
-            and ``DEVICE``.
-        wanted: the new values (``MODE | OWNER | GROUP``); ``KEEP`` for those that are not to be changed.
+        rows: the status of the items, as columns, from which the caller has decided the change: ``MODE``, and where
+            known ``OWNER``, ``GROUP``, ``INODE`` and ``DEVICE``.
+        wanted: columns with the new modes, owners and groups; ``UNCHANGED`` for values that are not to be changed.
         acls: None, or the access ACL for all items and the default ACL for directories, as values of extended
             attributes. An empty default ACL removes the existing one.
     """
@@ -365,17 +380,17 @@ class SetMetadata(NamesBatch[BatchResult]):
 
 
 class SetUniformMetadata(NamesBatch[UniformMetadataResult]):
-    """Set the same owner and group for all items, and change their permission bits by one table. Directories are
-    excluded.
+    """Set the same owner and group for all items, and change their permission bits by one table from old to new bits.
+    Directories are excluded.
 
-    The code is ``SKIPPED`` if an item has these values already, and ``ANEW`` for a directory or for an item that is not
-    the one of ``rows`` (``INODE``).
+    A row gets the code ``SKIPPED`` if its item has the new values already, and ``DECIDE_AGAIN`` if its item is a
+    directory or has another inode number than in ``rows``.
 
     Fields:
-        rows: the columns that identify the items.
+        rows: the columns that identify the items (inode numbers).
         modes: array of type "H" with the new permission bits for each of the 4096 possible ones.
-        uid: the new owner, or ``KEEP``.
-        gid: the new group, or ``KEEP``.
+        uid: the new owner, or ``UNCHANGED``.
+        gid: the new group, or ``UNCHANGED``.
     """
 
     rows: Rows
@@ -387,12 +402,13 @@ class SetUniformMetadata(NamesBatch[UniformMetadataResult]):
 class CreateSmallFiles(NamesBatch[CreateResult]):
     """Create small regular files from contents and metadata in memory.
 
-    A row whose name is taken gets the code ``ANEW``.
+    If the name of a file exists already, nothing is created, and its row gets the code ``DECIDE_AGAIN``.
 
     Fields:
-        rows: the metadata (``MADE``); atime and mtime are both set to the column of mtimes.
-        contents: the contents of all files.
-        offsets: where in ``contents`` each file begins.
+        rows: columns with mode, owner, group, mtime and size (``CREATION_COLUMNS``). The atime is set to the mtime,
+            too.
+        contents: the contents of all files, in one memory area.
+        offsets: the offset in ``contents`` at which each file begins.
         inherits_acl: True if files created in the directory inherit an ACL that must be removed.
     """
 
@@ -405,8 +421,12 @@ class CreateSmallFiles(NamesBatch[CreateResult]):
 class CompareXattrs(NamesBatch[BatchResult]):
     """Compare the extended attributes and ACLs of items in ``directory`` with those of items in ``target``.
 
-    Only attributes that are copied are compared. Items with equal attributes get the code ``DONE``. Other items get
-    ``SLOW_PATH``, and so do those that cannot be compared here. ``new_names`` has the same meaning as in ``Copy``.
+    Only attributes that a copy gets are compared. Items with equal attributes get the code ``DONE``. Items whose
+    attributes differ, or cannot be compared in a batch, get ``SLOW_PATH``.
+
+    Fields:
+        target: descriptor of the directory that contains the other items.
+        new_names: the names in ``target``, joined by slashes, if they differ from ``names``; otherwise empty.
     """
 
     target: int
@@ -418,9 +438,12 @@ class CompareXattrs(NamesBatch[BatchResult]):
 
 
 class TrialCalls(NamesBatch[BatchResult]):
-    """Carry out one bare system call for each name, to measure a file system.
+    """Make one system call for each name (for a file to create or open: open and close), so that pdbench can measure a
+    file system.
 
-    ``operation`` is the operation; ``RENAME`` renames each item to its name in ``new_names``.
+    Fields:
+        operation: the system call.
+        new_names: for ``RENAME``, the new names, joined by slashes; otherwise empty.
     """
 
     operation: TrialOperation

@@ -18,7 +18,9 @@ from typing import Any
 from cffi import FFI, VerificationError
 
 COMPILER_FLAGS = ("-std=gnu11", "-O2", "-pthread")
-"""Compiler flags. None ties the extension to the processor of this machine, because it may be installed on others."""
+"""Compiler flags. There are none that optimise for the processor of this host, such as -march=native, because hosts
+with other processors may use the extension, too.
+"""
 
 _ROOT = Path(__file__).resolve().parents[3]
 _PACKAGE = Path("pcopy/fsio/backend")
@@ -27,7 +29,7 @@ _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 
 def make_builder(root: Path = Path(), **options: Any) -> FFI:
-    """Return the cffi builder of the extension.
+    """Return the object by which cffi builds the C extension.
 
     ``root`` is the root of the checkout. setuptools requires that it is the working directory. ``options`` are passed
     to ``FFI.set_source``.
@@ -51,7 +53,7 @@ def make_builder(root: Path = Path(), **options: Any) -> FFI:
 
 
 def build_in_place() -> Path:
-    """Build the extension next to this file, and return its path.
+    """Build the C extension of the backend next to this module, and return its path.
 
     The file is replaced by a rename, so that processes that have loaded the old one keep it. Raise
     ``VerificationError`` if it cannot be compiled; the compiler has printed why.

@@ -1,8 +1,8 @@
 """Choice of the backend of a process: the C backend, or the Python backend where the C extension is not installed.
 
 The environment variable ``PCOPY_BACKEND`` (``c`` or ``python``) requires one of them; ``PCOPY_KERNEL`` is its former
-name. The process that starts ranks calls ``backend_name`` before, so that a refusal is reported once and not by every
-rank.
+name. The process that starts the ranks calls ``backend_name`` earlier, so that an error is reported once and not by
+every rank.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ if TYPE_CHECKING:
 BACKEND_VARIABLES = ("PCOPY_BACKEND", "PCOPY_KERNEL")
 """Environment variables that require one of the backends; the first that is set and not empty counts."""
 BACKEND_NAMES = ("c", "python")
-"""Permitted values of these variables."""
+"""Permitted values of the environment variables ``BACKEND_VARIABLES``."""
 
 
 def backend_name() -> str:
-    """Return ``c`` or ``python``, the backend to use.
+    """Return the name of the backend to use: ``c``, or ``python`` if an environment variable requires that or the C
+    extension cannot be imported.
 
-    Raise ``RequestRefused`` if the environment variable has another value, or if it requires a backend that is not
-    installed.
+    Raise ``RequestRefused`` if one of ``BACKEND_VARIABLES`` has another value, or if it requires the C backend and that
+    is not installed.
     """
     variable = next((name for name in BACKEND_VARIABLES if os.environ.get(name)), "")
     wanted = os.environ.get(variable, "")
@@ -44,9 +45,10 @@ def backend_name() -> str:
 
 
 def import_backend() -> None:
-    """Import the modules of the backend before ranks are forked, so that all ranks share them.
+    """Import the modules of the backend before ranks are forked, so that all ranks share their memory.
 
-    Raise ``RequestRefused`` as ``backend_name`` does.
+    Raise ``RequestRefused`` if an environment variable (``BACKEND_VARIABLES``) requires a backend that does not exist
+    here.
     """
     if backend_name() == "python":
         import pcopy.fsio.backend.python
@@ -55,7 +57,9 @@ def import_backend() -> None:
 
 
 def create_backend(settings: BackendSettings) -> Backend:
-    """Return a new backend, the only one of this process. Raise ``RequestRefused`` as ``backend_name`` does."""
+    """Return a new backend, the only one of this process. Raise ``RequestRefused`` if an environment variable
+    (``BACKEND_VARIABLES``) requires a backend that does not exist here.
+    """
     if backend_name() == "python":
         from pcopy.fsio.backend.python import PythonBackend
 

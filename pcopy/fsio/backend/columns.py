@@ -2,13 +2,13 @@
 
 A column holds one value for each row of a batch and has the memory layout of a C array: ``bytes`` or ``bytearray`` for
 one byte per row, ``array`` for numbers in native byte order. Names are packed into one string, joined by slashes, which
-cannot occur in names. The C backend reads and writes this memory directly. Data that few rows have (``texts``,
-``applied``) are in dictionaries by row.
+cannot occur in names. The C backend reads and writes this memory directly. Data that few rows have, such as texts of
+errors, are in dictionaries by row.
 
 Times are nanoseconds since 1970 in signed 64 bits, which cover the years 1677 to 2262. A later time is stored as
-``LAST`` and an earlier one as ``FIRST``; the C backend leaves files with such times to Python. ``Rows.far`` has the
-exact times of these rows. To compare, store or show a time, use ``Rows.time``, ``times``, ``version`` or ``status``,
-which return exact times, and not the column.
+``LATEST_TIME`` and an earlier one as ``EARLIEST_TIME``; the C backend leaves files with such times to Python.
+``Rows.out_of_range_times`` has the exact times of these rows. To compare, store or show a time, do not use the column
+but the methods ``exact_time``, ``exact_times``, ``version`` or ``status`` of ``Rows``, which return exact times.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ INODE = 0x100
 SIZE = 0x200
 BLOCKS = 0x400
 DEVICE = 1 << 20
-"""Bits of a column mask, which says which columns exist.
+"""Bits of a column mask, an integer that says which columns exist.
 
 They are the bits of statx(2), except ``DEVICE``: statx(2) returns the device always and has no bit for it.
 """
 
 VERSION_COLUMNS = INODE | SIZE | MTIME | CTIME
-"""Columns that must not change while a file is copied: those of ``pcopy.fsio.source.FileVersion``."""
+"""Columns of the values that must not change while a file is copied: inode, size, mtime and ctime."""
 
 SCAN_COLUMNS = VERSION_COLUMNS | MODE | DEVICE
 """Columns that a scan reads for each item that it finds."""
 
 CREATION_COLUMNS = MODE | OWNER | GROUP | MTIME | SIZE
-"""Columns that a file needs that is created from memory."""
+"""Columns that the batch ``CreateSmallFiles`` needs, which creates files from contents in memory."""
 
 COLUMNS = (
     ("mode", "I", MODE, "st_mode"),
@@ -64,23 +64,29 @@ COLUMNS = (
     ("device", "Q", DEVICE, "st_dev"),
     ("blocks", "Q", BLOCKS, "st_blocks"),
 )
-"""All columns in the order in which they are packed: name, type code of ``array``, bit of the mask, field of
-``os.stat_result``."""
+"""All columns in the order in which they are packed. Each has a name, a type code of ``array``, a bit of the mask, and
+the name of its field in ``os.stat_result``.
+"""
 
 EARLIEST_TIME, LATEST_TIME = -(2**63), 2**63 - 1
-"""The ends of the range of times. A column value equal to one of them may stand for a time outside the range."""
+"""The smallest and largest time in a column, in nanoseconds since 1970. Each may also stand for a time outside the
+range.
+"""
 
 _OUT_OF_RANGE_TIME = Struct("=BQqI")
-"""A time outside the range, as it follows packed columns: index in ``COLUMNS``, row, seconds, nanoseconds."""
+"""Format of a time that a column cannot hold: index in ``COLUMNS``, row, seconds, nanoseconds. Such times are packed
+after the columns.
+"""
 _SECOND_NS = 10**9
-"""Nanoseconds per second."""
+"""Nanoseconds in one second."""
 TIME_COLUMNS = frozenset(name for name, typecode, *_ in COLUMNS if typecode == "q")
 """Names of the columns that hold times."""
 _COLUMN_INDEX = {name: number for number, (name, *_) in enumerate(COLUMNS)}
 
 
 class RowStatus(NamedTuple):
-    """The status of one row, with the field names of ``os.stat_result``. Fields without a column are 0.
+    """The status in one row of columns, that is, of one item, with the field names of ``os.stat_result``. Fields
+    without a column are 0.
 
     ``st_rdev`` is always 0: the callers decide about regular files only, which have no device number.
     """
@@ -111,7 +117,7 @@ TYPE_LETTERS = {
 
 
 def zero_column(typecode: str, rows: int) -> array[int]:
-    """Return a column of zeros."""
+    """Return a column with this number of ``rows``, all zeros: an array with the type code ``typecode``."""
     return array(typecode, [0]) * rows
 
 
@@ -121,9 +127,10 @@ def pack_names(names: Iterable[bytes]) -> bytes:
 
 
 def unpack_names(packed: bytes, rows: int = 1) -> list[bytes]:
-    """Return the names of a packed string.
+    """Return the names in ``packed``, one string in which they are joined by slashes.
 
-    ``rows`` matters only if it may be 0: no names and one empty name are packed alike.
+    ``rows`` is the number of names. It is needed only if it may be 0, because no names and one empty name are packed
+    alike.
     """
     return packed.split(b"/") if rows else []
 
@@ -137,7 +144,9 @@ def _status_column(typecode: str, field: str, statuses: Sequence[os.stat_result]
 
 
 class Rows:
-    """Columns with the status of the items of a batch. Columns that are not in ``mask`` are empty."""
+    """The status of many items as columns: one array per field of the status, with one value for each item (row). A
+    column that is not in ``mask`` is an empty array.
+    """
 
     mode: array[int] = array("I")
     links: array[int] = array("I")
@@ -154,7 +163,7 @@ class Rows:
     """Exact times outside the 64-bit range, by column name and row."""
 
     def __init__(self, number: int, mask: int) -> None:
-        """Create ``number`` rows of zeros, with the columns of ``mask``."""
+        """Create the columns of ``mask`` for ``number`` rows (items); all values are 0."""
         self.row_count = number
         self.mask = mask
         for name, typecode, bit, _ in COLUMNS:
@@ -166,20 +175,24 @@ class Rows:
 
     @classmethod
     def without_columns(cls, number: int, mask: int) -> Rows:
-        """Return rows without columns: the caller must set every column of ``mask``."""
+        """Return an object for ``number`` rows in which no column exists yet: the caller must set every column of
+        ``mask``.
+        """
         rows = cls.__new__(cls)
         rows.row_count, rows.mask = number, mask
         return rows
 
     @classmethod
     def from_statuses(cls, statuses: Sequence[os.stat_result], mask: int) -> Rows:
-        """Return rows filled from the status of each item, as stat(2) returned it."""
+        """Return rows with the columns of ``mask``, filled from ``statuses``: the status of each item, as stat(2)
+        returned it.
+        """
         rows = cls(len(statuses), mask)
         rows.set_statuses(0, statuses)
         return rows
 
     def set_statuses(self, start: int, statuses: Sequence[os.stat_result]) -> None:
-        """Fill the rows from ``start`` on from these statuses."""
+        """Store ``statuses``, the status of consecutive items, in the rows from ``start`` on."""
         end = start + len(statuses)
         for name, typecode, bit, field in COLUMNS:
             if self.mask & bit:
@@ -189,11 +202,12 @@ class Rows:
                     self.record_out_of_range_times(name, map(attrgetter(field), statuses), start)
 
     def record_out_of_range_times(self, name: str, times: Iterable[int], start: int = 0) -> None:
-        """Record those times that are outside the 64-bit range.
+        """Store in ``out_of_range_times`` those of ``times`` that the column cannot hold, because they are outside the
+        64-bit range.
 
         Args:
             name: name of the column.
-            times: exact times of consecutive rows, in nanoseconds.
+            times: exact times of consecutive rows, in nanoseconds since 1970.
             start: the first of these rows.
         """
         found = {(name, row): time for row, time in enumerate(times, start) if not EARLIEST_TIME <= time <= LATEST_TIME}
@@ -201,12 +215,16 @@ class Rows:
             self.out_of_range_times = {**self.out_of_range_times, **found}
 
     def exact_time(self, name: str, row: int) -> int:
-        """Return the exact time of one row, in nanoseconds. ``name`` is a column of times."""
+        """Return the exact time of one row in the column ``name``, in nanoseconds since 1970, even if the column cannot
+        hold it.
+        """
         time: int = getattr(self, name)[row]
         return self.out_of_range_times.get((name, row), time) if self.out_of_range_times else time
 
     def exact_times(self, name: str) -> Sequence[int]:
-        """Return the exact times of all rows, in nanoseconds. ``name`` is a column of times."""
+        """Return the exact times of all rows in the column ``name``, in nanoseconds since 1970, even if the column
+        cannot hold them.
+        """
         column: array[int] = getattr(self, name)
         return (
             [self.out_of_range_times.get((name, row), time) for row, time in enumerate(column)]
@@ -215,7 +233,9 @@ class Rows:
         )
 
     def is_same_item(self, row: int, status: os.stat_result) -> bool:
-        """Return True if the row and ``status`` have the same inode, device and type. Missing columns are ignored."""
+        """Return True if ``status`` has the inode, device and type of this row. Of these, columns that do not exist are
+        ignored.
+        """
         return (
             (not self.inode or self.inode[row] == status.st_ino)
             and (not self.device or self.device[row] == status.st_dev)
@@ -223,8 +243,9 @@ class Rows:
         )
 
     def is_same_item_in(self, row: int, other: Rows) -> bool:
-        """Return True if this row and the same row of ``other`` have the same inode, device and type. Both need these
-        columns."""
+        """Return True if this row and the same row of ``other`` have the same inode, device and type. These columns
+        must exist in both objects.
+        """
         return (
             self.inode[row] == other.inode[row]
             and self.device[row] == other.device[row]
@@ -232,7 +253,9 @@ class Rows:
         )
 
     def has_owner_and_mode(self, row: int, status: os.stat_result) -> bool:
-        """Return True if owner, group and mode of ``status`` are those of the row. Missing columns are ignored."""
+        """Return True if ``status`` has the owner, group and mode of this row. Of these, columns that do not exist are
+        ignored.
+        """
         return (
             (not self.mode or self.mode[row] == status.st_mode)
             and (not self.uid or self.uid[row] == status.st_uid)
@@ -240,18 +263,23 @@ class Rows:
         )
 
     def versions(self) -> list[tuple[int, int, int, int]]:
-        """Return the versions of all rows as tuples: inode, size, mtime, ctime."""
+        """Return the version of the file in each row: inode, size, mtime and ctime, by which a change of the file is
+        noticed.
+        """
         return list(zip(self.inode, self.size, self.exact_times("mtime"), self.exact_times("ctime"), strict=True))
 
     def version(self, row: int) -> FileVersion:
-        """Return the version of one row. All columns of ``VERSION`` must exist."""
+        """Return the version of the file in one row: inode, size, mtime and ctime, by which a change of the file is
+        noticed. All ``VERSION_COLUMNS`` must exist.
+        """
         return FileVersion(
             self.inode[row], self.size[row], self.exact_time("mtime", row), self.exact_time("ctime", row)
         )
 
     def status(self, row: int) -> RowStatus:
-        """Return one row as an object, for decisions that are made file by file. Without a column of modes, it is a
-        regular file."""
+        """Return the status in one row, for decisions that are made file by file. If there is no column of modes, the
+        mode is that of a regular file; other fields without a column are 0.
+        """
         return RowStatus(
             self.mode[row] if self.mode else stat.S_IFREG,
             self.size[row] if self.size else 0,
@@ -263,7 +291,7 @@ class Rows:
         )
 
     def selected(self, rows: Sequence[int]) -> Rows:
-        """Return a copy of the given rows, in the given order."""
+        """Return new columns that have only the given ``rows`` (indices of items), in the given order."""
         some = Rows.without_columns(len(rows), self.mask)
         for name, typecode, bit, _ in COLUMNS:
             if self.mask & bit:
@@ -279,7 +307,7 @@ class Rows:
         return some
 
     def row_range(self, start: int, end: int) -> Rows:
-        """Return a copy of the rows from ``start`` up to, but not including, ``end``."""
+        """Return new columns that have only the rows (items) from ``start`` up to, but not including, ``end``."""
         some = Rows.without_columns(end - start, self.mask)
         for name, _, bit, _ in COLUMNS:
             if self.mask & bit:
@@ -291,7 +319,8 @@ class Rows:
         return some
 
     def packed(self, mask: int | None = None) -> bytes:
-        """Return columns as one string that can be sent in a task.
+        """Return the columns as one string of bytes, which can be sent to another rank in a task; ``unpacked`` restores
+        them.
 
         The times outside the 64-bit range follow the columns. ``mask`` selects the columns, which must exist; None
         means all.
@@ -305,8 +334,9 @@ class Rows:
 
     @classmethod
     def unpacked(cls, packed: bytes, number: int, mask: int) -> Rows:
-        """Return the rows from which ``packed`` was made with this ``mask``. Raise ``ValueError`` if the length does
-        not match."""
+        """Return ``number`` rows with the columns of ``mask`` from ``packed``, a string of bytes that ``Rows.packed``
+        has made. Raise ``ValueError`` if its length does not match.
+        """
         rows = cls.without_columns(number, mask)
         start = 0
         for name, typecode, bit, _ in COLUMNS:
@@ -324,8 +354,10 @@ class Rows:
 
 
 def _unpacked_out_of_range_times(packed: bytes, number: int, mask: int) -> dict[tuple[str, int], int]:
-    """Return the value of ``Rows.far`` that was packed; raise ``ValueError`` if a time does not belong to a column or
-    row."""
+    """Return the times that columns cannot hold, by column name and row, from ``packed``, the bytes that follow the
+    packed columns. Raise ``ValueError`` if a time belongs to a column that is not in ``mask`` or to a row that is not
+    below ``number``.
+    """
     far: dict[tuple[str, int], int] = {}
     for column, row, seconds, part in _OUT_OF_RANGE_TIME.iter_unpack(packed):
         name, typecode, bit, _ = COLUMNS[column] if column < len(COLUMNS) else ("", "", 0, "")
@@ -336,29 +368,34 @@ def _unpacked_out_of_range_times(packed: bytes, number: int, mask: int) -> dict[
 
 
 class RowCode(IntEnum):
-    """The outcome of a row."""
+    """Code of the outcome of the operation on one item (row) of a batch."""
 
     PENDING = 0
-    """The row has not been started."""
+    """The operation on this item has not been started."""
     DONE = 1
-    """The row was processed without a problem."""
+    """The item was processed without an error."""
     SKIPPED = 2
-    """The plan was to leave the item unchanged, or it already is as required."""
+    """Nothing was changed: the plan was to leave the item unchanged, or the item has the required values already."""
     SLOW_PATH = 3
-    """Nothing was changed: the fast path does not handle this item, and the caller has to use the slow path."""
+    """Nothing was changed: the batch does not handle this item. The caller has to process it alone, by the slow
+    path.
+    """
     DECIDE_AGAIN = 4
-    """Nothing was changed: the item is not the one from which the plan was made. The caller has to decide again."""
+    """Nothing was changed: the item is not the one for which the caller has decided what to do, or it has changed
+    since. The caller has to decide again. Exception: for a row of ``EnterDirectories`` the target directory was
+    created, and the slow path has to continue with it.
+    """
     LACKS_METADATA = 5
     """The item is complete and has its name, but some of its metadata could not be set."""
     FAILED = 6
     """An operation on the target failed; nothing of the new item remains."""
     SOURCE_FAILED = 7
-    """An operation on the source failed."""
+    """An operation on the source failed; nothing was changed in the target."""
     SOURCE_CHANGED = 8
     """The source is no longer as the scan found it: it was removed, replaced by another item, or modified while it was
     read."""
     CANCELLED = 9
-    """The ticket was cancelled before the row was started."""
+    """The batch was cancelled before the operation on this item was started."""
 
 
 OPERATIONS = (
@@ -366,16 +403,19 @@ OPERATIONS = (
     "removexattr", "chmod", "utimensat", "fsync", "close", "rename", "unlink", "rmdir", "readdir", "lseek",
     "link",
 )  # fmt: skip
-"""Names of operations. A verdict stores an index into this tuple."""
+"""Names of operations. A verdict stores an index into this tuple; native/internal.h has the same list. Index 0:
+none.
+"""
 
 _OPERATION_INDEX = {name: index for index, name in enumerate(OPERATIONS)}
 
 
 class Verdicts:
-    """Columns with the outcome of each row: code, errno, operation, bytes moved, and duration in nanoseconds.
+    """Columns with the outcome of the operation on each item (row) of a batch: ``RowCode``, errno, failed operation
+    (index in ``OPERATIONS``), bytes copied or read, and duration in nanoseconds.
 
-    ``texts`` has, by row, the parts of a problem that the columns cannot express: the name of an extended attribute and
-    a message of pcopy. ``moved`` is the sum of the bytes of all rows so far.
+    ``texts`` has, by row, the parts of an error that the columns cannot express: (name of an extended attribute,
+    message of pcopy), each perhaps empty. ``moved`` is the sum of the bytes of all rows so far.
     """
 
     __slots__ = ("bytes", "codes", "errnos", "moved", "nanoseconds", "operations", "texts")
@@ -393,9 +433,10 @@ class Verdicts:
         return len(self.codes)
 
     def set_problem(self, row: int, problem: Problem) -> None:
-        """Record the problem of a row.
+        """Record the error ``problem`` as the outcome of a row.
 
-        The type of the problem decides the code: ``LACKS_METADATA``, ``CHANGED``, ``SOURCE_FAILED`` or ``FAILED``.
+        The code of the row becomes ``LACKS_METADATA``, ``SOURCE_CHANGED``, ``SOURCE_FAILED`` or ``FAILED``, according
+        to the type and side of the error.
         """
         if isinstance(problem, MetadataProblem):
             code = RowCode.LACKS_METADATA
@@ -406,7 +447,7 @@ class Verdicts:
         self.set_code_and_problem(row, code, problem)
 
     def set_code_and_problem(self, row: int, code: RowCode, problem: Problem) -> None:
-        """Record the problem of a row, with a ``code`` that the caller chooses."""
+        """Record the error ``problem`` as the outcome of a row, with a ``code`` that the caller chooses."""
         operation, _, attribute = problem.operation.partition(" ")
         number = problem.errno or 0
         text = problem.strerror or ""
@@ -417,8 +458,8 @@ class Verdicts:
             self.texts[row] = attribute, "" if text == os.strerror(number) else text
 
     def problem(self, row: int) -> Problem:
-        """Return the problem of a row that failed or whose code is ``LACKS_METADATA``, equal to the one that was
-        recorded.
+        """Return, as a new ``Problem``, the error that was recorded for a row. The code of the row must be one of
+        failure or ``LACKS_METADATA``.
         """
         code = self.codes[row]
         attribute, text = self.texts.get(row, ("", ""))
@@ -435,7 +476,7 @@ class Verdicts:
         )
 
     def rows_with_code(self, code: RowCode) -> Sequence[int]:
-        """Return the indices of the rows with this code."""
+        """Return the indices of the rows (items) whose outcome has this ``code``."""
         number = self.codes.count(code)
         if number == len(self.codes):
             return range(number)
@@ -443,7 +484,9 @@ class Verdicts:
 
 
 class RowMarks(dict[int, bytes]):
-    """Identity marks (``pcopy.fsio.identity``) by row. Rows without one have an empty mark; few batches have any."""
+    """Identity marks of the items of a batch, by row: bytes that distinguish an item from a later one with the same
+    inode number. A row without an entry has an empty mark.
+    """
 
     def __missing__(self, row: int) -> bytes:
         return b""

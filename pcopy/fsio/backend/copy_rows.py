@@ -1,4 +1,4 @@
-"""The rows of a ``Copy`` batch in the Python backend: copies small files one after the other.
+"""Copies the files of a ``CopySmallFiles`` batch in the Python backend, one after the other.
 
 System calls per file:
 
@@ -42,7 +42,9 @@ from pcopy.libc import type_of_file_system
 SOURCE_FLAGS = READ_FLAGS | os.O_NOATIME
 """Flags of open(2) for a source file. O_NOATIME keeps its atime unchanged."""
 FULL_ERRNOS = (errno.ENOSPC, errno.EROFS)
-"""Errors that mean that the target file system is full or read-only."""
+"""Errors of a target file system that is full or read-only. Two of them, without a successful copy in between, end the
+batch.
+"""
 _ZERO_SIZE_READ_BYTES = 64 << 10
 """Bytes to read from a file whose size is 0. /proc/kmsg refuses to read less than a line."""
 _NAME_TAKEN = Problem("create", errno.EEXIST)
@@ -59,15 +61,15 @@ _DONE = int(RowCode.DONE)
 
 
 class CopyRows:
-    """A ``Copy`` batch in progress.
+    """Copies the files of a ``CopySmallFiles`` batch, whose rows are files, one after the other.
 
-    It stops when the target was found full or read-only twice without a successful copy in between.
+    The batch ends early if the target was full or read-only for two files without a successful copy in between.
     """
 
     def __init__(
         self, settings: BackendSettings, batch: CopySmallFiles, digest_size: int, result: CopyResult | None = None
     ) -> None:
-        """Prepare the rows.
+        """Prepare the copies of the files of ``batch``.
 
         Args:
             settings: settings of the job.
@@ -96,7 +98,9 @@ class CopyRows:
         )
 
     def run(self, start: int, end: int) -> None:
-        """Copy the rows from ``start`` up to, but not including, ``end``; stop earlier if the target is full."""
+        """Copy the files (rows) from the index ``start`` up to, but not including, ``end``; stop earlier if the target
+        is full.
+        """
         verdicts, plans = self.result.verdicts, self._batch.plans
         codes, nanoseconds = verdicts.codes, verdicts.nanoseconds
         began = _now()
@@ -122,13 +126,13 @@ class CopyRows:
 
     @property
     def is_target_full(self) -> bool:
-        """True if the target was full or read-only twice in a row."""
+        """True if the target was full or read-only for two files without a successful copy in between."""
         return self._full_count > 1
 
     def _copy(self, row: int, plan: int) -> int:
-        """Copy one file and return its code.
+        """Copy one file as ``plan``, a ``CopyPlan``, says, and return its ``RowCode``.
 
-        For speed, the body repeats code of other functions instead of calling them: it runs once for every small file.
+        The body repeats code of other functions instead of calling them, for speed: it runs once for every small file.
         Raise ``OSError`` on failure.
         """
         batch, name = self._batch, self._names[row]
@@ -178,16 +182,25 @@ class CopyRows:
         return self._create(row, plan, data, status, xattrs)
 
     def _code_of_changed_source(self, row: int, status: os.stat_result) -> int:
-        """Return ``ANEW`` if the source has another version than in the plan; raise ``Problem`` for another item."""
+        """Return ``DECIDE_AGAIN`` if the source of the row has changed since its copy was planned; raise ``Problem`` if
+        another item has taken its name. ``status`` is the status of the item that was opened.
+        """
         is_same = status.st_ino == self._versions[row][0] and status.st_dev == self._devices[row]
         if not (is_same and _is_regular(status.st_mode)):
             raise source_changed("open", "another file has taken its name")
         return RowCode.DECIDE_AGAIN
 
     def _create_fast(self, row: int, data: bytes, status: os.stat_result) -> int:
-        """Create the copy of a file without special metadata, and return its code: the fast path of ``_make``.
+        """Create the copy of a file without extended attributes and with usual times, in few system calls, and return
+        its code. (``_create`` creates all other copies.)
 
-        If anything fails, ``NewFile`` completes or removes the file.
+        If only the metadata cannot be set in this way, the file is completed with more system calls; if anything else
+        fails, it is removed and ``Problem`` is raised.
+
+        Args:
+            row: the row of the file.
+            data: the contents of the file.
+            status: status of the source.
         """
         directory, name = self._batch.target, self._new_names[row]
         try:
@@ -226,9 +239,15 @@ class CopyRows:
         return _DONE
 
     def _create(self, row: int, plan: int, data: bytes, status: os.stat_result, xattrs: CopiedXattrs) -> int:
-        """Create the copy with contents and metadata under its name, and return its code.
+        """Create the copy under its final or temporary name, with contents and metadata, and return its code. Raise
+        ``Problem`` if this fails; then nothing of the copy remains.
 
-        Raise ``Problem`` if this fails; then nothing of the copy remains.
+        Args:
+            row: the row of the file.
+            plan: its plan, a ``CopyPlan``.
+            data: the contents of the file.
+            status: status of the source.
+            xattrs: extended attributes of the source.
         """
         made_as = self._new_names[row] if plan == _NEW else self._temporaries[row]
         try:
@@ -238,9 +257,10 @@ class CopyRows:
         return self._complete_file(new, row, plan, data, 0, status, xattrs)
 
     def _handle_create_error(self, row: int, plan: int, problem: Problem) -> int:
-        """Handle a copy that could not be created.
+        """Handle the error ``problem`` of a copy that could not be created.
 
-        Return ``ANEW`` if a name that should be free is taken, otherwise raise ``problem``.
+        Return ``DECIDE_AGAIN`` if ``plan`` is ``NEW`` and the name exists: the caller then plans the copy of the file
+        again. Otherwise raise ``problem``.
         """
         if plan != _NEW or problem.errno != errno.EEXIST:
             raise problem
@@ -250,12 +270,13 @@ class CopyRows:
     def _complete_file(
         self, new: NewFile, row: int, plan: int, data: bytes, written: int, status: os.stat_result, xattrs: CopiedXattrs
     ) -> int:
-        """Complete a new file and return its code.
+        """Write the remaining contents of a new file, apply metadata, close it or give it its name, and return its
+        code.
 
         Args:
             new: the new file.
             row: its row.
-            plan: its plan.
+            plan: its ``CopyPlan``.
             data: the whole contents.
             written: how many bytes of ``data`` have been written.
             status: status of the source.
@@ -294,7 +315,9 @@ class CopyRows:
         return _DONE
 
     def _apply_metadata(self, new: NewFile, status: os.stat_result, xattrs: CopiedXattrs) -> MetadataOutcome:
-        """Apply the metadata of the source to the new file. Errors are recorded in ``NewFile.shortcoming``."""
+        """Apply the metadata of the source (``status`` and ``xattrs``) to the new file, and return which ones were not
+        set although that is no error. Errors are stored in ``new.metadata_problem`` and not raised.
+        """
         times = status.st_atime_ns, status.st_mtime_ns
         if self._can_use_fast_path and xattrs is NO_XATTRS and are_times_portable(*times):
             try:
@@ -309,20 +332,23 @@ class CopyRows:
 
 
 def is_unchanged(one: os.stat_result, other: os.stat_result) -> bool:
-    """Return True if size, mtime and ctime of an open file are equal in both statuses."""
+    """Return True if size, mtime and ctime are equal in ``one`` and ``other``, two statuses of a file that were read
+    one after the other, so that the file did not change between them.
+    """
     return (
         one.st_ctime_ns == other.st_ctime_ns and one.st_mtime_ns == other.st_mtime_ns and one.st_size == other.st_size
     )
 
 
 def _read_rest(reading: int, data: bytes, size: int) -> bytes | None:
-    """Return the contents of a file from which the first read returned ``data``, of another length than ``size``.
+    """Return the whole contents of a file whose first read returned ``data``, fewer or more bytes than its st_size,
+    ``size``.
 
     Files of size 0 may have contents (/proc). They are read to their end.
 
-    Return None, so that the slow path is used, if the contents exceed the limit of small files, or if the file system
-    generates contents at each read so that sizes do not match. Raise ``Problem`` if the file has changed, and
-    ``OSError`` if reading fails.
+    Return None if the file must be copied by a task, not in a batch: the contents exceed ``MAX_SMALL_FILE_BYTES``, or
+    the file system generates contents at each read, so that sizes do not match. Raise ``Problem`` if the file has
+    changed, and ``OSError`` if reading fails.
     """
     if size and len(data) > size:
         raise source_changed("read", "the file grew while it was copied")

@@ -1,4 +1,6 @@
-"""The rows of a ``Make`` batch in the Python backend: creates files from memory, one after the other."""
+"""Creates the files of a ``CreateSmallFiles`` batch in the Python backend: from contents in memory, one after the
+other.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +19,12 @@ _NOTHING_TO_REPORT = MetadataOutcome()
 
 
 class CreateRows:
-    """A ``Make`` batch in progress."""
+    """A ``CreateSmallFiles`` batch in progress: creates files from contents in memory. A row is one file."""
 
     is_target_full = False
 
     def __init__(self, settings: BackendSettings, batch: CreateSmallFiles, result: CreateResult | None = None) -> None:
-        """Prepare the rows.
+        """Prepare the creation of the files of ``batch``.
 
         ``result`` is the result to fill in if the C backend has already processed other rows; None to create one.
         """
@@ -47,7 +49,7 @@ class CreateRows:
             verdicts.nanoseconds[row] = time.monotonic_ns() - began
 
     def _create(self, row: int) -> None:
-        """Create one file.
+        """Create the file of this row, with its contents and metadata.
 
         Raise ``Problem`` if this fails; then nothing of the file remains. Raise ``MetadataProblem`` if only metadata
         could not be set; then the file is kept.

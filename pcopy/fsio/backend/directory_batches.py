@@ -1,9 +1,10 @@
 """Batches whose rows are whole directories, and batches for archives of small files. Only the C backend supports them.
 
-The rows of a batch are directories next to each other in one parent directory; some batches have a parent directory on
-each side. Such batches pay off only if one call does everything for a directory, so the Python backend has none of them
-(``Backend.has_directory_batches``). The C backend handles simple directories. The others get the code ``SLOW_PATH``,
-and tasks process them one by one, as they do for all directories with the Python backend.
+A row of such a batch is a directory. All rows are directories in the same parent directory; some batches have a parent
+directory in the source and one in the target. Such batches pay off only if one call does everything for a directory, so
+the Python backend has none of them (``Backend.has_directory_batches``). The C backend handles only directories with few
+names and usual metadata. The others get the code ``SLOW_PATH``, and tasks process them one by one, as they process all
+directories with the Python backend.
 """
 
 from __future__ import annotations
@@ -22,18 +23,20 @@ if TYPE_CHECKING:
     from pcopy.fsio.backend.interface import ColumnSums
 
 MEMBER_ROW = Struct("=3Q2q4I")
-"""A row of ``ReadMembers``: inode, size, st_dev, mtime, ctime, mode, user, group, bytes of the member in the archive.
+"""Format of a row of a ``ReadMembers`` batch, that is, of one file to archive: inode, size, st_dev, mtime, ctime, mode,
+user, group, bytes of the member in the archive.
 """
 
 DIRECTORY_METADATA_COLUMNS = MODE | OWNER | GROUP | ATIME | MTIME
-"""Columns of the metadata that a directory gets when it is finished, without extended attributes."""
+"""Columns of the metadata that a directory gets after everything in it was copied: mode, owner, group, atime, mtime."""
 
 FAR_FUTURE = 2**63 - 1
-"""A time that is later than all others, in nanoseconds since 1970."""
+"""A time that is later than all others, in nanoseconds since 1970: nothing has changed since then."""
 
 
 class DirectoryBatchSettings(NamedTuple):
-    """Settings that the directories of a batch have in common.
+    """Settings that the directories of a batch have in common. A directory that gets the code ``SLOW_PATH`` is
+    processed by the caller, item by item.
 
     Fields:
         source_device: st_dev of the source directories; those with another get ``SLOW_PATH``.
@@ -42,10 +45,11 @@ class DirectoryBatchSettings(NamedTuple):
         changed_since: target directories, and files in them, that have changed since this time (nanoseconds since 1970)
             get ``SLOW_PATH``.
         modify_window: seconds by which the times of a file and its copy may differ.
-        max_names: a directory with more names gets ``SLOW_PATH``.
+        max_names: a directory with this many or more names gets ``SLOW_PATH``.
         is_parent_new: True if this job created the parent directory of the targets.
-        skips_matching_files: True if a file is skipped that has a matching copy in the target.
-        excludes_hard_links: True if files with several hard links are neither skipped nor copied here.
+        skips_matching_files: True if a file is skipped whose copy in the target matches by size, times, owner, mode and
+            attributes.
+        excludes_hard_links: True if the batch must neither skip nor copy files with several hard links.
         copies_small_files: True if small files are copied immediately into a directory that was just created, within a
             time limit.
     """
@@ -68,13 +72,14 @@ class RemainingDirectory(NamedTuple):
     Fields:
         attributes: metadata of the source directory.
         inode: inode number of the target directory.
-        mark: identity mark of the target directory (``pcopy.fsio.identity``).
+        mark: identity mark of the target directory (bytes that distinguish it from a later one with the same inode
+            number).
         is_new: True if the target directory was created by this batch.
         is_owned_by_other_user: True if the target directory belongs to another user.
-        names: packed names of the items that remain to be processed.
-        rows: the columns of these items.
-        skipped: number and bytes of the files that were skipped.
-        copied: number and bytes of the files that were copied.
+        names: names of the items that remain to be processed, joined by slashes.
+        rows: status of these items, as columns.
+        skipped: (number, bytes) of the files that were skipped.
+        copied: (number, bytes) of the files that were copied.
     """
 
     attributes: Attributes
@@ -91,8 +96,9 @@ class RemainingDirectory(NamedTuple):
 class EnterResult(BatchResult):
     """The result of ``EnterDirectories``.
 
-    A directory that is ``DONE`` and not in ``remaining`` is finished: it has its metadata, and all items in it were
-    skipped. A directory that is ``ANEW`` was created, but the slow path has to continue with it.
+    A directory with the code ``DONE`` that is not in ``remaining`` is finished: it has its metadata, and all items in
+    it were skipped. The code ``DECIDE_AGAIN`` means that the target directory was created, but the caller has to
+    continue with it.
 
     Fields:
         skipped: number of files that were skipped in the finished directories.
@@ -111,7 +117,7 @@ class EnterDirectories(NamesBatch[EnterResult]):
     Fields:
         directory: descriptor of the parent directory of the sources.
         target: descriptor of the parent directory of the targets.
-        names: names of the directories, the same on both sides.
+        names: names of the directories, the same on both sides, joined by slashes.
         inodes: inode numbers that the source directories must have.
         settings: settings of the batch.
     """
@@ -126,11 +132,12 @@ class EnterDirectories(NamesBatch[EnterResult]):
 
 
 class ContentsTotals(NamedTuple):
-    """Totals of a directory whose contents were added to a ``Tally``.
+    """Totals of the items in one directory, whose status was added to the sums of the batch (``ColumnSums``) and not
+    returned.
 
     Fields:
         size: bytes of the files.
-        allocated: bytes that are allocated for all items.
+        allocated: bytes of storage that are allocated for all items.
         user: owner of all items.
         group: group of all items.
     """
@@ -142,14 +149,15 @@ class ContentsTotals(NamedTuple):
 
 
 class DirectoryContents(NamedTuple):
-    """The contents of one directory.
+    """The items in one directory, as a batch has found them.
 
     Fields:
-        names: packed names. If ``totals`` is set, they are included only if there are directories among the items.
+        names: names of the items, joined by slashes. If ``totals`` is set, they are empty unless there are directories
+            among the items.
         kinds: the type of each item as a letter of ``find -type``.
         inodes: inode numbers that the directory lists; empty if there are no directories among the items.
         rows: columns of the items; None if no columns were requested, or if ``totals`` is set.
-        totals: totals, if the contents were added to a ``Tally``.
+        totals: totals if the items were added to the sums of the batch (``ColumnSums``) instead; else None.
     """
 
     names: bytes
@@ -160,8 +168,8 @@ class DirectoryContents(NamedTuple):
 
 
 class ListDirectoriesResult(BatchResult):
-    """The result of ``ListDirectories``: the contents of each directory that is ``DONE``, by row. The others get
-    ``SLOW_PATH``.
+    """The result of ``ListDirectories``: by row, the contents of each directory with the code ``DONE``. Directories
+    that the C backend does not handle have the code ``SLOW_PATH``: the caller lists them.
     """
 
     contents: dict[int, DirectoryContents]
@@ -174,16 +182,17 @@ class ListDirectories(NamesBatch[ListDirectoriesResult]):
 
     If ``column_sums`` is set and no threads are used, the contents of a directory are added to it instead of being
     returned. This requires that all items have one owner and group, that names are printable ASCII, and that no file is
-    larger than ``max_summed_file_bytes``. The mask must then include the columns of the tally, and the owners.
+    larger than ``max_summed_file_bytes``. The mask must then include the columns that the sums need, and owner and
+    group.
 
     Fields:
         directory: descriptor of the parent directory.
-        names: names of the directories.
+        names: names of the directories, joined by slashes.
         inodes: inode numbers that they must have.
         device: st_dev that they must have.
         max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
         mask: the columns to return; 0 for none.
-        kinds: letters of the types whose status is read; empty for all types.
+        kinds: letters (as of ``find -type``) of the types of items whose status is read; empty for all types.
         column_sums: sums to which simple directories are added, or None.
         max_summed_file_bytes: size in bytes of the largest file that may be added to ``column_sums``.
     """
@@ -198,13 +207,13 @@ class ListDirectories(NamesBatch[ListDirectoriesResult]):
 
 
 class RemainingItems(NamedTuple):
-    """Items of a directory that remain to be processed.
+    """Those items of a directory that a batch has not processed, so that the caller has to.
 
     Fields:
-        names: packed names.
+        names: their names, joined by slashes.
         kinds: a letter for each item: ``d`` for a directory that was processed itself and whose contents remain, ``?``
-            for an item for the slow path, ``c`` for files that differ only in their contents, ``!`` for an item whose
-            name was taken by another item meanwhile.
+            for an item that the batch cannot process, ``c`` for files that differ only in their contents, ``!`` for an
+            item whose name was taken by another item meanwhile.
         inodes: inode numbers that the directory lists; 0 for an item that exists on one side only.
         other_inodes: inode numbers on the second side, if two sides are compared; otherwise empty.
     """
@@ -218,8 +227,8 @@ class RemainingItems(NamedTuple):
 class ItemCounts(NamedTuple):
     """Counts of items that were processed completely, by type.
 
-    If two sides are compared, a pair counts once, and ``bytes`` is what was read from both sides. Otherwise ``bytes``
-    is the size of the files. ``changed`` is the number of items that were changed.
+    ``bytes`` is the size of the files. If two trees are compared, a pair of items counts once, and ``bytes`` is the
+    number of bytes read from both. ``changed`` is the number of items whose metadata were changed.
     """
 
     files: int = 0
@@ -233,8 +242,8 @@ class ItemCounts(NamedTuple):
 class ContentsResult(BatchResult):
     """The result of a batch that processes the contents of directories.
 
-    A directory that is ``DONE`` may have remaining items. In a directory with ``SLOW_PATH`` nothing was done, except
-    that ``RemoveDirectories`` may have removed items.
+    In a directory with the code ``DONE``, items may remain that the caller has to process. In a directory with the code
+    ``SLOW_PATH`` nothing was changed, except that ``RemoveDirectories`` may have removed items.
 
     Fields:
         counts: counts of the processed items of all rows together.
@@ -246,9 +255,9 @@ class ContentsResult(BatchResult):
 
 
 class ListPathsResult(ContentsResult):
-    """The result of ``ListPaths``.
+    """The result of ``ListPaths``, a batch that finds the paths of everything in directories.
 
-    ``remaining`` has the subdirectories of the directories that are ``DONE``. ``packed_paths`` has the paths of all
+    ``remaining`` has the subdirectories of each directory with the code ``DONE``. ``packed_paths`` has the paths of all
     items, each followed by a zero byte.
     """
 
@@ -260,7 +269,7 @@ class ListPaths(NamesBatch[ListPathsResult]):
 
     Fields:
         directory: descriptor of the parent directory.
-        names: names of the directories.
+        names: names of the directories, joined by slashes.
         inodes: inode numbers that they must have.
         device: st_dev that they must have.
         max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
@@ -274,18 +283,21 @@ class ListPaths(NamesBatch[ListPathsResult]):
 
 
 class SetMetadataWithin(NamesBatch[ContentsResult]):
-    """Open directories, and change owner, group and modes of everything in them as ``SetUniformMetadata`` does.
+    """Open directories, set the same owner and group for everything in them, and change the permission bits of
+    everything by two tables from old to new bits. Subdirectories are changed, too, but not their contents.
+    (``SetUniformMetadata`` does the same for single items.)
 
     Fields:
         directory: descriptor of the parent directory.
-        names: names of the directories.
+        names: names of the directories, joined by slashes.
         inodes: inode numbers that they must have.
         device: st_dev that they must have.
         max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
-        modes: array of type "H" with the new permission bits for each of the 4096 possible ones.
-        directory_modes: the same for directories.
-        uid: the new owner, or ``KEEP``.
-        gid: the new group, or ``KEEP``.
+        modes: array of type "H": the new permission bits of items that are not directories, by the old ones (0 to
+            4095).
+        directory_modes: an array like ``modes``, for directories.
+        uid: the new owner, or ``UNCHANGED`` (``pcopy.fsio.backend.batches``).
+        gid: the new group, or ``UNCHANGED``.
     """
 
     inodes: array[int]
@@ -303,12 +315,13 @@ class CompareDirectories(NamesBatch[ContentsResult]):
     Fields:
         directory: descriptor of the parent directory on the first side.
         target: descriptor of the parent directory on the second side.
-        names: names of the directories, the same on both sides.
+        names: names of the directories, the same on both sides, joined by slashes.
         inodes: inode numbers that the directories must have on the first side.
         other_inodes: inode numbers that they must have on the second side.
         devices: st_dev that they must have on each side.
         max_names: a directory with more names on a side gets ``SLOW_PATH``; at most 255.
-        properties: bits of the properties to compare (``pcopy.tasks.compare.properties``).
+        properties: bits that say which properties (such as size, mode and contents) to compare;
+            ``pcopy.tasks.compare.properties`` defines them.
         modify_window: seconds by which mtimes may differ.
     """
 
@@ -328,12 +341,12 @@ class CompareDirectories(NamesBatch[ContentsResult]):
 class RemoveDirectories(NamesBatch[ContentsResult]):
     """Open directories, remove everything in them except subdirectories, and remove each directory that is empty then.
 
-    A directory in which something remains gets ``SLOW_PATH``, and so does one with too many names. The ``sums`` of the
-    result have the removed items of all rows, even of those with ``SLOW_PATH``.
+    A directory in which something remains, or with too many names, gets ``SLOW_PATH``: the caller processes it. The
+    ``counts`` of the result include the removed items of all rows, even of those with ``SLOW_PATH``.
 
     Fields:
         directory: descriptor of the parent directory.
-        names: names of the directories.
+        names: names of the directories, joined by slashes.
         inodes: inode numbers that they must have.
         device: st_dev that they must have.
         max_names: a directory with more names gets ``SLOW_PATH``; at most 1023.
@@ -345,13 +358,15 @@ class RemoveDirectories(NamesBatch[ContentsResult]):
 
 
 class FinishDirectories(NamesBatch[BatchResult]):
-    """Apply the metadata of directories that are complete, where it differs from the existing metadata.
+    """Apply the final metadata to target directories after everything in them was copied, where they differ from the
+    existing ones.
 
-    A directory must have the inode and the identity mark that are given here.
+    A directory whose inode number or identity mark is not the given one was replaced; it is not changed and gets
+    ``SLOW_PATH``.
 
     Fields:
-        rows: the metadata (``DRESSED``) and the inode numbers (``INODE``).
-        marks: identity marks of the directories.
+        rows: the metadata (``DIRECTORY_METADATA_COLUMNS``) and the inode numbers, as columns.
+        marks: identity marks of the directories (``pcopy.fsio.identity``).
         created_by_job: a byte for each directory, 1 if the job created it.
         settings: settings of the batch.
     """
@@ -363,27 +378,28 @@ class FinishDirectories(NamesBatch[BatchResult]):
 
 
 class FindWithoutXattrs(NamesBatch[BatchResult]):
-    """Find items that have no extended attribute and no ACL that would be copied.
+    """Find the items that have no extended attribute and no ACL that a copy would get.
 
-    Such items get the code ``DONE``. Others, and items whose attributes cannot be listed, get ``SLOW_PATH``.
+    These items get the code ``DONE``. Others, and items whose attributes cannot be listed, get ``SLOW_PATH``.
     """
 
 
 class ReadMembers(Batch[BatchResult]):
     """Read small regular files, of several directories, as members of a tar archive.
 
-    Header and contents of each member are written to ``buffer``, one after the other. A file that cannot be read
-    without complications gets ``SLOW_PATH``; the contents of its part of ``buffer`` are undefined then.
+    Header and contents of each member are written to ``buffer``, one after the other. A file that cannot be read, has
+    changed, or needs a header of another kind gets ``SLOW_PATH``: the caller reads it; the contents of its part of
+    ``buffer`` are undefined then.
 
     Fields:
-        names: packed names of the files.
-        rows: packed rows, in the format of ``MEMBER_ROW``.
+        names: names of the files, joined by slashes.
+        rows: status of the files and bytes in the archive, each in the format of ``MEMBER_ROW``, joined.
         source_directories: for each directory its descriptor, the number of its rows, and the prefix of its names in
             the archive.
         buffer: the memory for the members, filled with zeros.
-        owner_fields: for each user and group, the part of a header from its type field on, and the sum of the bytes of
-            that part.
-        pax_header: the header block that precedes an extended pax record with a time.
+        owner_fields: by (uid, gid), the last part of a tar header, from its type field on, and the sum of the bytes of
+            that part, for the checksum.
+        pax_header: the header block that precedes a pax record with an mtime.
     """
 
     names: bytes

@@ -1,9 +1,10 @@
 """The interface between pcopy's tasks and a backend: batches of operations on many items of one directory.
 
 A backend carries out the inner loops over many small files. There are two: the C backend and the Python backend. A
-caller submits a batch, gets a ticket, and polls the backend until the ticket is done:
+caller submits a batch, gets a ticket (an object for the work in progress), and polls the backend until the ticket is
+done. A row is one item of the batch:
 
-    ticket = backend.submit(Copy(source, names, target, plans, rows))
+    ticket = backend.submit(CopySmallFiles(source, names, target, plans, rows))
     ...                                     # do something else until backend.wake becomes readable
     for done in backend.poll(): ...         # a ticket that is done has its result columns in ticket.result
 
@@ -12,9 +13,9 @@ The generator ``await_ticket`` lets a task wait for a ticket with either kind of
 
 Rules:
 - A batch is a value. Nobody changes it while its ticket is in progress. The result belongs to the ticket.
-- A ticket pins the directory descriptors of its batch (``pcopy.fsio.directories.PinnedDescriptors``). They are not
+- A ticket pins the directory descriptors of its batch (``pcopy.fsio.directories.PinnedDescriptors``): they are not
   closed before the ticket is done, so that their numbers cannot be reused for another directory.
-- A cancelled ticket is done as soon as none of its rows is in progress. Rows that had begun are completed, the others
+- A cancelled ticket is done as soon as none of its rows is in progress. Rows that have begun are completed, the others
   get the code ``CANCELLED``. ``SyncDirectories`` is never cancelled.
 - An error of a row is reported in the verdict of that row only: ``submit`` and ``poll`` raise no ``OSError``.
 - The tickets of a backend may become done in any order.
@@ -32,14 +33,16 @@ from pcopy.fsio.directories import OpenedDirectory, PinnedDescriptors
 from pcopy.fsio.preserve import Preserve
 
 MAX_SMALL_FILE_BYTES = 4 << 20
-"""Largest size, in bytes, of a small file: one that is read into memory as a whole and written in one go."""
+"""Largest size, in bytes, of a small file: one that is read into memory as a whole. Larger files are copied by tasks,
+not in batches.
+"""
 
 Result = TypeVar("Result")
 Result_co = TypeVar("Result_co", covariant=True)
 
 
 DigestFunction = Callable[[Any], bytes]
-"""Function that returns the digest of a file's contents; all its digests have the same length."""
+"""Function that takes the whole contents of a file and returns their digest; all digests have the same length."""
 
 
 class BackendSettings(NamedTuple):
@@ -48,10 +51,11 @@ class BackendSettings(NamedTuple):
     Fields:
         preserve: the metadata that copies get.
         umask: the umask that limits the mode of new items if modes are not preserved.
-        follows_links: True if a source name may be a symbolic link to the item that the scan found.
+        follows_links: True if source names may be symbolic links, which are followed (``--dereference``).
         digest: function for the digest of each file that is copied or read; None if no digests are needed.
-        hash_name: name of the hash algorithm if ``digest`` is that of a signature, otherwise empty.
-        block_size: bytes per block of that signature.
+        hash_name: name of the hash algorithm if ``digest`` computes digests of a signature, which C can compute, too;
+            otherwise empty.
+        block_size: bytes per block of that signature; 0 without one.
     """
 
     preserve: Preserve
@@ -63,32 +67,38 @@ class BackendSettings(NamedTuple):
 
 
 class Ticket(Protocol[Result_co]):
-    """A handle for a submitted batch, with its state and its result."""
+    """Protocol of a handle for a batch that was submitted to a backend, with its state and its result."""
 
     @property
     def is_done(self) -> bool:
-        """True if no row is in progress and no further row will be started."""
+        """True if the batch is finished: no item (row) of it is being processed, and none will be any more."""
 
     @property
     def result(self) -> Result_co:
-        """The columns of the result. Rows may be ``PENDING`` until the ticket is done."""
+        """The result of the batch. Until the ticket is done, items (rows) may have the code ``PENDING`` (not processed
+        yet).
+        """
 
     @property
     def is_cut_short(self) -> bool:
-        """True if the ticket was cancelled before all of its rows had been started."""
+        """True if the ticket was cancelled before the operations on all of its rows (items) had been started."""
 
     def cancel(self) -> None:
-        """Start no further rows of this batch."""
+        """Cancel the batch: the operation is started on no more rows (items) of it."""
 
 
 class WakeDescriptor(Protocol):
-    """A descriptor that a caller can pass to select(2), together with others, to wait for a backend."""
+    """Protocol of a descriptor that a caller can pass to select(2), together with others, to wait until a backend has
+    something to do.
+    """
 
     def fileno(self) -> int:
-        """Return the descriptor, which is readable if ``poll`` has a ticket to return or rows to process."""
+        """Return the descriptor. It is readable if ``poll`` of the backend has a ticket to return
+        or items to process.
+        """
 
     def clear(self) -> None:
-        """Make the descriptor unreadable until a ticket needs ``poll`` again."""
+        """Make the descriptor unreadable until ``poll`` has something to do again."""
 
 
 class PoolLoad(NamedTuple):
@@ -96,7 +106,7 @@ class PoolLoad(NamedTuple):
 
     Fields:
         busy: seconds during which at least one batch was unfinished.
-        wall: seconds that threads spent on rows, by the wall clock, summed over the threads.
+        wall: seconds that threads spent on items, by the wall clock, summed over the threads.
         processor: seconds of processor time of these threads.
         operations: approximate number of system calls.
     """
@@ -108,10 +118,10 @@ class PoolLoad(NamedTuple):
 
 
 class RowInProgress(NamedTuple):
-    """A row that is in progress.
+    """An item of a batch that a thread is processing.
 
     Fields:
-        since: when the row began, in seconds of ``time.monotonic``.
+        since: when the thread began with the item, in seconds of ``time.monotonic``.
         operation: the current operation, one of ``pcopy.fsio.backend.columns.OPERATIONS``.
         path: path of the item that the operation concerns.
     """
@@ -122,62 +132,72 @@ class RowInProgress(NamedTuple):
 
 
 class ThreadPool(Protocol):
-    """The worker threads of a backend. Without threads, rows are processed in ``Backend.poll``."""
+    """Protocol of the worker threads of a backend. Without threads, rows (items) are processed in ``Backend.poll``."""
 
     def request_threads(self, threads: int) -> None:
-        """Request this number of threads. A change to zero takes effect when no ticket is in progress.
+        """Request that the pool has this number of ``threads``. A change to zero takes effect when no batch is in
+        progress.
 
-        The number may turn out lower: threads are limited, and the system may refuse to create them.
+        There may be fewer threads in the end: their number is limited, and the system may refuse to create them.
         """
 
     def load(self) -> PoolLoad:
-        """Return the work done so far, in the polling thread and in the worker threads."""
+        """Return the work that was done since the pool was created, in the polling thread and in the worker threads."""
 
     def set_limits(self, ranks: int, modifying: int) -> None:
-        """Limit how many rows may be in progress at the same time.
+        """Limit how many items may be processed at the same time.
 
         Args:
-            ranks: number of ranks on this host; they share the number of modifying rows that one directory allows.
-            modifying: rows of this process that may modify anything at the same time; 0 means no limit.
+            ranks: number of ranks on this host. They share the number of items that may be modified in one directory at
+                the same time.
+            modifying: largest number of items that this process may modify at the same time; 0: no limit.
         """
 
     def oldest_row(self) -> RowInProgress | None:
-        """Return the row that has been in progress longest, or None. Any thread may call this."""
+        """Return the row (item) that a thread has been processing longest, or None if none is in progress. Any thread
+        may call this.
+        """
 
 
 class ColumnSums(Protocol):
-    """Sums over the contents of directories: bytes, unusual items, and histograms of file sizes and ages."""
+    """Protocol of sums over the items of many directories: bytes, numbers of unusual items, and histograms of file
+    sizes and ages.
+    """
 
     def add_rows(self, rows: Rows, kinds: bytes) -> tuple[int, int, int] | None:
-        """Add rows to the sums, and return the totals of these rows alone.
+        """Add the items of ``rows`` to the sums, and return the totals of these items alone.
 
         Args:
             rows: the columns of the items.
             kinds: the type of each item as a letter of ``find -type``; an item of type ``f`` counts as a file.
 
-        Return the bytes of the files, the bytes allocated for all items, and the size of the largest file. Return None,
-        with nothing added, if a sum might exceed 64 bits. Raise ``ValueError`` if a column is missing or has the wrong
+        Return (bytes of the files, bytes allocated for all items, size of the largest file in bytes). Return None, with
+        nothing added, if a sum might exceed 64 bits. Raise ``ValueError`` if a column is missing or has the wrong
         number of rows.
         """
 
     @property
     def c_struct(self) -> Any:
-        """The C structure of the sums, for the backend that created this object."""
+        """The C structure that holds the sums, for use by the backend that created this object."""
 
     def sums(self) -> dict[str, int]:
-        """Return the sums by name: ``bytes``, ``allocated``, ``holes``, and counts of unusual items
-        (``pcopy.walk.sums.UNUSUAL``)."""
+        """Return the sums over all items by name: ``bytes`` (sizes of files), ``allocated`` (bytes on storage),
+        ``holes`` (bytes of files that are not allocated), and the numbers of unusual items, such as ``set_id``
+        (set-user-ID or set-group-ID files); ``pcopy.walk.sums.UNUSUAL`` explains them.
+        """
 
     def histograms(self) -> dict[str, dict[int, int]]:
         """Return histograms of files by name, each as a dictionary from class to number.
 
         Files are counted by size (``sizes``; the class is the number of bits of the size) and by age class of their
-        mtime (``modified``) and atime (``read``). ``size_bytes`` and ``modified_bytes`` have the bytes of these files.
+        mtime (``modified``) and atime (``read``). ``size_bytes`` and ``modified_bytes`` have the total bytes of the
+        files in the classes of ``sizes`` and ``modified``. An age class is the number of those bounds, given to
+        ``new_column_sums``, that are not earlier than the time.
         """
 
 
 class Backend(Protocol):
-    """A backend: it carries out batches of file operations. Each process has one."""
+    """Protocol of a backend, which carries out batches of file operations. Each process has one."""
 
     @property
     def pool(self) -> ThreadPool | None:
@@ -185,12 +205,13 @@ class Backend(Protocol):
 
     @property
     def wake(self) -> WakeDescriptor | None:
-        """The descriptor to wait for in a system call such as select(2), or None if rows are always processed in
-        ``poll``."""
+        """The descriptor to wait for in a system call such as select(2), until ``poll`` has something to do. None if
+        rows (items) are always processed in ``poll``.
+        """
 
     @property
     def runs_in_poll(self) -> bool:
-        """True if rows are processed in ``poll`` only, because there are no worker threads at present."""
+        """True if rows (items) are processed in ``poll`` only, because there are no worker threads at present."""
 
     @property
     def has_directory_batches(self) -> bool:
@@ -198,42 +219,50 @@ class Backend(Protocol):
 
     @property
     def pins(self) -> PinnedDescriptors:
-        """The descriptors of the tickets that are not done."""
+        """Counts the users of directory descriptors. Tickets that are not done use descriptors, which must not be
+        closed.
+        """
 
     def open_directory(self, around: int, name: bytes, flags: int, wants_mark: bool) -> OpenedDirectory | None:
-        """Open a directory and identify it, as an ``FastOpener`` of ``pcopy.fsio.directories``.
+        """Open a directory by its name, and return (descriptor, st_dev, inode number, identity mark).
+        ``DirectoryCache`` calls this to open directories in few system calls.
 
         Args:
             around: descriptor of the parent directory.
             name: name in the parent directory.
             flags: flags of open(2).
-            wants_mark: True if the mark of its identity is needed, too.
+            wants_mark: True if the identity mark is needed, too; else the mark is empty.
 
         Return None if this fails or is not supported; the caller then opens the directory itself.
         """
 
     def new_column_sums(self, bounds: Sequence[int]) -> ColumnSums | None:
-        """Return a new ``Tally`` with age classes, or None if this backend has none.
+        """Return an object for sums over the status of many items, all 0 at first; None if this backend does not
+        compute such sums.
 
         Args:
-            bounds: the 9 bounds of the age classes in ascending order, in nanoseconds since 1970; the last one is now.
+            bounds: 9 times, in ascending order, that separate the classes by age, in nanoseconds since 1970; the last
+                one is the present.
         """
 
     def submit(self, batch: Batch[Result]) -> Ticket[Result]:
-        """Accept a batch and return its ticket. The batch may be carried out before this method returns."""
+        """Accept a batch and return its ticket, a handle with its state and result. The batch may be carried out before
+        this method returns.
+        """
 
     def poll(self) -> list[Ticket[object]]:
-        """Continue the work that is done in this thread, for a short time.
+        """Process batches in this thread for a short time, or collect the results of the worker threads.
 
         Return the tickets that have become done since the last call.
         """
 
     def close(self) -> None:
-        """Cancel all tickets, wait until none of their rows is in progress, and release all resources."""
+        """Cancel all batches, wait until none of their items is being processed, and release all resources."""
 
 
 class TicketCancelled(Exception):
-    """Raised in a task whose ticket was cancelled because the job is stopping: some of its rows were not processed.
+    """Raised in a task that waits for a batch, if the batch was cancelled because the job is stopping: some of its
+    items were not processed.
 
     Unless the task catches it, nothing is reported for the task, and the task is repeated when the job is resumed.
     """
@@ -242,11 +271,11 @@ class TicketCancelled(Exception):
 def await_ticket(
     backend: Backend, ticket: Ticket[Result], on_progress: Callable[[], None] = lambda: None
 ) -> Generator[Ticket[Result] | None, None, Result]:
-    """Wait for a ticket inside a task, as a generator, and return the result of the ticket.
+    """Generator by which a task waits for a ticket; it returns the result of the ticket.
 
-    The task yields the ticket and is suspended until the ticket is done. With a backend without threads it yields None
-    between slices of work. If the generator is closed meanwhile, it cancels the ticket and returns only when no row is
-    in progress.
+    The task yields the ticket and is suspended until the ticket is done. If the backend has no threads, it yields None
+    after every few rows, so that the rank can handle messages. If the generator is closed meanwhile, it cancels the
+    ticket and returns only when no row is in progress.
 
     Args:
         backend: the backend to which the batch was submitted.

@@ -1,10 +1,10 @@
-"""The rows of the batches ``ListNames``, ``StatNames``, ``Read``, ``RemoveItems`` and ``CompareXattrs`` in the Python
-backend.
+"""Processes the batches ``ListNames``, ``StatNames``, ``ReadSmallFiles``, ``RemoveItems`` and ``CompareXattrs`` in the
+Python backend.
 
-Rows are processed one after the other. System calls per item:
+Rows (items) are processed one after the other. System calls per item:
 
 - ``StatNames``: stat.
-- ``Read``: open, fstat, read, close; for a source one more fstat, for a copy fadvise64.
+- ``ReadSmallFiles``: open, fstat, read, close; for a source one more fstat, for a copy fadvise64.
 - ``RemoveItems``: stat and unlink or rmdir.
 """
 
@@ -59,7 +59,9 @@ _now = time.monotonic_ns
 
 
 class ListRows:
-    """A ``ListNames`` batch in progress. It has one row: the next names of the directory."""
+    """A ``ListNames`` batch in progress: lists the next names of a directory. The directory is the only row of the
+    batch.
+    """
 
     is_target_full = False
 
@@ -69,7 +71,7 @@ class ListRows:
         self.result = ListResult(Verdicts(1))
 
     def run(self, start: int, end: int) -> None:
-        """List the names; there is one row only."""
+        """List the next names of the directory, which is the only row; ``start`` and ``end`` are therefore ignored."""
         batch, result = self._batch, self.result
         began = _now()
         entries = batch.listing_state if batch.listing_state is not None else list_entries(batch.directory)
@@ -94,7 +96,8 @@ class ListRows:
         result.verdicts.nanoseconds[0] = _now() - began
 
     def _type_letter(self, entry: os.DirEntry[str]) -> int:
-        """Return the letter of the type of an entry, or ``?`` if it cannot be found out.
+        """Return the letter, as of ``find -type``, of the type of a directory entry; ``?`` if the type cannot be found
+        out.
 
         If the file system does not list types, the status of the item is read, which may fail.
         """
@@ -113,7 +116,8 @@ class ListRows:
             return self._listed_type_letter(os.fsencode(entry.name))
 
     def _listed_type_letter(self, name: bytes) -> int:
-        """Return the letter of the type that getdents64(2) lists for a name, or ``?``.
+        """Return the letter, as of ``find -type``, of the type that getdents64(2) lists for ``name``; ``?`` if it lists
+        none.
 
         This works for a directory that may be listed but not searched, where stat(2) fails. ``os.scandir`` does not
         expose the types of FIFOs, sockets and devices.
@@ -133,15 +137,14 @@ class ListRows:
 
 
 class StatRows:
-    """A ``StatNames`` batch in progress."""
+    """A ``StatNames`` batch in progress: reads the status of names in one directory."""
 
     is_target_full = False
 
     def __init__(self, batch: StatNames, result: StatResult | None = None) -> None:
-        """Prepare the rows.
+        """Prepare to read the status of the names of ``batch``.
 
-        ``result`` is the result to fill in if the C backend has already processed other rows; None to create one. The
-        other classes of this module have the same parameter.
+        ``result`` is the result to fill in if the C backend has already processed other rows; None to create one.
         """
         self._batch = batch
         self._names = unpack_names(batch.names)
@@ -172,10 +175,10 @@ class StatRows:
         rows.set_statuses(start, statuses)
 
     def _retry_stat(self, name: bytes, first: OSError) -> os.stat_result:
-        """Read the status of a source item again after a transient error; raise ``OSError`` if it fails again.
+        """Read the status of the source item ``name`` again after ``first``, the error of the first attempt, and return
+        it; raise ``OSError`` if it fails again.
 
-        ``first`` is the first error. It is raised if the item is not on the source side, or if the error is not
-        transient.
+        ``first`` itself is raised if the item is not on the source side, or if the error is not transient.
         """
         if not self._batch.on_source or first.errno not in TRANSIENT_ERRNOS:
             raise first
@@ -184,7 +187,7 @@ class StatRows:
 
 
 class ReadRows:
-    """A ``Read`` batch in progress: reads small files and computes their digests."""
+    """A ``ReadSmallFiles`` batch in progress: reads small files and computes their digests."""
 
     is_target_full = False
 
@@ -218,8 +221,9 @@ class ReadRows:
         self.result.observed.set_statuses(start, statuses)
 
     def _read(self, row: int) -> os.stat_result | None:
-        """Read one file, set its digest, and return its status; return None if the slow path is needed. Raise
-        ``OSError``."""
+        """Read the file of this row, store its digest in the result, and return its status. Return None if the file
+        must be read by a task, not in a batch. Raise ``OSError``.
+        """
         copies = self._batch.are_copies
         check_not_consumed(self._batch.directory, self._names[row])
         reading = _open(self._names[row], self._flags, dir_fd=self._batch.directory)
@@ -248,7 +252,7 @@ class ReadRows:
 
 
 def sync_directories(batch: SyncDirectories) -> BatchResult:
-    """Sync all directories of the batch with fsync(2), and return their verdicts."""
+    """Sync each open directory of the batch with fsync(2), and return a verdict (success or error) for each."""
     verdicts = Verdicts(len(batch.directories))
     for row, directory in enumerate(batch.directories):
         began = _now()
@@ -262,7 +266,9 @@ def sync_directories(batch: SyncDirectories) -> BatchResult:
 
 
 class ChangeRows:
-    """Base of batches in progress that change existing items. A change that a signal interrupted is tried again."""
+    """Base of the classes for batches in progress that change or remove existing items. If a change was interrupted by
+    a signal or failed because too many files are open, it is tried again.
+    """
 
     is_target_full = False
     result: BatchResult
@@ -283,12 +289,14 @@ class ChangeRows:
             verdicts.nanoseconds[row] = _now() - began
 
     def _change_item(self, row: int) -> RowCode:
-        """Change one item and return its code; raise ``Problem`` if that fails."""
+        """Change or remove one item, that of the given ``row``, and return the code of the outcome; raise ``Problem``
+        if that fails.
+        """
         raise NotImplementedError
 
 
 class RemoveRows(ChangeRows):
-    """A ``RemoveItems`` batch in progress."""
+    """A ``RemoveItems`` batch in progress: removes items that are not directories, and empty directories."""
 
     def __init__(self, batch: RemoveItems, result: RemoveResult | None = None) -> None:
         self._batch = batch
@@ -318,7 +326,9 @@ class RemoveRows(ChangeRows):
 
 
 class CompareXattrsRows:
-    """A ``CompareXattrs`` batch in progress."""
+    """A ``CompareXattrs`` batch in progress: compares the extended attributes of sources with those
+    of their targets.
+    """
 
     is_target_full = False
 
@@ -330,7 +340,7 @@ class CompareXattrsRows:
         self.result = result or BatchResult(Verdicts(len(batch)))
 
     def run(self, start: int, end: int) -> None:
-        """Compare the extended attributes of the rows.
+        """Compare the extended attributes of the items from ``start`` up to, but not including, ``end``.
 
         Items are named by paths below /proc/self/fd/N, because no call for extended attributes takes a directory
         descriptor and a name.

@@ -1,9 +1,9 @@
-"""The rows of ``SetMetadata`` and ``SetUniformMetadata`` in the Python backend: sets owners, groups, modes and ACLs,
-item by item.
+"""Processes the batches ``SetMetadata`` and ``SetUniformMetadata`` in the Python backend: sets owners, groups, modes
+and ACLs of existing items, one by one.
 
 Each item is opened with O_PATH and changed through that descriptor. So the item that changes is the one that was
-examined, even if its name refers to another item by then. Python has no call that changes an O_PATH descriptor; the
-descriptor is named by its path below /proc/self/fd.
+examined, even if its name refers to another item by then. Python has no call that changes an item through an O_PATH
+descriptor, so the item is named by the path /proc/self/fd/N.
 
 System calls per item: open, fstat, chown, chmod, a stat if a set-gid bit was set, close.
 """
@@ -87,15 +87,15 @@ class SetUniformMetadataRows(ChangeRows):
 
 
 def metadata_rows(batch: SetMetadata | SetUniformMetadata) -> SetMetadataRows | SetUniformMetadataRows:
-    """Return the code that processes the rows of the batch."""
+    """Return the object that processes the rows (items) of ``batch`` in the Python backend."""
     return SetMetadataRows(batch) if isinstance(batch, SetMetadata) else SetUniformMetadataRows(batch)
 
 
 def mode_after_chown(mode: int) -> int:
-    """Return the mode that the operating system leaves after a change of owner or group.
+    """Return the mode that an item with the mode ``mode`` has after a change of its owner or group.
 
-    It clears the set-uid and set-gid bits of files. It keeps a set-gid bit without execute permission for the group,
-    which marks a file for mandatory locking.
+    The operating system clears the set-uid and set-gid bits of files then. It keeps a set-gid bit without execute
+    permission for the group, which marks a file for mandatory locking.
     """
     if stat.S_ISDIR(mode) or stat.S_ISLNK(mode):
         return mode
@@ -103,12 +103,11 @@ def mode_after_chown(mode: int) -> int:
     return mode & ~stat.S_ISGID if mode & stat.S_IXGRP else mode
 
 
-class _calling_through_proc(as_problem):  # noqa: N801 (as ``failing``)
-    """The context manager ``failing`` for a call whose path is a descriptor below /proc: ENOENT means that /proc is not
-    mounted.
+class _calling_through_proc(as_problem):  # noqa: N801 (like ``as_problem``)
+    """Context manager for a call with a path below /proc/self/fd. It turns an ``OSError`` into a ``Problem``, as its
+    base class does, but ENOENT into a ``Problem`` with ENOSYS which says that /proc is not mounted.
 
-    The item exists, because it is open. So ENOENT must not be reported as an item that was removed meanwhile; a
-    ``Problem`` with ENOSYS is raised instead.
+    The item exists, because it is open. So ENOENT must not be reported as an item that was removed in the meantime.
     """
 
     __slots__ = ()
@@ -120,7 +119,9 @@ class _calling_through_proc(as_problem):  # noqa: N801 (as ``failing``)
 
 
 def _set_owner_and_mode(item: int, uid: int, gid: int, mode: int) -> None:
-    """Set owner, group and mode of an open item, except those that are ``KEEP``. Raise ``Problem`` if that fails."""
+    """Set owner, group and mode of the item that the O_PATH descriptor ``item`` has open; a value of ``UNCHANGED`` is
+    not set. Raise ``Problem`` if that fails.
+    """
     # The owner is set first, because the operating system clears set-id bits when the owner changes.
     owner = -1 if uid == UNCHANGED else uid, -1 if gid == UNCHANGED else gid
     if owner != (-1, -1):

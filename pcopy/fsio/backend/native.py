@@ -1,7 +1,8 @@
 """The C backend: processes common cases in C, and leaves all others, row by row, to the code of the Python backend.
 
-The C code is in ``pcopy/fsio/backend/native``; backend.h is its interface. If a row is ``DEFERRED``, C has changed
-nothing: the Python code for the same batch processes that row into the same result. So rare cases are implemented once.
+A row is one item of a batch; the C code is in ``pcopy/fsio/backend/native``, with the interface backend.h. If it gives
+a row the code ``DEFERRED``, it has changed nothing: the Python code for the same batch then processes that row, and
+stores the outcome in the same result. So rare cases are implemented only once, in Python.
 
 Without threads (``pcopy.fsio.backend.native_pool``), rows are processed in ``poll``.
 """
@@ -35,20 +36,23 @@ if TYPE_CHECKING:
 _ffi, _lib = _native.ffi, _native.lib
 
 POLL_NANOSECONDS = 2_000_000
-"""Time for which one ``poll`` processes rows; then the rank looks for messages."""
+"""Time, in nanoseconds, for which one ``poll`` processes rows; then the rank processes messages."""
 
 _MAX_NAME_BYTES = 256
-"""Largest length of a name in bytes, including the slash that follows it."""
+"""Largest number of bytes that one name takes in a listing, including the slash that follows it."""
 
 _PYTHON_ONLY_XATTRS = (b"trusted.pcopy.", b"user.pcopy.", os.fsencode(ACCESS_ACL))
-"""Prefixes of extended attributes that the C code leaves to Python: pcopy's own marks, and the access ACL, which
-decides the mode of a copy that does not get it."""
+"""Prefixes of extended attributes that the C code leaves to Python: pcopy's own marks of incomplete files, and the
+access ACL, on which the mode depends of a copy without the ACL.
+"""
 
 Result = TypeVar("Result")
 
 
 class EventWakeDescriptor:
-    """A ``pcopy.fsio.backend.interface.WakeDescriptor`` that uses eventfd(2)."""
+    """A descriptor, from eventfd(2), that becomes readable when ``poll`` of the C backend has something to do, so that
+    a caller can wait for that with select(2).
+    """
 
     def __init__(self) -> None:
         self._descriptor = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -71,7 +75,9 @@ class EventWakeDescriptor:
 
 
 class NativeTicket(Generic[Result]):
-    """The ticket of a batch that C processes first, and Python after that, for the rows that C has deferred."""
+    """The ticket (handle) of a batch in the C backend: first C processes its rows (items), then Python processes those
+    that C has deferred.
+    """
 
     def __init__(self, backend: NativeBackend, batch: Batch[Any], rows: NativeBatch) -> None:
         self.is_done = False
@@ -93,11 +99,13 @@ class NativeTicket(Generic[Result]):
 
     @property
     def has_deferred_rows(self) -> bool:
-        """True if the C code is done with the batch and deferred rows remain."""
+        """True if the C code is done with the batch, and rows that it left to Python remain to be processed."""
         return not self.is_done and self._work is not None
 
     def advance(self) -> None:
-        """Record the progress of the C code; once it is done, process some of the deferred rows."""
+        """Record how far the C code has processed the batch. When C is done with the batch, process in Python some of
+        the rows that it deferred.
+        """
         if self._work is None:
             batch = self._rows.batch
             is_done = _lib.pk_is_done(batch)
@@ -118,9 +126,10 @@ class NativeTicket(Generic[Result]):
             self.finish()
 
     def _prepare_deferred_rows(self, batch: Any) -> None:
-        """Complete the result of the C code, and prepare the deferred rows.
+        """Complete the result when the C code is done with ``batch``, a C structure, and create the Python object that
+        processes the rows (items) which C left to Python.
 
-        If it raises an exception, the state is unchanged and the next ``advance`` tries again.
+        If this raises an exception, the ticket is unchanged and the next ``advance`` tries again.
         """
         codes = self._verdicts.codes
         self.is_cut_short = bool(batch.cancelled)
@@ -138,7 +147,7 @@ class NativeTicket(Generic[Result]):
         _lib.pk_release(batch)
 
     def cancel(self) -> None:
-        """Start no further rows, neither in C nor in Python."""
+        """Cancel the batch: no more rows (items) of it are started, neither in C nor in Python."""
         if self.is_done:
             return
         if self._work is None:
@@ -153,7 +162,7 @@ class NativeTicket(Generic[Result]):
         self.finish()
 
     def finish(self) -> None:
-        """Mark the ticket as done and unpin its descriptors."""
+        """Mark the ticket as done, and release its directory descriptors so that they may be closed."""
         if not self.is_done:
             self.is_done = True
             for descriptor in self._descriptors:
@@ -161,7 +170,9 @@ class NativeTicket(Generic[Result]):
 
 
 class NativeBackend:
-    """The C backend, an implementation of ``pcopy.fsio.backend.interface.Backend``."""
+    """The C backend: processes batches of file operations in C, with or without threads. It implements the protocol
+    ``pcopy.fsio.backend.interface.Backend``, which describes the methods that have no description here.
+    """
 
     name = "c"
     has_directory_batches = True
@@ -183,7 +194,8 @@ class NativeBackend:
         self.pool = NativeThreadPool(self.handle)
         self._tickets: list[NativeTicket[Any]] = []
         self._unknown_xattr = _ffi.new("char[256]")
-        # Otherwise each of the first batches would meet one unknown attribute.
+        # Make the names of Lustre's attributes known to C in advance. Otherwise C would defer all files of the first
+        # batches: it learns one unknown name per batch.
         for name in XATTRS_OF_LUSTRE_FILES:
             _lib.pk_learn(self.handle, name, self._xattr_treatment(name))
         self._listing: Any = _ffi.new("pk_listing *")
@@ -212,7 +224,7 @@ class NativeBackend:
         rows.batch.at_once = self.pool.max_modifying_rows(rows.batch.rows)
         fills_tally = isinstance(batch, ListDirectories) and batch.column_sums is not None
         if fills_tally and not self.runs_in_poll:
-            rows.batch.tree.tally, fills_tally = _ffi.NULL, False  # no lock protects it against threads
+            rows.batch.tree.tally, fills_tally = _ffi.NULL, False  # no lock protects the tally
         ticket: NativeTicket[Any] = NativeTicket(self, batch, rows)
         if number := _lib.pk_submit(self.handle, rows.batch):
             ticket.finish()
@@ -223,7 +235,7 @@ class NativeBackend:
         return ticket
 
     def _native_batch(self, batch: Batch[Any]) -> NativeBatch:
-        """Return the batch, converted to pointers for the C code."""
+        """Return an object with the batch as a C structure, which has pointers to the batch's columns."""
         if isinstance(batch, (FindWithoutXattrs, ReadMembers)):
             return NativeWithoutFallback(self._settings, batch)
         rows = native_directory_batch(self._settings, batch)
@@ -243,8 +255,7 @@ class NativeBackend:
         return NativeColumnSums(bounds)
 
     def _list_names(self, batch: ListNames) -> ListResult:
-        """Return the result of a ``ListNames`` batch, which is carried out immediately: most directories take one
-        system call."""
+        """Carry out a ``ListNames`` batch immediately, and return its result: most directories take one system call."""
         listing = batch.listing_state or self._listing
         if batch.listing_state is None:
             listing.at = listing.end = listing.has_begun = listing.is_over = 0
@@ -265,7 +276,7 @@ class NativeBackend:
             listed.kinds = _ffi.buffer(self._kinds, number)[:]
             listed.inodes = array("Q", _ffi.buffer(self._inodes, number * 8)[:])
         if not listing.is_over:
-            if listing is self._listing:  # ``rest`` continues with this structure, so other listings need a new one
+            if listing is self._listing:  # ``next_batch`` goes on with this structure: other listings need a new one
                 self._listing = _ffi.new("pk_listing *")
             listed.next_batch = ListNames(batch.directory, batch.max_names, batch.is_detailed, batch.on_source, listing)
         return listed
@@ -288,14 +299,17 @@ class NativeBackend:
         return done
 
     def learn_xattrs(self) -> None:
-        """Tell the C code how to treat the extended attributes that it has met and does not know."""
+        """Pass to the C code how to treat those extended attributes that it has met but does not know. (It left files
+        that have them to Python.)
+        """
         while _lib.pk_unknown(self.handle, self._unknown_xattr):
             name = _ffi.string(self._unknown_xattr)
             _lib.pk_learn(self.handle, self._unknown_xattr, self._xattr_treatment(name))
 
     def _xattr_treatment(self, name: bytes) -> int:
-        """Return how the C code has to treat an extended attribute: copy it, ignore it, or 0 to leave files with it to
-        Python."""
+        """Return how the C code has to treat the extended attribute ``name``: PK_KEEP (copy it), PK_LEAVE (ignore it),
+        or 0 (leave files that have it to Python).
+        """
         if name.startswith(_PYTHON_ONLY_XATTRS):
             return 0
         text_name = os.fsdecode(name)
@@ -315,7 +329,7 @@ class NativeBackend:
 
 
 def _wait_for_wake(wake: EventWakeDescriptor) -> None:
-    """Wait for up to one second until the backend has something to do in ``poll``."""
+    """Wait until ``wake`` is readable, so that the backend has something to do in ``poll``, but at most one second."""
     import select
 
     select.select([wake], [], [], 1)

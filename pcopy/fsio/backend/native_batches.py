@@ -1,7 +1,7 @@
-"""Conversion of batches for the C backend: pointers to the columns of a batch and to those of its result.
+"""Conversion of batches to C structures for the C backend: pointers to the columns of a batch and of its result.
 
-For each type of batch, an object has the result that the C code fills in, and the Python code that processes the rows
-that C defers, into the same result.
+For each type of batch there is a class. Its objects have the result, which the C code fills in, and create the Python
+object that processes the rows (items) which C defers, and stores them in the same result.
 """
 
 from __future__ import annotations
@@ -65,35 +65,40 @@ from pcopy.fsio.problem import EXCHANGED_TEXT, REPLACED_TEXT
 _ffi, _lib = _native.ffi, _native.lib
 
 DEFERRED = int(_lib.PK_DEFERRED)
-"""Code of a row that the C code has not processed."""
+"""Code of a row that the C code has not processed and not changed: Python has to process it, or the caller by the slow
+path.
+"""
 
 PERMISSION_VALUES = 4096
-"""Number of possible values of the permission bits."""
+"""Number of possible values of the permission bits, with set-id and sticky bits: length of a table of new modes."""
 
 _POINTER_TYPES = {"I": "uint32_t[]", "q": "int64_t[]", "Q": "uint64_t[]"}
 _OWNER_STRUCT = Struct("=III356s")
-"""Format of a ``pk_owner`` of backend.h."""
+"""Format of the C structure ``pk_owner`` (native/backend.h): part of a tar header for one owner."""
 _PLACE_STRUCT = Struct("=iIII")
-"""Format of a ``pk_place`` of backend.h."""
+"""Format of the C structure ``pk_place`` (native/backend.h): a directory that contains files to archive, and the prefix
+of their names in the archive.
+"""
 _MEMBER_BYTES_INDEX = MEMBER_ROW.size // 4 - 1
-"""Index of the last number in a row of ``ReadMembers``, counted in units of 4 bytes."""
+"""Index of the last number in a ``MEMBER_ROW`` (bytes of the member in the archive), counted in units of 4 bytes."""
 _COLUMNS = [(name, _POINTER_TYPES[typecode], bit) for name, typecode, bit, _ in COLUMNS]
 
 
 class NativeBatch:
-    """A batch, converted to pointers for the C code.
+    """A batch as a C structure, and its result.
 
-    ``batch`` is a ``pk_batch`` of backend.h. This object keeps the memory alive that it points to.
+    ``batch`` is a ``pk_batch`` of backend.h, with pointers to the columns. This object keeps the memory alive to which
+    they point.
     """
 
     def __init__(self, kind: int, batch: Any, result: BatchResult, make_work: Callable[[], RowProcessor]) -> None:
-        """Fill in what all batches have in common.
+        """Fill in the fields of the C structure that all types of batches have.
 
         Args:
-            kind: type of the batch, a ``PK_`` constant of backend.h.
+            kind: type of the batch, a constant of backend.h such as PK_COPY.
             batch: the batch.
             result: the result to fill in.
-            make_work: function that returns the Python code for the deferred rows.
+            make_work: function that returns the Python object which processes the rows that C defers.
         """
         self.batch: Any = _ffi.new("pk_batch *")
         self.result = result
@@ -114,7 +119,9 @@ class NativeBatch:
         self._kept_alive: list[Any] = [codes, operations, errnos, sizes, nanoseconds, names]
 
     def pointer(self, kind: str, buffer: Any) -> Any:
-        """Return a pointer to a column, which is kept alive; NULL if the column is empty."""
+        """Return a C pointer to ``buffer``, a column, which this object keeps alive; NULL if the column is empty.
+        ``kind`` is the C type, such as "uint8_t[]".
+        """
         if not buffer:
             return _ffi.NULL
         pointer = _ffi.from_buffer(kind, buffer)
@@ -122,10 +129,10 @@ class NativeBatch:
         return pointer
 
     def set_columns(self, to: Any, rows: Rows, needed: int = 0) -> None:
-        """Set the pointers of a ``pk_columns`` to the columns of ``rows``.
+        """Set the pointers in ``to``, a C structure ``pk_columns``, to the columns of ``rows``.
 
-        Raise ``ValueError`` if a column does not have all rows, or if one of the mask ``needed`` is missing: C would
-        access memory outside the columns.
+        Raise ``ValueError`` if a column is too short, or if a column in the mask ``needed`` is missing: C would access
+        memory outside the columns.
         """
         if needed & ~rows.mask:
             raise ValueError("a column that this batch needs is missing")
@@ -139,19 +146,20 @@ class NativeBatch:
                 self._kept_alive.append(pointer)
 
     def defer_all(self) -> None:
-        """Defer all rows of this batch to the Python backend."""
+        """Leave all rows (items) of this batch to Python, so that C processes none."""
         self.result.verdicts.codes[:] = bytes((DEFERRED,)) * len(self.result.verdicts)
         self.batch.rows = 0
 
     def complete_result(self) -> None:
-        """Complete the result after the C code has processed its rows.
+        """Complete the result after the C code has processed its rows, with everything that C does not write into the
+        columns.
 
-        It may be called again if an exception interrupts what follows it.
+        This may be called twice, if an exception is raised after the first call.
         """
 
 
 class NativeCopy(NativeBatch):
-    """A ``Copy`` batch, converted to pointers for the C code."""
+    """A batch that copies small files (``CopySmallFiles``), as a C structure with pointers to its columns."""
 
     def __init__(self, settings: BackendSettings, batch: CopySmallFiles, digest_size: int, *, has_digest: bool) -> None:
         number = len(batch.rows)
@@ -194,7 +202,9 @@ class NativeCopy(NativeBatch):
             self._provide_contents_buffer(batch.rows.size)
 
     def _provide_contents_buffer(self, sizes: array[int]) -> None:
-        """Provide memory in which C leaves the contents of all files, because it has no library for the digest."""
+        """Provide memory in which C stores the contents of all files, so that Python can compute their digests: C has
+        no library for this digest. ``sizes`` are the sizes of the files in bytes.
+        """
         self._offsets = [0, *accumulate(min(size, MAX_SMALL_FILE_BYTES) + 1 for size in sizes)]
         self._contents_buffer = bytearray(self._offsets[-1])
         self.batch.arena = self.pointer("uint8_t[]", self._contents_buffer)
@@ -220,7 +230,7 @@ class NativeCopy(NativeBatch):
 
 
 class NativeSetUniformMetadata(NativeBatch):
-    """A ``SetUniformMetadata`` batch, converted to pointers for the C code."""
+    """A batch that gives many items the same owner and group (``SetUniformMetadata``), as a C structure."""
 
     def complete_result(self) -> None:
         verdicts = self.result.verdicts
@@ -231,7 +241,9 @@ class NativeSetUniformMetadata(NativeBatch):
 
 
 class NativeWithoutFallback(NativeBatch):
-    """A batch whose deferred rows get the code ``SLOW_PATH``: the caller processes them."""
+    """Base of batches, as C structures, for which there is no Python code: rows (items) that C defers get the code
+    ``SLOW_PATH``, and the caller processes these items.
+    """
 
     def __init__(self, settings: BackendSettings, batch: FindWithoutXattrs | ReadMembers) -> None:
         kind = _lib.PK_BARE if isinstance(batch, FindWithoutXattrs) else _lib.PK_MEMBER
@@ -241,7 +253,9 @@ class NativeWithoutFallback(NativeBatch):
             self._set_members(batch)
 
     def _set_members(self, batch: ReadMembers) -> None:
-        """Set the pointers for ``ReadMembers``. Raise ``ValueError`` if C would access memory outside the buffers."""
+        """Set the pointers of the C structure to the columns of ``batch``. Raise ``ValueError`` if C would access
+        memory outside the buffers.
+        """
         to = self.batch
         offsets = array(
             "Q", accumulate(memoryview(batch.rows).cast("I")[_MEMBER_BYTES_INDEX :: MEMBER_ROW.size // 4], initial=0)
@@ -268,7 +282,9 @@ class NativeWithoutFallback(NativeBatch):
 
 
 def _can_others_write(directory: int) -> bool:
-    """Return True if another user may create or replace names in the directory, or if that cannot be found out."""
+    """Return True if another user may create or replace names in the open ``directory``, or if that cannot be found
+    out.
+    """
     try:
         status = os.fstat(directory)
     except OSError:
@@ -277,13 +293,15 @@ def _can_others_write(directory: int) -> bool:
 
 
 def mark_deferred_for_slow_path(codes: bytearray) -> None:
-    """Replace the code of deferred rows by ``SLOW_PATH``: the caller processes these rows."""
+    """Replace the code of the rows that C has deferred by ``SLOW_PATH`` in ``codes``: the caller of the backend
+    processes these items.
+    """
     if DEFERRED in codes:
         codes[:] = codes.replace(bytes((DEFERRED,)), bytes((RowCode.SLOW_PATH,)))
 
 
 class NativeCreate(NativeBatch):
-    """A ``Make`` batch, converted to pointers for the C code."""
+    """A batch that creates small files from memory (``CreateSmallFiles``), as a C structure."""
 
     def __init__(self, settings: BackendSettings, batch: CreateSmallFiles) -> None:
         from pcopy.fsio.backend.create_rows import CreateRows  # imported here because copies do not need it
@@ -305,7 +323,9 @@ class NativeCreate(NativeBatch):
             self.defer_all()
 
     def complete_result(self) -> None:
-        """Record files whose owner could not be set: rows that are done and nevertheless have an errno."""
+        """Record which files were created without their owner, because it could not be set: their rows are done and
+        nevertheless have an errno.
+        """
         verdicts = self.result.verdicts
         if errno.EPERM in verdicts.errnos:
             for row in verdicts.rows_with_code(RowCode.DONE):
@@ -314,7 +334,9 @@ class NativeCreate(NativeBatch):
 
 
 def batch_flags(settings: BackendSettings) -> int:
-    """Return the ``PK_`` flags of a batch that follow from the settings."""
+    """Return the flags of a ``pk_batch`` (a batch as a C structure) that follow from ``settings``: which metadata are
+    copied, and if links are followed.
+    """
     preserve = settings.preserve
     flags = _lib.PK_FOLLOW if settings.follows_links else 0
     flags |= _lib.PK_SPARSE if preserve.sparse else 0
@@ -326,13 +348,14 @@ def batch_flags(settings: BackendSettings) -> int:
 
 
 def native_batch(settings: BackendSettings, batch: Batch[Any], digest_size: int, *, has_digest: bool) -> NativeBatch:
-    """Return the batch, converted to pointers for the C code. Raise ``TypeError`` for an unsupported batch.
+    """Return an object that has the batch as a C structure (``pk_batch``) and its result. Raise ``TypeError`` for a
+    type of batch that C does not support.
 
     Args:
         settings: settings of the job.
         batch: the batch.
         digest_size: bytes of a digest.
-        has_digest: True if the C code computes digests.
+        has_digest: True if the C code can compute the digests.
     """
     match batch:
         case CopySmallFiles():
@@ -374,7 +397,9 @@ def native_batch(settings: BackendSettings, batch: Batch[Any], digest_size: int,
 
 
 def _native_trial(batch: TrialCalls) -> NativeBatch:
-    """Return a ``TrialCalls`` batch, converted to pointers for the C code."""
+    """Return an object that has ``batch``, whose system calls pdbench measures, as a C structure (``pk_batch``), and
+    its result.
+    """
     tried = BatchResult(Verdicts(len(batch)))
     rows = NativeBatch(_lib.PK_TRY, batch, tried, _raise_unexpected_deferral)
     rows.batch.flags = int(batch.operation)
@@ -385,12 +410,16 @@ def _native_trial(batch: TrialCalls) -> NativeBatch:
 
 
 def _raise_unexpected_deferral() -> RowProcessor:
-    """Raise ``AssertionError``: the C code never leaves rows of this batch to the Python code."""
+    """Raise ``AssertionError``. This function stands in place of one that makes a Python object for deferred rows, in
+    batches of which C defers no row.
+    """
     raise AssertionError("the C code deferred a row of a batch that Python does not process")
 
 
 def _native_set_metadata(batch: SetMetadata | SetUniformMetadata) -> NativeBatch:
-    """Return a ``SetMetadata`` or ``SetUniformMetadata`` batch, converted to pointers for the C code."""
+    """Return an object that has ``batch``, which sets owners and modes of items, as a C structure (``pk_batch``), and
+    its result.
+    """
     from pcopy.fsio.backend.metadata_rows import (  # imported here because copies do not need it
         SetMetadataRows,
         SetUniformMetadataRows,
@@ -418,7 +447,9 @@ def _native_set_metadata(batch: SetMetadata | SetUniformMetadata) -> NativeBatch
 
 
 def _native_compare(settings: BackendSettings, batch: CompareXattrs) -> NativeBatch:
-    """Return a ``CompareXattrs`` batch, converted to pointers for the C code."""
+    """Return an object that has ``batch``, which compares extended attributes, as a C structure (``pk_batch``), and its
+    result.
+    """
     judged = BatchResult(Verdicts(len(batch)))
     rows = NativeBatch(_lib.PK_SAME, batch, judged, lambda: CompareXattrsRows(settings, batch, judged))
     rows.batch.target = batch.target

@@ -1,4 +1,6 @@
-"""Conversion of batches of directories for the C backend (``pcopy.fsio.backend.directory_batches``)."""
+"""Conversion of batches whose rows are directories to C structures for the C backend. The batches are described in
+``pcopy.fsio.backend.directory_batches``.
+"""
 
 from __future__ import annotations
 
@@ -52,17 +54,17 @@ from pcopy.fsio.preserve import CAP_CHOWN, CAP_DAC_OVERRIDE, has_capability
 _ffi, _lib = _native.ffi, _native.lib
 
 _REMAINING_COLUMNS = ("mode", "links", "mtime", "ctime", "inode", "size", "device")
-"""Columns of the items that remain in a directory."""
+"""Columns that C returns for the items that remain to be processed in a directory."""
 _COLUMN_TYPES = {name: (typecode, array(typecode).itemsize) for name, typecode, *_ in COLUMNS}
-"""Type code of ``array`` and bytes per value of each column."""
+"""Type code of ``array``, and bytes per value, of each column, by its name."""
 _NO_ROWS = Rows(0, SCAN_COLUMNS | LINKS)
 _EMPTY_DIRECTORY = DirectoryContents(b"", b"", array("Q"), None)
 _DIRECTORY_LETTER = ord("d")
 
 
 class NativeDirectories(NativeBatch):
-    """Base of converted ``EnterDirectories`` and ``FinishDirectories`` batches. Rows that C defers get the code
-    ``SLOW_PATH``.
+    """Base of the classes for ``EnterDirectories`` and ``FinishDirectories`` batches as C structures. Directories that
+    C defers get the code ``SLOW_PATH``: the caller processes them.
     """
 
     def __init__(
@@ -86,7 +88,9 @@ class NativeDirectories(NativeBatch):
 
 
 class NativeEnter(NativeDirectories):
-    """An ``EnterDirectories`` batch, converted to pointers for the C code."""
+    """A batch that opens source directories and opens or creates their targets (``EnterDirectories``), as a C structure
+    with pointers to its columns.
+    """
 
     def __init__(self, settings: BackendSettings, batch: EnterDirectories) -> None:
         number = len(batch)
@@ -116,9 +120,10 @@ class NativeEnter(NativeDirectories):
 
 
 class NativeListDirectories(NativeBatch):
-    """A ``ListDirectories`` batch, converted to pointers for the C code.
+    """A batch that lists directories and reads the status of their items (``ListDirectories``), as a C structure with
+    pointers to its columns.
 
-    Rows that C defers get the code ``SLOW_PATH``.
+    Directories that C defers get the code ``SLOW_PATH``: the caller processes them.
     """
 
     def __init__(self, batch: ListDirectories) -> None:
@@ -153,7 +158,9 @@ class NativeListDirectories(NativeBatch):
                 found[row] = self._directory_contents(directories[row])
 
     def _directory_contents(self, found: Any) -> DirectoryContents:
-        """Return the contents that C has found in one directory."""
+        """Return the items that C has found in one directory. ``found`` is C's structure with them,
+        a ``pk_directory``.
+        """
         number = found.left
         if not number:
             return _EMPTY_DIRECTORY
@@ -171,7 +178,9 @@ class NativeListDirectories(NativeBatch):
 
 
 class NativeContentsBatch(NativeBatch):
-    """Base of the batches that process the contents of directories. Rows that C defers get the code ``SLOW_PATH``."""
+    """Base of the classes for batches that process the items in directories, as C structures. Directories that C defers
+    get the code ``SLOW_PATH``: the caller processes them.
+    """
 
     def __init__(
         self,
@@ -191,7 +200,9 @@ class NativeContentsBatch(NativeBatch):
         to.given.inode = self._inode_pointer(batch.inodes)
 
     def _inode_pointer(self, inodes: array[int]) -> Any:
-        """Return a pointer to inode numbers. Raise ``ValueError`` unless there is one for each row."""
+        """Return a C pointer to the inode numbers ``inodes`` of the directories. Raise ``ValueError`` if there is not
+        one for each row (directory).
+        """
         if len(inodes) != self.row_count:
             raise ValueError(f"there are {len(inodes)} inodes for {self.row_count} rows: each row needs one")
         return self.pointer("uint64_t[]", inodes)
@@ -215,7 +226,9 @@ class NativeContentsBatch(NativeBatch):
 
 
 class NativeSetMetadataWithin(NativeContentsBatch):
-    """A ``SetMetadataWithin`` batch, converted to pointers for the C code."""
+    """A batch that sets owners and modes of all items in directories (``SetMetadataWithin``), as a C structure with
+    pointers to its columns.
+    """
 
     def __init__(self, batch: SetMetadataWithin) -> None:
         super().__init__(_lib.PK_UPDATE_WITHIN, batch)
@@ -230,7 +243,9 @@ class NativeSetMetadataWithin(NativeContentsBatch):
 
 
 class NativeCompareDirectories(NativeContentsBatch):
-    """A ``CompareDirectories`` batch, converted to pointers for the C code."""
+    """A batch that compares directories of two trees (``CompareDirectories``), as a C structure with pointers to its
+    columns.
+    """
 
     def __init__(self, batch: CompareDirectories) -> None:
         super().__init__(_lib.PK_COMPARE_WITHIN, batch)
@@ -242,7 +257,9 @@ class NativeCompareDirectories(NativeContentsBatch):
 
 
 class NativeRemoveDirectories(NativeContentsBatch):
-    """A ``RemoveDirectories`` batch, converted to pointers for the C code."""
+    """A batch that removes directories with the items in them (``RemoveDirectories``), as a C structure with pointers
+    to its columns.
+    """
 
     def __init__(self, batch: RemoveDirectories) -> None:
         super().__init__(_lib.PK_REMOVE_WITHIN, batch)
@@ -250,7 +267,9 @@ class NativeRemoveDirectories(NativeContentsBatch):
 
 
 class NativeListPaths(NativeContentsBatch):
-    """A ``ListPaths`` batch, converted to pointers for the C code."""
+    """A batch that returns the paths of all items in directories (``ListPaths``), as a C structure with pointers to its
+    columns.
+    """
 
     def __init__(self, batch: ListPaths) -> None:
         self._paths_result = ListPathsResult(Verdicts(len(batch)), ItemCounts(), {})
@@ -270,7 +289,9 @@ class NativeListPaths(NativeContentsBatch):
 
 
 class NativeFinish(NativeDirectories):
-    """A ``FinishDirectories`` batch, converted to pointers for the C code."""
+    """A batch that sets the final metadata of directories (``FinishDirectories``), as a C structure with pointers to
+    its columns.
+    """
 
     def __init__(self, settings: BackendSettings, batch: FinishDirectories) -> None:
         super().__init__(_lib.PK_FINISH, settings, batch, BatchResult(Verdicts(len(batch))), batch.directory)
@@ -287,7 +308,9 @@ class NativeFinish(NativeDirectories):
 
 
 class NativeSync(NativeBatch):
-    """A ``SyncDirectories`` batch, converted to pointers for the C code, which defers none of its rows."""
+    """A batch that syncs open directories (``SyncDirectories``), as a C structure with pointers to its columns. C
+    leaves none of its rows to Python.
+    """
 
     def __init__(self, batch: SyncDirectories) -> None:
         number = len(batch.directories)
@@ -297,7 +320,9 @@ class NativeSync(NativeBatch):
 
 
 def native_directory_batch(settings: BackendSettings, batch: Batch[Any]) -> NativeBatch | None:
-    """Return the batch, converted to pointers for the C code, or None if it is not a batch of directories."""
+    """Return an object that has the batch as a C structure (``pk_batch``) and its result; None if the rows of the batch
+    are not directories.
+    """
     match batch:
         case EnterDirectories():
             return NativeEnter(settings, batch)
@@ -315,11 +340,19 @@ _NATIVE_BY_BATCH: dict[type[Batch[Any]], Callable[[Any], NativeBatch]] = {
     RemoveDirectories: NativeRemoveDirectories,
     SyncDirectories: NativeSync,
 }
-"""Classes of the batches that need no settings, by the class of the batch."""
+"""By class of a batch, the class of this module that converts it to a C structure. Only those that need no settings of
+the backend.
+"""
 
 
 def _columns_from_c(found: Any, mask: int, names: Sequence[str]) -> Rows:
-    """Return the columns that C has found for the items of a directory."""
+    """Return columns of the items in one directory, copied from C's memory.
+
+    Args:
+        found: C's structure with the items, a ``pk_directory``.
+        mask: bits of the columns.
+        names: names of the columns.
+    """
     number, columns = found.left, found.rows
     rows = Rows.without_columns(number, mask)
     for name in names:
@@ -329,12 +362,14 @@ def _columns_from_c(found: Any, mask: int, names: Sequence[str]) -> Rows:
 
 
 def _raise_unexpected_deferral() -> RowProcessor:
-    """Raise ``AssertionError``: the C code never leaves directories to the Python code of this batch."""
+    """Raise ``AssertionError``. This function stands in place of one that makes a Python object for deferred rows:
+    there is no Python code for these batches.
+    """
     raise AssertionError("the C code deferred a directory, which Python does not process")
 
 
 def _tree_struct(common: DirectoryBatchSettings) -> Any:
-    """Return the settings of a batch of directories as a ``pk_tree`` of backend.h."""
+    """Return the settings ``common`` of a batch of directories as the C structure ``pk_tree``."""
     chosen = (
         (common.is_parent_new, _lib.PK_IN_NEW),
         (has_capability(CAP_DAC_OVERRIDE), _lib.PK_POWERFUL),
@@ -353,7 +388,9 @@ def _tree_struct(common: DirectoryBatchSettings) -> Any:
 
 
 def _remaining_directory(found: Any) -> RemainingDirectory:
-    """Return what C has found in a directory in which something remains to be done."""
+    """Return what remains to be done in one directory. ``found`` is C's structure with the items, a
+    ``pk_directory``.
+    """
     metadata, number = found.metadata, found.left
     rows, names = _NO_ROWS, b""
     if number:

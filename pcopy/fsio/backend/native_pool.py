@@ -13,30 +13,34 @@ from pcopy.fsio.backend.interface import PoolLoad, RowInProgress
 _ffi, _lib = _native.ffi, _native.lib
 
 MOST_THREADS = 64
-"""Largest number of threads of one process, which is the size of a table in C."""
+"""Largest number of threads of one process: the size of the table ``workers`` in native/internal.h."""
 
 ROWS_PER_DIRECTORY = 8
-"""Number of rows that may modify one directory at the same time, on one host.
+"""Number of rows (operations on one item each) that may modify one directory at the same time, on one host.
 
-The operating system makes the changes of one directory one after the other, so that more threads would only wait.
+The operating system changes the names in a directory one at a time, so that more threads would only wait.
 """
 
 LARGE_DIRECTORY_ROWS = 128
-"""Number of rows from which a batch may be part of a large directory in which other ranks of this host work, too."""
+"""Number of rows from which on a batch counts as part of a large directory. Other ranks of this host may modify the
+directory, too, so each rank uses its share of ``ROWS_PER_DIRECTORY``.
+"""
 
 
 class NativeThreadPool:
-    """The thread pool of the C backend, an implementation of ``pcopy.fsio.backend.interface.ThreadPool``."""
+    """The threads of the C backend: sets their number and reads what they do. It implements the protocol
+    ``pcopy.fsio.backend.interface.ThreadPool``, which describes the methods that have no description here.
+    """
 
     def __init__(self, in_c: Any) -> None:
-        """Create a pool without threads. ``in_c`` is the pointer that ``pk_open`` returned."""
+        """Create a pool without threads. ``in_c`` is the C pointer to the backend that ``pk_open`` returned."""
         self.threads = 0
         self.can_start_threads = True
-        """True if the first threads may be started now. False while a tally is filled, which no lock protects."""
+        """True if the first threads may be started now. False while C fills sums over columns (a tally), which no lock
+        protects.
+        """
         self._handle = in_c
-        self._rows_in_large_directory = (
-            ROWS_PER_DIRECTORY  # the part of ROWS_OF_ONE that this process may use in a large directory
-        )
+        self._rows_in_large_directory = ROWS_PER_DIRECTORY  # this process's share of it in a large directory
         self._modifying = 0
         self._requested_threads = 0
         self._load = _ffi.new("pk_load *")
@@ -53,16 +57,22 @@ class NativeThreadPool:
         self._modifying = modifying
 
     def apply_request(self) -> None:
-        """Apply the requested number of threads. The caller makes sure that no ticket is in progress."""
+        """Start or end threads so that their number is the one that ``request_threads`` requested. The caller makes
+        sure that no ticket is in progress.
+        """
         if self._requested_threads != self.threads:
             self.set_threads(self._requested_threads)
 
     def set_threads(self, threads: int) -> None:
-        """Set the number of threads immediately. If the system refuses threads, there are fewer in the end."""
+        """Start or end threads immediately, so that there are ``threads``. If the system refuses threads, there are
+        fewer in the end.
+        """
         self.threads = self._requested_threads = int(_lib.pk_set_threads(self._handle, threads, self._modifying))
 
     def max_modifying_rows(self, rows: int) -> int:
-        """Return how many rows of a batch of ``rows`` rows may modify its directory at the same time."""
+        """Return how many rows (items) of a batch with this number of ``rows`` may modify its directory at the same
+        time.
+        """
         return ROWS_PER_DIRECTORY if rows < LARGE_DIRECTORY_ROWS else self._rows_in_large_directory
 
     def load(self) -> PoolLoad:
@@ -86,7 +96,9 @@ class NativeThreadPool:
 
 
 def _directory_path(directory: int) -> bytes:
-    """Return the path of a directory without asking a file server; empty if the operating system does not know it."""
+    """Return the path of the open ``directory`` without a request to a file server; empty if the operating system does
+    not know it.
+    """
     try:
         return os.readlink(b"/proc/self/fd/%d" % directory)
     except OSError:

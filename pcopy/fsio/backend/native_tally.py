@@ -1,4 +1,4 @@
-"""Sums over columns, computed in C (``pcopy.fsio.backend.interface.ColumnSums``)."""
+"""Sums over the status of many items (bytes, unusual items, histograms), computed in C."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pcopy.fsio.backend.columns import ATIME, BLOCKS, LINKS, MODE, MTIME, SIZE, 
 _ffi, _lib = _native.ffi, _native.lib
 
 _REQUIRED_COLUMNS = MODE | LINKS | SIZE | BLOCKS | ATIME | MTIME
-"""The columns that the sums need."""
+"""Mask of the columns that are needed to compute the sums over the status of items."""
 _COLUMNS = (
     ("mode", "uint32_t[]"),
     ("links", "uint32_t[]"),
@@ -23,7 +23,9 @@ _COLUMNS = (
 
 
 class NativeColumnSums:
-    """An implementation of ``pcopy.fsio.backend.interface.ColumnSums`` in C."""
+    """Sums over the columns of many items, computed in C: bytes, numbers of unusual items, histograms of sizes and
+    ages. It implements the protocol ``pcopy.fsio.backend.interface.ColumnSums``, which describes the methods.
+    """
 
     def __init__(self, bounds: Sequence[int]) -> None:
         self._struct: Any = _ffi.new("pk_tally *")

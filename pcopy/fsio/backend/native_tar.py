@@ -1,4 +1,6 @@
-"""Headers of tar archives, parsed in C (tar.c). Members with unusual headers are left to the Python code."""
+"""Parses headers of tar archives in C (native/tar.c). Only simple members are parsed: regular files whose headers have
+a name, owner, mode, size and times, and no other records. All other members are left to the Python code.
+"""
 
 from __future__ import annotations
 
@@ -12,23 +14,26 @@ from pcopy.fsio.backend import _native
 _ffi, _lib = _native.ffi, _native.lib
 
 MAX_MEMBERS = 4096
-"""Largest number of members that one call of the C code finds."""
+"""Largest number of members of a tar archive that one call of the C code finds."""
 KEY_BUFFER_BYTES = 1 << 20
-"""Bytes of memory for the keys of these members."""
+"""Bytes of memory for the sort keys of the members that one call of the C code finds."""
 VALUE_BYTES = 8 * int(_lib.PK_TAR_WORDS)
-"""Bytes of the value of one member."""
+"""Bytes of the packed description (offset, size, mtime, mode, owner) of one member of a tar archive."""
 
 
 class SimpleMembers(NamedTuple):
-    """Consecutive members of an archive with simple headers.
+    """Consecutive simple members of a tar archive: regular files without unusual header fields.
 
     Fields:
-        keys: the key of each member, by which members are sorted.
-        values: the packed value of each member.
-        directory_starts: the members, by their index, that are in another directory than the one before.
-        bytes: size of the contents of all members.
+        keys: the key of each member, by which members are sorted: directory, name, offset (``member_key`` in
+            ``pcopy.tasks.archive.members_to_extract`` makes the same).
+        values: offset of the data, size, mtime, mode and owner of each member, packed (``pack_simple`` in the same
+            module makes the same).
+        directory_starts: indices of the members that are in another directory than the member before.
+        bytes: total size of the contents of all members.
         next_offset: offset in the archive of the next member.
-        needs_more_data: True if the data end before the next member; False if its header is not simple.
+        needs_more_data: True if more data must be read to find the next member; False if its header is not simple, so
+            that Python has to parse it.
     """
 
     keys: list[bytes]
@@ -40,15 +45,14 @@ class SimpleMembers(NamedTuple):
 
 
 class TarHeaderParser:
-    """A parser for the headers of tar archives."""
+    """Finds members in parts of a tar archive that were read into memory, by parsing headers in C."""
 
     def __init__(self, lookup: Callable[[str, str], int | None] | None) -> None:
         """Create a parser.
 
         Args:
-            lookup: function that returns the number of a ``user`` or ``group``, given one of these words and a name, or
-                None if the name is unknown. Without a function, the numbers in the archive are used and names are
-                ignored.
+            lookup: function that takes "user" or "group" and a name, and returns the uid or gid on this host, or None
+                if the name is unknown. If ``lookup`` is None, the ids in the archive are used and names are ignored.
         """
         self._lookup = lookup
         self._tar: Any = _ffi.new("pk_tar *")
@@ -68,13 +72,14 @@ class TarHeaderParser:
         tar.values, tar.key_ends, tar.begins, tar.keys = self._pointers
 
     def parse_members(self, data: bytes, start: int, at: int, end: int) -> SimpleMembers:
-        """Return the simple members whose headers begin in a part of the archive.
+        """Return the simple members whose headers begin in a part of the archive, up to the first one that is not
+        simple.
 
         Args:
             data: the bytes that were read.
             start: offset of ``data`` in the archive.
-            at: offset at which to begin.
-            end: offset before which members must begin.
+            at: offset in the archive of the first header to parse.
+            end: offset in the archive; members that begin there or later are not parsed.
         """
         tar = self._tar
         tar.at, tar.end = at, end
@@ -94,15 +99,18 @@ class TarHeaderParser:
                 return SimpleMembers(keys, values, begins, size, tar.at, tar.why == _lib.PK_TAR_MORE)
 
     def _set_data(self, data: bytes, start: int) -> None:
-        """Give the C code a pointer to the data, and keep the data alive."""
+        """Pass to the C code a pointer to ``data``, which begins at the offset ``start`` of the archive, and keep the
+        data alive.
+        """
         tar = self._tar
         tar.start, tar.size = start, len(data)
         self._data = _ffi.from_buffer("uint8_t[]", data)
         tar.data = self._data
 
     def _look_up_owner(self) -> bool:
-        """Look up the user or group at which the C code stopped. Return False if it stopped for another reason, or if
-        its table is full."""
+        """Look up the id of the user or group whose name the C code needs to continue, and pass it to C. Return False
+        if C stopped for another reason, or if its table of names is full.
+        """
         tar = self._tar
         if tar.why not in (_lib.PK_TAR_USER, _lib.PK_TAR_GROUP) or self._lookup is None:
             return False
@@ -117,8 +125,13 @@ class TarHeaderParser:
         return True
 
     def member_offsets(self, data: bytes, start: int, at: int) -> tuple[Sequence[int], int]:
-        """Return the offsets at which members of any type begin, and the offset to continue from. The arguments are
-        those of ``find``."""
+        """Return the offsets in the archive at which members of any type begin, and the offset to continue from.
+
+        Args:
+            data: the bytes that were read.
+            start: offset of ``data`` in the archive.
+            at: offset in the archive of the first header.
+        """
         if not self._offsets:
             self._offsets = array("Q", [0]) * MAX_MEMBERS
         tar = self._tar

@@ -1,7 +1,8 @@
-"""The batch ``PlanCopies``: plans the copies of small files from the status of source and target, without opening
-anything.
+"""The batch ``PlanCopies``: decides how small files are to be copied, from the status of source and target, without
+opening anything.
 
-Files that need a closer look get the plan ``SLOW_PATH``: the slow path examines them again.
+The decision for a file is its plan (``CopyPlan``). Files for which the status is not sufficient get the plan
+``SLOW_PATH``: a task examines and copies them one by one.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ from pcopy.fsio.preserve import Preserve
 
 
 class PlanCopiesResult(LightDataclass):
-    """The result of ``PlanCopies``: a ``Plan`` for each row."""
+    """The result of ``PlanCopies``: a ``CopyPlan`` for each file, perhaps with ``SYNC_FLAG``."""
 
     plans: bytearray
 
 
 class CopyPolicy(NamedTuple):
-    """The rules by which the plan of a row is decided.
+    """The rules by which it is decided how a file is copied (its ``CopyPlan``).
 
     Fields:
-        existing: policy for existing items, as in ``pcopy.fsio.existing``.
-        modify_window: seconds by which equal times may differ, as in ``pcopy.fsio.existing``.
+        existing: the value of ``--existing``: ``replace``, ``changed``, ``newer``, ``skip`` or ``fail``.
+        modify_window: seconds by which modification times may differ and still count as equal.
         compares_contents: True if contents are compared (``--checksum``).
-        names_files_last: True if existing items are replaced only on request, so that files are copied under temporary
-            names and get their own names last.
+        names_files_last: True if files are copied under temporary names and get their final names at the end, so that
+            an item that has the name by then is replaced only if ``--existing`` permits that.
         copies_owner_and_mode: True if copies get the owner and mode of their sources.
-        writes_in_place: True if existing files are overwritten in place.
-        syncs_files: True if each file is synced separately.
+        writes_in_place: True if existing files are overwritten (``--inplace``).
+        syncs_files: True if each file is synced by itself, because syncfs(2) is not sufficient.
         changed_since: items in the target that have changed since this time (nanoseconds since 1970) may have been
             created by this job; None if there are none.
-        metadata_update: the metadata to preserve, and ``modify_window``, if a skipped item gets the metadata of its
-            source where they differ (``pcopy.fsio.metadata_update.has_metadata_of_source``); otherwise None.
-        makes_backups: True if a backup is made of each item before it is replaced.
+        metadata_update: the metadata to preserve, and ``modify_window``, if an item that is not replaced gets those
+            metadata of its source that differ; otherwise None.
+        makes_backups: True if a backup is made of each item before it is replaced (``--backup``).
     """
 
     existing: str = "replace"
@@ -56,13 +57,13 @@ class CopyPolicy(NamedTuple):
 
 
 class PlanCopies(Batch[PlanCopiesResult]):
-    """Plan the copies of regular files.
+    """Plan the copies of regular files: decide for each file whether and how it is copied.
 
     Fields:
         policy: the rules.
-        sources: the columns that a scan found: ``FOUND``, as far as they exist.
-        targets: the result of ``StatNames`` for the names in the target (``FOUND | OWNER``); None if the target is
-            known to have none of these names.
+        sources: status of the source files as a scan found it (``SCAN_COLUMNS``, as far as they exist).
+        targets: the result of ``StatNames`` for the names in the target (``SCAN_COLUMNS`` and ``OWNER``); None if the
+            target certainly has none of these names.
     """
 
     policy: CopyPolicy
@@ -75,7 +76,13 @@ class PlanCopies(Batch[PlanCopiesResult]):
 
 
 def copy_plans(policy: CopyPolicy, sources: Rows, targets: StatResult | None) -> bytearray:
-    """Return a plan for each row of a ``PlanCopies`` batch."""
+    """Return a ``CopyPlan``, perhaps with ``SYNC_FLAG``, for each file.
+
+    Args:
+        policy: the rules.
+        sources: status of the source files.
+        targets: status of the same names in the target; None if none of them exists.
+    """
     plans = bytearray((plan_for_free_name(policy),)) * len(sources)
     slow_rows = _slow_path_rows(sources)
     for row in slow_rows:
@@ -92,19 +99,23 @@ def copy_plans(policy: CopyPolicy, sources: Rows, targets: StatResult | None) ->
                 policy, sources.status(row), present.status(row), lacks_metadata=lacks_metadata
             )
             if plans[row] == CopyPlan.SKIP and policy.metadata_update is not None and not sources.uid:
-                plans[row] = CopyPlan.SLOW_PATH  # the owner of the source is not known here
+                plans[row] = CopyPlan.SLOW_PATH  # the owner of the source is unknown: compare it there
         elif targets.verdicts.errnos[row] != errno.ENOENT:
             plans[row] = CopyPlan.SLOW_PATH  # the slow path reports the error
     return plans
 
 
 def plan_for_free_name(policy: CopyPolicy) -> int:
-    """Return the plan of a small file whose name is free in the target."""
+    """Return the ``CopyPlan`` of a small file whose name does not exist in the target, by the rules ``policy``; perhaps
+    with ``SYNC_FLAG``.
+    """
     return (CopyPlan.TEMPORARY if policy.names_files_last else CopyPlan.NEW) | (SYNC_FLAG if policy.syncs_files else 0)
 
 
 def _slow_path_rows(sources: Rows) -> set[int]:
-    """Return the rows that are not small regular files."""
+    """Return the indices of the rows of ``sources`` whose files a batch cannot copy, because they are not small regular
+    files.
+    """
     slow_rows: set[int] = set()
     if sources.size and max(sources.size) > MAX_SMALL_FILE_BYTES:
         slow_rows.update(row for row, size in enumerate(sources.size) if size > MAX_SMALL_FILE_BYTES)
@@ -113,20 +124,21 @@ def _slow_path_rows(sources: Rows) -> set[int]:
 
 
 def _plan_for_taken_name(policy: CopyPolicy, source: RowStatus, present: RowStatus, *, lacks_metadata: bool) -> int:
-    """Return the plan of a file whose name is taken in the target.
+    """Return the ``CopyPlan`` of a file whose name exists in the target, perhaps with ``SYNC_FLAG``.
 
     Args:
         policy: the rules.
         source: status of the source.
         present: status of the existing item in the target.
-        lacks_metadata: True if the existing item has the owner and mode of a new file without its metadata. It may be
-            half written then (``pcopy.fsio.incomplete_mark``). So may any file if files are overwritten in place.
+        lacks_metadata: True if the existing item has the owner and mode of a new file that has not got its metadata
+            yet. It may be half written then. With ``--inplace`` any existing file may be half written.
     """
     is_far = not (
         EARLIEST_TIME < source.st_mtime_ns < LATEST_TIME and EARLIEST_TIME < present.st_mtime_ns < LATEST_TIME
     )
     if is_far or (policy.changed_since is not None and present.st_ctime_ns >= policy.changed_since):
-        # An earlier run may have created it, or this run, for another name that the file system treats as equal.
+        # An earlier run may have created the existing item and left it half written, or this run may have created it as
+        # the copy of another name that the file system treats as equal.
         return CopyPlan.SLOW_PATH
     decision = decision_for_existing(
         policy.existing, policy.modify_window, source, present, contents=policy.compares_contents
@@ -145,7 +157,9 @@ def _plan_for_taken_name(policy: CopyPolicy, source: RowStatus, present: RowStat
 
 
 def _has_required_metadata(policy: CopyPolicy, source: RowStatus, present: RowStatus) -> bool:
-    """Return True if the metadata of the existing item need not be updated."""
+    """Return True if owner, mode and time of ``present``, the existing item, need not be updated from ``source``: they
+    are equal as far as needed, or the user has not requested that.
+    """
     if policy.metadata_update is None:
         return True
     from pcopy.fsio.metadata_update import has_metadata_of_source  # imported here because few jobs need it
@@ -154,7 +168,9 @@ def _has_required_metadata(policy: CopyPolicy, source: RowStatus, present: RowSt
 
 
 def _plan_to_replace(policy: CopyPolicy, source: RowStatus, present: RowStatus) -> int:
-    """Return the plan of a file that replaces an existing item."""
+    """Return the ``CopyPlan`` of the file ``source``, which replaces the existing item ``present``; perhaps with
+    ``SYNC_FLAG``.
+    """
     if (
         policy.writes_in_place
         or policy.makes_backups
@@ -163,7 +179,7 @@ def _plan_to_replace(policy: CopyPolicy, source: RowStatus, present: RowStatus) 
     ):
         return CopyPlan.SLOW_PATH
     if policy.metadata_update is not None and can_compare_contents(source, present):
-        return CopyPlan.SLOW_PATH  # perhaps only the time differs
+        return CopyPlan.SLOW_PATH  # the slow path compares contents: perhaps only the time differs
     return (CopyPlan.TEMPORARY if policy.names_files_last else CopyPlan.REPLACE) | (
         SYNC_FLAG if policy.syncs_files else 0
     )

@@ -1,6 +1,6 @@
 """The Python backend: each ``poll`` processes a few rows of the oldest batch, in the calling thread.
 
-The number of rows per ``poll`` is small, so that a rank reacts to messages as often as between two slices of a task.
+A row is one item of a batch. The number of rows per ``poll`` is small, so that a rank can process messages in between.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ from pcopy.fsio.backend.plan_copies import PlanCopies, PlanCopiesResult, copy_pl
 from pcopy.fsio.directories import PinnedDescriptors, open_nothing
 
 FILES_PER_POLL = 8
-"""Number of files that one ``poll`` copies, reads, changes or removes."""
+"""Number of files that one ``poll`` copies, reads, creates, changes or removes."""
 
 NAMES_PER_POLL = 32
-"""Number of names that one ``poll`` reads the status of, or compares."""
+"""Number of names for which one ``poll`` reads the status, compares attributes, or makes a trial call."""
 
 Result = TypeVar("Result")
 
 
 class RowProcessor(Protocol):
-    """The code that processes the rows of one batch."""
+    """Protocol of an object that processes the rows (items) of one batch in Python."""
 
     @property
     def result(self) -> BatchResult:
@@ -48,14 +48,16 @@ class RowProcessor(Protocol):
 
     @property
     def is_target_full(self) -> bool:
-        """True if the target has no space left, so that all further rows would fail."""
+        """True if the target has no space left, so that the operation would fail for all items that follow."""
 
     def run(self, start: int, end: int) -> None:
-        """Process the rows from ``start`` up to, but not including, ``end``, and set the verdict of each."""
+        """Process the items (rows) from the index ``start`` up to, but not including, ``end``, and set the verdict
+        (code, error, bytes, duration) of each.
+        """
 
 
 class FinishedTicket(Generic[Result]):
-    """The ticket of a batch that was carried out during ``submit``."""
+    """The ticket (handle) of a batch that was carried out completely during ``submit``."""
 
     is_done = True
     is_cut_short = False
@@ -64,11 +66,11 @@ class FinishedTicket(Generic[Result]):
         self.result = result
 
     def cancel(self) -> None:
-        """Do nothing: all rows have been processed."""
+        """Do nothing, since all items of the batch have been processed."""
 
 
 class RowTicket(Generic[Result]):
-    """The ticket of a batch that is processed ``step`` rows at a time."""
+    """The ticket (handle) of a batch in progress: each call of ``advance`` processes the next ``step`` rows (items)."""
 
     def __init__(self, work: RowProcessor, step: int, descriptors: tuple[int, ...], pins: PinnedDescriptors) -> None:
         self.is_done = False
@@ -88,9 +90,10 @@ class RowTicket(Generic[Result]):
         return cast(Result, result)
 
     def advance(self) -> None:
-        """Process the next ``step`` rows.
+        """Process the next ``step`` rows (items) of the batch.
 
-        An exception here does not belong to a row: the ticket is cancelled, and the exception is raised to the caller.
+        Errors of single items are stored in their verdicts. If another exception is raised (such as no memory), the
+        ticket is cancelled and the exception goes to the caller.
         """
         rows = len(self._verdicts)
         start, self._next_row = self._next_row, min(self._next_row + self._rows_per_step, rows)
@@ -105,7 +108,7 @@ class RowTicket(Generic[Result]):
             self._finish()
 
     def cancel(self) -> None:
-        """Give all rows that have not been started the code ``CANCELLED``."""
+        """Cancel the batch: give all rows (items) that have not been started the code ``CANCELLED``."""
         if not self.is_done:
             self.is_cut_short = True
             codes = self._verdicts.codes
@@ -119,10 +122,11 @@ class RowTicket(Generic[Result]):
 
 
 class PythonBackend:
-    """The Python backend, an implementation of ``pcopy.fsio.backend.interface.Backend`` with Python's own system calls.
+    """The Python backend: processes batches of file operations with Python's own system calls. It implements the
+    protocol ``pcopy.fsio.backend.interface.Backend``, which describes the methods that have no description here.
 
-    It has no threads: ``poll`` processes some rows of the oldest ticket. ``PlanCopies`` and ``SyncDirectories`` are
-    carried out during ``submit``.
+    It has no threads: ``poll`` processes some rows (items) of the oldest ticket. ``PlanCopies`` and ``SyncDirectories``
+    are carried out during ``submit``.
     """
 
     name = "python"
@@ -140,7 +144,7 @@ class PythonBackend:
     open_directory = staticmethod(open_nothing)
 
     def new_column_sums(self, bounds: Sequence[int]) -> None:
-        """Return None: this backend has no sums over columns."""
+        """Return None: this backend does not compute sums over columns."""
 
     def submit(self, batch: Batch[Result]) -> Ticket[Result]:
         if isinstance(batch, PlanCopies):
@@ -155,7 +159,9 @@ class PythonBackend:
         return ticket
 
     def _row_processor(self, batch: Batch[Any]) -> tuple[RowProcessor, int]:
-        """Return the code that processes the rows of a batch, and the number of rows per ``poll``."""
+        """Return the object that processes the rows (items) of ``batch``, and the number of rows to process in each
+        ``poll``.
+        """
         settings, size = self._settings, self._digest_size
         work: RowProcessor
         match batch:

@@ -1,4 +1,6 @@
-"""The rows of a ``TrialCalls`` batch in the Python backend: each is one system call, or open and close for a file."""
+"""Carries out a ``TrialCalls`` batch, by which pdbench measures a file system, in the Python backend. Each row is one
+system call with one name, or open and close of a file.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ _OPERATIONS = {
 
 
 class TrialRows:
-    """A ``TrialCalls`` batch in progress."""
+    """A ``TrialCalls`` batch in progress: makes one system call for each name, so that pdbench can measure a file
+    system.
+    """
 
     is_target_full = False
 
@@ -45,7 +49,9 @@ class TrialRows:
 
 
 def _call_functions(directory: int) -> dict[TrialOperation, Callable[[bytes, bytes], object]]:
-    """Return, for each operation, a function that carries it out in ``directory``, given a name and a new name."""
+    """Return the functions that make the system calls to measure, by operation. Each takes a name in the open
+    ``directory`` and a new name, which only a rename uses.
+    """
 
     def opened(name: bytes, flags: int) -> None:
         os.close(os.open(name, flags | _FLAGS, 0o600, dir_fd=directory))

@@ -1,12 +1,12 @@
-/* How extended attributes are treated, by their names: Python says so once for each name. And the comparison of
- * attributes. */
+/* Remembers how extended attributes are treated: Python says so once for each name (pk_learn). Also compares the
+ * attributes of two items. */
 #include "internal.h"
 
 #include <stdio.h>
 #include <sys/xattr.h>
 
-#define MOST_LEARNT 256 /* bound: a hostile owner may have any number of attributes, and the names are compared one
-                         * after the other */
+#define MOST_LEARNT 256 /* largest number of names: a hostile user may create many attributes, and names are compared
+                         * one by one */
 
 void pk_learn(pk_backend *backend, const char *name, int what)
 {
@@ -56,7 +56,8 @@ static int path_of(char *path, int directory, const char *name)
     return size > 0 && size < LONGEST_PATH;
 }
 
-/* List the names of attributes. Return -1 if that fails; a file system without attributes has none. */
+/* List the names of an item's attributes, each ended by a zero. Return their size in bytes, 0 if the file system has
+ * no attributes, or -1 if listing fails. */
 static ssize_t list(const char *path, char *names, int follow)
 {
     ssize_t size = (follow ? listxattr : llistxattr)(path, names, MOST_NAMES);
@@ -75,8 +76,8 @@ static int is_among(const char *wanted, const char *names, ssize_t size)
     return 0;
 }
 
-/* Return PK_KEEP if the attribute is compared, PK_LEAVE if it is ignored, or 0 if Python has to decide. A copy that
- * does not get the access ACL of its source has another mode, which Python computes. */
+/* Return PK_KEEP if the attribute is compared, PK_LEAVE if it is ignored, or 0 if Python has to decide. A source's
+ * access ACL is left to Python if ACLs are not copied: the mode of the copy depends on it. */
 static int what_of(pk_worker *worker, int flags, const char *name, int is_source)
 {
     const int is_access = !strcmp(name, "system.posix_acl_access");

@@ -1,10 +1,15 @@
 /* The interface of the C backend: all that Python sees of it.
  *
- * cffi parses this file, so it contains simple declarations only. Python creates each batch. It owns all columns that
- * the batch points to, and keeps them alive until the batch is done. A column that is not needed is NULL.
+ * cffi parses this file, so it contains simple declarations only.
+ *
+ * Python creates a pk_batch: one operation on many items (rows). A column is an array with one value per row. Python
+ * owns all columns to which the batch points, and keeps them alive until the batch is done. A column that is not needed
+ * is NULL. The outcome of a row is a code (enum code in internal.h). A row is deferred, with nothing changed, if the C
+ * code does not handle its item: Python, or the caller by its slow path, has to process it.
  */
 
-/* Types of batches. The classes in ``pcopy.fsio.backend.batches`` and directory_batches describe what they do. */
+/* Types of batches. The classes in ``pcopy.fsio.backend.batches`` and ``directory_batches`` describe what they do;
+ * native_batches.py and native_directories.py say which class has which type. */
 #define PK_STAT 1
 #define PK_COPY 2
 #define PK_READ 3
@@ -27,19 +32,19 @@
 
 /* Flags of batches. */
 #define PK_FOLLOW 1     /* source names may be symbolic links, which are followed */
-#define PK_SPARSE 2     /* sparse files get the code CARE */
+#define PK_SPARSE 2     /* sparse files get the code CARE (SLOW_PATH in Python) */
 #define PK_OWNER 8      /* copies get owner and group */
 #define PK_MODE 16      /* copies get the mode */
 #define PK_TIMES 32     /* copies get the times */
 #define PK_INHERITS 64  /* new files inherit an ACL that must be removed */
 #define PK_COPIES 128   /* the files to read are copies: read them from storage; they may change meanwhile */
-#define PK_WHOLE 256    /* a file that is marked as half written is not read */
-#define PK_IDENTIFY 512 /* return inode and identity mark of files, too, that keep the names under which they were
-                         * created */
+#define PK_WHOLE 256    /* a file that is marked as half written (--inplace) is deferred */
+#define PK_IDENTIFY 512 /* return inode and identity mark also of files that are created under their final names */
 #define PK_XATTRS 1024  /* extended attributes or ACLs are compared */
 #define PK_ACLS 2048    /* ACLs are compared */
-#define PK_EXCUSED 4096 /* this process may not change owners, which is not an error */
-#define PK_LATE 8192    /* set the times of copies after closing them: ``pcopy.fsio.close.is_mtime_set_on_close`` */
+#define PK_EXCUSED 4096 /* this process may not change owners (no CAP_CHOWN): a refused chown is no error */
+#define PK_LATE 8192    /* set the times of copies after closing them, because the server changes times at the close
+                         * (``pcopy.fsio.close.is_mtime_set_on_close``) */
 
 /* Properties that PK_COMPARE_WITHIN compares, in the field "flags": the bits of ``pcopy.tasks.compare.properties``. */
 #define PK_OF_SIZE 2
@@ -48,17 +53,19 @@
 #define PK_OF_OWNER 16
 #define PK_OF_CONTENT 128
 
-/* Operation of the rows of PK_TRY, in the field "flags": ``pcopy.fsio.backend.batches.TrialOperation``. */
+/* The system call that each row of PK_TRY makes, in the field "flags":
+ * ``pcopy.fsio.backend.batches.TrialOperation``. */
 #define PK_TRY_CREATE 1
 #define PK_TRY_STAT 2
 #define PK_TRY_OPEN 3
 #define PK_TRY_RENAME 4
 #define PK_TRY_UNLINK 5
 
-/* Code of a row that the C code has not processed, in addition to those of Python: the caller has to process it. */
+/* Code of a deferred row, in addition to the codes of Python: C has not processed it. Python, or the caller, has to
+ * do that. */
 #define PK_DEFERRED 255
 
-/* How to treat an extended attribute of this name: ignore it, or copy it. */
+/* How to treat an extended attribute, by its name: PK_LEAVE: ignore it. PK_KEEP: copy it. */
 #define PK_LEAVE 1
 #define PK_KEEP 2
 
@@ -80,32 +87,36 @@ typedef struct pk_digest {
     uint64_t block_size;
 } pk_digest;
 
-/* Sums over the contents of directories. Regular files are counted by size (in classes bounded by powers of two) and by
- * the age of their times, with their bytes. The other counters are of unusual items. The bounds of the age classes
- * ascend; the last one is the present. */
+/* Sums over the items of directories (the "tally"). Regular files are counted by size (sizes, size_bytes: classes
+ * bounded by powers of two) and by the age of their mtime (modified, modified_bytes) and atime (read); "bytes" are
+ * those of the files of a class. holes: bytes of files that are not allocated. sparse, hard_linked, set_id,
+ * world_writable, future: numbers of unusual items. The bounds of the age classes ascend; the last one is the
+ * present. */
 #define PK_BOUNDS 9
 typedef struct {
     int64_t bounds[9];
     uint64_t bytes, allocated, holes, sparse, hard_linked, set_id, world_writable, future;
     uint64_t sizes[65], size_bytes[65], modified[10], modified_bytes[10], read[10];
-    uint64_t last_bytes, last_allocated, last_largest; /* of the rows that were added last */
+    uint64_t last_bytes, last_allocated, last_largest; /* the same for the last call of pk_tally_add alone */
 } pk_tally;
 
 /* Flags of pk_tree. */
-#define PK_IN_NEW 1      /* this job created the parent directory of the targets: nothing is expected in it */
-#define PK_POWERFUL 2    /* this process is not restricted by permissions */
+#define PK_IN_NEW 1      /* this job created the parent directory of the targets: it is expected to be empty */
+#define PK_POWERFUL 2    /* this process is not restricted by permissions (CAP_DAC_OVERRIDE) */
 #define PK_COMPARE 4     /* skip files that have a matching copy, and do not return them */
 #define PK_LINKS 8       /* do not skip or copy a file with several hard links */
 #define PK_COPY_NEW 16   /* copy small files into a new directory, within a time limit */
-#define PK_GIVING 32     /* this process may change owners of files */
+#define PK_GIVING 32     /* this process may change owners of files (CAP_CHOWN) */
 
-/* Settings that the directories of a batch have in common. Times are in nanoseconds, the window is in seconds. */
+/* Settings that the directories of a batch have in common. Times are in nanoseconds since 1970, the window
+ * (difference of times that is ignored) is in seconds. shunned: the target root, which must not be copied into
+ * itself. */
 typedef struct {
     uint64_t source_device, target_device, shunned_device, shunned_inode;
     int64_t touched;      /* items in the target that have changed since then are deferred */
     int64_t window;
     uint32_t user;        /* effective user id of this process */
-    int most;             /* number of names; a directory with more is deferred */
+    int most;             /* a directory with this many or more names is deferred */
     int flags;
     uint32_t mask;        /* of PK_LOOK: the columns to return for the items of the directories */
     char kinds[8];        /* letters of the types whose columns are returned, ended by a zero; empty: all types */
@@ -122,16 +133,17 @@ typedef struct {
 
 #define PK_MARK 144
 
-/* The contents of a source directory, and the state of its target. */
+/* What C has found in one directory of a batch: a source directory with the state of its target, or a directory that
+ * is listed, compared or changed. */
 typedef struct {
     pk_metadata metadata;       /* metadata of the source directory */
     uint64_t inode;       /* inode number of the target; the mark is that of the target, too */
     uint8_t mark[144];
-    uint8_t is_made, is_anothers, is_finished;
+    uint8_t is_made, is_anothers, is_finished; /* the target was created; belongs to another user; nothing remains */
     uint8_t is_summed;    /* the contents were added to the tally: bytes and allocated bytes are below, metadata has the
                            * owner */
     uint64_t bytes, allocated;
-    uint32_t skipped, copied, left;
+    uint32_t skipped, copied, left; /* numbers of files skipped and copied, and of items that remain */
     uint64_t skipped_bytes, copied_bytes;
     char *names;          /* the names that remain to be processed, joined by slashes; their columns are in rows */
     size_t names_size;
@@ -143,32 +155,33 @@ typedef struct {
     uint64_t *inodes;     /* inode numbers that the directory lists */
     char *text;           /* of PK_PATHS: paths of all items, each ended by a zero; names are those of directories */
     size_t text_size;
-    void *block;
+    void *block;          /* the allocated memory to which the pointers of this structure lead */
 } pk_directory;
 
-/* Counts of the items of a directory that were processed, the number of those that were changed, and the bytes of the
- * files. PK_COMPARE_WITHIN: pairs of items, and the bytes that were read. PK_REMOVE_WITHIN: removed items. PK_PATHS:
- * all items, without bytes. */
+/* Counts of the items of a directory that were processed, the number of those that were changed, and the bytes of
+ * the files. PK_COMPARE_WITHIN: pairs of items, and the bytes that were read from both. PK_REMOVE_WITHIN: removed
+ * items. PK_PATHS: all items, without bytes. */
 typedef struct {
     uint64_t files, directories, links, others, bytes, changed;
 } pk_sums;
 
-/* A row of PK_MEMBER: a file as the scan found it, and the bytes that it takes in an archive. */
+/* A row of PK_MEMBER: status of a file as the scan found it. whole: bytes of its member in the archive, with headers
+ * and padding. */
 typedef struct {
     uint64_t inode, size, device;
     int64_t mtime, ctime;
     uint32_t mode, uid, gid, whole;
 } pk_member;
 
-/* A directory that contains files of PK_MEMBER. others_may: another user may replace files in it. In the archive its
- * names have a prefix: prefix_size bytes of the field "prefixes", from prefix_at on. */
+/* A directory (descriptor) that contains files of PK_MEMBER. others_may: another user may replace files in it. In
+ * the archive, names of these files have a prefix: prefix_size bytes of the field "prefixes", from prefix_at on. */
 typedef struct {
     int32_t directory;
     uint32_t others_may, prefix_at, prefix_size;
 } pk_place;
 
-/* The part of a tar header from the type field on, for files of this owner; and the sum of its bytes, plus that of the
- * checksum field as spaces. */
+/* The last part of a tar header, from the type field on, for files of this owner. sum: sum of its bytes, plus the 8
+ * spaces that stand for the checksum field. */
 typedef struct {
     uint32_t uid, gid, sum;
     uint8_t end[356];
@@ -181,11 +194,11 @@ typedef struct pk_batch {
     uint32_t umask;
     const char *names, *new_names, *temporaries; /* joined by slashes; new_names and temporaries may be NULL */
     size_t names_size, new_names_size, temporaries_size;
-    const uint8_t *plans;
+    const uint8_t *plans; /* of PK_COPY: enum plan, perhaps with SYNC; of PK_FINISH: 1 if the job created it */
     pk_columns given, found, wanted; /* mode, owner or group in "wanted": 0xffffffff means unchanged */
     pk_verdicts verdicts;
     uint8_t *digests;
-    uint64_t *made;
+    uint64_t *made;       /* of PK_COPY: inode numbers of new files */
     uint8_t *marks;       /* PK_MARK bytes for each row: the length of the mark, then the mark */
     uint8_t *arena;       /* NULL, or memory in which the contents of all files are left; of PK_MAKE: the contents to
                            * write */
@@ -199,24 +212,25 @@ typedef struct pk_batch {
                             * zeros at first */
     uint32_t uid, gid;     /* new owner and group of all rows; 0xffffffff: unchanged */
     const int32_t *synced; /* of PK_SYNC: open directories, one for each row */
-    const pk_owner *owners;
+    const pk_owner *owners; /* the fields from here to "place" are those of PK_MEMBER */
     uint32_t owners_number;
-    const pk_member *members;
+    const pk_member *members; /* one for each row */
     const pk_place *places;
     const uint32_t *place; /* index of the directory (pk_place) of each row */
-    const char *prefixes;  /* of PK_PATHS: the path of the parent directory, with a slash and a zero at its end */
-    const uint8_t *pax;    /* the header block that precedes a pax record that contains only a time */
-    uint64_t *removed;        /* of PK_REMOVE: NULL, or a counter to which 1 is added right after each removal */
+    const char *prefixes;  /* of PK_MEMBER: see pk_place; of PK_PATHS: the path of the parent directory, with a slash
+                            * and a zero at its end */
+    const uint8_t *pax;    /* of PK_MEMBER: the header block that precedes a pax record with only an mtime */
+    uint64_t *removed;     /* of PK_REMOVE: NULL, or a counter to which 1 is added right after each removal */
     int at_once;          /* rows that may modify the target directory at the same time; 0: no limit */
     /* Set by the C code only. */
-    int cancelled;
+    int cancelled;        /* 1 if rows got the code CANCELLED */
     struct pk_work *work;
 } pk_batch;
 
 typedef struct pk_backend pk_backend;
 
-/* The row that a thread is processing: its start (CLOCK_MONOTONIC, nanoseconds; 0: the thread is idle), and the
- * directory and name that the current operation concerns. */
+/* The row that a thread is processing: when it began (CLOCK_MONOTONIC, nanoseconds; 0: the thread is idle), its
+ * operation (enum operation), and the directory and name to which the operation is applied. */
 typedef struct {
     uint64_t since;
     int operation;
@@ -224,14 +238,15 @@ typedef struct {
     char name[256];
 } pk_doing;
 
-/* Work done since the backend was opened. Times are in nanoseconds: while at least one batch was unfinished (busy);
- * spent on rows, summed over the threads (wall); processor time of the threads. */
+/* Work done since the backend was opened. Times are in nanoseconds. busy: while at least one batch was unfinished.
+ * wall: spent on rows, summed over the threads. processor: processor time of the threads. operations: number of
+ * system calls, roughly. */
 typedef struct {
     uint64_t busy, wall, processor, operations;
 } pk_load;
 
-/* Open a backend without threads. wake: an eventfd that is written when a batch is done, or -1. Return NULL, with errno
- * set, if there is no memory. */
+/* Open a backend without threads. wake: an eventfd that is written when a thread has finished a batch, or -1. Return
+ * NULL, with errno set, if there is no memory. */
 pk_backend *pk_open(int wake, pk_digest digest);
 void pk_close(pk_backend *backend);
 /* Set the number of threads that process rows, in addition to the thread that polls. Threads that were started before
@@ -239,31 +254,32 @@ void pk_close(pk_backend *backend);
  * modify anything at the same time; 0: no limit. Return the number of threads, which may be lower than requested. */
 int pk_set_threads(pk_backend *backend, int threads, int modifying);
 void pk_measure(pk_backend *backend, pk_load *load);
-/* Submit a batch. Return 0, or an errno: ENOMEM if there is no memory, EINVAL if the number of names is not that of the
- * rows. */
+/* Submit a batch: put its rows into the queue. Return 0, or an errno: ENOMEM if there is no memory, EINVAL if the
+ * number of names is not that of the rows. */
 int pk_submit(pk_backend *backend, pk_batch *batch);
-/* Process rows for this time, if there are no threads. Do nothing otherwise. */
+/* Process rows for this time in the calling thread, if there are no worker threads. Otherwise do nothing. */
 void pk_poll(pk_backend *backend, uint64_t nanoseconds);
 int pk_is_done(pk_batch *batch);
 uint64_t pk_moved(pk_batch *batch);
 void pk_cancel(pk_backend *backend, pk_batch *batch);
 /* Release the memory that the C code has allocated for a batch that is done. */
 void pk_release(pk_batch *batch);
-/* Set how an extended attribute is treated: PK_LEAVE, PK_KEEP, or 0 to defer files that have it. */
+/* Set how the extended attribute "name" is treated: PK_LEAVE, PK_KEEP, or 0 to defer files that have it. */
 void pk_learn(pk_backend *backend, const char *name, int what);
-/* Copy the name of an attribute for which pk_learn has not been called into a buffer of 256 bytes. Return 0 if there is
- * none, or if the table is full. */
+/* Copy the name of an attribute that was met, and for which pk_learn has not been called, into a buffer of 256
+ * bytes. Return 0 if there is none, or if the table is full; otherwise 1. */
 int pk_unknown(pk_backend *backend, char *name);
-/* Find the row that has been in progress longest. Return 0 if none is. */
+/* Store the row that has been in progress longest in *doing. Return 0 if no row is in progress. */
 int pk_oldest(pk_backend *backend, pk_doing *doing);
 
 /* Load the library of a hash algorithm ("xxh3-128" or "blake3"). Return the number of the algorithm, or 0 if there is
  * no such library. */
 int pk_find_digest(const char *name);
 
-/* List an open directory, from its beginning, or from where the listing stopped. Names go to the buffer, joined by
+/* List an open directory, from its beginning, or from where *listing stopped. Names go to the buffer, joined by
  * slashes. kinds gets a letter for each name (f, d, l, p, s, c, b as in find -type; ? if the directory does not list
- * types), and inodes the inode number; both may be NULL. Return the number of names, or a negative errno. */
+ * types), and inodes the inode number; both may be NULL. Return the number of names, at most "most", or a negative
+ * errno. */
 typedef struct {
     uint32_t at, end;
     int has_begun, is_over;
@@ -272,16 +288,17 @@ typedef struct {
 } pk_listing;
 int pk_list(int directory, pk_listing *listing, char *buffer, size_t size, uint8_t *kinds, uint64_t *inodes, int most);
 
-/* Open a directory by its name in the directory "around", and return its identity in *opened. The mark (in the format
- * of pk_batch) is set only if wants_mark is true. Return the descriptor, or -1 if anything fails: then no descriptor is
- * open, and Python repeats the calls to find the error. */
+/* Open a directory by its name in the directory "around" (a descriptor), and store its identity in *opened. The mark
+ * (in the format of pk_batch) is set only if wants_mark is true. Return the descriptor, or -1 if anything fails:
+ * then no descriptor is open, and Python repeats the calls to find the error. */
 typedef struct {
     uint64_t device, inode;
     uint8_t mark[PK_MARK];
 } pk_opened;
 int pk_open_directory(int around, const char *name, int flags, int wants_mark, pk_opened *opened);
 
-/* Add rows to the sums; kinds are letters of types. Return -1, with nothing added, if a sum might overflow. */
+/* Add rows (items) to the sums; kinds are letters of types, as of pk_list. Return -1, with nothing added, if a sum
+ * might overflow; otherwise 0. */
 int pk_tally_add(pk_tally *tally, const uint8_t *kinds, uint32_t number, const uint32_t *mode, const uint32_t *links,
                  const uint64_t *size, const uint64_t *blocks, const int64_t *atime, const int64_t *mtime);
 
@@ -290,9 +307,10 @@ int pk_tally_add(pk_tally *tally, const uint8_t *kinds, uint32_t number, const u
 #define PK_TAR_MORE 0     /* the header at `at` was not read completely, or it begins at `end` or later */
 #define PK_TAR_OTHER 1    /* the member at `at` has an unusual header: ``pcopy.archive.reader`` has to parse it */
 #define PK_TAR_USER 2     /* the number of the user `unknown` has to be looked up first */
-#define PK_TAR_GROUP 3
-#define PK_TAR_ROOM 4     /* the memory for the results is full */
-#define PK_TAR_NAMES 16
+#define PK_TAR_GROUP 3    /* the number of the group `unknown` has to be looked up first */
+#define PK_TAR_ROOM 4     /* the memory for the results is full: call again */
+
+#define PK_TAR_NAMES 16   /* most names in a pk_owners */
 
 /* Numbers of users or groups on this host, by name; -1: the name does not exist here. */
 typedef struct {
@@ -304,16 +322,17 @@ typedef struct {
 typedef struct {
     const uint8_t *data;
     size_t size;
-    uint64_t start, end;
+    uint64_t start, end;  /* offset of the data; offset before which members must begin */
     int is_numeric;       /* use the numbers in the archive and ignore names of owners */
     pk_owners users, groups;
     /* Offset of the next header: set by the caller before the first call, and by each call. */
     uint64_t at;
     int why;
     char unknown[33];
-    /* For each member with a simple header: its values (``pcopy.tasks.archive.members_to_extract``), and the end of its key.
-     * begins has the members that are in another directory than the one before. */
-    uint32_t most, members, directories;
+    /* Results, for each simple member: its values (``pack_simple`` in ``pcopy.tasks.archive.members_to_extract``), and
+     * where its key ends in `keys`. `begins` has the indices of the members that are in another directory than the one
+     * before. */
+    uint32_t most, members, directories; /* most members; numbers of members and of `begins` */
     uint64_t *values;     /* PK_TAR_WORDS numbers for each member */
     uint32_t *key_ends, *begins;
     char *keys;
@@ -321,10 +340,10 @@ typedef struct {
     uint64_t bytes;       /* size of the contents of all members */
 } pk_tar;
 
-#define PK_TAR_WORDS 5
+#define PK_TAR_WORDS 5    /* numbers of 64 bits in the values of a member */
 
-/* Find members with simple headers: regular files without unusual fields. */
+/* Find simple members: regular files whose headers have only name, owner, mode, size and times. */
 void pk_tar_members(pk_tar *tar);
-/* Store the offsets at which members of any type begin in `begins_at`, `most` at most. Return their number. `at` is set
- * to where to continue, and `why` to PK_TAR_MORE or PK_TAR_OTHER. */
+/* Store the offsets at which members of any type begin in `begins_at`, at most `most`. Return their number. `at`
+ * becomes the offset to continue from, and `why` PK_TAR_MORE or PK_TAR_OTHER. */
 uint32_t pk_tar_skim(pk_tar *tar, uint64_t *begins_at);

@@ -1,7 +1,8 @@
-/* Properties of batches: the function of each type, and the data that C keeps until a batch is released. */
+/* Properties of the types of batches: the function that processes a row, and what rows change. Also the data that C
+ * keeps until a batch is released. */
 #include "internal.h"
 
-/* What the rows of a batch change: LOOKS: nothing. CHANGES: existing items. NAMES: which names exist in the target
+/* What the rows of a batch change. LOOKS: nothing. CHANGES: existing items. NAMES: which names exist in the target
  * directory. */
 enum effect { LOOKS, CHANGES, NAMES };
 
@@ -45,8 +46,8 @@ int pk_makes_or_removes(const pk_batch *batch)
     return KINDS[batch->kind].effect == NAMES;
 }
 
-/* Split joined names into single ones, each with a zero at its end. Return the end of the memory that was used. Return
- * NULL if the number of names is not that of the rows. */
+/* Split names that are joined by slashes into single ones, each with a zero at its end. Return the end of the memory
+ * that was used, or NULL if there is not one name for each row. */
 static char *unpack(char *to, const char **each, const char *names, size_t size, uint32_t rows)
 {
     if (size)

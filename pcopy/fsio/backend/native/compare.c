@@ -1,15 +1,16 @@
-/* Rows of PK_COMPARE_WITHIN, which are directories that two trees have in common: their contents are compared.
+/* Rows of PK_COMPARE_WITHIN: a row is a directory that two trees have in common. Its items on both sides are compared.
  *
- * Equal items are counted. All others are returned: names that exist on one side only, items that differ, and items
- * that cannot be compared here.
+ * Pairs of equal items are counted. All others are returned to Python: names that exist on one side only, items that
+ * differ, and items that cannot be compared here.
  */
 #include "internal.h"
 
-#define MOST_COMPARED 256 /* largest number of names of a directory on one side */
+#define MOST_COMPARED 256 /* a directory with this many or more names on one side is deferred */
 #define NAMES (64u << 10) /* bytes of these names */
-#define CONTENTS (64u << 10)
-#define LARGEST (512u << 10)    /* larger files (bytes) are compared by the slow path, */
-#define MOST_BYTES (8u << 20)   /* and so are all files of a directory after this many bytes: a row must be short */
+#define CONTENTS (64u << 10) /* bytes of each buffer for contents */
+#define LARGEST (512u << 10)    /* bytes; larger files are left to the slow path */
+#define MOST_BYTES (8u << 20)   /* bytes read for one directory; further files are left to the slow path: a row must be
+                                 * short */
 
 struct item {
     const char *name;
@@ -67,7 +68,8 @@ static int are_times_alike(const struct stat *one, const struct stat *other, int
     return (later < 0 ? -later : later) <= (__int128)window * 1000000000;
 }
 
-/* Return true if the statuses of two items agree in the properties to compare. Devices are left to the slow path. */
+/* Return true if the statuses of two items agree in the properties to compare. Return 0 for devices, too: the slow
+ * path compares them. */
 static int are_alike(const pk_batch *batch, const struct stat *one, const struct stat *other)
 {
     const mode_t kind = one->st_mode & S_IFMT;
@@ -95,8 +97,8 @@ static int have_same_text(const struct pairs *pairs, const char *name)
            !memcmp(pairs->contents[0], pairs->contents[1], (size_t)sizes[0]);
 }
 
-/* Return 1 if two open files of this size have the same contents, 0 if they differ, -1 if they cannot be read or have
- * another size. */
+/* Return 1 if two open files have the same contents of this size, 0 if the contents differ, -1 if a file cannot be
+ * read or has another size. */
 static int hold_same(const struct pairs *pairs, const int reading[2], size_t size)
 {
     size_t at = 0;
@@ -122,7 +124,8 @@ static int is_unchanged(int reading, const struct stat *before)
            now.st_ctim.tv_nsec == before->st_ctim.tv_nsec;
 }
 
-/* Compare two open files. Return the letter of the outcome, 0 if they are equal. */
+/* Compare two open files. Return 0 if they are equal, 'c' if only their contents differ, or '?' if the slow path has
+ * to compare them. */
 static int compare_open(struct pairs *pairs, const int reading[2])
 {
     struct stat status[2];
@@ -158,8 +161,8 @@ static int compare_files(struct pairs *pairs, const char *name)
     return result;
 }
 
-/* Compare two items of the same name. Return the letter of the outcome; 0 if they are equal and nothing remains to be
- * done. */
+/* Compare two items of the same name. Return 0 if they are equal, 'd' for directories (whose contents remain to be
+ * compared), 'c' for files that differ only in their contents, or '?' if the slow path has to compare them. */
 static int compare(struct pairs *pairs, const struct item *one, const struct item *other)
 {
     const pk_batch *batch = pairs->batch;
@@ -200,7 +203,7 @@ static void leave(pk_directory *found, const char *name, int letter, uint64_t in
     pk_leave(found, name, strlen(name), letter, inode);
 }
 
-/* Compare both sides name by name. Return -1 if there is no memory. */
+/* Compare both sides name by name. Return 0, or -1 if there is no memory. */
 static int compare_all(struct pairs *pairs)
 {
     const struct side *one = pairs->sides[0], *other = pairs->sides[1];

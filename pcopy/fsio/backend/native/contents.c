@@ -1,10 +1,10 @@
-/* The items of one source directory: reads their status, and skips or copies files that can be processed
- * immediately. */
+/* The items of one source directory: reads the status of all, and skips or copies those files for which that is
+ * possible immediately. */
 #include "internal.h"
 
 #include <sys/sysmacros.h>
 
-#define LONGEST 10000000 /* nanoseconds for which the files of one directory are copied here */
+#define LONGEST 10000000 /* nanoseconds; after this time the remaining files of a directory are left to the caller */
 
 /* Allocate the columns of `names` items, and copy their names, which take `used` bytes. Return -1 if there is no
  * memory. */
@@ -92,8 +92,8 @@ static int are_we_in(uint32_t group)
     return number < 0 || getegid() == group;
 }
 
-/* Return true if a file whose time is equal to its source's also has the owner and mode that it would get, as far as
- * this process may set them: ``pcopy.fsio.metadata_update.has_metadata_of_source``. */
+/* Return true if an existing file, whose mtime is equal to its source's, also has the owner and mode that it should
+ * have, as far as this process may set them: as ``pcopy.fsio.metadata_update.has_metadata_of_source``. */
 static int has_metadata(const pk_batch *batch, const pk_columns *rows, uint32_t row, const struct statx *there)
 {
     const pk_tree *tree = batch->tree;
@@ -106,8 +106,8 @@ static int has_metadata(const pk_batch *batch, const pk_columns *rows, uint32_t 
     return !(batch->flags & PK_MODE) || (there->stx_mode & 07777) == (rows->mode[row] & 07777);
 }
 
-/* Return true if the existing item is a copy of this file and is left unchanged, as in ``pcopy.fsio.backend.plan_copies``.
- * Return 0 also if the status alone does not decide that. */
+/* Return 1 if the existing item is a copy of this file and is left unchanged, as ``pcopy.fsio.backend.plan_copies``
+ * decides. Return 0 if it is not, or if its status is not sufficient to decide that. */
 static int stays(pk_worker *worker, const pk_batch *batch, const pk_columns *rows, uint32_t row, int source, int target,
                  const char *name)
 {
@@ -164,8 +164,8 @@ static void skip(pk_worker *worker, const pk_batch *batch, pk_directory *found, 
         }
 }
 
-/* Copy small files into a directory that was just created. Files that cannot be copied here remain unchanged: the slow
- * path copies them or reports the error. */
+/* Copy small files into a directory that was just created. Files that cannot be copied here remain in `found`: the
+ * slow path copies them or reports the error. */
 static void copy_new(pk_worker *worker, const pk_batch *batch, pk_directory *found, const char **names, uint8_t *done,
                      int source, int target)
 {

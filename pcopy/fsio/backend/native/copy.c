@@ -1,9 +1,10 @@
-/* Rows of PK_COPY: copies one small file. If the fast path does not handle it, the row is deferred with nothing
- * changed, and the Python backend copies the file.
+/* Rows of PK_COPY: each row copies one small file. If this code does not handle the file, the row is deferred with
+ * nothing changed, and the Python backend copies the file.
  *
  * The file is read first and its status is read after that. If the status is the one that the scan found, nobody has
  * changed the file between the scan and the end of the reading; otherwise the data are discarded. If another user may
- * have replaced the file by a FIFO or a device, which reading would change, the status is checked before reading, too.
+ * have replaced the file by a FIFO or a device, the status is checked before reading, too, because reading such an item
+ * changes it.
  */
 #include "internal.h"
 
@@ -13,7 +14,7 @@
 #include <sys/xattr.h>
 
 #define READING (O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC)
-#define MOST_KEPT 16
+#define MOST_KEPT 16 /* a file with more extended attributes to copy is deferred */
 
 /* The extended attributes that the copy gets. */
 typedef struct {
@@ -32,7 +33,8 @@ int pk_open_quietly(int directory, const char *name, int flags, int *keeps_atime
     return opened;
 }
 
-/* Return true for a file whose contents are consumed by reading them, as ``pcopy.fsio.source.CONSUMED_BY_READING``. */
+/* Return true for a file in /proc or tracefs whose contents are removed by reading them; the names are those of
+ * ``pcopy.fsio.source.CONSUMED_BY_READING``. */
 static int is_consumed(int directory, const char *name)
 {
     static const char *const names[] = {"kmsg", "trace_pipe", "trace_pipe_raw", "snapshot_raw", "free_buffer"};
@@ -67,8 +69,8 @@ static int is_still_found(const pk_batch *batch, uint32_t row, int reading)
     return !fstat(reading, &status) && is_found(batch, row, &status);
 }
 
-/* Return true if other users may write to the source directory, so that a name in it may refer to another item by
- * now. */
+/* Return true if other users may write to the source directory, so that they may have put another item under a name
+ * since the scan. */
 static int others_may_exchange(pk_batch *batch)
 {
     int known = atomic_load_explicit(&batch->work->others_may, memory_order_relaxed);
@@ -81,7 +83,7 @@ static int others_may_exchange(pk_batch *batch)
     return known > 0;
 }
 
-/* Find the extended attributes that the copy gets. Return -1 if the slow path has to decide that. */
+/* Find the extended attributes that the copy gets. Return 0, or -1 if Python has to decide about an attribute. */
 static int look_at_attributes(pk_worker *worker, int reading, attributes *found)
 {
     found->number = 0;
@@ -100,8 +102,8 @@ static int look_at_attributes(pk_worker *worker, int reading, attributes *found)
     return 0;
 }
 
-/* Copy the extended attributes, through the worker's buffer. The contents of the file in it have been written
- * before. */
+/* Copy the extended attributes, through the worker's buffer: the contents of the file, which were in it, have been
+ * written before. Return 0, or -1 if that fails. */
 static int give_attributes(pk_worker *worker, int reading, int writing, const attributes *found)
 {
     for (int each = 0; each < found->number; each++) {
@@ -147,14 +149,16 @@ static int given_up(pk_batch *batch, int reading, int writing, const char *name)
     return PK_DEFERRED;
 }
 
-/* As `given_up`, because metadata could not be set: the following rows of the batch are deferred, too. */
+/* Close both files, remove the copy and defer the row, because metadata could not be set. The following rows of the
+ * batch are deferred, too. */
 static int refused(pk_batch *batch, int reading, int writing, const char *name)
 {
     atomic_store_explicit(&batch->work->is_refused, 1, memory_order_relaxed);
     return given_up(batch, reading, writing, name);
 }
 
-/* Remove the copy, and record the error. Transient errors, as after a signal, defer the row instead. */
+/* Close and remove the copy, and record the error as the verdict of the row. For a transient error, as after a
+ * signal, defer the row instead. */
 static int failed(pk_batch *batch, uint32_t row, int writing, const char *name, int operation, int number)
 {
     given_up(batch, -1, writing, name);
@@ -165,8 +169,8 @@ static int failed(pk_batch *batch, uint32_t row, int writing, const char *name, 
     return set_verdict(batch, row, FAILED, operation, number);
 }
 
-/* Write the piece that is in the buffer, and copy all that follow. Return 0, -1 if reading failed or the file has
- * another size, or the errno of a failed write. */
+/* Write the piece that is in the buffer, then read and write the rest of the file. Return 0, -1 if reading failed or
+ * the file has another size, or the errno of a failed write. */
 static int write_pieces(pk_worker *worker, int reading, int writing, size_t size, size_t got, pk_hasher *hasher)
 {
     size_t at = 0;
@@ -186,7 +190,7 @@ static int write_pieces(pk_worker *worker, int reading, int writing, size_t size
             return -1;
         got = (size_t)more;
     }
-    return read(reading, worker->buffer, 1) ? -1 : 0; /* true if the file has grown */
+    return read(reading, worker->buffer, 1) ? -1 : 0; /* not 0 if the file has grown, or cannot be read */
 }
 
 static int synced(int writing)
@@ -197,7 +201,8 @@ static int synced(int writing)
     return result;
 }
 
-/* Sync and close a file whose contents are written, and give it its final name. Return its code. */
+/* Sync (if the plan says so) and close a copy whose contents and metadata are written, and give it its final name.
+ * Return the code of the row. */
 static int name_it(pk_worker *worker, pk_batch *batch, uint32_t row, int writing, const char *made_as,
                    const struct stat *source)
 {
@@ -238,7 +243,7 @@ static int name_it(pk_worker *worker, pk_batch *batch, uint32_t row, int writing
     return DONE;
 }
 
-/* Create the copy of an open source, whose first piece has been read. Return its code. */
+/* Create the copy of an open source, of which the first `got` bytes have been read. Return the code of the row. */
 static int make(pk_worker *worker, pk_batch *batch, uint32_t row, int reading, size_t got, const struct stat *source,
                 const attributes *found)
 {
@@ -319,7 +324,8 @@ int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row)
         return PK_DEFERRED;
     const size_t size = batch->given.size[row];
     const int at_once = size <= PIECE || batch->arena != NULL;
-    /* Check the status first if reading might change another item, or might change the atime of this one. */
+    /* Check the status before reading, too, if the name may refer to another item by now, which reading might
+     * change, or if reading changes the atime of the file. */
     const int is_asked_first = batch->flags & PK_FOLLOW || !keeps_atime || others_may_exchange(batch);
     if (is_asked_first && (fstat(reading, &before) || !is_found(batch, row, &before)))
         return given_up(batch, reading, -1, NULL);

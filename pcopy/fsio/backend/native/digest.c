@@ -1,8 +1,9 @@
 /* The digest of a file's contents, computed by a system library that is loaded when it is needed.
  *
- * SIGNATURE: contents are cut into blocks. The root of n > 1 blocks is H(1, root of the first k, root of the rest) with
- * k the largest power of two smaller than n; complete subtrees are kept, the largest first. The digest of the file is
- * H(2, its size in 8 bytes big-endian, root). pcopy/signature/tree.py does the same in Python and explains the reasons.
+ * The digest is that of a signature, a hash tree: contents are divided into blocks. The root of one block is its hash.
+ * The root of n > 1 blocks is H(1, root of the first k, root of the rest) with k the largest power of two smaller than
+ * n. Roots of complete subtrees are kept, the largest first. The digest of the file is H(2, its size in 8 bytes
+ * big-endian, root). pcopy/signature/tree.py does the same in Python and explains the reasons.
  */
 #include "internal.h"
 
@@ -10,7 +11,7 @@
 
 #define XXH3 1
 #define BLAKE3 2
-#define BLAKE3_STATE 2048 /* bytes; the state of libblake3 has 1912, that of libxxhash 576 */
+#define BLAKE3_STATE 2048 /* bytes for the state of a hash: libblake3 needs 1912, libxxhash 576 */
 
 typedef struct { uint64_t low, high; } hash128;
 

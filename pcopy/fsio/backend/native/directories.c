@@ -1,9 +1,10 @@
-/* Rows of PK_ENTER and PK_FINISH, which are whole directories. A batch has directories next to each other, in one
- * parent directory on either side.
+/* Rows of PK_ENTER, PK_FINISH and PK_SYNC: a row is a directory. The directories of a batch have one parent directory
+ * in the source, and one in the target. PK_ENTER opens source and target directory and reads the status of all items;
+ * PK_FINISH sets the metadata of a target directory; PK_SYNC syncs open directories.
  *
- * Directories that the fast path does not handle are deferred before anything is created. If that turns out only after
- * the target directory was created, the code of the row is ANEW. The slow path continues with it and knows that the
- * directory was created.
+ * Directories that this code does not handle are deferred before anything is created. If that turns out only after the
+ * target directory was created, the code of the row is ANEW (DECIDE_AGAIN): the slow path continues with the directory,
+ * and knows that it was created.
  */
 #include "internal.h"
 
@@ -11,8 +12,8 @@
 
 #define DEFAULT_ACL "system.posix_acl_default"
 
-/* Return true if an open directory has no extended attribute that would be copied. For a target, attributes of the
- * namespace "system." count always, because new items may inherit them (default ACLs). */
+/* Return true if an open directory has no extended attribute that is copied. In a target directory, attributes of
+ * the namespace "system." always count, because new items may inherit them (default ACLs). */
 static int is_bare(pk_worker *worker, int directory, int is_target)
 {
     char names[MOST_NAMES + 1];
@@ -37,9 +38,8 @@ static struct timespec moment_of(int64_t nanoseconds)
     return (struct timespec){nanoseconds / 1000000000, nanoseconds % 1000000000};
 }
 
-/* Apply metadata to an open directory, where it differs from the existing metadata, as
- * ``pcopy.fsio.attributes.apply_attributes`` does. Return -1 if the slow path has to do that; it then sets all of
- * it. */
+/* Apply metadata to an open directory, where they differ from the existing ones, with the same result as
+ * ``pcopy.fsio.attributes.apply_attributes``. Return 0, or -1 if the slow path has to set all of them. */
 static int set_metadata(const pk_batch *batch, int directory, const struct stat *status, const pk_metadata *wanted, int is_made)
 {
     const int set_id = wanted->mode & (S_ISUID | S_ISGID);
@@ -61,7 +61,8 @@ static int set_metadata(const pk_batch *batch, int directory, const struct stat 
     int64_t atime, mtime, ctime;
     if (!is_common(times[0].tv_sec) || !is_common(times[1].tv_sec))
         return -1;
-    /* Reading a directory changes its atime. That alone is no reason to change a directory that existed before. */
+    /* Reading a directory changes its atime. A different atime alone is no reason to change a directory that existed
+     * before the job. */
     if (in_nanoseconds(status->st_mtim, &mtime) && in_nanoseconds(status->st_ctim, &ctime) && is_same_moment(wanted->mtime, mtime, ctime, batch->tree->window) &&
         (!is_made || (in_nanoseconds(status->st_atim, &atime) && atime == wanted->atime)))
         return 0;
@@ -84,7 +85,8 @@ static int open_target(const pk_batch *batch, const char *name, uint8_t *made)
     return pk_open_quietly(batch->target, name, DIRECTORY, NULL);
 }
 
-/* Return true if the fast path may use the open target directory without further preparation. */
+/* Return true if files can be created in the open target directory without further preparation: same file system,
+ * sufficient permissions, no ACL to inherit, and (unless it was just created) not changed since `touched`. */
 static int is_simple_target(pk_worker *worker, const pk_batch *batch, int target, struct stat *status, int is_made)
 {
     const pk_tree *tree = batch->tree;
@@ -98,8 +100,8 @@ static int is_simple_target(pk_worker *worker, const pk_batch *batch, int target
     return in_nanoseconds(status->st_ctim, &ctime) && ctime < tree->touched && is_bare(worker, target, 1);
 }
 
-/* List an open source directory and read the status of everything in it, before anything is created. Return -1 to defer
- * it. */
+/* List an open source directory and read the status of everything in it, before anything is created. Return 0, or -1
+ * to defer the row. */
 static int look_into(pk_worker *worker, pk_batch *batch, uint32_t row, int source)
 {
     const pk_tree *tree = batch->tree;
@@ -127,8 +129,8 @@ static int look_into(pk_worker *worker, pk_batch *batch, uint32_t row, int sourc
     return pk_look_at_all(found, source, names, strlen(names));
 }
 
-/* Process the contents of a directory, now that its target is open. Return 0 if the slow path has to continue with
- * it. */
+/* Skip or copy files of a directory whose target is open, and set its metadata if nothing remains. Return 0 if the
+ * slow path has to continue with the directory. */
 static int enter_target(pk_worker *worker, pk_batch *batch, pk_directory *found, int source, int target)
 {
     const pk_tree *tree = batch->tree;

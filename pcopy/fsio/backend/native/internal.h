@@ -19,26 +19,27 @@
 
 #include "backend.h"
 
-/* ``pcopy.fsio.backend.columns.RowCode`` */
+/* ``pcopy.fsio.backend.columns.RowCode``, which has other names for some: CARE is SLOW_PATH, ANEW is DECIDE_AGAIN,
+ * LACKS is LACKS_METADATA, UNREAD is SOURCE_FAILED, CHANGED is SOURCE_CHANGED. */
 enum code { PENDING, DONE, SKIPPED, CARE, ANEW, LACKS, FAILED, UNREAD, CHANGED, CANCELLED };
 
-/* ``pcopy.fsio.backend.columns.OPERATIONS`` */
+/* The operations of ``pcopy.fsio.backend.columns.OPERATIONS``, in the same order. */
 enum operation {
     OP_NONE, OP_STAT, OP_OPEN, OP_FSTAT, OP_READ, OP_LISTXATTR, OP_GETXATTR, OP_CREATE, OP_WRITE, OP_CHOWN, OP_SETXATTR,
     OP_REMOVEXATTR, OP_CHMOD, OP_UTIMENSAT, OP_FSYNC, OP_CLOSE, OP_RENAME, OP_UNLINK, OP_RMDIR, OP_READDIR, OP_LSEEK,
     OP_LINK
 };
 
-/* ``pcopy.fsio.backend.batches.CopyPlan`` */
+/* ``pcopy.fsio.backend.batches.CopyPlan``; CARE_PLAN is SLOW_PATH. SYNC is SYNC_FLAG, which may be added. */
 enum plan { NEW = 1, REPLACE, TEMPORARY, SKIP, REFUSE, CARE_PLAN };
 #define SYNC 0x80
 
-#define SMALL_FILE (4u << 20)
+#define SMALL_FILE (4u << 20) /* bytes; larger files are deferred: ``interface.MAX_SMALL_FILE_BYTES`` */
 #define PIECE (256u << 10) /* bytes of one read */
-#define PK_SIDECAR ".pcopy-incomplete-" /* ``pcopy.fsio.incomplete_mark.SIDECAR_PREFIX`` */
+#define PK_SIDECAR ".pcopy-incomplete-" /* begin of names of mark files: ``incomplete_mark.SIDECAR_PREFIX`` */
 #define DIRECTORY (O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK)
-#define MOST_LISTED 1024   /* largest number of names of a directory that is processed as a whole */
-#define MOST_NAMES 4096    /* largest size in bytes of the list of extended attribute names that C handles */
+#define MOST_LISTED 1024   /* a directory with this many or more names is not processed as a whole but deferred */
+#define MOST_NAMES 4096    /* bytes; an item with a longer list of extended attribute names is deferred */
 
 /* One thread, and the row that it is processing. Other threads read the atomic fields. */
 typedef struct pk_worker {
@@ -49,17 +50,19 @@ typedef struct pk_worker {
     _Atomic(pk_batch *) batch;
     _Atomic uint32_t row;
     _Atomic uint64_t operations, wall, processor;
-    unsigned char *buffer; /* PIECE + 1 bytes */
-    int is_slow; /* true if its last rows took long */
+    unsigned char *buffer; /* at least PIECE + 1 bytes */
+    int is_slow; /* true if its last rows took longer than SLOW each (pool.c) */
 } pk_worker;
 
 /* Data of a batch that C keeps until the batch is released. */
 typedef struct pk_work {
     char *names; /* all names, each with a zero at its end */
-    const char **name, **new_name, **temporary;
-    uint32_t next, ended;
-    pk_batch *following;
-    _Atomic uint64_t moved;
+    const char **name, **new_name, **temporary; /* of each row */
+    uint32_t next, ended; /* first row that no thread has begun; number of rows that have ended or were cancelled */
+    pk_batch *following; /* next batch in the queue */
+    _Atomic uint64_t moved; /* bytes copied or read */
+    /* done: 1 when all rows have ended. full: how often the file system was full or read-only since the last success.
+     * is_refused: 1 if metadata could not be set, so that further rows are deferred. */
     _Atomic int done, full, is_refused;
     /* State of uid and gid: 1 if every new file in the target directory gets this owner, as one file has shown; -1 if
      * the owner may vary; 0 if it is not known yet. */
@@ -85,25 +88,27 @@ struct pk_backend {
     int wake;
     int threads, is_closing;
     int most, working, resting; /* number of threads that may work, that have rows, and that wait for rows */
-    int modifying;
+    int modifying;              /* rows that may modify anything at the same time; 0: no limit */
     uint32_t unfinished;        /* batches that are not done */
-    uint64_t busy, busy_since;
+    uint64_t busy, busy_since;  /* pk_load.busy until busy_since; since then batches are unfinished */
     pk_digest digest;
     pk_batch *first, *last; /* queue of the batches that have rows which no thread has begun */
-    pk_worker main;
+    pk_worker main; /* the thread that calls pk_poll */
     pk_worker *workers[64];
     _Atomic(pk_attribute *) attributes;
-    int learnt; /* number of attributes that were learnt */
-    char unknown[256];
+    int learnt; /* how often pk_learn was called */
+    char unknown[256]; /* name of an attribute that was met and not learnt yet; empty if there is none */
 };
 
 /* Process one row: fill in its verdict and return its code, or return PK_DEFERRED. */
 typedef int (*pk_row)(pk_worker *worker, pk_batch *batch, uint32_t row);
 pk_row pk_row_of(const pk_batch *batch);
-/* True if rows of this type of batch change nothing, or create or remove names in the target directory. */
+/* pk_changes_nothing: true if rows of this type of batch only read. pk_makes_or_removes: true if they create or
+ * remove names in the target directory. */
 int pk_changes_nothing(const pk_batch *batch);
 int pk_makes_or_removes(const pk_batch *batch);
-/* Create batch->work from the packed names. Return 0, or an errno as pk_submit does. */
+/* Create batch->work, with the joined names split. Return 0, or an errno: ENOMEM, or EINVAL if there is not one name
+ * for each row. */
 int pk_unpack(pk_batch *batch);
 int pk_copy_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 int pk_read_row(pk_worker *worker, pk_batch *batch, uint32_t row);
@@ -127,8 +132,9 @@ int pk_member_row(pk_worker *worker, pk_batch *batch, uint32_t row);
  *
  * pk_open_whole opens a directory by its name, without changing its atime if possible; it returns the descriptor, or
  * -1. pk_is_directory returns true if an open directory has this inode and device. pk_list_all lists an open directory:
- * names go to `names`, which has `room` bytes, joined by slashes, with a zero at the end. It returns their number, or
- * -1 if there are `most` or more names, if they do not fit, or if they cannot be read. `all` may be NULL.
+ * names go to `names`, which has `room` bytes, joined by slashes, with a zero at the end; types and inode numbers go to
+ * `all`, which may be NULL. It returns the number of names, or -1 if there are `most` or more, if they do not fit, or
+ * if they cannot be read.
  */
 typedef struct {
     uint8_t kinds[MOST_LISTED];
@@ -137,47 +143,52 @@ typedef struct {
 int pk_open_whole(pk_worker *worker, int around, const char *name);
 int pk_is_directory(pk_worker *worker, int directory, uint64_t inode, uint64_t device);
 int pk_list_all(pk_worker *worker, int directory, char *names, size_t room, int most, pk_all *all);
-/* Add an item to those that remain in a directory. The caller has allocated enough memory for its name of `length`
- * bytes. */
+/* Add an item to those that remain to be processed in a directory, with a letter that says why (kinds in
+ * pk_directory). The caller has allocated enough memory for its name of `length` bytes. */
 void pk_leave(pk_directory *found, const char *name, size_t length, int letter, uint64_t inode);
-/* Read the status of an item into a row of those columns that exist. Return 0, or -1 with errno set; EOVERFLOW means
- * that a time is outside the range of 64 bits. */
+/* Read the status of an item into a row of those columns that exist, and its mode into *mode. Return 0, or -1 with
+ * errno set; EOVERFLOW means that 64 bits cannot hold a time in nanoseconds. */
 int pk_look_at(int directory, const char *name, int flags, const pk_columns *out, uint32_t row, uint32_t *mode);
 int pk_make_row(pk_worker *worker, pk_batch *batch, uint32_t row);
 /* Create a file in the target directory, with mode 0600, and return its descriptor, or -1 with errno set. */
 int pk_create(const pk_batch *batch, const char *name);
-/* Close a new file, unless `writing` is -1, and remove it, unless `name` is NULL. */
+/* Close a new file, unless its descriptor `writing` is -1, and remove it, unless `name` is NULL. */
 void pk_take_back(const pk_batch *batch, int writing, const char *name);
 /* Write all bytes. Return 0, or an errno. */
 int pk_write_all(int writing, const unsigned char *data, size_t size);
 /* Return true if the new file is known to have this owner and group already. */
 int pk_has_owner(pk_batch *batch, int writing, uid_t uid, gid_t gid);
-/* Close a new file that is written, and set its times after that if the server changes them at the close. */
+/* Close a new file whose contents are written; if the server changes times at the close (PK_LATE), set them after
+ * that. Return 0, -1 if closing failed, or 1 if the times are not set. */
 int pk_close_new(pk_worker *worker, const pk_batch *batch, int writing, const struct timespec times[2]);
-/* Apply the metadata that follows owner and extended attributes, in the order of pcopy/fsio/attributes.py: remove an
- * inherited ACL, set mode and times. Return 0, or -1 if not all was set. */
+/* Apply the metadata that follows owner and extended attributes in the order of pcopy/fsio/attributes.py: remove an
+ * inherited ACL, set mode and times. Return 0, or -1 if something could not be set. */
 int pk_give_mode_and_times(pk_worker *worker, const pk_batch *batch, int writing, mode_t mode,
                            const struct timespec times[2]);
 void pk_release_directories(pk_batch *batch);
 /* Read the status of all names (found->left of them, packed in `names`) in an open source directory. Return -1 if a
  * status cannot be read, or if there is no memory. */
 int pk_look_at_all(pk_directory *found, int source, const char *names, size_t used);
-/* Skip or copy those files that can be processed immediately, and remove them from `found`. */
+/* Skip files with a matching copy, or copy small files into a new directory, as far as that is possible here, and
+ * remove these files from `found`. */
 void pk_do_at_once(pk_worker *worker, const pk_batch *batch, pk_directory *found, int source, int target);
 /* Store the identity mark of an open item in `out`: its length, then the mark. `directory` is the directory that
  * contains the item. */
 void pk_mark(int directory, int descriptor, uint8_t *out);
 int pk_attribute_of(pk_backend *backend, const char *name);
-/* Return true if two items have the same extended attributes, as far as they are copied. Return 0 if they differ, or if
- * the slow path has to compare them. */
+/* Return 1 if two items have the same extended attributes, apart from those that are not copied. Return 0 if they
+ * differ, or if the slow path has to compare them. */
 int pk_has_same_attributes(pk_worker *worker, int flags, int source, const char *name, int target, const char *new_name);
 /* Open an item with O_NOATIME, or without it if that is not permitted. *keeps_atime is set to true if reading does not
  * change the atime; the pointer may be NULL. Return the descriptor, or -1 with errno set. */
 int pk_open_quietly(int directory, const char *name, int flags, int *keeps_atime);
-/* As pk_open_quietly, for a source file: the name may refer to another type of item by now. */
+/* Open a source file for reading, with O_NOATIME if permitted. Opening is harmless even if the name refers to a FIFO
+ * or device by now. Return the descriptor, or -1 with errno set. *keeps_atime is set as by pk_open_quietly. */
 int pk_open_source(int directory, const char *name, int follow, int *keeps_atime);
 
-/* State of the digest of a file whose contents are added in order. */
+/* State of the digest of a file whose contents are added in order. `state` is that of the block that is being
+ * hashed, which has `filled` bytes; `roots` are those of complete subtrees of blocks (digest.c), `levels` their
+ * heights. */
 typedef struct pk_hasher {
     const pk_digest *digest;
     uint64_t size, filled;
@@ -197,7 +208,7 @@ static inline void count(_Atomic uint64_t *sum, uint64_t number)
     atomic_store_explicit(sum, atomic_load_explicit(sum, memory_order_relaxed) + number, memory_order_relaxed);
 }
 
-/* End the first of the joined names with a zero byte. Return the begin of the next one. */
+/* Replace the slash that ends the first of the joined names by a zero byte. Return the begin of the next name. */
 static inline char *cut_off(char *name)
 {
     char *after = strchrnul(name, '/');
@@ -205,7 +216,7 @@ static inline char *cut_off(char *name)
     return after + 1;
 }
 
-/* Count an item by its type. */
+/* Count an item by its type, and add the size of a regular file. */
 static inline void add_item(pk_sums *sums, const struct stat *status)
 {
     switch (status->st_mode & S_IFMT) {
@@ -219,6 +230,7 @@ static inline void add_item(pk_sums *sums, const struct stat *status)
     }
 }
 
+/* Record the system call that this worker makes next, and count it. */
 static inline void doing(pk_worker *worker, int operation)
 {
     atomic_store_explicit(&worker->operation, operation, memory_order_relaxed);
@@ -247,8 +259,8 @@ static inline int is_common(time_t seconds)
     return seconds >= 315532800 && seconds < (time_t)1 << 31;
 }
 
-/* Set the mode of an open item. Return -1 if it is not set. fchmod silently drops the set-gid bit if the caller is not
- * in the group, so the mode is read back then. */
+/* Set the mode of an open item. Return 0, or -1 if it is not set. fchmod silently drops the set-gid bit if the
+ * caller is not in the group; so a mode with that bit is read back. */
 static inline int set_mode(int descriptor, mode_t mode)
 {
     struct stat status;
@@ -257,7 +269,7 @@ static inline int set_mode(int descriptor, mode_t mode)
     return mode & S_ISGID && (fstat(descriptor, &status) || (status.st_mode & 07777) != mode) ? -1 : 0;
 }
 
-/* Return true if the status has the inode, device and type of the row. Missing columns are ignored. */
+/* Return true if the status has the inode, device and type of the row. Columns that are NULL are ignored. */
 static inline int pk_is_item(const pk_columns *rows, uint32_t row, const struct stat *status)
 {
     return (rows->inode == NULL || rows->inode[row] == status->st_ino) &&
@@ -265,13 +277,14 @@ static inline int pk_is_item(const pk_columns *rows, uint32_t row, const struct 
            (rows->mode == NULL || (rows->mode[row] & S_IFMT) == (status->st_mode & S_IFMT));
 }
 
+/* Return true if another user than `us` may create or replace names in a directory with this owner and mode. */
 static inline int others_may_write(uid_t owner, mode_t mode, uid_t us)
 {
     return owner != us || mode & 022;
 }
 
-/* Convert a time to nanoseconds since 1970. Return 0 if 64 bits cannot hold it, or if it would be one of the two ends
- * of the range. */
+/* Convert a time to nanoseconds since 1970, and return true. Return 0 if 64 bits cannot hold it, or if it would be
+ * one of the two ends of the range, which stand for times outside the range. */
 static inline int in_nanoseconds(struct timespec time, int64_t *out)
 {
     return !__builtin_mul_overflow((int64_t)time.tv_sec, (int64_t)1000000000, out) &&
@@ -297,12 +310,14 @@ static inline int is_cut_to(int64_t source, int64_t present, int64_t step)
     return (__int128)source - (rest < 0 ? rest + step : rest) == present;
 }
 
-/* Resolutions of time stamps, as ``pcopy.fsio.metadata_update._TIME_RESOLUTIONS``: first those of ``pcopy.fsio.existing.TIME_RESOLUTIONS``, then
- * one that counts only if the ctime is rounded alike. */
+/* Resolutions to which file systems round times down, in nanoseconds: first those of
+ * ``pcopy.fsio.existing.TIME_RESOLUTIONS``, then one that counts only if the ctime is rounded to it, too
+ * (``pcopy.fsio.metadata_update._TIME_RESOLUTIONS``). */
 static const int64_t time_steps[] = {100, 1000, 10000000, 1000000000, 2000000000, 1000000};
 enum { MOMENT_STEPS = sizeof time_steps / sizeof *time_steps, EQUAL_STEPS = MOMENT_STEPS - 1 };
 
-/* As ``pcopy.fsio.metadata_update.is_same_stored_time``. */
+/* Return true if `present` is the time `source`, as exactly as the file system stores times; `changed`, the ctime of
+ * the existing item, shows its resolution. Same as ``pcopy.fsio.metadata_update.is_same_stored_time``. */
 static inline int is_same_moment(int64_t source, int64_t present, int64_t changed, int64_t window)
 {
     if (is_within(source, present, window))
@@ -313,7 +328,8 @@ static inline int is_same_moment(int64_t source, int64_t present, int64_t change
     return 0;
 }
 
-/* As ``pcopy.fsio.existing.are_times_equal``. */
+/* Return true if `present` is the mtime of an unchanged copy of an item with the mtime `source`. Same as
+ * ``pcopy.fsio.existing.are_times_equal``. */
 static inline int are_times_equal(int64_t source, int64_t present, int64_t window)
 {
     if (is_within(source, present, window))

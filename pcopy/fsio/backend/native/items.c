@@ -1,4 +1,5 @@
-/* Rows of PK_STAT, PK_READ and PK_REMOVE: the status of items, digests of files, and removal.
+/* Rows of PK_STAT, PK_READ and PK_REMOVE: each reads the status of an item, computes the digest of a small file, or
+ * removes an item.
  *
  * Errors on the source side are deferred, because the Python backend knows which of them are transient.
  */
@@ -7,8 +8,8 @@
 #include <sys/sysmacros.h>
 #include <sys/xattr.h>
 
-/* Return the mask of the statx fields that these columns need. Others are not requested, because some file systems have
- * to ask a server for each field. */
+/* Return the mask of the statx fields that these columns need. Other fields are not requested, because some file
+ * systems have to ask a server for each field. */
 static unsigned mask_of(const pk_columns *out)
 {
     return STATX_TYPE | STATX_MODE | (out->uid != NULL ? STATX_UID : 0) | (out->gid != NULL ? STATX_GID : 0) |
@@ -64,7 +65,7 @@ int pk_stat_row(pk_worker *worker, pk_batch *batch, uint32_t row)
     return PK_DEFERRED;
 }
 
-/* Compute the digest of an open file. Return -1 to defer the row. */
+/* Compute the digest of an open file and store it in the row. Return 0, or -1 to defer the row. */
 static int digest(pk_worker *worker, pk_batch *batch, uint32_t row, int reading, const struct stat *status)
 {
     const pk_digest *wanted = &worker->backend->digest;

@@ -1,5 +1,5 @@
-/* Listing of directories: in parts for large ones, or all of one that is processed as a whole; and the list of items
- * that remain to be processed. */
+/* Listing of directories: part by part for large ones, or completely for those that are processed as a whole. Also
+ * the list of items that remain to be processed in a directory. */
 #include "internal.h"
 
 #include <dirent.h>
@@ -83,16 +83,16 @@ int pk_is_directory(pk_worker *worker, int directory, uint64_t inode, uint64_t d
     return !fstat(directory, &status) && status.st_ino == inode && status.st_dev == device;
 }
 
-/* Keep each of the names (joined by slashes, `used` bytes) once, with its kind and inode if `all` is not NULL: a
- * directory may list a name twice. Return the number of names that remain. */
+/* A directory may list a name twice. Keep each of the names (joined by slashes, `used` bytes) once, with its kind
+ * and inode if `all` is not NULL. Return the number of names that remain. */
 static int drop_repeated(char *names, size_t *used, int number, pk_all *all)
 {
-    uint16_t rows[2 * MOST_LISTED] = {0}; /* hash table: row + 1, or 0 */
+    uint16_t rows[2 * MOST_LISTED] = {0}; /* hash table: index of a kept name + 1; 0: free */
     uint32_t starts[MOST_LISTED], lengths[MOST_LISTED];
     size_t from = 0, to = 0;
     int kept = 0;
     for (int each = 0; each < number; each++) {
-        uint64_t hash = 14695981039346656037u; /* FNV-1a */
+        uint64_t hash = 14695981039346656037u; /* FNV-1a hash */
         size_t length = 0;
         for (; from + length < *used && names[from + length] != '/'; length++)
             hash = (hash ^ (unsigned char)names[from + length]) * 1099511628211u;

@@ -1,13 +1,14 @@
-/* Rows of PK_LOOK and PK_PATHS, which are whole directories. PK_LOOK returns columns of their items, PK_PATHS the
- * paths.
+/* Rows of PK_LOOK and PK_PATHS: a row is a directory that is listed. PK_LOOK returns the status of its items as
+ * columns, PK_PATHS their paths.
  *
- * Directories that the fast path does not handle are deferred.
+ * Directories that this code does not handle are deferred.
  */
 #include "internal.h"
 
 #define DEVICE_BIT (1u << 20) /* ``pcopy.fsio.backend.columns.DEVICE`` */
 
-/* Return the part of a memory block that a column takes, and advance *at; NULL if the column is not wanted. */
+/* Return the next `size` bytes of a memory block, for a column, and advance *at. Return NULL if the column is not
+ * wanted. */
 static void *part(char **at, size_t size, uint32_t is_wanted)
 {
     char *begin = *at;
@@ -66,7 +67,8 @@ static int has_simple_names(const pk_directory *found)
     return 1;
 }
 
-/* Add the items of a directory to the tally, if its conditions hold; the caller needs no other data of them then. */
+/* Add the items of a directory to the sums (pk_tally) if all have one owner and printable names, and no file is
+ * larger than `largest`. Python needs no other data of these items then, unless they are directories. */
 static void sum_up(const pk_tree *tree, pk_directory *found)
 {
     const pk_columns *rows = &found->rows;
@@ -84,7 +86,8 @@ static void sum_up(const pk_tree *tree, pk_directory *found)
     found->metadata.gid = rows->gid[0];
 }
 
-/* List an open directory and read the status of those items for which columns are wanted. Return -1 to defer it. */
+/* List an open directory and read the status of those items for which columns are wanted. Return 0, or -1 to defer
+ * the row. */
 static int list_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
 {
     const pk_tree *tree = batch->tree;
@@ -145,8 +148,8 @@ static uint8_t asked_for(pk_worker *worker, int directory, const char *name)
     return pk_look_at(directory, name, AT_SYMLINK_NOFOLLOW, &none, 0, &mode) ? 0 : letter_of(mode);
 }
 
-/* Allocate memory for the paths of `number` names (`size` bytes, joined), and for the names and inodes of the
- * directories among them. Return -1 if there is no memory. */
+/* Allocate memory for the paths of `number` names (`size` bytes, joined) below a path of `above` bytes, and for the
+ * names and inodes of the directories among them. Return 0, or -1 if there is no memory. */
 static int make_path_room(pk_directory *found, size_t number, size_t size, size_t above)
 {
     const size_t text = size + 1 + number * above;
@@ -170,8 +173,8 @@ static void add_path(pk_directory *found, const char *above, size_t above_size, 
     found->text_size += above_size + length + 1;
 }
 
-/* Return the paths of all items of an open directory, whose own path `above` ends with a slash. Return -1 to defer
- * it. */
+/* Store the paths of all items of an open directory, whose own path `above` ends with a slash. Return 0, or -1 to
+ * defer the row. */
 static int list_paths(pk_worker *worker, pk_batch *batch, uint32_t row, int directory, const char *above, size_t above_size)
 {
     pk_directory *found = &batch->directories[row];

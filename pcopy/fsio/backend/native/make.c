@@ -1,9 +1,9 @@
-/* Rows of PK_MAKE: creates one small file whose contents and metadata Python has in memory. If the fast path does not
- * handle it, the row is deferred and nothing of the file remains. */
+/* Rows of PK_MAKE: each row creates one small file whose contents and metadata Python has in memory. If this code does
+ * not handle the file, the row is deferred and nothing of the file remains. */
 #include "internal.h"
 
-/* Set owner and group. Return 0, -1 on failure, or 1 if this process may not change owners, so that the file keeps
- * another owner, as in ``pcopy.fsio.attributes.change_owner``. */
+/* Set owner and group. Return 0, -1 on failure, or 1 if this process may not change owners (PK_EXCUSED), so that the
+ * file keeps another owner; ``pcopy.fsio.attributes.change_owner`` does the same. */
 static int own(pk_batch *batch, int writing, uint32_t uid, uint32_t gid)
 {
     if (pk_has_owner(batch, writing, uid, gid) || !fchown(writing, uid, gid))
@@ -13,8 +13,8 @@ static int own(pk_batch *batch, int writing, uint32_t uid, uint32_t gid)
     return fchown(writing, (uid_t)-1, gid) && errno != EPERM ? -1 : 1;
 }
 
-/* Apply the metadata, in the order of pcopy/fsio/attributes.py. Return 0, -1 if the slow path has to do it, or 1 if the
- * file belongs to another user. */
+/* Apply the metadata, in the order of pcopy/fsio/attributes.py. Return 0, -1 if Python has to create the file
+ * instead, or 1 if the file keeps another owner because this process may not change it. */
 static int set_metadata(pk_worker *worker, pk_batch *batch, uint32_t row, int writing, const struct timespec times[2])
 {
     const pk_columns *given = &batch->given;

@@ -1,5 +1,5 @@
-/* Rows of PK_MEMBER: small files as members of a tar archive, header and contents in one buffer. Files that the fast
- * path does not handle are deferred.
+/* Rows of PK_MEMBER: each row reads a small file, and writes header and contents of a tar member for it into the arena.
+ * Files that this code does not handle are deferred.
  *
  * The header is the one that pcopy/archive/headers.py makes for a file that needs no pax record except a time.
  */
@@ -8,9 +8,9 @@
 #include <stdio.h>
 
 #define BLOCK 512
-#define NAME 100    /* bytes of a name */
+#define NAME 100    /* bytes of the name field */
 #define NUMBERS 148 /* bytes that precede the checksum */
-#define OWNER_AT 156
+#define OWNER_AT 156 /* offset of the type field, where the part in pk_owner begins */
 #define SECOND 1000000000
 
 static const pk_owner *owner_of(const pk_batch *batch, const pk_member *member)
@@ -21,7 +21,7 @@ static const pk_owner *owner_of(const pk_batch *batch, const pk_member *member)
     return NULL;
 }
 
-/* Write a number in octal digits, with a zero byte at its end. */
+/* Write a number as this many octal digits, with a zero byte after them. */
 static void put_octal(uint8_t *to, int digits, uint64_t number)
 {
     for (to[digits] = '\0'; digits--; number >>= 3)

@@ -1,8 +1,8 @@
-/* Rows of the batches that change owner, group and mode of existing items. A batch has items of one directory, or whole
- * directories, whose contents are changed if the fast path handles them.
+/* Rows of PK_UPDATE, PK_UPDATE_UNIFORM and PK_UPDATE_WITHIN, which change owner, group and mode of existing items. A
+ * row is an item, or (PK_UPDATE_WITHIN) a directory, in which all items are changed.
  *
- * Items that the fast path does not handle are deferred, or returned as remaining: the slow path changes them, or
- * reports what is wrong.
+ * Items that this code does not handle are deferred, or returned as items that remain in their directory: the slow path
+ * changes them, or reports the error.
  */
 #include "internal.h"
 
@@ -14,7 +14,8 @@
 #define SYS_fchmodat2 452 /* since Linux 6.6; the same number on all architectures except alpha */
 #endif
 
-/* True if fchmodat2 exists, and no filter refuses this mode: then it fails because -1 is no descriptor. */
+/* Return true if fchmodat2 exists and no seccomp filter refuses this mode: then the call fails with EBADF, because
+ * -1 is no descriptor. */
 static int has_fchmodat2(mode_t mode)
 {
     return syscall(SYS_fchmodat2, -1, "", mode, AT_EMPTY_PATH) && errno == EBADF;
@@ -48,9 +49,10 @@ static int change_mode(int item, mode_t mode)
     return 0;
 }
 
-/* KEEP of ``pcopy.fsio.backend.batches`` */
+/* UNCHANGED of ``pcopy.fsio.backend.batches``: a mode, owner or group that is not to be changed */
 #define KEEP UINT32_MAX
 
+/* The owner, group and mode that an item should get. */
 struct wish {
     uint32_t uid, gid, mode; /* KEEP: unchanged */
 };
@@ -98,7 +100,7 @@ static int open_item(pk_worker *worker, int directory, const char *name, struct 
     return item;
 }
 
-/* True if both are of one item, and its mode, owner and group have not changed between them. */
+/* Return true if both statuses are those of the same item, with the same mode, owner and group. */
 static int is_same(const struct stat *one, const struct stat *other)
 {
     return one->st_ino == other->st_ino && one->st_dev == other->st_dev && one->st_mode == other->st_mode &&
@@ -107,8 +109,8 @@ static int is_same(const struct stat *one, const struct stat *other)
 
 enum { EXCHANGED = -2 };
 
-/* Change an item whose status was read by its name. Return EXCHANGED if another item has the name by now, which is an
- * attack or a race; that item is not changed. Otherwise return as `give` does. */
+/* Change an item whose status was read by its name. Return EXCHANGED if another item has the name by now (an attack
+ * or a race); that item is not changed. Otherwise return 0 or -1 as `give` does. */
 static int give_to(pk_worker *worker, int directory, const char *name, const struct stat *seen, const struct wish *wish)
 {
     struct stat status;
@@ -126,7 +128,7 @@ static int give_to(pk_worker *worker, int directory, const char *name, const str
     return result;
 }
 
-/* Record the verdict of a row after `give` or `give_to` has returned `result`, and return its code. */
+/* Record the outcome of a row for which `give` or `give_to` has returned `result`, and return its code. */
 static int verdict(pk_worker *worker, pk_batch *batch, uint32_t row, int result)
 {
     const int operation = atomic_load_explicit(&worker->operation, memory_order_relaxed);
@@ -152,7 +154,8 @@ static struct wish wish_for(const pk_batch *batch, uint32_t mode, uint32_t uid, 
     return wish;
 }
 
-/* True if owner, group and mode are those of the row, by which its change was decided; columns may be missing. */
+/* Return true if owner, group and mode are those of the row, from which Python has decided the change. Columns that
+ * are NULL are ignored. */
 static int is_as_decided(const pk_columns *rows, uint32_t row, const struct stat *status)
 {
     return (rows->mode == NULL || rows->mode[row] == status->st_mode) &&
@@ -199,8 +202,8 @@ static int closes(const pk_batch *batch, const struct stat *status, const struct
     return !(batch->tree->flags & PK_POWERFUL) && (wish->uid != KEEP || (lost && status->st_uid == batch->tree->user));
 }
 
-/* Change an item of an open directory and count it. Return -1 if the slow path has to do it, or EXCHANGED as `give_to`
- * does. */
+/* Change an item of an open directory and count it. Return 0, -1 if the slow path has to change it, or EXCHANGED as
+ * `give_to` does. */
 static int update_item(pk_worker *worker, const pk_batch *batch, int directory, const char *name, uint8_t kind,
                      uint64_t inode, pk_sums *sums)
 {
@@ -223,7 +226,7 @@ static int update_item(pk_worker *worker, const pk_batch *batch, int directory, 
     return 0;
 }
 
-/* Change all items of an open directory. Return -1 to defer the directory, with nothing changed. */
+/* Change all items of an open directory. Return 0, or -1 to defer the directory, with nothing changed. */
 static int update_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
 {
     const pk_tree *tree = batch->tree;

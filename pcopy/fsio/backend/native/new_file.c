@@ -40,8 +40,9 @@ int pk_write_all(int writing, const unsigned char *data, size_t size)
     return 0;
 }
 
-/* In a directory of this user, all new files get the same owner, since nobody else can change that. So the owner of the
- * first new file is that of all. */
+/* In a directory of this user, all new files of this process get the same owner and group, since nobody else can
+ * change the directory. So the owner of the first new file is that of all others, and fchown is called only if it
+ * differs from the wanted one. */
 int pk_has_owner(pk_batch *batch, int writing, uid_t uid, gid_t gid)
 {
     pk_work *work = batch->work;
@@ -80,9 +81,9 @@ int pk_give_mode_and_times(pk_worker *worker, const pk_batch *batch, int writing
     return futimens(writing, times);
 }
 
-/* Close a new file that is written. With PK_LATE its times are set after that, through an O_PATH descriptor that was
- * opened before: the name may belong to another file by then. Return 0, -1 if closing failed, or 1 if the times are not
- * set; errno is set. The file is closed in any case. */
+/* Close a new file whose contents are written. With PK_LATE its times are set after that, through an O_PATH
+ * descriptor that was opened before: the name may belong to another file by then. Return 0, -1 if closing failed, or
+ * 1 if the times are not set; errno is set. The file is closed in any case. */
 int pk_close_new(pk_worker *worker, const pk_batch *batch, int writing, const struct timespec times[2])
 {
     const int is_late = batch->flags & PK_LATE && batch->flags & PK_TIMES;
@@ -114,7 +115,8 @@ static int is_fuse(int directory)
     return fstatfs(directory, &place) || place.f_type == FUSE_MAGIC;
 }
 
-/* As ``pcopy.fsio.identity.mark_of``, for items that this job has created. */
+/* Make the identity mark from the file handle, or else from the time of birth, for an item that this job has
+ * created; empty if there is neither. Same as ``pcopy.fsio.identity.mark_of`` with created_by_job. */
 void pk_mark(int directory, int descriptor, uint8_t *out)
 {
     struct {

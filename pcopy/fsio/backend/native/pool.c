@@ -1,7 +1,7 @@
 /* The queue of batches in progress, and the threads that process their rows.
  *
- * Without threads, the thread that calls pk_poll processes the rows. Worker threads block all signals and call neither
- * Python nor MPI. Data that several threads change are protected by backend->lock, or atomic.
+ * Without worker threads, the thread that calls pk_poll processes the rows. Worker threads block all signals and call
+ * neither Python nor MPI. Data that several threads change are protected by backend->lock, or atomic.
  */
 #include "internal.h"
 
@@ -9,9 +9,9 @@
 #include <signal.h>
 #include <sys/mman.h>
 
-#define STACK (256u << 10)
-#define ROWS_AT_ONCE 16  /* rows that pk_poll processes between two readings of the clock; 1 if each row takes ... */
-#define SLOW 500000      /* ... this many nanoseconds */
+#define STACK (256u << 10) /* bytes of the stack of a thread */
+#define ROWS_AT_ONCE 16  /* rows that pk_poll processes before it checks its time limit; 1 if rows are slow */
+#define SLOW 500000      /* nanoseconds per row from which on rows count as slow */
 
 static int equip(pk_worker *worker, pk_backend *backend)
 {
@@ -149,8 +149,8 @@ void pk_cancel(pk_backend *backend, pk_batch *batch)
     pthread_mutex_unlock(&backend->lock);
 }
 
-/* Return how many threads are creating or removing names in the target directory of this batch; -1 if no thread may
- * begin a row of it now. The caller holds the lock.
+/* Return how many threads are creating or removing names in the target directory of this batch; 0 if its rows do not do
+ * that; -1 if no thread may begin a row of it now. The caller holds the lock.
  *
  * The operating system locks a directory while a name in it is created or removed. Threads that would wait for that
  * lock can process rows of other batches instead.
@@ -207,7 +207,8 @@ static uint32_t claim(pk_backend *backend, pk_worker *worker, pk_batch *batch, u
     return number;
 }
 
-/* Return true if the file system was full or read-only twice without a success in between. */
+/* Return true if the file system was full or read-only for two rows without a successful row in between: further
+ * rows would fail, too. */
 static int is_at_end(const pk_batch *batch)
 {
     return atomic_load_explicit(&batch->work->full, memory_order_relaxed) > 1;
@@ -235,8 +236,8 @@ static uint32_t do_rows(pk_worker *worker, pk_batch *batch, uint32_t start, uint
     return row - start;
 }
 
-/* Record that `did` of `number` claimed rows were processed. Return true if the batch is done. The caller holds the
- * lock. */
+/* Record that the first `did` of `number` claimed rows were processed, and cancel the others. Return true if the
+ * batch is done. The caller holds the lock. */
 static int end_rows(pk_backend *backend, pk_worker *worker, pk_batch *batch, uint32_t start, uint32_t number, uint32_t did)
 {
     atomic_store_explicit(&worker->batch, NULL, memory_order_relaxed);

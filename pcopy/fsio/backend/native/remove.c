@@ -1,6 +1,7 @@
-/* Rows of PK_REMOVE_WITHIN: removes directories with everything in them, as far as they contain no subdirectories.
+/* Rows of PK_REMOVE_WITHIN: a row is a directory. Everything in it except subdirectories is removed, and then the
+ * directory, if it is empty.
  *
- * If an item is not removed, its directory remains, too: the slow path finds the item there and reports what is wrong.
+ * If an item cannot be removed, its directory remains, too: the slow path finds the item there and reports the error.
  */
 #include "internal.h"
 
@@ -19,7 +20,7 @@ static int look_at(int directory, struct statx *status)
 }
 
 /* Return true if the open directory is the one that was found, and is on the same mount as its parent directory.
- * Another file system may be mounted there by now. */
+ * (Another file system may have been mounted there since.) */
 static int is_found(const pk_batch *batch, uint32_t row, int directory)
 {
     struct statx around, status;
@@ -28,7 +29,8 @@ static int is_found(const pk_batch *batch, uint32_t row, int directory)
            makedev(status.stx_dev_major, status.stx_dev_minor) == batch->tree->source_device;
 }
 
-/* Remove an item of an open directory. Return -1 if it is a directory, or if the slow path has to remove it. */
+/* Remove an item of an open directory and count it. Return 0, or -1 if it is a directory, or if the slow path has to
+ * remove it. */
 static int remove_item(pk_worker *worker, const pk_batch *batch, int directory, const char *name, uint64_t inode,
                        pk_sums *sums)
 {
@@ -44,7 +46,7 @@ static int remove_item(pk_worker *worker, const pk_batch *batch, int directory, 
     return 0;
 }
 
-/* Remove the items of an open directory, after all of it was listed. Return -1 if an item remains. */
+/* List an open directory completely, then remove its items. Return 0, or -1 if an item remains. */
 static int remove_all(pk_worker *worker, pk_batch *batch, uint32_t row, int directory)
 {
     char *name = (char *)worker->buffer;
@@ -62,7 +64,7 @@ static int remove_all(pk_worker *worker, pk_batch *batch, uint32_t row, int dire
     return left;
 }
 
-/* Remove a directory with its contents. Return DONE if it was removed. */
+/* Remove a directory with the items in it. Return DONE if it was removed, otherwise PK_DEFERRED. */
 int pk_remove_within_row(pk_worker *worker, pk_batch *batch, uint32_t row)
 {
     const char *name = batch->work->name[row];

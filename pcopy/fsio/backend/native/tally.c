@@ -1,4 +1,4 @@
-/* Sums over the columns of the items of one directory, for ``pcopy.walk.sums``. */
+/* Sums over the columns of many items (bytes, unusual items, histograms), for ``pcopy.walk.sums``. */
 #include "internal.h"
 
 #define BLOCK 512 /* bytes */

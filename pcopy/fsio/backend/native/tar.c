@@ -1,12 +1,13 @@
-/* Parser for the headers of tar archives of which a part was read. It handles only simple headers.
- * ``pcopy.archive.reader`` and ``pcopy.archive.member_search`` handle the others, and return the same for the simple ones. */
+/* Parser for the headers in a part of a tar archive that is in memory. pk_tar_members handles only simple members:
+ * regular files whose headers have only name, owner, mode, size and times. ``pcopy.archive.reader`` and
+ * ``pcopy.archive.member_search`` handle all members, and return the same for simple ones. */
 #include "internal.h"
 
 #include <limits.h>
 
 #define BLOCK 512u
-#define LAST_SECOND ((uint64_t)1 << 33)
-#define MOST_HEADERS (1u << 20) /* bytes of headers that precede a member, as in ``pcopy.archive.reader`` */
+#define LAST_SECOND ((uint64_t)1 << 33) /* seconds since 1970; members with later times are not simple */
+#define MOST_HEADERS (1u << 20) /* most bytes of extended headers before a member, as in ``pcopy.archive.reader`` */
 
 /* The fields of a pax or GNU header that precedes the header of a member. */
 typedef struct {
@@ -87,7 +88,8 @@ static int is_key(const char *key, const char *end, const char *name)
     return (size_t)(end - key) == strlen(name) && !memcmp(key, name, (size_t)(end - key));
 }
 
-/* Parse the records of a pax header. Return -1 if it has records other than a name and times. */
+/* Parse the records of a pax header. Return 0, or -1 if it is damaged, or has records other than path, mtime, atime
+ * and ctime. */
 static int take_records(const char *at, size_t size, extended_header *extended)
 {
     const char *const past = at + size;
@@ -120,7 +122,8 @@ static int take_records(const char *at, size_t size, extended_header *extended)
     return 0;
 }
 
-/* Return the number of a user or group. Return -1 if its name has to be looked up by Python first. */
+/* Store the uid or gid of a member in *out: of the name in `field` if this host knows it, else `id`, the number in
+ * the header. Return 0, or -1 if Python has to look up the name first. */
 static int owner_of(const pk_tar *tar, const pk_owners *known, const uint8_t *field, uint64_t id, uint32_t *out)
 {
     *out = (uint32_t)id;
@@ -164,8 +167,8 @@ static size_t name_in(const uint8_t *block, char *to)
     return length + last;
 }
 
-/* Append the key by which members are sorted, as ``pcopy.tasks.archive.found_members.key_of``. Return its length, or 0
- * if it does not fit. */
+/* Append the key by which members are sorted, as ``member_key`` in ``pcopy.tasks.archive.members_to_extract`` makes
+ * it: directory, name, offset of the data. Return its length, or 0 if it does not fit. */
 static size_t put_key(pk_tar *tar, size_t used, const char *name, size_t length, uint64_t data)
 {
     const char *const slash = memrchr(name, '/', length);
@@ -185,8 +188,9 @@ static size_t put_key(pk_tar *tar, size_t used, const char *name, size_t length,
     return (size_t)(to - tar->keys) - used;
 }
 
-/* Find the header of the member at *at, and parse the headers that precede it. Return PK_TAR_MORE with *header set if
- * it was found, or PK_TAR_MORE or PK_TAR_OTHER with *header NULL. */
+/* Find the header of the member that begins at *at, and parse the extended headers before it. Set *header and
+ * advance *at to it if it was found and is that of a regular file. Otherwise *header is NULL. Return PK_TAR_OTHER if
+ * the member is not simple, else PK_TAR_MORE. */
 static int find_header(const pk_tar *tar, uint64_t *at, extended_header *extended, const uint8_t **header)
 {
     uint64_t size;
@@ -295,7 +299,7 @@ void pk_tar_members(pk_tar *tar)
     }
 }
 
-/* Return 1 if a pax header may say how large the contents are. */
+/* Return 1 if a pax header may contain a record with the size of the contents. */
 static int has_size_record(const char *body, size_t size)
 {
     return memmem(body, size, "size=", 5) != NULL;
@@ -309,15 +313,16 @@ static int may_end_with_slash(const char *body, size_t size, uint8_t kind)
     return kind == 'x' ? memmem(body, size, "/\n", 2) != NULL : kind == 'L' && length && body[length - 1] == '/';
 }
 
-/* Return 1 if the name in a header block ends with a slash, or is empty: then the prefix may end with one. */
+/* Return 1 if the name in a header block ends with a slash, or is empty, so that the prefix field may end with one:
+ * the member may be a directory. */
 static int may_name_directory(const uint8_t *block)
 {
     const size_t length = strnlen((const char *)block, 100);
     return !length || block[length - 1] == '/';
 }
 
-/* Return the bytes of data, filled up, that follow the header of a member of a type that the loop below takes; -1 if
- * ``pcopy.archive.member_search`` has to find out. */
+/* Return the bytes of data, with padding to whole blocks, that follow the header of a member of a type that
+ * pk_tar_skim handles; -1 if ``pcopy.archive.member_search`` has to find that out. */
 static int64_t data_after(const uint8_t *block, uint64_t size, int has_slash)
 {
     const uint8_t kind = block[156];

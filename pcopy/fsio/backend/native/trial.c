@@ -1,4 +1,5 @@
-/* Rows of PK_TRY, each of which is one bare operation, to measure a file system. None of them is deferred. */
+/* Rows of PK_TRY: each row makes one system call with one name (or open and close), so that pdbench can measure a
+ * file system. No row is deferred. */
 #include "internal.h"
 
 #include <stdio.h> /* renameat */

@@ -1,4 +1,4 @@
-/* Statistics of the threads: the work that they have done, and the row that has been in progress longest. */
+/* What the threads do: the work that they have done so far, and the row that has been in progress longest. */
 #include "internal.h"
 
 static void sum_up(const pk_worker *worker, pk_load *load)
