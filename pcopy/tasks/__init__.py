@@ -1,3 +1,3 @@
-"""The tasks that the engine runs for all of pcopy's programs. A module contains one kind of task, or several related
-kinds.
+"""The tasks that the engine (``pcopy.engine``) runs for all of pcopy's programs. A module contains one kind of task, or
+several related kinds.
 """

@@ -1,6 +1,7 @@
-"""The visitor of a copy: it sorts the items that a scan finds into tasks that copy them or only read them.
+"""The visitor of a copy: the object that receives the items which a scan finds in a directory, and spawns tasks that
+copy them or only read them.
 
-This module loads all kinds of tasks of a copy and of pverify.
+The import of this module loads all kinds of tasks of a copy and of pverify.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from pcopy.tasks.directories.scan_dirs import spawn_scans
 from pcopy.tasks.files.copy_files import CopyFiles
 from pcopy.tasks.files.copy_nodes import CopyNodes
 from pcopy.tasks.files.file_decisions import can_decide_in_scan, rows_to_copy
-from pcopy.tasks.files.remove_marks import Unmark  # noqa: F401 (it is only loaded, as the next two)
+from pcopy.tasks.files.remove_marks import Unmark  # noqa: F401 (only loads the module, like the next two)
 from pcopy.tasks.files.split_file import SplitFile
 from pcopy.tasks.links.group_links import LinkNote
 from pcopy.tasks.links.inodes_copied import packed_notes  # noqa: F401
@@ -38,21 +39,26 @@ from pcopy.tasks.verify.read_items import ReadItems
 from pcopy.walk.visitor import FoundItems, Visitor
 
 MAX_BATCH_FILES = 256
-"""Largest number of files of one task. A larger task would stay with one rank for too long."""
+"""Largest number of items of one task. A larger task would keep one rank busy for too long."""
 MAX_BATCH_BYTES = 4 << 20
-"""Size in bytes at which a task gets no more files."""
+"""Bytes (sum of file sizes) at which a task is full: once its files reach them, the next file begins a new task."""
 
 
 def make_visitor(rank: Rank, result: TaskResult, place: Place, attempt: int) -> Visitor:
-    """Return the visitor for the items of the source directory of ``place``. Items of a directory without a target are
-    only read.
+    """Return the object that receives the items which a scan finds in the source directory of ``place``, and spawns
+    tasks that copy them. If the directory has no target, the items are only read, for their digests.
+
+    Args:
+        rank, result: the rank that scans, and the result of its task, which collects the new tasks.
+        attempt: number of earlier attempts in this run, from 0.
     """
     return (_ReadingVisitor if place.target_id == NO_DIRECTORY else CopyVisitor)(rank, result, place, attempt)
 
 
 class ItemVisitor:
-    """The part of a visitor that is the same for all kinds of items. It spawns scans of directories, and counts items
-    as found at the first attempt.
+    """Base class of both visitors of this module, of the one for items that are copied and of the one for items that
+    are only read. It applies the filters, spawns tasks that scan subdirectories, and counts items as found at the first
+    attempt.
     """
 
     def __init__(self, rank: Rank, result: TaskResult, place: Place, attempt: int) -> None:
@@ -68,22 +74,25 @@ class ItemVisitor:
         self._found_bytes = 0
 
     def visit_failed(self, name: bytes, problem: Problem) -> None:
-        """Record that the status of ``name`` could not be read."""
+        """Handle the item ``name``, whose status could not be read because of ``problem``: it is tried again in the
+        same phase, or counted as failed. Nothing is done if the filters exclude it.
+        """
         if not self._is_excluded(name):
             fail_or_retry(self._result, self._place, name, problem, self._attempt, in_same_phase=True)
 
     def _is_excluded(self, name: bytes) -> bool:
-        """Return True if an item whose status could not be read is excluded by the filters whatever its type is.
-        ``chosen`` counts it.
+        """Return True if the filters exclude the item ``name`` whatever its type is; the type is not known, because the
+        status could not be read.
         """
         selects = self._filter.has_filters and not self._attempt
         return selects and self._filter.excludes_as_any_type(os.path.join(self._place.path, name))
 
     def rows_to_visit(self, found: FoundItems) -> Iterable[int]:
-        """Return the rows that pass the filters, but for two sorts of items.
+        """Return the rows (indices in ``found``) of the items that pass the filters. Two sorts of items are left out
+        and fail.
 
-        - A file that is a mount point fails if another file is mounted there than when the job began.
-        - A file that marks another file as incomplete (``pcopy.fsio.incomplete_mark``) fails.
+        - A file that is a mount point, if another file is mounted there than when the job began.
+        - A file whose name says that it marks another file as incomplete (``pcopy.fsio.incomplete_mark``).
         """
         self._found += len(found)
         rows = self._rows_passing_filters(found)
@@ -93,8 +102,8 @@ class ItemVisitor:
         return [row for row in rows if self._is_copied(found, row, mounted)]
 
     def _rows_passing_filters(self, found: FoundItems) -> Sequence[int]:
-        """Return the rows that pass the filters; count the others as skipped. Items that are tried again passed when
-        they were first found.
+        """Return the rows of the items that pass the filters; count the others as skipped. On a later attempt all pass,
+        because they passed when they were first found.
         """
         if not self._filter.has_filters or self._attempt:
             return range(len(found))
@@ -108,7 +117,9 @@ class ItemVisitor:
         return rows
 
     def _is_copied(self, found: FoundItems, row: int, mounted: set[bytes]) -> bool:
-        """Return True if the item is copied; record its failure if it is not."""
+        """Return True if the item with the index ``row`` in ``found`` is copied. Record its failure if it is not.
+        ``mounted`` has the names of the mount points in the directory.
+        """
         name, mode = found.names[row], found.rows.mode[row]
         if row in found.problems:
             return True
@@ -124,15 +135,17 @@ class ItemVisitor:
         return True
 
     def visit_directories(self, found: FoundItems, rows: Sequence[int]) -> None:
-        """Spawn tasks that scan these directories. Directories on the same mount share tasks."""
+        """Spawn tasks that scan subdirectories, those items of ``found`` whose indices are ``rows``. Subdirectories on
+        the file system of their parent directory share tasks; any other gets a task of its own.
+        """
         place, result = self._place, self._result
         inodes, devices = found.rows.inode, found.rows.device
         same_mount: list[int] = []
         for row in rows:
             path = os.path.join(place.path, found.names[row])
-            # Only items that are no directories are repaired, and the phases that scan directories are over.
+            # A repair copies items that are not directories; the phases in which directories are scanned are over.
             if result.phase >= Phase.REPAIR:
-                problem = source_changed("stat", "a directory has taken its name since it was copied")
+                problem = source_changed("stat", "a directory has taken the item's name since the item was copied")
                 result.fail(place, found.names[row], problem)
             elif (place.root, path) in self._rank.job.own:
                 self._found -= 1
@@ -148,19 +161,24 @@ class ItemVisitor:
         spawn_scans(self._rank, result, place, [names[row] for row in same_mount], [inodes[row] for row in same_mount])
 
     def process_visited(self) -> Steps:
-        """Yield nothing: a subclass processes collected items here."""
+        """Do nothing, as a generator without steps. It is called after all items of the directory were received; a
+        subclass that has collected items overrides it.
+        """
         yield from ()
 
     def end_visit(self) -> None:
-        """Count the items that were found."""
+        """Add the number and the sizes of the items that were found to the counts of the task. A later attempt adds
+        nothing.
+        """
         if not self._attempt:
             self._result.count(counts.FOUND, self._found)
             self._result.count(counts.FOUND_BYTES, self._found_bytes)
 
 
 class CopyVisitor(ItemVisitor):
-    """Visitor for items that are copied: small files and nodes in batches, large files one by one. Names of one inode
-    are first grouped.
+    """Visitor for items that are copied. It puts several small files into one task, and several links, FIFOs, sockets
+    and devices into another; each large file gets a task of its own. Names of inodes with several names (hard links)
+    are sent to the rank that collects all names of the inode.
     """
 
     def __init__(self, rank: Rank, result: TaskResult, place: Place, attempt: int) -> None:
@@ -168,11 +186,15 @@ class CopyVisitor(ItemVisitor):
         alone = len(rank.job.roots) == 1 and rank.job.roots[0].item
         self.separates_linked = rank.options.preserve.links and not alone
         self._files: tuple[bytes, Rows, int] | None = None
-        """Names, columns, and the sum of the sizes of small files."""
+        """Names (joined by slashes), status columns, and sum of the sizes in bytes, of the small files of the
+        directory; None if there are none.
+        """
         self._nodes: list[tuple[bytes, int]] = []
-        """Name and inode number of each node."""
+        """Name and inode number of each symbolic link, FIFO, socket and device."""
         self._links: dict[int, list[tuple[bytes, int, int, int]]] = {}
-        """Name, mount code, inode number and size of each item with several names, by bucket."""
+        """Name, mount code (number of the file system), inode number and size in bytes of each item with several names,
+        by the number of the inode's bucket (``bucket_of``).
+        """
 
     def visit_small_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         columns, packed = found.rows, found.packed
@@ -183,7 +205,9 @@ class CopyVisitor(ItemVisitor):
         self._files = packed, columns, size
 
     def process_visited(self) -> Steps:
-        """Spawn tasks that copy the small files. A file that stays as it is needs no task."""
+        """Spawn tasks that copy the small files. If the scan can already decide that a file stays as it is, no task is
+        spawned for it.
+        """
         if self._files is None:
             return
         packed, rows, size = self._files
@@ -196,7 +220,13 @@ class CopyVisitor(ItemVisitor):
         self._spawn_files(packed, rows, size)
 
     def _spawn_files(self, packed: bytes, rows: Rows, total: int) -> None:
-        """Spawn tasks for small files in batches; ``total`` is the sum of their sizes."""
+        """Spawn tasks that copy these small files, at most ``MAX_BATCH_FILES`` in each.
+
+        Args:
+            packed: names of the files, joined by slashes.
+            rows: their status, in columns.
+            total: sum of their sizes in bytes.
+        """
         if not len(rows):
             return
         if len(rows) <= MAX_BATCH_FILES and total < MAX_BATCH_BYTES:
@@ -223,7 +253,9 @@ class CopyVisitor(ItemVisitor):
             self._result.spawn(SplitFile(item), size)
 
     def _mount_code(self, name: bytes, device: int) -> int:
-        """Return the mount code of a file."""
+        """Return the mount code (number of the file system, the same on all hosts) of the file ``name``, which lies on
+        the device ``device``.
+        """
         path = os.path.join(self._place.path, name) if self._rank.options.dereference else b""
         return self._mounts.file_code(device, self._place.source_id.mount_code, path)
 
@@ -240,8 +272,8 @@ class CopyVisitor(ItemVisitor):
         self._nodes.clear()
 
     def visit_linked(self, found: FoundItems, rows: Sequence[int]) -> None:
-        """Collect items with several names. All names of one inode are sent to one rank, which the inode's number
-        determines.
+        """Collect the items with several names whose indices in ``found`` are ``rows``. Later all names of one inode
+        are sent to one rank, which the inode number determines.
         """
         for row in rows:
             name, inode = found.names[row], found.rows.inode[row]
@@ -261,14 +293,16 @@ class CopyVisitor(ItemVisitor):
 
 
 class _ReadingVisitor(ItemVisitor):
-    """Visitor for items that are only read, in batches of all types. Sockets are not part of a dataset."""
+    """Visitor for items that are only read for their digests, by tasks for items of all types. Sockets are skipped:
+    they have no digest.
+    """
 
     separates_linked = False
 
     def __init__(self, rank: Rank, result: TaskResult, place: Place, attempt: int) -> None:
         super().__init__(rank, result, place, attempt)
         self._items: list[tuple[bytes, bytes, int]] = []
-        """Name, type byte and inode number of each item."""
+        """Name, type byte and inode number of each item for the next task."""
         self._bytes = 0
 
     def visit_small_files(self, found: FoundItems, rows: Sequence[int]) -> None:

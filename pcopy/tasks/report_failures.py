@@ -1,7 +1,7 @@
-"""ReportFailures reports to rank 0 the failures of a task.
+"""``ReportFailures`` reports the failures of a task to rank 0.
 
-The completion of these notes is deferred to the end of the job, so that failed items remain recorded as not done. When
-the job is resumed, each of these items is no longer counted as failed, and is retried.
+It is a note (a message in the form of a short task) that is not recorded as done before the end of the job. So a job
+that is resumed runs it again: then it subtracts the failures from the counts and retries the items.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from pcopy.tasks.base.values import Place, Retry
 
 
 class ReportFailures(Note, code=70, doing="reporting failures"):
-    """Note that reports failures and notices of one task to rank 0.
+    """Note (message in the form of a short task) that reports the failures and notices of one task to rank 0. In a
+    resumed job, the note of an earlier run retries the failed items instead.
 
     Fields:
-        failures: path, operation, errno and message of each failure.
-        notices: further lines for the user.
-        retries: what a resumed job does about the failures.
-        unsupported_notices: key and text of notices about features that a file system does not support. Each is shown
-            once in the whole job and counts as one warning.
-        one_time_notices: key and text of notices that are shown once in the whole job and were counted already.
+        failures: (path, operation, errno, message) of each failure.
+        notices: other lines for the user.
+        retries: what a resumed job does about the failures: tasks that try again, and counts that are taken back first.
+        unsupported_notices: (key, text) of notices about features, such as ACLs or fsync, that a file system does not
+            support. Each is shown once in the whole job, and counts as one warning then.
+        one_time_notices: (key, text) of other notices that are shown once in the whole job. The task has counted them
+            as warnings already.
     """
 
     failures: tuple[tuple[bytes, str, int, str], ...]
@@ -39,13 +41,13 @@ class ReportFailures(Note, code=70, doing="reporting failures"):
     one_time_notices: tuple[tuple[str, str], ...] = ()
 
     def reassigned(self, task: Task, ranks: int) -> Task:
-        """Return the task for the phase COPY: names of one inode must be found before the phase in which they are
-        linked.
+        """Return ``task``, the engine's description of this note, with the phase COPY: in a resumed job the note spawns
+        the retries there. The names of an inode must be found before the phase LINK, in which they are linked.
         """
         return task._replace(phase=int(Phase.COPY))
 
     def packed_tasks(self) -> Iterator[TaskKind]:
-        """Yield the tasks that retry the failed items."""
+        """Yield the tasks with which a resumed job retries the failed items. They are packed in ``retries``."""
         return (decode(retry.task) for retry in self.retries if retry.task)
 
     def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
@@ -58,14 +60,17 @@ class ReportFailures(Note, code=70, doing="reporting failures"):
                 decode(retry.task).register_for_resume(task._replace(phase=int(Phase.COPY)), missing)
 
     def replacement_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
-        """Yield this note with the retries that are still possible. New retries stay in the same note, so that their
-        directories are finished again.
+        """Yield this note, with other retries if directories were removed from the destination (``missing``) since the
+        note was recorded: a retry that needs such a directory is left out, or replaced by tasks that do not need it.
+
+        The replacing tasks stay in this note, because when the note spawns them it also has the metadata of their
+        directories set again.
         """
         retries = tuple(each for retry in self.retries for each in _replacement_retries(retry, task, missing))
         yield task._replace(payload=encode(self._replace(retries=retries)))
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        """Report the failures; in a resumed job, retry the items instead."""
+        """Report the failures. If an earlier run created the note, retry the items instead."""
         if result.id[0] < rank.job.run:
             _spawn_retries(self.retries, rank, result)
             return
@@ -81,10 +86,13 @@ class ReportFailures(Note, code=70, doing="reporting failures"):
 
 
 def _replacement_retries(retry: Retry, task: Task, missing: MissingDirectories) -> Iterator[Retry]:
-    """Yield the retries that replace ``retry`` if directories vanished.
+    """Yield what replaces ``retry`` in a resumed job, if directories were removed from the destination (``missing``):
+    nothing, the retry itself, or retries that do not need these directories. ``task`` is the note that contains the
+    retry.
 
-    An item that was verified and differed is copied again in REPAIR. It is not changed here unless its directory
-    vanished: none of its names may be linked to the existing copy.
+    A retry in the phase REPAIR copies an item again that differed when it was verified. It is replaced only if its own
+    directory was removed, and never because more names of its inode may be found: these must not be linked to the copy
+    that differs.
     """
     is_lost = retry.place is not None and missing.contains(retry.place)
     kept = retry._replace(counts_to_subtract=()) if is_lost else retry
@@ -100,18 +108,20 @@ def _replacement_retries(retry: Retry, task: Task, missing: MissingDirectories) 
 
 
 class ShownOnce(RankSet[str]):
-    """Keys of the notices that rank 0 has shown to the user and shows only once, such as unsupported attributes."""
+    """Keys of notices that rank 0 has already shown to the user, such as names of unsupported features. A notice whose
+    key is in this set is not shown again.
+    """
 
 
 def _spawn_retries(retries: tuple[Retry, ...], rank: Rank, result: TaskResult) -> None:
-    """Spawn the retries of failed items, and subtract the counts of the failures.
+    """Spawn the retries of failed items, and subtract the failures from the counts.
 
-    Names of one directory are retried by one task, so that they fail in one note if they fail again.
+    Names of one directory are retried by one task, so that one note reports them if they fail again.
     """
     from pcopy.tasks.directories.scan_dir import ScanNames
 
     names: dict[tuple[Place, int, int], list[bytes]] = {}
-    # If there was a run between the two, it may have created something without recording it.
+    # Otherwise there was a run in between, which may have created something without recording it.
     is_next = result.id[0] + 1 == rank.job.run
     for failed in retries:
         for counter, number in failed.counts_to_subtract:
@@ -130,7 +140,7 @@ def _spawn_retries(retries: tuple[Retry, ...], rank: Rank, result: TaskResult) -
 
 
 def _spawn_retry(retry: TaskKind, rank: Rank, result: TaskResult, phase: int) -> None:
-    """Spawn one retry, and the tasks that finish its directories again."""
+    """Spawn one retry, and tasks that set the metadata of the directories in which it creates something."""
     from pcopy.tasks.directories.finish_dir import spawn_finish_once
 
     retry.spawn_retry(rank, result, phase)

@@ -1,6 +1,7 @@
-"""TellItems reports the outcomes of items to rank 0; ItemsHeard acknowledges them.
+"""``ReportItems`` reports to rank 0 what was done with items; ``AcknowledgeItems`` acknowledges that. Both are notes
+(messages in the form of short tasks).
 
-A resumed job reports the items that it processes itself, so these notes are dropped when their run ends.
+A resumed job reports only the items that it processes itself, so a note of an earlier run is discarded.
 """
 
 from __future__ import annotations
@@ -13,18 +14,22 @@ from pcopy.tasks.base.report_window import SendWindow
 from pcopy.tasks.base.result import TaskResult
 
 MAX_UNACKNOWLEDGED = 1 << 18
-"""Largest number of items of all ranks together that are on their way to rank 0: about 20 MB."""
+"""Largest number of items that all ranks together may have sent to rank 0 without an acknowledgement. They take about
+20 MB in the memory of rank 0.
+"""
 
 MIN_SHARE = 1024
-"""Least share of one rank. With a smaller share each task would wait for its acknowledgement if there are very many
-ranks.
+"""Least number of items that one rank may have sent to rank 0 without an acknowledgement. It is used if there are so
+many ranks that an equal share of ``MAX_UNACKNOWLEDGED`` would be smaller: otherwise each task would have to wait for an
+acknowledgement.
 """
 
 
 class ReportItems(RecreatedNote, code=71, doing="reporting outcomes of items"):
-    """Note that reports the outcomes of items of the rank ``sender`` to rank 0.
+    """Note (message in the form of a short task) that reports to rank 0 what the rank ``sender`` did with items.
 
-    Each of ``batches`` contains the fields of a ``pcopy.tasks.base.item_outcomes.ItemOutcomes``.
+    Each element of ``batches`` has the fields of one ``pcopy.tasks.base.item_outcomes.ItemOutcomes``: items of one
+    directory with which the same was done.
     """
 
     sender: int
@@ -38,7 +43,9 @@ class ReportItems(RecreatedNote, code=71, doing="reporting outcomes of items"):
 
 
 class AcknowledgeItems(RecreatedNote, code=72, doing="receiving an acknowledgement"):
-    """Note that acknowledges ``number`` more items of the receiving rank."""
+    """Note (message in the form of a short task) with which rank 0 tells a rank that it has received ``number`` more
+    items from it.
+    """
 
     number: int
 
@@ -47,21 +54,23 @@ class AcknowledgeItems(RecreatedNote, code=72, doing="receiving an acknowledgeme
 
 
 class ItemSendWindow(SendWindow):
-    """Flow control for ``ReportItems``, in items."""
+    """The number of items that this rank has reported to rank 0 by ``ReportItems`` and that rank 0 has not acknowledged
+    yet. While it is too large, the rank begins no new task.
+    """
 
     total_limit, min_share = MAX_UNACKNOWLEDGED, MIN_SHARE
 
 
-def acknowledge_items(rank: Rank, result: TaskResult, teller: int, number: int) -> None:
-    """Count ``number`` items of the rank ``teller`` that were passed on, on rank 0. Send an acknowledgement once there
-    are enough.
+def acknowledge_items(rank: Rank, result: TaskResult, sender: int, number: int) -> None:
+    """On rank 0: count ``number`` items that the rank ``sender`` has reported. Send that rank an acknowledgement once a
+    quarter of the items that it may send without one have arrived.
     """
-    report_window.acknowledge(rank, result, teller, number, ItemSendWindow, AcknowledgeItems)
+    report_window.acknowledge(rank, result, sender, number, ItemSendWindow, AcknowledgeItems)
 
 
 def report_items(rank: Rank, result: TaskResult) -> None:
-    """Report the items that the task has collected: pass them on directly on rank 0, send them to rank 0 from any other
-    rank.
+    """Report to rank 0 what a task did with its items, which ``result`` has recorded. On rank 0 itself the sink (the
+    receiver of progress and failures) gets them at once; any other rank spawns notes that bring them to rank 0.
     """
     items = tuple(result.item_recorder.packed_outcomes())
     if not items:
@@ -81,5 +90,5 @@ def report_items(rank: Rank, result: TaskResult) -> None:
 
 
 def _spawn_report(rank: Rank, result: TaskResult, items: list[ItemOutcomes]) -> None:
-    """Spawn the note that carries these items to rank 0."""
+    """Spawn the note that sends the outcomes ``items`` to rank 0."""
     result.spawn(ReportItems(rank.number, tuple((*each,) for each in items)), owner=0)

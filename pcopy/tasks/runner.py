@@ -1,9 +1,10 @@
-"""Running of tasks: a task is unpacked and run, and at its end everything that it collected becomes new tasks and
-notes.
+"""Runs tasks: it unpacks a task and runs it, and at the end turns everything that the task collected into new tasks and
+notes (messages in the form of short tasks).
 
-A kind is known once its module is loaded, or when a task of it is met (``LATER`` in ``pcopy.tasks.base.codec``). The
-kinds of a copy and of pverify are loaded by ``pcopy.tasks.copying`` before ranks are forked; those of a signature are
-loaded here.
+A kind of task can be unpacked once its module is loaded. ``pcopy.tasks.base.codec`` loads the modules in
+``LAZY_MODULES`` when it meets a task of their kinds. The kinds of a copy and of pverify are loaded by
+``pcopy.tasks.copying`` before ranks are forked, and those that write a signature, verify or report items by
+``TaskRunner``.
 """
 
 from __future__ import annotations
@@ -32,23 +33,26 @@ if TYPE_CHECKING:
 
 
 def is_droppable_work(task: Task) -> bool:
-    """Return True if a job that stops may leave ``task`` undone. All other tasks are notes, which are short and sent to
-    one rank.
+    """Return True if ``task`` is work, which a job that is being stopped may leave undone. Return False for a note, a
+    short task that brings data to one rank: a stopping job still runs it (except a note for which ``is_slow_note`` is
+    True).
     """
     return task.owner == ANY_RANK or not decode(task.payload).is_note
 
 
 def is_slow_note(task: Task) -> bool:
-    """Return True for a note that may wait for storage: a job that stops drops it, as it drops work."""
+    """Return True for a note (message in the form of a short task) that may have to wait for storage. A job that is
+    being stopped leaves such a note undone, like other work.
+    """
     return task.owner != ANY_RANK and decode(task.payload).is_dropped_on_stop
 
 
 def current_activity(rank: Rank) -> str:
-    """Return what the rank is doing, for instance ``copying files of data/run7``, with the path on the source's side;
-    empty before the first task.
+    """Return what the rank is doing, with the path in the source, for instance ``copying files of data/run7``; empty
+    before the first task.
 
-    It is called by another thread than the one that runs tasks, once the rank has been silent. If several tasks run,
-    the one of the last slice is described: a rank whose tasks all wait is not silent.
+    Another thread than the one that runs tasks calls this, once the rank has sent no message for some time. If several
+    tasks of the rank have begun, the one that ran last is described.
     """
     task = rank.running.task
     if task is None:
@@ -61,7 +65,9 @@ def current_activity(rank: Rank) -> str:
 
 
 class TaskRunner:
-    """Runner of tasks on one rank."""
+    """Runs the tasks of one rank. The engine calls the object to run a task, and ``divide`` to share the items of a
+    waiting task with other ranks.
+    """
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -78,8 +84,8 @@ class TaskRunner:
             rank.instance(TargetFileSystems)
 
     def __call__(self, task: Task) -> TaskGenerator:
-        """Run ``task`` in slices and return its ``Outcome``. If it is cancelled before it ends, its outcome is the same
-        task again.
+        """Run ``task`` and return its ``Outcome`` (new tasks and counts). Yield from time to time, so that the rank can
+        handle messages. If the task is cancelled before it ends, the outcome contains the same task again as a new one.
         """
         value = self._unpack(task)
         if self._send_window is not None and not value.is_note and not (yield from self._send_window.wait_until_open()):
@@ -87,7 +93,9 @@ class TaskRunner:
         self._rank.prepare_for_phase(task.phase)
         result = TaskResult(self._rank, task.phase, task.id, value.subject())
         result.attempt = value.attempt
-        if task.phase >= Phase.SIGN:  # a resumed job repeats signing from its start: none of it is recorded as done
+        if (
+            task.phase >= Phase.SIGN
+        ):  # a resumed job repeats the phases of the signature: none of their tasks is recorded as done
             result.defer_completion()
         result.running.task = task
         self._rank.set_running(result.running)
@@ -115,13 +123,16 @@ class TaskRunner:
             self._rank.release_task(result.running)
 
     def _count_unfinished(self, value: TaskKind, result: TaskResult) -> None:
-        """Add the counts of an unfinished task to those of the rank, if its kind requires that."""
+        """Add the counts so far of a task that was ended before it was done to the counters of the rank, if its kind
+        wants that (``is_counted_if_unfinished``): what it has changed or deleted is counted although the task will run
+        again.
+        """
         if value.is_counted_if_unfinished:
             result.add_unfinished_counts(self._rank.counters)
 
     def _unpack(self, task: Task) -> TaskKind:
-        """Return the unpacked task. It is kept, because the same task is usually unpacked twice: for the decision
-        whether to divide it, and to run it.
+        """Return the unpacked task, and keep it for the next call: usually a task is unpacked twice, first to decide
+        whether to divide it and then to run it.
         """
         payload, value = self._last_unpacked
         if value is None or payload is not task.payload:
@@ -131,8 +142,9 @@ class TaskRunner:
         return value
 
     def divide(self, task: Task, hungry: bool) -> list[NewTask]:
-        """Return the portions of ``task``, or an empty list if it takes too little time to be worth dividing
-        (``pcopy.engine.victim``).
+        """Return the portions of ``task``: new tasks, each with a part of its items, that together do the same. Return
+        an empty list if the task takes too little time to be divided. ``hungry`` is True if another rank is idle and
+        asks for work (``pcopy.engine.victim``).
         """
         throttle = self._rank.throttle
         if (task.cost < MIN_DIVISIBLE_COST or self._rank.size == 1) and not throttle.is_on:
@@ -151,8 +163,8 @@ class TaskRunner:
         ]
 
     def _steps_of(self, steps: Steps, result: TaskResult) -> Steps:
-        """Yield the steps of a task. Whenever it continues, restore its state in the rank, since other tasks may have
-        run meanwhile.
+        """Yield what the generator ``steps`` of a task yields. Each time it continues, make the task the current one of
+        the rank again, since other tasks may have run meanwhile.
         """
         try:
             for step in steps:
@@ -164,8 +176,8 @@ class TaskRunner:
 
 
 def _sync_directories(rank: Rank) -> Steps:
-    """Sync the directories that the task wrote to, as ``Rank.ended`` does, but by the threads of the backend, so that
-    other tasks run meanwhile.
+    """Sync the directories in which the current task created names, if this file system requires that directories are
+    synced one by one. The backend does it, so that other tasks can run meanwhile (``Rank.finish_task`` would block).
     """
     changed, storage = rank.running.changed_directories, rank.storage
     if storage is not None and changed:
@@ -176,9 +188,8 @@ def _sync_directories(rank: Rank) -> Steps:
 
 
 def make_outcome(result: TaskResult, rank: Rank) -> Outcome:
-    """Turn everything that a task collected into tasks and notes. Return the outcome for the engine.
-
-    Collected items become tasks; failures become a note for rank 0.
+    """Complete a task that has ended: turn everything that it collected in ``result`` into new tasks, and its failures
+    into a note for rank 0. Return the new tasks and counts, for the engine.
     """
     for names, phase in result.names_to_examine:
         result.spawn(_scan_task(names), phase=phase, expands=True)
@@ -196,14 +207,16 @@ def make_outcome(result: TaskResult, rank: Rank) -> Outcome:
     for large in result.large_copies:
         from pcopy.tasks.verify.split_read import SplitRead
 
-        result.spawn_on_other_host(SplitRead(large), large.known.size, large.writers[0], phase=result.verify_phase)
+        result.spawn_on_other_host(
+            SplitRead(large), large.known.size, large.writers[0], phase=result.verification_phase
+        )
     for (place, writer), gathered in result.verifications.items():
         from pcopy.tasks.verify.verify_items import VerifyItems
 
         kinds, sizes, versions, digests = gathered.packed_columns
         counters = bytes(gathered.counters)
         verify = VerifyItems(place, gathered.packed_names, kinds, counters, sizes, versions, digests, writer)
-        result.spawn_on_other_host(verify, gathered.total_size, writer, phase=result.verify_phase)
+        result.spawn_on_other_host(verify, gathered.total_size, writer, phase=result.verification_phase)
     if result.item_recorder.is_recording:
         _report_items(result, rank)
     if unsyncable_devices:
@@ -219,7 +232,9 @@ def make_outcome(result: TaskResult, rank: Rank) -> Outcome:
 
 
 def _spawn_links(result: TaskResult) -> None:
-    """Spawn tasks that copy items with all of their names, and notes about copies of inodes with several names."""
+    """Spawn the tasks by which items that the task has collected are copied with all of their names (hard links), and
+    the notes that record copies of inodes with several names for a resumed job.
+    """
     from pcopy.tasks.links.group_links import InodeCopiedNote
     from pcopy.tasks.links.inodes_copied import packed_notes
     from pcopy.tasks.links.link_groups import tasks_for_items
@@ -231,7 +246,9 @@ def _spawn_links(result: TaskResult) -> None:
 
 
 def _send_window_of(rank: Rank) -> SendWindow | None:
-    """Return the flow control for reports to rank 0; None if the job sends none."""
+    """Return the object that limits what this rank may send to rank 0 without an acknowledgement; None if the job sends
+    no reports of items.
+    """
     if rank.options.walk:
         from pcopy.tasks.walk.report_found import UnacknowledgedBytes
 
@@ -244,7 +261,9 @@ def _send_window_of(rank: Rank) -> SendWindow | None:
 
 
 def _report_items(result: TaskResult, rank: Rank) -> None:
-    """Add the items to the sums of a report, and report them to rank 0 if the user requested that."""
+    """Add what the task did with items to the sums for the report of the job, and report it to rank 0 if the user
+    requested that.
+    """
     if rank.collects_report_sums:
         from pcopy.tasks.base.rank_sums import RankSums
 
@@ -256,7 +275,9 @@ def _report_items(result: TaskResult, rank: Rank) -> None:
 
 
 def _store_entries(result: TaskResult, rank: Rank) -> None:
-    """Spawn tasks that keep entries for the signature on this rank until the sign phase."""
+    """Spawn tasks that keep the items which the task has collected for the signature on this rank, until the phase
+    SIGN.
+    """
     from pcopy.tasks.sign.digest_level import StoredEntries
 
     again = 2 * (rank.job.run - 1) + (result.phase >= Phase.REPAIR)
@@ -265,14 +286,17 @@ def _store_entries(result: TaskResult, rank: Rank) -> None:
 
 
 def _scan_task(names: NamesToExamine) -> TaskKind:
-    """Return a task that examines the names again."""
+    """Return a task that looks up the names again in the source directory and has the items that it finds copied."""
     from pcopy.tasks.directories.scan_dir import ScanNames
 
     return ScanNames(*names)
 
 
 def _packed_retry(again: TaskKind | Item | NamesToExamine | None) -> bytes:
-    """Return the packed task that retries the item; empty if there is none."""
+    """Return, as bytes, the task by which a resumed job retries a failed item. ``again`` is that task, an item to copy
+    with all of its names, or names to look up again in the source. If it is None, nothing is retried, and no bytes are
+    returned.
+    """
     if isinstance(again, NamesToExamine):
         again = _scan_task(again)
     elif isinstance(again, Item):

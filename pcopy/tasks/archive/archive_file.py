@@ -1,8 +1,8 @@
-"""The archive that ``ptar -c`` creates, as each rank has it open under a temporary name.
+"""The archive that ``ptar -c`` creates. Each rank has it open under a temporary name.
 
 The temporary name is derived from the final path of the archive and from the user, so that a later run finds the file
 of an interrupted one. Each rank holds a shared lock (flock(2)) while it has the file open. Rank 0 starts only if no
-other process holds a lock.
+other process holds a lock on the file.
 """
 
 from __future__ import annotations
@@ -28,28 +28,33 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.text import printable_path
 
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+"""Flags of open(2) for the archive: never through a symbolic link, and never waiting for the other end of a FIFO."""
 _ZEROS = bytes(1 << 20)
 FULL_ERRNOS = (errno.ENOSPC, errno.EDQUOT)
-"""Error numbers of a file system that is full, or of an exhausted quota."""
+"""Error numbers that mean a full file system or an exhausted quota."""
 _MAX_BUFFERS = 1024
-"""Largest number of buffers in one call of pwritev(2): IOV_MAX of Linux."""
+"""Largest number of buffers in one call of pwritev(2) (IOV_MAX of Linux). More buffers are joined first."""
 
 
 def job_name(archive: bytes) -> str:
-    """Return the name of the job that creates ``archive``, which is an absolute path.
+    """Return the name of the job that creates the archive with the absolute path ``archive``: a digest of this path and
+    of the user's id.
 
-    The name is part of the names of all temporary files of the job.
+    The name is part of the names of all temporary files of the job, so a later run finds those of an interrupted one.
     """
     return blake2b(b"%d %b" % (os.geteuid(), archive), digest_size=5).hexdigest()
 
 
 def temporary_name(job: str) -> bytes:
-    """Return the temporary file name of the archive that the job called ``job`` creates."""
+    """Return the file name under which the archive is written until it is complete; ``job`` is the name of the job that
+    creates it.
+    """
     return b"%b%b-1-0.archive" % (TEMPORARY_PREFIX, job.encode())
 
 
 def unfinished_files(directory: bytes, job: str) -> list[bytes]:
-    """Return the paths of all files that the job called ``job`` has left in ``directory``, with the archive first.
+    """Return the paths of all files that the job called ``job`` has left in ``directory``: the unfinished archive
+    first, then the files that record which parts of it were written.
 
     Return an empty list if there is no unfinished archive. Errors are not raised: if the directory cannot be listed,
     only the path of the archive is returned.
@@ -65,17 +70,19 @@ def unfinished_files(directory: bytes, job: str) -> list[bytes]:
 
 
 def stop_job(rank: Rank, action: str, problem: Problem) -> None:
-    """Stop the whole job, because the archive cannot be ``action`` ("read", "made", "written" or "synced")."""
+    """Stop the whole job, because the archive cannot be ``action`` ("read", "made", "written" or "synced"). If the file
+    system is full, the exit status says so.
+    """
     archive = printable_path(rank.options.archive_file)
     code = ARCHIVE_FULL_CODE if problem.errno in FULL_ERRNOS else 0
     rank.stop(f"{archive}: the archive cannot be {action}: {problem.operation}: {problem.strerror}", code)
 
 
 def is_in_use(directory: bytes, name: bytes) -> bool:
-    """Return True if another process is known to be creating this archive at the moment.
+    """Return True if another process is writing the unfinished archive ``name`` in the open ``directory`` at the
+    moment, that is, if it holds a lock on this file.
 
-    Return False if that cannot be determined. Raise ``Problem`` if an item that is no unfinished archive has its
-    temporary name.
+    Return False if that cannot be determined. Raise ``Problem`` if the item of that name is no unfinished archive.
     """
     with as_problem("open"):
         descriptor = open_directory_of(os.path.join(directory, name)).descriptor
@@ -88,7 +95,7 @@ def is_in_use(directory: bytes, name: bytes) -> bool:
         return True
     except Problem:
         raise
-    except OSError:  # creating the archive meets the same error, and reports it
+    except OSError:  # ``ArchiveFile.create`` meets the same error, and reports it
         return False
     finally:
         os.close(descriptor)
@@ -96,10 +103,10 @@ def is_in_use(directory: bytes, name: bytes) -> bool:
 
 
 def unfinished_archive_status(directory: int, name: bytes) -> os.stat_result | None:
-    """Return the status of the unfinished archive ``name``; None if there is none.
+    """Return the status of the unfinished archive ``name`` in the open ``directory``; None if there is none.
 
-    The file may belong to an interrupted run or to one that is still running. Raise ``Problem`` if another item has
-    that name.
+    The file may belong to an interrupted run or to one that is still running. Raise ``Problem`` if an item of another
+    kind has that name.
     """
     try:
         status = os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -126,7 +133,7 @@ def _may_be_own_archive(directory: int, name: bytes, status: os.stat_result) -> 
 class ArchiveFile:
     """The unfinished archive, which each rank has open for reading and writing.
 
-    It lies in the directory of the final name, which is the target directory of all roots. Rank 0 creates it
+    The file has a temporary name in the directory in which the archive appears when it is complete. Rank 0 creates it
     (``create``); other ranks open it when they first use it.
     """
 
@@ -146,22 +153,22 @@ class ArchiveFile:
         """Create the file on rank 0, or open the one of an interrupted run, before any other rank opens it.
 
         An unfinished archive of an interrupted run is kept if ``resume`` is true, and removed otherwise. Return True if
-        there was such a file. Raise ``Problem`` if the file cannot be created or locked, also if another process is
-        creating the same archive.
+        the file existed already, so that its contents remain. Raise ``Problem`` if the file cannot be created or
+        locked; one reason is that another process is creating the same archive.
         """
         while True:
             existed = unfinished_archive_status(self._directory, self._name) is not None
             try:
                 flags = _OPEN if existed else _OPEN | os.O_CREAT | os.O_EXCL
                 self._descriptor = open_with_retries(self._name, flags, 0o600, dir_fd=self._directory)
-            except (FileExistsError, FileNotFoundError):  # another process has created or removed it meanwhile
+            except (FileExistsError, FileNotFoundError):  # another process has created or removed the file meanwhile
                 continue
             except OSError as error:
                 raise Problem.from_error("create", error) from error
             if not _try_lock(self._descriptor, fcntl.LOCK_EX) and existed:
                 text = f"cannot check whether {os.fsdecode(self._name)} is in use, because files cannot be locked there"
                 raise Problem("flock", 0, text=text + ": remove it if no other ptar runs")
-            # The name may have been given to another file between open and lock.
+            # Between open and lock, another file may have taken the name: check that the locked file still has it.
             status = unfinished_archive_status(self._directory, self._name)
             if status is not None and status.st_ino == os.fstat(self._descriptor).st_ino:
                 if resume or not existed:
@@ -194,7 +201,7 @@ class ArchiveFile:
         return self._descriptor
 
     def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """Write ``data`` at the byte ``offset``. Raise ``Problem`` if that fails."""
+        """Write ``data`` at the offset ``offset`` (in bytes). Raise ``Problem`` if that fails."""
         view, descriptor = memoryview(data), self.descriptor
         self.has_written = True
         with as_problem("write"):
@@ -203,7 +210,8 @@ class ArchiveFile:
                 view, offset = view[written:], offset + written
 
     def write_parts(self, parts: Sequence[bytes | memoryview], offset: int) -> None:
-        """Write ``parts`` one behind the other, from the byte ``offset`` on, with one system call if possible.
+        """Write ``parts`` one after the other, from the offset ``offset`` (in bytes) on, with one system call if
+        possible.
 
         Raise ``Problem`` if that fails.
         """
@@ -232,27 +240,30 @@ class ArchiveFile:
             os.ftruncate(self.descriptor, size)
 
     def clear_range(self, offset: int, size: int) -> None:
-        """Make ``size`` bytes from ``offset`` on read as zeros, so that data of an interrupted run do not remain there.
+        """Make ``size`` bytes from ``offset`` on read as zeros, so that nothing that an interrupted run has written
+        remains there.
 
-        Punch a hole, or write zeros if the file system does not support that. Raise ``Problem`` if that fails.
+        Punch a hole, or write zeros if the file system does not support holes. Raise ``Problem`` if that fails.
         """
         self.has_written = True
         try:
             libc.punch_hole(self.descriptor, offset, size)
-        except OSError:  # not every file system makes holes
+        except OSError:  # the file system does not support holes
             for at in range(offset, offset + size, len(_ZEROS)):
                 self.write(_ZEROS[: offset + size - at], at)
 
     def sync(self) -> None:
-        """Bring the data that this rank has written to stable storage. Raise ``Problem`` if that fails."""
+        """Bring the data that this rank has written to the archive to stable storage. Raise ``Problem`` if that
+        fails.
+        """
         with as_problem("fsync"):
             sync_if_supported(self.descriptor)
 
     def commit(self, name: bytes, mode: int) -> tuple[os.stat_result, Problem | None]:
         """Set the permission bits ``mode`` of the complete archive and rename it to its final ``name``.
 
-        Return its status and the ``Problem`` of chmod(2), if the mode could not be set: the archive then keeps the mode
-        0600. Raise ``Problem`` if the rename fails.
+        Return two values: the status of the archive; the ``Problem`` of chmod(2) if the mode could not be set (the
+        archive then keeps the mode 0600), else None. Raise ``Problem`` if the rename fails.
         """
         unset = None
         try:
@@ -266,7 +277,7 @@ class ArchiveFile:
             return os.fstat(self.descriptor), unset
 
     def discard(self) -> None:
-        """Remove the file, if this rank has created it and it does not have its final name yet."""
+        """Remove the file, if this rank has created it and it does not have its final name yet. Errors are ignored."""
         if self.is_temporary:
             self.is_temporary = False
             with suppress(OSError):
@@ -288,7 +299,9 @@ def _try_lock(descriptor: int, operation: int) -> bool:
     try:
         fcntl.flock(descriptor, operation | fcntl.LOCK_NB)
     except BlockingIOError:
-        raise Problem("flock", 0, text="another ptar makes this archive now") from None
+        raise Problem(
+            "flock", 0, text="another ptar is creating this archive at the moment: wait until it has ended"
+        ) from None
     except OSError:
         return False
     return True

@@ -1,4 +1,6 @@
-"""Compression of archives. Each frame is compressed separately, so that its bytes depend only on its contents."""
+"""Compression of archives. An archive consists of frames (or members of gzip), each of which is compressed by itself,
+so that its bytes depend only on its own contents.
+"""
 
 from __future__ import annotations
 
@@ -8,15 +10,17 @@ from pcopy.errors import RequestRefused
 from pcopy.fsio.seekable_zstd import compress_frame
 
 LARGEST_BLOCK = 32 << 20
-"""Largest ``--block-size``, in bytes, for a compressed archive: a frame must hold a whole block of the signature."""
+"""Largest ``--block-size`` in bytes for a compressed archive. A larger one is refused: a frame must hold a whole block
+of the signature.
+"""
 LEVELS = {"zstd": 3, "gzip": 6}
-"""Compression levels: the default levels of the programs of the same names."""
+"""Compression levels by method. They are the default levels of the programs zstd and gzip."""
 
 
 def check_compression(method: str, block_size: int) -> None:
-    """Check that an archive can be compressed by ``method`` ("zstd", "gzip" or empty for none).
+    """Check that an archive can be compressed by ``method`` ("zstd", "gzip", or "" for no compression).
 
-    Raise ``RequestRefused`` if frames cannot hold blocks of ``block_size`` bytes, and ``ImportError`` if the Python
+    Raise ``RequestRefused`` if ``block_size`` (in bytes) is too large for a frame, and ``ImportError`` if the Python
     module for zstd is not installed.
     """
     if method and block_size > LARGEST_BLOCK:
@@ -38,10 +42,10 @@ def compressed_frame(data: bytes, method: str) -> bytes:
 
 
 def compressor_version(method: str) -> bytes:
-    """Return a description of everything besides the data that influences the compressed bytes; empty for no
+    """Return a text that names the method, its level, and the version of the compression library; empty for no
     compression.
 
-    It names the method, the level, and the version of the compression library.
+    If this text and the data are equal, the compressed bytes are equal, too.
     """
     if not method:
         return b""
@@ -52,5 +56,5 @@ def compressor_version(method: str) -> bytes:
     else:
         import zlib
 
-        version = f"{zlib.ZLIB_RUNTIME_VERSION} {sys.version}"  # the header of gzip is written by Python
+        version = f"{zlib.ZLIB_RUNTIME_VERSION} {sys.version}"  # Python writes the header of gzip, zlib the rest
     return f"{method} {LEVELS[method]} {version}".encode()

@@ -1,8 +1,8 @@
 """Random access to the contents of an archive, whether it is compressed or not.
 
-A compressed archive can be read at several offsets at once only if the offsets of its frames are known: from the seek
-table of the zstd seekable format, or for gzip from the index next to the archive. Other compressed archives are one
-stream, which can only be read from its start (``pcopy.tasks.archive.one_stream``).
+A compressed archive can be read at any offset only if the offsets of its frames (parts that are compressed by
+themselves) are known: for zstd from the seek table at its end, for gzip from the index, a file next to the archive.
+Other compressed archives are one stream, which can only be read from its start (``pcopy.tasks.archive.one_stream``).
 """
 
 from __future__ import annotations
@@ -26,17 +26,20 @@ from pcopy.tasks.archive.one_stream import compressing_program, zlib_reason
 from pcopy.text import printable_path, shell_quoted
 
 _INPUT_PIECE = 64 << 10
-"""Bytes that are passed to zlib in one call. zlib copies what follows the end of a gzip member, so this must not be
-large."""
+"""Bytes that are passed to zlib in one call. zlib copies what follows the end of a gzip member, so a large number would
+cost time.
+"""
 MAX_CACHED_FRAMES = 3
-"""Number of decompressed frames that stay in memory. Members of one directory stand next to one another in few frames.
+"""Number of decompressed frames that stay in memory. The members of one directory stand close together in the archive,
+so most of them are in the same few frames.
 """
 
 
 class NotSeekable(RequestRefused):
-    """Refusal of an archive that can only be read from its start to its end.
+    """Refusal of a compressed archive that can only be read from its start to its end.
 
-    Attributes: ``program`` is the program that has compressed it ("gzip" or "zstd"), ``why`` the reason.
+    Attributes: ``program`` is the program that has compressed the archive ("gzip" or "zstd"), ``why`` the reason why it
+    cannot be read at any offset.
     """
 
     def __init__(self, text: str, program: str, why: str) -> None:
@@ -46,16 +49,16 @@ class NotSeekable(RequestRefused):
 
 
 class ArchiveContents:
-    """The contents of an open archive, decompressed."""
+    """The contents of an open archive, decompressed if necessary."""
 
     def __init__(self, descriptor: int, path: bytes, tar: str = "tar -x") -> None:
-        """Read how the archive ``descriptor``, whose path is ``path``, is compressed.
+        """Determine how the archive ``path``, open as ``descriptor``, is compressed.
 
-        Raise ``NotSeekable`` if gzip or zstd has compressed it as one stream, ``RequestRefused`` if it is compressed in
-        another way, and ``Problem`` if it cannot be read.
+        Raise ``NotSeekable`` if gzip or zstd has compressed it as one stream, ``RequestRefused`` if another program has
+        compressed it, and ``Problem`` if it cannot be read.
 
         Args:
-          tar: command that reads the decompressed archive from a pipe, for the message of ``NotSeekable``.
+            tar: command that reads the decompressed archive from a pipe, for the message of ``NotSeekable``.
         """
         self._tar = tar
         self.descriptor = descriptor
@@ -63,9 +66,9 @@ class ArchiveContents:
         self._table: SeekTable | None = None
         self._cached_frames: OrderedDict[int, bytes] = OrderedDict()
         self._read_frames = set[int]()
-        """Numbers of the frames that were read completely."""
+        """Numbers of the frames that were read completely, and so are not damaged."""
         self._damaged_frames = dict[int, PackedProblem]()
-        """Errors of the damaged frames, by frame number."""
+        """Errors of the damaged frames, by frame number, so that none is read again."""
         program = compressing_program(self._pread(0, 6))
         self._is_gzip = program == "gzip"
         self._size = size = status_of(descriptor, on_source=True).st_size
@@ -80,19 +83,20 @@ class ArchiveContents:
 
     @property
     def is_uncompressed(self) -> bool:
-        """True if the archive is not compressed, so that offsets are those of the file."""
+        """True if the archive is not compressed, so that offsets in its contents are offsets in its file."""
         return self._table is None
 
     @property
     def size(self) -> int:
-        """Bytes of the archive; of a compressed one, after decompression."""
+        """Bytes of the contents: of a compressed archive after decompression."""
         return self._size if self._table is None else self._table.content_size
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return ``size`` bytes from ``offset`` on, or fewer, as ``pcopy.archive.reader.ReadFunction`` defines.
+        """Return ``size`` bytes of the contents from ``offset`` on; fewer at the end of the archive
+        (``pcopy.archive.reader.ReadFunction``).
 
-        If a later frame is damaged, only the bytes before it are returned. Raise ``Problem`` if the first frame cannot
-        be read.
+        If a frame after the first one is damaged, only the bytes before it are returned. Raise ``Problem`` if the first
+        frame cannot be read.
         """
         table = self._table
         if table is None:
@@ -110,22 +114,24 @@ class ArchiveContents:
         return data
 
     def check_range(self, offset: int, size: int) -> None:
-        """Raise ``Problem`` if the archive ends within these bytes, or if a frame that holds any of them is damaged.
+        """Raise ``Problem`` if the archive ends within these bytes of its contents, or if a frame that holds any of
+        them is damaged.
 
-        Each frame is read once. Nothing is read of an archive that is not compressed.
+        Each frame is read only once. Nothing is read of an archive that is not compressed.
         """
         table = self._table
         if size and offset + size > self.size:
-            raise source_changed("read", "the archive ends here, in the middle")
+            raise source_changed("read", "the archive ends here, within a member")
         if table is not None:
             for number in table.frames_for_range(offset, size):
                 if number not in self._read_frames:
                     self._frame_contents(table, number)
 
     def _frame_contents(self, table: SeekTable, number: int) -> bytes:
-        """Return the decompressed contents of the frame ``number``, from memory if it is one of the last ``KEPT`` ones.
+        """Return the decompressed contents of the frame ``number``; they stay in memory until ``MAX_CACHED_FRAMES``
+        other frames were read.
 
-        Raise ``Problem`` if it cannot be read or is damaged.
+        ``table`` lists the offsets of all frames. Raise ``Problem`` if the frame cannot be read or is damaged.
         """
         frame = self._cached_frames.get(number)
         if frame is None:
@@ -146,8 +152,9 @@ class ArchiveContents:
         return frame
 
     def _gunzip_frame(self, table: SeekTable, number: int) -> bytes:
-        """Return the contents of the frame ``number``, which consists of members of gzip. Raise ``Problem`` if it is
-        damaged."""
+        """Return the contents of the frame ``number`` of a gzip archive, which consists of one or more members of gzip.
+        ``table`` lists the offsets of all frames. Raise ``Problem`` if the frame is damaged.
+        """
         at, size = table.offsets[number], table.content_offsets[number + 1] - table.content_offsets[number]
         packed = self._pread(at, table.offsets[number + 1] - at)
         try:
@@ -159,11 +166,12 @@ class ArchiveContents:
         return data
 
     def _pread(self, offset: int, size: int) -> bytes:
-        """Return ``size`` bytes of the file from ``offset`` on; fewer at its end. Raise ``Problem`` if nothing can be
-        read."""
+        """Return ``size`` bytes of the file from ``offset`` on; fewer at its end, or before an error. Raise ``Problem``
+        if nothing can be read.
+        """
         with as_problem("read", on_source=True):
             data = with_retries(partial(os.pread, self.descriptor, size, offset))
-        with suppress(OSError):  # the next call of this method meets the error, and raises it
+        with suppress(OSError):  # the bytes before the error are returned; the next call raises it
             while (
                 data and len(data) < size and (more := os.pread(self.descriptor, size - len(data), offset + len(data)))
             ):
@@ -171,7 +179,8 @@ class ArchiveContents:
         return data
 
     def read_index(self) -> Index | None:
-        """Return the index in the file next to the archive; None if there is none.
+        """Return the index, a file next to the archive that lists offsets of members and sizes of frames; None if there
+        is none.
 
         Raise ``ValueError`` if the index is not trusted or does not belong to this archive, and ``Problem`` if the
         archive cannot be examined.
@@ -187,7 +196,7 @@ class ArchiveContents:
             index_status = os.fstat(descriptor)
             if not stat.S_ISREG(index_status.st_mode):
                 raise ValueError("it is not a regular file")
-            # Any user can create a file of that name in a directory like /tmp.
+            # In a directory like /tmp, any user could have created the file with the name of the index.
             if index_status.st_uid not in (status.st_uid, os.geteuid(), 0):
                 raise ValueError("it is owned by another user than the archive")
             with open(descriptor, "rb", closefd=False) as stream:
@@ -199,7 +208,9 @@ class ArchiveContents:
             os.close(descriptor)
 
     def _seek_table_from_index(self) -> SeekTable:
-        """Return a seek table that is made from the index. Raise ``NotSeekable`` if there is no usable index."""
+        """Return a seek table with the frames that the index lists. Raise ``NotSeekable`` if there is no
+        usable index.
+        """
         try:
             index = self.read_index()
         except ValueError as error:
@@ -209,24 +220,31 @@ class ArchiveContents:
         if index is None or not len(index.frames):
             raise self._not_seekable("gzip", "there is no index next to it that says where its parts are")
         if any(compressed > LARGEST_COMPRESSED or size > MAX_FRAME_SIZE for compressed, size in index.frames):
-            raise self._not_seekable("gzip", "its parts are too large")
+            raise self._not_seekable(
+                "gzip", f"its parts are too large: at most {MAX_FRAME_SIZE:,} bytes of contents are allowed"
+            )
         return SeekTable.from_sizes(index.frames)
 
     def _not_seekable(self, program: str, why: str) -> NotSeekable:
-        """Return the exception for an archive that ``program`` has compressed as one stream."""
+        """Return the exception for an archive that ``program`` has compressed as one stream. ``why`` is the reason why
+        it cannot be read at any offset.
+        """
         return NotSeekable(self._pipe_advice(program, why), program, why)
 
     def _pipe_advice(self, program: str, why: str) -> str:
-        """Return the message that says why the archive cannot be read, and how to read it by a pipe instead."""
+        """Return the message that says why an archive which ``program`` has compressed cannot be read, and how to read
+        it by a pipe instead. ``why`` is the reason.
+        """
         way = f"{program} -dc {shell_quoted(self._path)} | {self._tar}"
         return f"{printable_path(self._path)}: cannot be read at several offsets at once: {why}; use: {way}"
 
 
 def _decompress_members(packed: bytes, size: int) -> tuple[bytes, bool]:
-    """Decompress the members of gzip in ``packed``, up to ``size`` + 1 bytes of contents.
+    """Decompress the members of gzip in ``packed``, but at most ``size`` + 1 bytes of contents. (One byte more than
+    ``size``, the number that the index states, shows that the index is wrong.)
 
-    Return these bytes, and True if ``packed`` consists of complete members of gzip only. Raise ``zlib.error`` if the
-    data are damaged.
+    Return these bytes, and True if ``packed`` consists of complete members of gzip and of nothing else. Raise
+    ``zlib.error`` if the data are damaged.
     """
     data, at = bytearray(), 0
     for _ in range(MOST_MEMBERS):
@@ -241,6 +259,6 @@ def _decompress_members(packed: bytes, size: int) -> tuple[bytes, bool]:
 
 
 def _damage_problem(at: int, why: str) -> Problem:
-    """Return the error for the frame that begins at the byte ``at`` of the file."""
+    """Return the error for a damaged frame that begins at the offset ``at`` of the file. ``why`` is the reason."""
     text = f"the part that begins at byte {at} is damaged: {why}"
     return Problem("decompress", errno.EBADMSG, on_source=True, text=text)

@@ -1,8 +1,8 @@
-"""Descriptions of items, which the scan of the tree makes of everything that goes into an archive.
+"""Descriptions of the items that go into an archive. The scan of the tree describes each item that it finds.
 
-A ``DescribedItem`` is a sortable record. Its key consists of root, path of the directory, and name; the name of a
-directory itself is empty. So a directory comes first, then the items in it, then each subdirectory with everything
-below it. tar needs that order: everything below a directory must stand together.
+A ``DescribedItem`` becomes a record, a pair of key and value that can be sorted. The key consists of root, path of the
+directory, and name; the name of a directory itself is empty. So a directory comes first, then the items in it, then
+each subdirectory with everything below it. tar needs that order: everything below a directory must stand together.
 """
 
 from __future__ import annotations
@@ -40,23 +40,27 @@ from pcopy.tasks.base.values import Place
 from pcopy.walk.visitor import FoundItems
 
 MIN_SPARSE_SIZE = 64 << 10
-"""Size in bytes from which on files are searched for holes. Below it the search costs more than it saves."""
+"""Size in bytes from which on files are searched for holes. For smaller files the search would cost more than
+it saves.
+"""
 
 SIZE_BITS = 63
-"""Number of bits of the size with which the value of a record begins. The next higher bit is set in records of
-``SimpleFiles``."""
+"""Number of bits of the size with which the value of a record begins. The next higher bit marks records that hold
+several files (``SimpleFiles``).
+"""
 
 
 class DescribedItem(NamedTuple):
     """An item of the tree, and the ``member`` of the archive that it becomes.
 
     Fields:
-      root: the number of the root.
-      path: the directory of the item below the root.
-      name: the name of the item in the directory; empty if the item is the directory itself.
-      inode, ctime: with size and mtime of the member they show whether the file is still the same.
-      names: directory and name of the other hard links, if digests are computed.
-      shortcoming: why the member lacks some metadata (``Problem.plain``); such an item is reported as failed.
+      root: the number of the PATH on the command line that contains the item.
+      path: the path of its directory below that PATH.
+      name: its name in the directory; empty if the item is the directory ``path`` itself.
+      inode, ctime: together with size and mtime of the member they show whether a file has changed since the scan.
+      names: directory and name of each of its other hard links; empty unless digests are computed.
+      metadata_problem: why the member lacks some metadata, as a packed ``Problem``, else None; such an item is
+          archived, and reported as failed.
     """
 
     root: int
@@ -66,48 +70,53 @@ class DescribedItem(NamedTuple):
     ctime: int
     member: Member
     names: tuple[tuple[bytes, bytes], ...] = ()
-    shortcoming: PackedProblem | None = None
+    metadata_problem: PackedProblem | None = None
 
     @property
     def file_version(self) -> FileVersion:
-        """The state of the file that was described, to be compared with its state when it is read."""
+        """The inode number, size, mtime and ctime that the file had when it was described. If they differ when it is
+        read, it has changed.
+        """
         return FileVersion(self.inode, self.member.size, self.member.mtime, self.ctime)
 
     @property
     def record(self) -> SortRecord:
-        """The key and the value of the record. The value begins with the bytes of the member in the archive.
+        """The item as a record to be sorted: its key (root, directory, name), and its value. The value begins with the
+        number of bytes that the member takes in the archive.
 
         Equal items give equal records.
         """
         size = size_in_archive(self.member)
-        fields = (*self[:5], self.member.primitives, self.names, self.shortcoming)
-        value = marshal.dumps(fields, 2)  # from version 3 on, the bytes depend on which objects are shared
+        fields = (*self[:5], self.member.primitives, self.names, self.metadata_problem)
+        value = marshal.dumps(fields, 2)  # format 2: from format 3 on, equal values may give other bytes
         return record_key(self.root, self.path, self.name), size.to_bytes(8, "big") + value
 
 
 def record_key(root: int, path: bytes, name: bytes) -> bytes:
-    """Return the key of the record of an item."""
+    """Return the key by which the item ``name`` in the directory ``path`` is sorted; ``root`` is the number of the PATH
+    on the command line that contains it.
+    """
     return b"%08x\0%b\0\0%b" % (root, path_order_key(path), name)
 
 
 def directory_key(key: bytes) -> bytes:
-    """Return the part of a key that all items of one directory share."""
+    """Return the part of a record's key that all items of one directory share."""
     return key.partition(b"\0\0")[0]
 
 
 def archive_size(value: bytes) -> int:
-    """Return the bytes in the archive of the members that the value of a record holds."""
+    """Return how many bytes of the archive the members in this value of a record take, headers included."""
     return int.from_bytes(value[:8], "big") & (1 << SIZE_BITS) - 1
 
 
 def unpack_described(value: bytes) -> DescribedItem:
-    """Return the description that the value of a record holds."""
+    """Return the ``DescribedItem`` in the value of a record."""
     root, path, name, inode, ctime, member, *others = marshal.loads(memoryview(value)[8:])
     return DescribedItem(root, path, name, inode, ctime, Member.from_primitives(member), *others)
 
 
 class MemberDescriber:
-    """Maker of the descriptions of one rank. It caches the names of owners and the rights of the process."""
+    """Describes the items that one rank finds. It caches the names of owners and the rights of this process."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -118,7 +127,8 @@ class MemberDescriber:
         self._user, self._group = (_no_name, _no_name) if numeric else (user_name, group_name)
 
     def describe(self, place: Place, found: FoundItems, row: int) -> DescribedItem | None:
-        """Return the description of row ``row`` of ``found``, an item of the open directory ``place``.
+        """Return the description of one item: that in row ``row`` of ``found``, the items that were found in the
+        directory ``place``.
 
         Return None for a socket, which no archive can hold. Raise ``Problem`` if the item cannot be examined.
         """
@@ -136,9 +146,14 @@ class MemberDescriber:
     def _describe(
         self, root: int, path: bytes, name: bytes, found: FoundItems, row: int, below: bytes
     ) -> DescribedItem:
-        """Return the description of an item whose path below the root's PATH is ``below``.
+        """Return the description of one item: that in row ``row`` of ``found``.
 
         Raise ``Problem`` if the item cannot be examined, or if it is a file that cannot be opened.
+
+        Args:
+            root: the number of the PATH on the command line that contains it.
+            path, name: its directory below that PATH, and its name there, for the description.
+            below: its own path below that PATH, from which its name in the archive is made.
         """
         rows, directory, entry = found.rows, found.directory, found.names[row]
         mode, mtime = rows.mode[row], rows.exact_time("mtime", row)
@@ -166,18 +181,21 @@ class MemberDescriber:
         return DescribedItem(root, path, name, rows.inode[row], rows.exact_time("ctime", row), member, (), shortcoming)
 
     def name_prefix(self, place: Place) -> bytes:
-        """Return the string that precedes the names of the items of a directory in the archive."""
+        """Return what stands before the name of an item of the directory ``place`` in the archive: its path, ending
+        with a slash.
+        """
         below = place.path + b"/x" if place.path else b"x"
         return name_in_archive(self._root_paths[place.root], below)[:-1]
 
     def owner_names(self, found: FoundItems) -> dict[tuple[int, int], tuple[bytes, bytes]]:
-        """Return the names of owner and group of all ``found`` items, by pairs of uid and gid."""
+        """Return the names of users and groups of all ``found`` items: a pair of names for each pair of uid and gid."""
         pairs = {*zip(found.rows.uid, found.rows.gid, strict=True)}
         return {(uid, gid): (self._user(uid), self._group(gid)) for uid, gid in pairs}
 
     def describe_root(self, root: int, directory: int, status: os.stat_result) -> DescribedItem:
-        """Return the description of the open directory ``directory`` with this ``status``, which is the root number
-        ``root``."""
+        """Return the description of a directory that the user has named as a PATH on the command line. ``root`` is the
+        number of this PATH, ``directory`` the open directory, ``status`` its status.
+        """
         member = Member(
             name_in_archive(self._root_paths[root], b"").rstrip(b"/") + b"/", DIRECTORY, stat.S_IMODE(status.st_mode),
             status.st_uid, status.st_gid, status.st_mtime_ns,
@@ -187,10 +205,11 @@ class MemberDescriber:
         return DescribedItem(root, b"", b"", status.st_ino, status.st_ctime_ns, member, (), shortcoming)
 
     def _with_xattrs(self, member: Member, directory: int, name: bytes) -> tuple[Member, PackedProblem | None]:
-        """Return the ``member`` with the extended attributes and ACLs of the item, and the error if it lacks some of
-        them.
+        """Return ``member`` with the extended attributes and ACLs of the item ``name``, and a packed ``Problem`` if it
+        lacks some of them, else None.
 
-        Raise ``Problem`` if the attributes cannot be listed.
+        If their headers would be too large for ``ptar -x``, the member gets none of them, and a mode that allows no
+        more than the ACL. Raise ``Problem`` if the attributes cannot be listed.
         """
         preserve = self._preserve
         if member.kind == SYMLINK and not (preserve.xattr or preserve.acl):  # a symbolic link has no ACL
@@ -211,14 +230,18 @@ class MemberDescriber:
 
 
 def check_headers(member: Member) -> None:
-    """Raise ``Problem`` if the attributes and ACLs of a member take more bytes of headers than ``ptar -x`` reads."""
+    """Raise ``Problem`` if the extended attributes and ACLs of a member take more bytes of headers than ``ptar -x``
+    accepts.
+    """
     if member.xattrs and (size := records_size(member)) > MOST_HEADERS:
         text = f"its attributes and ACLs take {size:,} bytes of headers; {MOST_HEADERS:,} are allowed: see --preserve"
         raise Problem("archive", errno.E2BIG, on_source=True, text=text)
 
 
 def _source_problem(operation: str, error: OSError) -> Problem:
-    """Return the ``Problem`` of a failed ``operation`` on the source; ENOENT counts as a change of the source."""
+    """Return the ``Problem`` of a failed ``operation`` on the source. ENOENT means that the source has changed since
+    the scan.
+    """
     number = error.errno or errno.EIO
     return Problem(operation, number, on_source=True, changed=number == errno.ENOENT)
 
@@ -234,9 +257,9 @@ def _link_target(directory: int, name: bytes) -> bytes:
 
 
 def _generated_size(directory: int, name: bytes, size: int) -> int:
-    """Return the bytes that can be read of a file whose contents are generated on reading (as in /proc).
+    """Return how many bytes can be read of a file whose contents the system generates on reading (as in /proc).
 
-    ``size`` is the size that stat(2) reports. Raise ``Problem`` if the file cannot be read.
+    ``size`` is what stat(2) reports; such files may have another one. Raise ``Problem`` if the file cannot be read.
     """
     reading = open_source(directory, name)
     try:
@@ -246,9 +269,11 @@ def _generated_size(directory: int, name: bytes, size: int) -> int:
 
 
 def check_matches_description(rank: Rank, described: DescribedItem, reading: int) -> bool:
-    """Raise ``Problem`` if the open file ``reading`` has changed since it was described.
+    """Raise ``Problem`` if the file that is open as ``reading`` has changed since the scan described it as
+    ``described``.
 
-    Return True if its contents are generated on reading, so that the size that stat(2) reports means nothing.
+    Return True if the system generates its contents on reading (as in /proc), so that the size in its status means
+    nothing.
     """
     status, version = status_of(reading, on_source=True), described.file_version
     is_generated = rank.mover.generated_file_systems.is_generated(reading, status.st_dev)
@@ -260,14 +285,15 @@ def check_matches_description(rank: Rank, described: DescribedItem, reading: int
 
 
 def _extents_of(directory: int, name: bytes, version: FileVersion) -> Extents | None:
-    """Return the extents that hold data, of a file with holes; None if it has no holes. Raise ``Problem`` if it cannot
-    be read."""
+    """Return the ranges with data (offset and length) of the file ``name`` if it has holes; None if it has none, or if
+    it no longer has the state ``version`` that the scan has found. Raise ``Problem`` if it cannot be read.
+    """
     if not may_have_holes(source_status(directory, name)):
         return None
     reading = open_source(directory, name)
     try:
         if FileVersion.from_status(status_of(reading, on_source=True)) != version:
-            return None  # the file has changed: the task that archives it reports that
+            return None  # the task that archives the file reports that it has changed
         extents = Extents.from_pairs((start, end - start) for start, end in data_extents(reading, 0, version.size))
     finally:
         close_after_read(reading)
@@ -275,15 +301,17 @@ def _extents_of(directory: int, name: bytes, version: FileVersion) -> Extents | 
 
 
 def as_hard_link(described: DescribedItem, first: DescribedItem) -> DescribedItem:
-    """Return ``described`` as a hard link to the member of ``first``."""
+    """Return the description of an item as a hard link, instead of a file. ``first`` is another name of the same inode;
+    the link refers to it.
+    """
     member = described.member
     linked = member._replace(kind=LINK, size=0, link=first.member.name, xattrs=(), extents=None, device=0)
-    return described._replace(member=linked, shortcoming=None)
+    return described._replace(member=linked, metadata_problem=None)
 
 
 @lru_cache(4096)
 def user_name(number: int) -> bytes:
-    """Return the name of the user with this uid; empty if there is none."""
+    """Return the name of the user with the uid ``number``; empty if there is none."""
     import pwd
 
     try:
@@ -294,7 +322,7 @@ def user_name(number: int) -> bytes:
 
 @lru_cache(4096)
 def group_name(number: int) -> bytes:
-    """Return the name of the group with this gid; empty if there is none."""
+    """Return the name of the group with the gid ``number``; empty if there is none."""
     import grp
 
     try:
@@ -304,5 +332,7 @@ def group_name(number: int) -> bytes:
 
 
 def _no_name(number: int) -> bytes:
-    """Return no name, whatever the number is (``--numeric-owner``)."""
+    """Return an empty name for any id ``number``: the archive contains no names of users and groups
+    (``--numeric-owner``).
+    """
     return b""

@@ -1,8 +1,8 @@
-"""Digests of the members of an archive, for ``ptar -t --signature``: all ranks read and digest members, rank 0 collects
-them.
+"""Digests of the members of an archive, for ``ptar -t --signature``. All ranks read and digest members; rank 0 collects
+the digests.
 
-Each member becomes a record whose key is its offset in the archive; so does each damaged place. Rank 0 sorts the
-records and reports the members in the order of the archive.
+Each member becomes a record (key and value) whose key is its offset in the archive. So does each damaged place. Rank 0
+sorts the records and reports the members in the order of the archive.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
 
 class DigestedMember(NamedTuple):
-    """A member, and the item that it would be extracted as.
+    """A member of the archive, and the item that its extraction would create, with the digest of this item.
 
-    ``item`` is None for a hard link, and if ``problem``, the text of an error, is not empty.
+    ``item`` is None for a hard link, and if the member could not be read; ``problem`` is then the text of the error.
     """
 
     found: FoundMember
@@ -51,12 +51,12 @@ class DigestedMember(NamedTuple):
 
 
 def _offset_key(at: int) -> bytes:
-    """Return the key of the record for the offset ``at`` of the archive."""
+    """Return the key of a record for the offset ``at`` of the archive. Keys sort like offsets."""
     return b"%016x" % at
 
 
 def unpack_digested(value: bytes) -> DigestedMember | Damage:
-    """Return the digested member, or the damage, that the value of a record holds."""
+    """Return the digested member, or the damaged place of the archive, that the value of a record holds."""
     fields = marshal.loads(value)
     if len(fields) == len(Damage._fields):
         return Damage(*fields)
@@ -66,10 +66,8 @@ def unpack_digested(value: bytes) -> DigestedMember | Damage:
 
 
 class FindSpansToDigest(TaskKind, code=182, doing="looking for members", is_note=False):
-    """Task of rank 0: divide an archive whose members are to be digested into spans, and spawn a ``DigestSpan`` for
-    each.
-
-    It is to ``DigestSpan`` what ``FindSpansToRead`` is to ``ReadSpan``.
+    """Task of rank 0: divide the archive into spans (ranges of bytes with some members each), and spawn a
+    ``DigestSpan`` for each.
     """
 
     def subject(self) -> None:
@@ -97,13 +95,14 @@ class DigestSpan(TaskKind, code=183, doing="reading members", is_note=False):
 
 
 class SpanDigester:
-    """Consumer of the members of a span, which it digests.
+    """Digests the members of one span of the archive (a range of bytes with some members), and sends the digests to
+    rank 0.
 
-    It implements ``pcopy.tasks.archive.read_headers.SpanConsumer``.
+    It is a ``pcopy.tasks.archive.read_headers.SpanConsumer``: the code that reads the headers passes each member to it.
     """
 
     takes_simple = False
-    items_per_slice = 1  # reading the contents of one member takes long enough for a slice
+    items_per_slice = 1  # to read the contents of one member takes long enough
 
     def __init__(self, rank: Rank, result: TaskResult) -> None:
         self._rank, self._result = rank, result
@@ -112,18 +111,22 @@ class SpanDigester:
         self._records: list[SortRecord] = []
 
     def take_simple(self, found: SimpleMembers) -> None:
-        """Raise ``NotImplementedError``: ``takes_simple`` is false, so this is never called."""
+        """Raise ``NotImplementedError``. The reader of the headers calls this only if ``takes_simple`` is true, which
+        it is not.
+        """
         raise NotImplementedError
 
     def take_damage(self, damage: Damage) -> None:
-        """Count a damaged place as failed, and record it."""
+        """Count a damaged place of the archive as failed, and add it to the records for rank 0, which reports it."""
         self._result.count(counts.FOUND)
         self._result.count(counts.FAILED)
         self._records.append((_offset_key(damage.offset), marshal.dumps(tuple(damage))))
 
     def take_member(self, found: FoundMember) -> bool:
-        """Digest the member ``found``, or spawn the tasks that digest it in parts. Return False, as ``SpanConsumer``
-        requires."""
+        """Digest the member ``found``, or spawn tasks that digest it in parts if it is large.
+
+        Return False: the C backend is not to look for simple members after it, since each member must be digested here.
+        """
         member, result, excluded = found.member, self._result, self._wanted.excluded_count
         if not self._wanted.is_included(member, self._selected):
             result.count(counts.EXCLUDED, self._wanted.excluded_count - excluded)
@@ -138,20 +141,22 @@ class SpanDigester:
             item = None if member.kind == LINK else self._digests.digested_item(found)
         except Problem as met:
             problem = f"{met.operation}: {met.strerror}"
-        self._rank.throttle.bytes.charge(found.stored)  # the throttle waits for it before the next member
+        self._rank.throttle.bytes.charge(found.stored)  # ``DigestSpan`` waits for the throttle before the next member
         self._rank.counters[counts.MOVED] += found.stored
         self._records.append(_count_digested(result, DigestedMember(found, item, problem)))
         return False
 
     def send_records(self) -> None:
-        """Send the records of the span to rank 0."""
+        """Send the digests of the span to rank 0."""
         self._wanted.send_found(self._result)
         if self._records:
             self._result.spawn(DigestedNote(marshal.dumps(self._records)), owner=0)
 
 
 def _count_digested(result: TaskResult, digested: DigestedMember) -> SortRecord:
-    """Count a member as read or as failed, and return its record."""
+    """Count the member ``digested`` as read, or as failed if it could not be read. Return its record, which is sent to
+    rank 0.
+    """
     size = digested.found.member.size
     if digested.problem:
         result.count(counts.FAILED)
@@ -163,12 +168,14 @@ def _count_digested(result: TaskResult, digested: DigestedMember) -> SortRecord:
 
 
 def member_digester(rank: Rank, read: ReadFunction) -> MemberDigester:
-    """Return what computes the digests of members that ``read`` reads."""
+    """Return an object that computes the digests of members; it reads the archive with ``read``."""
     return MemberDigester(read, rank.hashing.algorithm, rank.hashing.block_size)
 
 
 def spawn_digest_parts(rank: Rank, result: TaskResult, found: FoundMember) -> None:
-    """Spawn the tasks that digest a large member in parts, on any ranks. A sparse file is digested by one task."""
+    """Spawn tasks by which any ranks digest a large member in parts (a sparse file as one part). This rank waits until
+    all parts are digested.
+    """
     member = found.member
     chunk = rank.chunk_bytes(member.size) if member.extents is None and rank.is_split(member.size) else member.size
     starts = range(0, member.size, chunk)
@@ -182,15 +189,17 @@ def spawn_digest_parts(rank: Rank, result: TaskResult, found: FoundMember) -> No
 
 
 def _pack_extents(extents: Extents | None) -> bytes:
-    """Return ``extents`` as bytes, also if they are None."""
+    """Return the ``extents`` of a sparse file (the ranges that hold data) as bytes. None, for a file that is not
+    sparse, is packed, too.
+    """
     return marshal.dumps(None if extents is None else extents.as_bytes)
 
 
 class DigestPart(TaskKind, code=184, doing="reading a part of a member", is_note=False):
-    """Task that digests a part of the member whose headers begin at ``at``.
+    """Task that digests one part of a large member.
 
     Fields:
-      at: the offset of the member in the archive, which identifies it.
+      at: the offset in the archive at which the headers of the member begin; it identifies the member.
       part: the number of the part.
       data: the offset in the archive at which the contents of the part begin.
       size: the bytes of the part, holes included.
@@ -224,16 +233,17 @@ class DigestPart(TaskKind, code=184, doing="reading a part of a member", is_note
 
 
 class MemberBeingDigested(NamedTuple):
-    """A member that is digested in parts, and the content roots of the parts that are done."""
+    """A member that is digested in parts. ``roots`` are the content roots (digests of the contents) of its parts; empty
+    for a part that is not done.
+    """
 
     found: FoundMember
     roots: list[bytes]
 
 
 class PartDigested(Note, code=185, doing="recording a part of a member"):
-    """Note to the rank that waits for the parts of the member at ``at``: a part is digested, or could not be read.
-
-    ``root`` is the content root of the part.
+    """Message to the rank that waits for the parts of the member at the offset ``at``: the part number ``part`` is
+    digested (``root`` is the digest of its contents), or could not be read (``problem``).
     """
 
     at: int
@@ -249,13 +259,17 @@ class MembersBeingDigested(CompletionLedger[int, MemberBeingDigested, PartDigest
     """The members that this rank has divided into parts, by their offsets in the archive."""
 
     def record_part(self, awaited: AwaitedParts[MemberBeingDigested], note: PartDigested) -> None:
-        """Store the content root of a part, or its error if it is the first one."""
+        """Record the result of one part, which ``note`` contains, for the member ``awaited``: its digest, and its error
+        if no other part has failed before.
+        """
         awaited.opened.roots[note.part] = note.root
         if note.problem is not None and awaited.problem is None:
             awaited.problem = Problem.from_packed(note.problem)
 
     def act_when_complete(self, awaited: AwaitedParts[MemberBeingDigested], result: TaskResult) -> None:
-        """Compute the digest of the member after its last part, and send its record to rank 0."""
+        """After the last part of the member ``awaited``: compute its digest from those of its parts, and send its
+        record to rank 0.
+        """
         rank, (found, roots) = self._rank, awaited.opened
         size, item, problem = found.member.size, None, ""
         if awaited.problem is not None:
@@ -267,7 +281,7 @@ class MembersBeingDigested(CompletionLedger[int, MemberBeingDigested, PartDigest
 
 
 class DigestedNote(Note, code=186, doing="recording members"):
-    """Note to rank 0 that carries records of members and damaged places, packed."""
+    """Message to rank 0, which reports the results: packed records of digested members and damaged places."""
 
     records: bytes
 
@@ -276,11 +290,11 @@ class DigestedNote(Note, code=186, doing="recording members"):
 
 
 class DigestedMembers:
-    """The records of all members and damaged places, on rank 0."""
+    """On rank 0: the records of all members and damaged places, sorted by offset."""
 
     def __init__(self, rank: Rank) -> None:
         self.records = ExternalSorter(rank.open_spool)
 
     def close(self) -> None:
-        """Close the sorter and its spool."""
+        """Close the sorter and its temporary file."""
         self.records.close()

@@ -1,11 +1,13 @@
-"""Extraction: ``UnpackDirectories`` divides the members that a rank owns into tasks, and ``ExtractMembers`` extracts
-some of one directory.
+"""Extraction: ``UnpackDirectories`` divides the members that a rank owns into tasks; each ``ExtractMembers`` extracts
+some members of one directory.
 
 A directory is created when something is to be extracted into it, with the mode 0700. It gets its metadata at the end
 (``finish_members``). A directory that no member describes gets the default mode of a new directory.
 
 Every path is resolved from the descriptor of the target, one component at a time, and without following symbolic links.
 So no member can be written outside the target, whatever is in the target, or is created there meanwhile.
+
+A *simple* member is a regular file whose headers state only name, mode, owner, mtime and size.
 """
 
 from __future__ import annotations
@@ -47,16 +49,16 @@ from pcopy.tasks.files.existing import status_or_none
 from pcopy.text import printable_path
 
 _NAME_TAKEN_ERRNOS = (errno.ENOTDIR, errno.ELOOP)
-"""Errors of opening a directory whose name another item has."""
+"""Errors of opening a directory that mean that another item has its name."""
 _SLICE_SECONDS = 0.02
-"""Seconds after which the remaining members are left to another task."""
+"""Seconds after which a task leaves its remaining members to another task."""
 BATCH_BYTES = 4 << 20
-"""Bytes of contents with which a task gets no more members."""
+"""Number of bytes of contents at which a task that extracts members is full: further members go to another task."""
 _NO_ROWS = range(0)
 
 
 class UnpackDirectories(TaskKind, code=145, doing="sorting members", is_note=False):
-    """Task of each rank: spawn the tasks that extract the members of its directories."""
+    """Task of each rank: spawn the tasks that extract the members of the directories that this rank owns."""
 
     def subject(self) -> None:
         return None
@@ -67,9 +69,10 @@ class UnpackDirectories(TaskKind, code=145, doing="sorting members", is_note=Fal
 
 
 def _extract_tasks(found: DirectoryMembers) -> Iterator[ExtractMembers]:
-    """Yield the tasks that extract the members of a directory or of a portion of it.
+    """Generator: yield the tasks that extract the members in ``found``: those of one directory, or some of them.
 
-    Simple members and others are divided separately; a task gets a batch of each.
+    A task gets some of the simple members (regular files without special metadata), which are created in batches, and
+    some of the others.
     """
     names, values, others = found.names, found.values, found.superseded
     rest = list[bytes]()
@@ -87,7 +90,7 @@ def _extract_tasks(found: DirectoryMembers) -> Iterator[ExtractMembers]:
 
 
 def _batch_ranges(sizes: Sequence[int]) -> Iterator[range]:
-    """Yield ranges of rows whose ``sizes`` sum up to about ``BATCH_BYTES``."""
+    """Yield ranges of indices into ``sizes`` (bytes); each range comprises about ``BATCH_BYTES``."""
     start = size = 0
     if sum(sizes) >= BATCH_BYTES:
         for at, each in enumerate(sizes):
@@ -100,17 +103,18 @@ def _batch_ranges(sizes: Sequence[int]) -> Iterator[range]:
 
 
 class ExtractMembers(TaskKind, code=146, doing="unpacking", is_note=False):
-    """Task that extracts members of the directory ``path``.
+    """Task that extracts some members of the directory ``path``.
 
     Fields:
-      values: members that are not simple, packed.
-      superseded: the number of earlier members of the same names, which are counted as skipped.
-      path: the directory below the target.
-      names: the names of the simple members.
+      values: the members that are not simple, packed.
+      superseded: how many earlier members had the same names; these are counted as skipped.
+      path: the path of the directory below the target.
+      names: the names of the simple members (regular files whose headers state only name, mode, owner, mtime and size),
+          packed.
       simple_members: the simple members, packed.
 
-    If a job stops, its tasks are dropped between two slices, and the counts of a dropped task are lost. So a task that
-    has created something ends without another slice, and leaves the remaining members to a new task.
+    If a job stops, its tasks are dropped where they have yielded, and the counts of a dropped task are lost. So a task
+    that has created something does not yield any more: it leaves the remaining members to a new task.
     """
 
     values: bytes
@@ -169,14 +173,17 @@ def _extract_one_by_one(
     inherits: bool,
     has_begun: bool,
 ) -> Steps:
-    """Extract the ``members`` of the open ``directory`` that need the slow path.
+    """Extract ``members`` of the open ``directory`` one by one.
 
-    ``has_begun`` is true if the task has created something before.
+    Args:
+        path: the path of the directory below the target.
+        inherits: True if new items may inherit an ACL from the directory.
+        has_begun: True if the task has created something before, so that it must not yield.
     """
     extracting = MemberExtractor(rank, result, directory, path, inherits=inherits)
     until, links = time.monotonic() + _SLICE_SECONDS, [each for each in members if each.member.kind == LINK]
     rest = [each for each in members if each.member.kind != LINK]
-    rest.sort(key=lambda each: -each.data)  # the last one is extracted first: so they are read in order
+    rest.sort(key=lambda each: -each.data)  # members are taken from the end: so the archive is read in order
     while rest:
         each = rest[-1]
         if has_begun and (time.monotonic() > until or not extracting.fits_in_slice(each.member)):
@@ -198,16 +205,16 @@ def _extract_one_by_one(
 
 
 def _remaining_task(path: bytes, members: Sequence[MemberToExtract], simple: SimpleRows) -> ExtractMembers:
-    """Return a task for members that remain."""
+    """Return a task that extracts the members of directory ``path`` that remain: ``members``, and ``simple`` ones."""
     values = marshal.dumps([each.pack() for each in members])
     return ExtractMembers(values, 0, path, pack_names(simple.names), simple.packed)
 
 
 def _handle_unopened_directory(rank: Rank, result: TaskResult, task: ExtractMembers, problem: Problem) -> None:
-    """Handle the error that the directory of a ``task`` could not be opened or created.
+    """Handle the error ``problem``: the directory of ``task`` could not be opened or created.
 
-    If another item has its name, the task is spawned again for the phase UNPACK_AGAIN: the directory can exist by then,
-    if a member describes it. Otherwise all members of the task are reported as failed.
+    If another item has the name of the directory, the task is spawned again for a later phase (UNPACK_AGAIN): the
+    directory can exist by then, if a member describes it. Otherwise all members of the task are reported as failed.
     """
     members = list(map(MemberToExtract.unpack, marshal.loads(task.values)))
     simple = SimpleRows(unpack_names(task.names, len(task.simple_members)), task.simple_members)
@@ -218,7 +225,7 @@ def _handle_unopened_directory(rank: Rank, result: TaskResult, task: ExtractMemb
     of_members = _problem_of_members(problem, task.path)
     if of_members is not problem and not (
         members and not members[0].name
-    ):  # no member of the task reports the failure of this directory
+    ):  # the task does not contain the directory itself, so nobody else counts this failure
         parent, _, name = task.path.rpartition(b"/")
         rank.handle_failure(problem, target_place(parent), name)
     for each in [*members, *simple.members(task.path)]:
@@ -227,10 +234,11 @@ def _handle_unopened_directory(rank: Rank, result: TaskResult, task: ExtractMemb
 
 
 def _problem_of_members(problem: Problem, path: bytes) -> Problem:
-    """Return the error of members whose directory ``path`` could not be created because of ``problem``.
+    """Return the error to report for each member of the directory ``path``, which could not be created because of
+    ``problem``.
 
-    It has another operation than mkdir. A full file system stops a job after some failures of operations that need
-    space, and the members must not count as such.
+    The operation in it is not mkdir: a job stops after some failed operations that need space on a full file system,
+    and one failed mkdir must not count once for each member.
     """
     if problem.operation != "mkdir":
         return problem
@@ -241,7 +249,9 @@ def _problem_of_members(problem: Problem, path: bytes) -> Problem:
 def _without_conflicts(
     rivals: ConflictingNames, members: Iterable[MemberToExtract], result: TaskResult
 ) -> Iterator[MemberToExtract]:
-    """Yield the members that conflicts of names do not exclude. Others are counted as skipped or failed."""
+    """Generator: yield those of ``members`` that are to be extracted. The others cannot be, because a name belongs to a
+    file and to a directory (``rivals`` are the paths concerned); they are counted as skipped or failed.
+    """
     for each in members:
         try:
             if rivals.is_superseded(each):
@@ -253,13 +263,13 @@ def _without_conflicts(
 
 
 def open_or_create_directory(rank: Rank, result: TaskResult, path: bytes, *, replaces: bool = False) -> int:
-    """Return a descriptor of the directory ``path`` below the target; create it, and missing ones above it.
+    """Return a descriptor of the directory ``path`` below the target. Create it, and missing directories above it.
 
     Raise ``Problem`` if that fails.
 
     Args:
-      replaces: True if a member describes the directory, so that an item of its name that is no directory is removed,
-          as tar does.
+        replaces: True if a member describes the directory. An item of its name that is no directory is removed then, as
+            tar does.
     """
     directory = _open_existing(rank, path)
     if directory >= 0:
@@ -279,8 +289,9 @@ def open_or_create_directory(rank: Rank, result: TaskResult, path: bytes, *, rep
 
 
 def _open_existing(rank: Rank, path: bytes) -> int:
-    """Return a descriptor of the directory ``path``; -1 if it does not exist or is no directory. Raise ``Problem``
-    otherwise."""
+    """Return a descriptor of the directory ``path`` below the target; -1 if it does not exist or is no directory. Raise
+    ``Problem`` if it cannot be opened for another reason.
+    """
     try:
         return rank.targets[0].open(path)
     except Problem as problem:
@@ -298,8 +309,11 @@ def _chmod(directory: Handle, mode: int) -> None:
 def _create_directory(rank: Rank, result: TaskResult, parent: int, path: bytes, *, replaces: bool) -> int:
     """Create the directory ``path`` in the open directory ``parent``, and return its descriptor.
 
-    It is no error if another rank has created it meanwhile. Raise ``Problem`` if it cannot be created. ``replaces`` as
-    for ``open_or_create_directory``.
+    It is no error if another rank has created the directory meanwhile. Raise ``Problem`` if it cannot be created.
+
+    Args:
+        replaces: True if a member describes the directory. An item of its name that is no directory is removed then,
+            and the directory gets its mode later.
     """
     name = path.rpartition(b"/")[2]
     present = status_or_none(parent, name)
@@ -314,7 +328,7 @@ def _create_directory(rank: Rank, result: TaskResult, parent: int, path: bytes, 
             os.unlink(name, dir_fd=parent)
     made = False
     try:
-        # Only this user may enter it until all members in it were extracted.
+        # Only this user may enter the directory until everything in it was extracted.
         os.mkdir(name, 0o700, dir_fd=parent)
         made = True
     except FileExistsError:
@@ -328,6 +342,6 @@ def _create_directory(rank: Rank, result: TaskResult, parent: int, path: bytes, 
         mode = status_of(directory).st_mode & stat.S_ISGID | 0o777 & ~rank.options.umask
         try:
             call_with_handle(directory, lambda handle: _chmod(handle, mode))
-        except Problem as problem:  # its members can be extracted nevertheless
+        except Problem as problem:  # members can be extracted into the directory all the same
             result.warn(target_place(path), b"", f"its mode {mode:04o} could not be set: {problem.strerror}")
     return directory

@@ -1,10 +1,12 @@
-"""Extraction of a large member in parts, by all ranks in parallel, into a temporary file in the directory of its name.
+"""Extraction of a large member in parts, by all ranks in parallel, into a temporary file in the directory of its final
+name.
 
-The rank that has created the file waits for all parts (``PartUnpacked``), then applies the metadata and renames the
-file. So the final name never shows an incomplete file.
+The rank that has created the temporary file waits for all parts (``PartUnpacked``), then applies the metadata and
+renames the file. So no incomplete file ever has the final name.
 
-A sparse member is extracted by one task. So is any member of an uncompressed archive if both sides are local file
-systems: several writers of one file would only wait for its lock there (``pcopy.fsio.copy_methods``).
+A sparse member is extracted by one task. So is any member of an uncompressed archive if both the archive and the target
+are on local file systems: there, several writers of one file would only wait for its lock
+(``pcopy.fsio.copy_methods``).
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ from pcopy.tasks.files.existing import status_or_none
 
 
 def should_extract_in_parts(rank: Rank, directory: int, member: Member) -> bool:
-    """Return True if ``member`` is to be extracted in parts into the open ``directory``. Raise ``Problem``
-    on an error."""
+    """Return True if ``member`` is to be extracted in parts into the open ``directory``: it is a large regular file
+    without holes. Raise ``Problem`` if the archive or the directory cannot be examined.
+    """
     if rank.options.sequential or member.kind != FILE or member.extents is not None or not rank.is_split(member.size):
         return False
     archive = rank.instance(OpenArchive).uncompressed_descriptor
@@ -47,7 +50,9 @@ def should_extract_in_parts(rank: Rank, directory: int, member: Member) -> bool:
 
 
 def spawn_extract_parts(rank: Rank, result: TaskResult, directory: int, each: MemberToExtract) -> None:
-    """Create the temporary file, and spawn the tasks that extract the parts. Raise ``Problem`` if that fails."""
+    """Create the temporary file for the member ``each``, and spawn the tasks that extract its parts. Raise ``Problem``
+    if that fails.
+    """
     temporary, size = rank.temporary_names.next_name(), each.member.size
     rank.instance(OpenArchive).refuse_replacing(status_or_none(directory, each.name))
     with NewFile.create(directory, temporary) as new:
@@ -69,14 +74,15 @@ class UnpackPart(TaskKind, code=180, doing="unpacking a part of", is_note=False)
     """Task that extracts the bytes from ``start`` to ``end`` of a large file.
 
     Fields:
-      path, name: directory and name of the file below the target.
-      temporary: the name of the temporary file.
-      identity: the identity of the temporary file.
+      path, name: directory (below the target) and final name of the file.
+      temporary: the name of the temporary file, in the same directory.
+      identity: the identity of the temporary file, to check that no other file has its name.
       size: the bytes of the whole file.
       data: the offset in the archive at which the contents of the file begin.
       start, end: the range of the part in the file.
       coordinator: the rank that has created the temporary file, and waits for the parts.
-      shown: mode and owner that the server shows for the temporary file, if they differ from those that it was given.
+      shown: mode and owner that stat(2) shows for the temporary file, if its server has changed those that were set;
+          else empty.
     """
 
     path: bytes
@@ -114,7 +120,7 @@ class UnpackPart(TaskKind, code=180, doing="unpacking a part of", is_note=False)
                 yield None
             if (
                 rank.options.sync and rank.hosts.host_count > 1
-            ):  # another host cannot sync what is in the page cache of this one
+            ):  # the host that finishes the file cannot sync the page cache of this one
                 yield from wait_for_data_stored(rank, writing)
         except BaseException:
             close_after_failure(writing)
@@ -123,7 +129,9 @@ class UnpackPart(TaskKind, code=180, doing="unpacking a part of", is_note=False)
 
 
 class PartUnpacked(Note, code=181, doing="recording a part of a file"):
-    """Note to the rank that waits for the parts of the file ``temporary``: one part is written, or has failed."""
+    """Message to the rank that waits for the parts of the file ``temporary``: one part is written, or has failed
+    (``problem``).
+    """
 
     temporary: bytes
     problem: PackedProblem | None
@@ -135,9 +143,10 @@ class PartUnpacked(Note, code=181, doing="recording a part of a file"):
 
 
 class FileBeingExtracted(NamedTuple):
-    """A large member (``member``) that is being extracted into the file ``temporary``, whose identity is ``identity``.
+    """A large ``member`` that is being extracted into the file ``temporary``, whose identity is ``identity``.
 
-    ``shown`` are mode and owner that the server shows for that file, if they differ from those that it was given.
+    ``shown`` are the mode and owner that stat(2) shows for that file, if its server has changed those that were set;
+    else empty.
     """
 
     member: MemberToExtract
@@ -147,21 +156,25 @@ class FileBeingExtracted(NamedTuple):
 
 
 class FilesBeingExtracted(CompletionLedger[bytes, FileBeingExtracted, PartUnpacked]):
-    """The large files whose parts this rank waits for, by their temporary names."""
+    """The large files whose parts this rank waits for, by the names of their temporary files."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
         self._waiting_for_storage: dict[bytes, FileBeingExtracted] = {}
-        """Files whose parts are complete, and which are synced before they get their names."""
+        """Files whose parts are all written, and which are being synced before they get their final names."""
 
     def record_part(self, awaited: AwaitedParts[FileBeingExtracted], note: PartUnpacked) -> None:
-        """Store the error of a part, and remove the temporary file."""
+        """Record the result of one part, which ``note`` contains, for the file ``awaited``. At the first failure, store
+        its error and remove the temporary file, so that the remaining parts fail at once.
+        """
         if note.problem is not None and awaited.problem is None:
             awaited.problem = Problem.from_packed(note.problem)
-            self._remove(awaited.opened)  # so that the remaining parts fail at once
+            self._remove(awaited.opened)  # so that the tasks for the remaining parts fail at once
 
     def act_when_complete(self, awaited: AwaitedParts[FileBeingExtracted], result: TaskResult) -> Steps:
-        """Finish a file after its last part, or report it as failed."""
+        """After the last part of the file ``awaited``: give it its metadata and final name if all parts were written,
+        or report it as failed.
+        """
         file, member = awaited.opened, awaited.opened.member
         self._waiting_for_storage[file.temporary] = file
         try:
@@ -173,7 +186,7 @@ class FilesBeingExtracted(CompletionLedger[bytes, FileBeingExtracted, PartUnpack
         del self._waiting_for_storage[file.temporary]
 
     def _finish(self, file: FileBeingExtracted, result: TaskResult) -> Steps:
-        """Apply the metadata of a complete file, and give it its final name. Raise ``Problem`` if that fails."""
+        """Apply the metadata to a complete file, and rename it to its final name. Raise ``Problem`` if that fails."""
         rank, member = self._rank, file.member
         directory = rank.targets[0].open(member.path)
         status = status_of(directory)
@@ -190,12 +203,14 @@ class FilesBeingExtracted(CompletionLedger[bytes, FileBeingExtracted, PartUnpack
         extracting.report_extracted(member, applied, new.metadata_problem)
 
     def _remove(self, file: FileBeingExtracted) -> None:
-        """Remove the temporary file of a member."""
-        with suppress(Problem):  # its directory was removed or replaced
+        """Remove the temporary file of a member. A failure is ignored."""
+        with suppress(Problem):  # the directory was removed or replaced
             remove_if_present(self._rank.targets[0].open(file.member.path), file.temporary)
 
     def discard(self) -> None:
-        """Remove all temporary files, because the job ends before they are complete."""
+        """Remove the temporary files of all unfinished members. This is called when the job ends before they are
+        complete.
+        """
         for file in (*(awaited.opened for awaited in self.awaited.values()), *self._waiting_for_storage.values()):
             self._remove(file)
         self.awaited.clear()

@@ -1,6 +1,7 @@
-"""Extraction of single members into one open directory, on the slow path.
+"""Extraction of single members into one open directory, one by one.
 
-It handles what ``make_members`` does not: files of any size, sparse files, symbolic links, FIFOs and devices.
+This is the slow path, for members that ``make_simple_members`` cannot create in batches: files of any size, sparse
+files, symbolic links, FIFOs and devices.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from pcopy.tasks.base.values import ContentInfo
 from pcopy.tasks.files.existing import prepare_name, report_removal, status_or_none
 
 MAX_ONE_STEP_SIZE = MAX_SMALL_FILE_BYTES // 4
-"""Largest size in bytes of a file that is extracted in one step."""
+"""Largest size in bytes of a file that is extracted without a yield in between."""
 _ZEROS = memoryview(bytes(1 << 20))
 COPY_RANGE_SIZE = 8 << 20
 """Bytes that one call of copy_file_range(2) copies."""
 
 
 class MemberExtractor:
-    """Extraction of members into one open ``directory``.
+    """Extracts members into one open ``directory``.
 
     Args:
       path: the path of the directory below the target.
@@ -55,18 +56,19 @@ class MemberExtractor:
         self._lookup = owner_lookup(numeric=rank.options.numeric_owner)
 
     def fits_in_slice(self, member: Member) -> bool:
-        """Return True if ``member`` is extracted in one slice of the task.
+        """Return True if ``member`` is extracted without a yield.
 
-        If a job stops, its tasks are dropped between two slices, and what a dropped task has made is not counted.
+        If a job stops, its tasks are dropped where they have yielded, and what a dropped task has created is not
+        counted.
         """
         if self._rank.throttle.is_on:
             return False
         return member.kind != FILE or (member.extents is None and member.size <= MAX_ONE_STEP_SIZE)
 
     def extract(self, each: MemberToExtract) -> Generator[None, None, None]:
-        """Extract a member, yielding between slices. Raise ``Problem`` if that fails.
+        """Extract the member ``each``, yielding from time to time if it is large. Raise ``Problem`` if that fails.
 
-        The item does not exist then, unless the text of the problem says so.
+        The item does not exist after a failure, unless the text of the problem says so.
         """
         member = each.member
         new: NewFile
@@ -94,10 +96,10 @@ class MemberExtractor:
         self.report_extracted(each, applied, new.metadata_problem)
 
     def _create_file(self, name: bytes, *, fits_in_slice: bool) -> tuple[NewFile, os.stat_result | None]:
-        """Create a file for the member called ``name``; return it, and the status of the existing item that it will
-        replace.
+        """Create a file for the member called ``name``. Return the file, and the status of the existing item that it
+        will replace, or None.
 
-        The file is created under its final name if that is free and the member is quick (``fits_in_slice``), or if the
+        The file is created under its final name if that is free and the member is small (``fits_in_slice``), or if the
         target file system cannot rename. Otherwise it is created under a temporary name in the same directory.
         """
         if fits_in_slice:
@@ -111,24 +113,32 @@ class MemberExtractor:
         return NewFile.create(self._directory, prepare_name(self._rank, self._directory, name, present)), present
 
     def _give_final_name(self, new: NewFile, name: bytes, present: os.stat_result | None) -> None:
-        """Give a complete file or node its final ``name``, replacing the item ``present`` if there is one."""
+        """Rename ``new``, a complete file or node, to its final ``name``, unless it has it already. ``present`` is the
+        status of the item that is replaced, or None.
+        """
         if new.original_name == name:
             new.close_and_keep()
         else:
             new.commit(name, present, store=self._rank.options.sync)
 
     def apply_metadata(self, new: NewFile, member: Member) -> MetadataOutcome:
-        """Apply the metadata of ``member`` to ``new``; return the result. Raise ``Problem`` if it fails altogether."""
+        """Apply the metadata of ``member`` to ``new``; return what could not be applied. Raise ``Problem`` if the
+        member must fail for that.
+        """
         options = self._rank.options
         attributes = member_attributes(self._lookup, member)
         return new.apply_metadata(attributes, options.preserve, options.umask, inherits_acl=self._inherits)
 
-    def report_extracted(self, each: MemberToExtract, applied: MetadataOutcome, shortcoming: Problem | None) -> None:
-        """Count an extracted member. Raise ``Problem`` if it exists, but lacks metadata or contents."""
+    def report_extracted(
+        self, each: MemberToExtract, applied: MetadataOutcome, metadata_problem: Problem | None
+    ) -> None:
+        """Count the member ``each`` as extracted, with the metadata that were applied (``applied``). Raise ``Problem``
+        if the item exists, but lacks metadata (``metadata_problem``) or contents.
+        """
         result, member, place = self._result, each.member, self._place
-        if shortcoming is not None:
+        if metadata_problem is not None:
             text = "it was extracted without this metadata; its mode may be narrower than in the archive"
-            raise Problem(shortcoming.operation, shortcoming.errno or 0, text=text)
+            raise Problem(metadata_problem.operation, metadata_problem.errno or 0, text=text)
         if each.problem_text:
             raise Problem("extract", 0, text=f"it was extracted, but {each.problem_text}")
         if applied.excused or applied.notices or applied.unsupported:
@@ -138,7 +148,7 @@ class MemberExtractor:
 
 
 def _member_status(member: Member) -> os.stat_result:
-    """Return a status made of the fields of ``member``, with which the type of an existing node is compared."""
+    """Return a status that is made of the fields of ``member``, as stat(2) would show the item after its extraction."""
     fields = (member.st_mode, 0, 0, 1, member.uid, member.gid, 0, 0, 0, 0)
     return os.stat_result(fields, {"st_rdev": member.device})
 
@@ -146,9 +156,13 @@ def _member_status(member: Member) -> os.stat_result:
 def _fill_file(
     archive: OpenArchive, ahead: ReadAhead, each: MemberToExtract, new: NewFile, *, in_order: bool = False
 ) -> Iterator[int]:
-    """Write the contents of a member into the empty file ``new``; yield the bytes that each step has moved.
+    """Generator: write the contents of the member ``each`` into the empty file ``new``; yield the number of bytes that
+    each step has moved. Raise ``Problem`` if that fails.
 
-    Raise ``Problem`` if that fails. If ``in_order`` is true, write from the start to the end, with zeros for holes.
+    Args:
+        archive: the archive; large contents are copied from it directly.
+        ahead: reads small contents from the archive, several adjacent members at a time.
+        in_order: write from the start to the end, with zeros for holes; some file systems can do nothing else.
     """
     member, at, target = each.member, each.data, new.descriptor
     if member.extents is None and member.size <= MAX_ONE_STEP_SIZE:
@@ -170,7 +184,9 @@ def _fill_file(
 
 
 def _write_zeros(target: int, start: int, end: int) -> Iterator[int]:
-    """Write zeros from ``start`` to ``end`` of the file ``target``; yield the bytes of each step."""
+    """Write zeros to the open file ``target`` from the offset ``start`` to ``end``; yield the number of bytes of each
+    step.
+    """
     for at in range(start, end, len(_ZEROS)):
         piece = _ZEROS[: end - at]
         write_all(target, piece, at)
@@ -178,15 +194,15 @@ def _write_zeros(target: int, start: int, end: int) -> Iterator[int]:
 
 
 def copy_from_archive(archive: OpenArchive, target: int, at: int, offset: int, length: int) -> Iterator[int]:
-    """Copy ``length`` bytes from the offset ``at`` of the archive to ``offset`` of the file ``target``.
+    """Copy ``length`` bytes from the offset ``at`` of the archive to the offset ``offset`` of the open file ``target``.
 
-    Yield the bytes that each step has moved. Raise ``Problem`` if that fails.
+    Yield the number of bytes that each step has moved. Raise ``Problem`` if that fails.
     """
     source = archive.uncompressed_descriptor
     while length and source >= 0:
         try:
             moved = os.copy_file_range(source, target, min(COPY_RANGE_SIZE, length), at, offset)
-        except OSError:  # read and write below show which side fails, or succeed
+        except OSError:  # read and write below succeed, or show which side fails
             break
         if not moved:
             break

@@ -1,6 +1,7 @@
 """Metadata of extracted directories, which they get after everything in them was extracted.
 
-A directory that got its final mode earlier might not be writable, and its mtime would change.
+If a directory got its final mode earlier, it might not be writable; and its mtime would change with each item that is
+created in it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from pcopy.tasks.directories.scan_dir import can_enter
 
 
 def schedule_finish(rank: Rank, result: TaskResult, member: MemberToExtract) -> None:
-    """Spawn the task that gives a directory its metadata at the end of the job.
+    """Spawn the task that gives a directory its metadata at the end of the job. ``member`` is the directory.
 
-    If its final mode does not let this process enter it, that happens last (``SealExtractedDirectories``), so that
-    directories below it can still be reached.
+    If this process cannot enter the directory with its final mode, the directory gets its metadata last of all
+    (``SealExtractedDirectories``), so that directories below it can still be reached.
     """
     value = member.pack()
     if can_enter(member_attributes(owner_lookup(numeric=rank.options.numeric_owner), member.member)):
@@ -34,7 +35,9 @@ def schedule_finish(rank: Rank, result: TaskResult, member: MemberToExtract) -> 
 
 
 class FinishExtractedDirectory(TaskKind, code=148, doing="finishing", is_note=False):
-    """Task that gives one extracted directory its metadata. ``value`` is the packed ``MemberToExtract``."""
+    """Task that gives one extracted directory its metadata. ``value`` is the directory, a packed
+    ``MemberToExtract``.
+    """
 
     value: bytes
 
@@ -46,16 +49,17 @@ class FinishExtractedDirectory(TaskKind, code=148, doing="finishing", is_note=Fa
 
 
 class SealExtractedDirectories(Note, code=149, doing="finishing"):
-    """Note to rank 0 about a directory that this process cannot enter once it has its metadata.
+    """Message to rank 0 about a directory that this process can no longer enter once it has its final metadata. Rank 0
+    stores it until the end of the job.
 
-    ``value`` is the packed ``MemberToExtract``. A note with an empty ``value`` makes rank 0 finish all these
-    directories, the deepest first.
+    ``value`` is the directory, a packed ``MemberToExtract``. If ``value`` is empty, the end has come: rank 0 gives all
+    stored directories their metadata, the deepest first.
     """
 
     value: bytes
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        sealed = rank.instance(DirectoriesToSeal)
+        sealed = rank.instance(ExtractedDirectoriesToSeal)
         if self.value:
             sealed.add(self.value)
             return
@@ -63,12 +67,12 @@ class SealExtractedDirectories(Note, code=149, doing="finishing"):
             finish_directory(rank, result, member)
 
 
-class DirectoriesToSeal(RankSet[bytes]):
-    """The directories that rank 0 finishes last, as packed ``MemberToExtract``."""
+class ExtractedDirectoriesToSeal(RankSet[bytes]):
+    """The directories to which rank 0 gives their metadata last, as packed ``MemberToExtract``."""
 
 
 def finish_directory(rank: Rank, result: TaskResult, member: MemberToExtract) -> None:
-    """Apply the metadata of a directory, and report the directory as failed if that is not possible."""
+    """Give the directory ``member`` its metadata. If that fails, it counts as failed and no longer as extracted."""
     place, options = target_place(member.path), rank.options
     attributes = member_attributes(owner_lookup(numeric=options.numeric_owner), member.member)
     try:

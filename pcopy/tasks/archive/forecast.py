@@ -1,4 +1,4 @@
-"""The forecast of ``ptar --dry-run``: it counts what would be archived or extracted.
+"""The forecast of ``ptar --dry-run``: counts what would be archived or extracted.
 
 Nothing is created, and no contents are read.
 """
@@ -24,7 +24,9 @@ from pcopy.tasks.base.result import RetryMode, TaskResult
 
 
 def preview_archived(writer: PieceWriter, pieces: Iterable[PlacedPiece]) -> None:
-    """Count the members that ``pieces`` would hold."""
+    """For a dry run: count and report the members in ``pieces`` as if they had been archived; nothing is read or
+    written. ``writer`` is the object whose methods count them.
+    """
     for piece in pieces:
         for run in piece.runs:
             if not isinstance(run, bytes):
@@ -38,7 +40,9 @@ def preview_archived(writer: PieceWriter, pieces: Iterable[PlacedPiece]) -> None
 
 
 def preview_extracted(rank: Rank, result: TaskResult, members: Iterable[MemberToExtract]) -> None:
-    """Count and report what would become of ``members`` that are to be extracted."""
+    """For a dry run: count and report each of ``members`` as its extraction would be (copied, replaced or failed);
+    nothing is created.
+    """
     for each in members:
         member, place = each.member, target_place(each.path)
         trouble = each.problem_text
@@ -61,7 +65,9 @@ def preview_extracted(rank: Rank, result: TaskResult, members: Iterable[MemberTo
 
 
 def _has_link_target(rank: Rank, link: Member) -> bool:
-    """Return True if the item that a hard link refers to exists in the target, and is no directory."""
+    """Return True if the item that the hard link ``link`` refers to exists in the target already, and is no
+    directory.
+    """
     directory, _, name = safe_path(link.link).rpartition(b"/")
     try:
         status = os.stat(name, dir_fd=rank.targets[0].open(directory), follow_symlinks=False)
@@ -71,7 +77,9 @@ def _has_link_target(rank: Rank, link: Member) -> bool:
 
 
 def _would_replace(rank: Rank, each: MemberToExtract) -> bool:
-    """Return True if the member would replace an existing item. Directories are not replaced."""
+    """Return True if the extraction of the member ``each`` would replace an existing item. Directories are not
+    replaced.
+    """
     if not each.name:
         return False
     try:

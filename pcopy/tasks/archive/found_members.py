@@ -1,7 +1,7 @@
 """Members that were found in an archive are filtered, and sent to the ranks that own their directories.
 
-Each member goes to the rank that owns its directory (``FoundMembersNote``). So the last one of several members of the
-same name is used, and only one rank decides what is in a directory.
+Each directory is owned by one rank, which receives all its members (``FoundMembersNote``). So the last one of several
+members of the same name is used, and one rank alone decides what is in a directory.
 
 A *simple* member is a regular file whose headers state only name, mode, owner, mtime and size.
 """
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
     from pcopy.fsio.backend.native_tar import SimpleMembers
 
 ITEMS_PER_SLICE = 64
-"""Number of members whose headers are read in one slice of a task."""
+"""Number of members after which a task that reads headers yields, so that its rank can do other work."""
 MAX_MEMBERS_PER_TASK = 256
 """Largest number of members of one directory that one task extracts."""
 SORT_BUDGET = 32 << 20
-"""Bytes of memory for sorting the members of a rank. Further members are spilled to a spool."""
+"""Bytes of memory in which a rank sorts its members. If they take more, they are spilled to a temporary file."""
 
 
 class MemberSorter:
-    """Consumer of the members of a span: it filters them, and prepares records for the ranks that own their
+    """Filters the members of a span (a range of the archive), and makes records of them for the ranks that own their
     directories.
 
-    It implements ``pcopy.tasks.archive.read_headers.SpanConsumer``.
+    It is a ``pcopy.tasks.archive.read_headers.SpanConsumer``: the code that reads the headers passes each member to it.
     """
 
     items_per_slice = ITEMS_PER_SLICE
@@ -58,12 +58,15 @@ class MemberSorter:
         self._found = self._found_bytes = 0
         self._incomplete = incomplete_files(rank)
         self.takes_simple = not (self._strip or self._wanted or self._selected.has_filters or self._incomplete)
-        """True if simple members that the C backend finds can be recorded unchanged: no filter, option or list concerns
-        them."""
+        """True if simple members that the C backend has found need no look in Python: they can be recorded unchanged,
+        since there is neither --strip-components, nor a filter, nor a list of wanted names or of incomplete files.
+        """
         self._lookup = owner_lookup(numeric=rank.options.numeric_owner)
 
     def take_simple(self, found: SimpleMembers) -> None:
-        """Record simple members that the C backend has found."""
+        """Add simple members that the C backend has found to the records that are sent to the ranks that own their
+        directories. C has made the keys and values already.
+        """
         keys, values, records = found.keys, found.values, self._records
         self._found += len(keys)
         self._found_bytes += found.bytes
@@ -76,7 +79,7 @@ class MemberSorter:
             records.members[records.owner_of(directory)] += zip(keys[begin:end], values[begin:end], strict=True)
 
     def take_damage(self, damage: Damage) -> None:
-        """Report a damaged place of the archive as failed."""
+        """Report a damaged place of the archive, ``damage``, as a failed item."""
         result = self._result
         result.count(counts.FOUND)
         problem = Problem("extract", 0, text=f"at byte {damage.offset:,} of the archive: {damage.text}")
@@ -87,7 +90,9 @@ class MemberSorter:
             result.report_failure(self._rank.options.archive_file, problem)
 
     def take_member(self, found: FoundMember) -> bool:
-        """Filter and record the member ``found``; return True if it is a simple one."""
+        """Filter the member ``found``, and add it to the records that are sent if it is to be extracted. Return True if
+        it is a simple one (a regular file whose headers state only name, mode, owner, mtime and size).
+        """
         member, result = found.member, self._result
         name_in_archive = member.name
         if self._strip:
@@ -113,7 +118,14 @@ class MemberSorter:
         return self._record_member(path, member, found)
 
     def _record_member(self, path: bytes, member: Member, found: FoundMember) -> bool:
-        """Record a member for the rank that owns its directory; return True if it is a simple one."""
+        """Add a member to the records for the rank that owns its directory. Return True if it is a simple one (a
+        regular file whose headers state only name, mode, owner, mtime and size).
+
+        Args:
+            path: the path to which it is extracted.
+            member: the member under that path; ``found.member`` has the name in the archive.
+            found: the member as it was read from the archive.
+        """
         value, is_simple = (
             b"",
             member.kind == FILE and not (found.problem_text or member.xattrs) and member.extents is None,
@@ -138,8 +150,9 @@ class MemberSorter:
 
 
 def incomplete_files(rank: Rank) -> IncompleteNames:
-    """Return the names of the files that are incomplete in the archive; none if the list is damaged, which rank 0
-    reports."""
+    """Return the names of the files that are incomplete in the archive. Return none if the list in the archive is
+    damaged; rank 0 reports that.
+    """
     try:
         return rank.instance(OpenArchive).incomplete
     except Problem:
@@ -147,13 +160,15 @@ def incomplete_files(rank: Rank) -> IncompleteNames:
 
 
 def _stripped_member_name(member: Member, parts: int) -> bytes:
-    """Return the name of ``member`` without its first ``parts`` components; a slash at its end is kept."""
+    """Return the name of ``member`` without its first ``parts`` components; empty if none remain. A slash at its end
+    stays.
+    """
     name = strip_components(member.name, parts)
     return name + b"/" if name and member.name.endswith(b"/") else name
 
 
 def strip_components(name: bytes, parts: int) -> bytes:
-    """Return ``name`` without its first ``parts`` components, as tar counts these; empty if none remain."""
+    """Return ``name`` without its first ``parts`` components, counted as tar does; empty if none remain."""
     names = [part for part in name.split(b"/") if part]
     return b"/".join(names[parts:])
 
@@ -161,7 +176,8 @@ def strip_components(name: bytes, parts: int) -> bytes:
 class FoundMembers:
     """The members of the directories that this rank owns, sorted by directory, name, and offset in the archive.
 
-    ``members`` are their records, ``marks`` the marks of their names (``pcopy.tasks.archive.names``).
+    ``members`` are records of the members. ``marks`` are records about names, by which conflicts are found. A mark says
+    that its name is used as a directory, or as the target of a hard link (``pcopy.tasks.archive.names``).
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -169,17 +185,21 @@ class FoundMembers:
         self.marks = ExternalSorter(rank.open_spool, SORT_BUDGET // 4)
 
     def close(self) -> None:
-        """Close the sorters and their spools."""
+        """Close the sorters and their temporary files."""
         self.members.close()
         self.marks.close()
 
     def by_directory(self) -> Iterator[DirectoryMembers]:
-        """Yield the last member of each name, by directories; a large directory comes in several portions."""
+        """Generator: yield the members to extract, directory by directory; a large directory comes in several portions.
+        Of several members with one name, only the last one is yielded.
+        """
         return members_by_directory(self.members.sorted(), MAX_MEMBERS_PER_TASK)
 
 
 class FoundMembersNote(Note, code=144, doing="recording members"):
-    """Note to the rank that owns directories: records of members in these, and marks of their names, packed."""
+    """Message to the rank that owns some directories: packed records of the members in these directories, and of their
+    marks (uses of a name as a directory or as the target of a hard link).
+    """
 
     records: bytes
 

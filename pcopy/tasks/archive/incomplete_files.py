@@ -1,4 +1,6 @@
-"""Files whose contents could not be read after their headers were laid out. Rank 0 lists them in the trailer."""
+"""Files whose contents could not be read after their headers were written. Rank 0 lists them in the trailer, behind the
+last member of the archive.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,7 @@ from pcopy.tasks.base.result import TaskResult
 
 
 class IncompleteFiles:
-    """The names of incomplete files, on rank 0."""
+    """On rank 0: the names of the incomplete files."""
 
     def __init__(self, rank: Rank) -> None:
         self._names = set[bytes]()
@@ -17,8 +19,9 @@ class IncompleteFiles:
         self._has_more = False
 
     def add(self, name: bytes) -> None:
-        """Add the ``name`` that a file has in the archive; beyond ``MOST_NAME_BYTES`` only the fact that there are more
-        is kept."""
+        """Add ``name``, the name that an incomplete file has in the archive. If all names would take more than
+        ``MOST_NAME_BYTES``, only record that there are more.
+        """
         self._bytes += len(name) + OVERHEAD
         if self._bytes > MOST_NAME_BYTES:
             self._has_more = True
@@ -27,12 +30,12 @@ class IncompleteFiles:
 
     @property
     def listed(self) -> IncompleteNames:
-        """The names that were added."""
+        """The names for the trailer, and whether there are more."""
         return IncompleteNames(self._names, self._has_more)
 
 
 class IncompleteFile(Note, code=189, doing="listing incomplete files"):
-    """Note to rank 0: the contents of the member called ``name`` are incomplete."""
+    """Message to rank 0: the contents of the member called ``name`` are incomplete."""
 
     name: bytes
 

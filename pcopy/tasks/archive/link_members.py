@@ -1,4 +1,4 @@
-"""Creation of the hard links of an archive, after all other items were extracted."""
+"""Creation of the hard links in an archive, after all other items were extracted."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ from pcopy.tasks.files.existing import prepare_name, status_or_none
 from pcopy.text import printable_path
 
 _SLICE_SECONDS = 0.02
-"""Seconds after which the remaining links are left to another task."""
+"""Seconds after which a task leaves its remaining links to another task."""
 _NOT_LINKED = "the file system refuses this hard link: the name is a copy of its own"
+"""Warning about a hard link that the file system refuses."""
 
 
 class LinkMembers(TaskKind, code=147, doing="making hard links", is_note=False):
     """Task that creates hard links to extracted items.
 
-    ``values`` are packed ``MemberToExtract`` of links in one directory.
+    ``values`` are the links, all of one directory, as packed ``MemberToExtract``.
     """
 
     values: bytes
@@ -41,7 +42,7 @@ class LinkMembers(TaskKind, code=147, doing="making hard links", is_note=False):
         return None
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        """Create the links in one slice, so that everything that was done is counted even if the job stops."""
+        """Create links without a yield, so that every link that was created is counted even if the job stops."""
         until, values = time.monotonic() + _SLICE_SECONDS, marshal.loads(self.values)
         for number, value in enumerate(values):
             if number and time.monotonic() > until:
@@ -65,15 +66,15 @@ class LinkMembers(TaskKind, code=147, doing="making hard links", is_note=False):
 
 
 def _counted_size(status: os.stat_result) -> int:
-    """Return the size to be counted for an item with this ``status``; 0 unless it is a regular file."""
+    """Return the size in bytes that is counted for an item with this ``status``: 0 unless it is a regular file."""
     return status.st_size if stat.S_ISREG(status.st_mode) else 0
 
 
 def _make_link(rank: Rank, each: MemberToExtract) -> os.stat_result | None:
-    """Create the hard link of ``each``, replacing an existing item.
+    """Create the hard link ``each`` in the target; an existing item of its name is replaced.
 
-    Return None if the link was created or existed already. Return the status of the target of the link if a copy was
-    made instead, because the file system refuses the link. Raise ``Problem`` if neither is possible.
+    Return None if the link was created or existed already. If the file system refuses the link, make a copy and return
+    the status of the item that was copied. Raise ``Problem`` if neither is possible.
     """
     first = safe_path(each.member.link)
     targets = rank.targets[0]
@@ -105,11 +106,14 @@ def _make_link(rank: Rank, each: MemberToExtract) -> os.stat_result | None:
 def _link_or_copy(
     rank: Rank, source: int, name: bytes, status: os.stat_result, directory: int, made_as: bytes
 ) -> int | None:
-    """Create ``original_name``, a free name, as a hard link to the item ``name``, or as a copy if the file system
-    refuses the link.
+    """Create a further name for an item, as a hard link, or as a copy if the file system refuses the link.
 
-    Return None for a link, and the inode number of a copy. ``status`` is the status of the item. Raise ``Problem`` if
-    neither is possible.
+    Return None for a link, and the inode number of a copy. Raise ``Problem`` if neither is possible.
+
+    Args:
+        source, name: the open directory of the item, and its name there.
+        status: the status of the item.
+        directory, made_as: the open directory of the new name, and that name, which does not exist yet.
     """
     try:
         os.link(name, made_as, src_dir_fd=source, dst_dir_fd=directory, follow_symlinks=False)
@@ -117,7 +121,7 @@ def _link_or_copy(
     except OSError as error:
         if error.errno not in LINK_UNSUPPORTED_ERRNOS or stat.S_ISDIR(
             status.st_mode
-        ):  # no hard link to a directory is possible
+        ):  # a directory cannot get another hard link
             raise Problem.from_error("link", error) from error
     from pcopy.tasks.files.second_copy import copy_item
 

@@ -1,8 +1,8 @@
 """Fast extraction: the backend creates the simple members of one directory in batches, from data in memory.
 
 A *simple* member is a regular file whose headers state only name, mode, owner, mtime and size. Members that stand next
-to one another in the archive are read with one call. What the backend cannot create (the name exists, the file is
-large, that part of the archive cannot be read) is left to the slow path, ``pcopy.tasks.archive.extracting``.
+to one another in the archive are read with one call. A member that the backend cannot create (its name exists, the file
+is large, or that part of the archive cannot be read) is left to the slow path, ``pcopy.tasks.archive.extracting``.
 """
 
 from __future__ import annotations
@@ -26,18 +26,20 @@ from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import ContentInfo
 
 MAX_READ_SIZE = MAX_SMALL_FILE_BYTES // 4
-"""Bytes that are read in one call, and the size of the largest file that is created in this way."""
+"""Largest number of bytes of the archive that are read with one call, and so also the size of the largest file that is
+created in a batch.
+"""
 _GAP = 64 << 10
-"""Largest gap between two members, in bytes, that is read along with them instead of making another call."""
+"""Largest gap in bytes between two members for which both are still read with one call, together with the gap."""
 _DONE = int(RowCode.DONE)
 
 
 class RemainingRows:
-    """Rows of simple members that were not created.
+    """Which simple members of a task were not created, as row numbers.
 
     Attributes:
-      slow_path: rows that the slow path must handle.
-      not_started: rows that were not tried, and are left to another task.
+      slow_path: rows of the members that must be extracted one by one.
+      not_started: rows of the members that were not tried, and are left to another task.
     """
 
     def __init__(self) -> None:
@@ -50,18 +52,20 @@ class RemainingRows:
 def make_simple_members(
     rank: Rank, result: TaskResult, directory: int, path: bytes, simple: SimpleRows, *, inherits: bool
 ) -> TicketGenerator[RemainingRows]:
-    """Create simple members in the open ``directory``, whose path is ``path``; count them, and report failures.
+    """Create the simple members (small regular files without special metadata) in ``simple`` by calls of the backend,
+    in the open ``directory``; count them, and report failures.
 
-    Return the rows that were not created.
+    Return the rows of the members that were not created.
 
     Args:
-      inherits: True if new files may inherit an ACL from the directory.
+        path: the path of the directory below the target.
+        inherits: True if new files may inherit an ACL from the directory.
     """
     archive, throttle, remaining = rank.instance(OpenArchive), rank.throttle, RemainingRows()
     most = MAX_READ_SIZE if not throttle.is_on else int(min(MAX_READ_SIZE, throttle.max_step_size()))
     for start, end in _adjacent_rows(simple, most):
         if remaining.has_tried and (throttle.is_on or rank.backend.runs_in_poll):
-            # Waiting ends the slice. If the job stops then, what was created would not be counted.
+            # The task would have to wait. If the job stopped meanwhile, what was created would not be counted.
             remaining.not_started += range(start, len(simple))
             break
         begin, rows = simple.data_offsets[start], simple.columns(start, end)
@@ -92,9 +96,10 @@ def make_simple_members(
 
 
 def _adjacent_rows(simple: SimpleRows, most: int) -> Iterator[tuple[int, int]]:
-    """Yield ranges of rows that are read with one call, as first row and end.
+    """Generator: divide the rows of ``simple`` into ranges of members that stand close together in the archive, and
+    yield the first row and the end of each range. The members of a range are read with one call.
 
-    Such a range spans at most ``most`` bytes of the archive, and has no gap above ``_GAP``.
+    Such a range spans at most ``most`` bytes of the archive, and contains no gap above ``_GAP``.
     """
     places, sizes = simple.data_offsets, simple.sizes
     start, gap = 0, _GAP
@@ -108,10 +113,10 @@ def _adjacent_rows(simple: SimpleRows, most: int) -> Iterator[tuple[int, int]]:
 
 
 def _run_batch(rank: Rank, batch: CreateSmallFiles) -> TicketGenerator[CreateResult]:
-    """Run a batch, and return its result.
+    """Let the backend run ``batch``, and return its result.
 
-    If the backend has no threads, it runs in one slice, so that everything that was created is counted even if the job
-    stops.
+    If the backend has no threads, the task does not yield meanwhile, so that everything that was created is counted
+    even if the job stops.
     """
     steps = rank.execute_moving(batch)
     while rank.backend.runs_in_poll:
@@ -126,7 +131,9 @@ def _run_batch(rank: Rank, batch: CreateSmallFiles) -> TicketGenerator[CreateRes
 def _report_made(
     rank: Rank, result: TaskResult, path: bytes, names: Sequence[bytes], sizes: Sequence[int], made: CreateResult
 ) -> None:
-    """Count the created files of a batch, and report those that failed."""
+    """Count the files that a call of the backend has created, and report those that failed. ``made`` is its result;
+    ``names`` and ``sizes`` (in bytes) are those of the files that it was asked to create.
+    """
     verdicts, place = made.verdicts, target_place(path)
     rows = verdicts.rows_with_code(RowCode.DONE)
     if rows and result.item_recorder.is_recording:
@@ -148,6 +155,8 @@ def _report_made(
 
 
 def _failed_rows(verdicts: Verdicts) -> list[int]:
-    """Return the rows that have failed."""
+    """Return the rows whose members have failed: they were neither created, nor left to the slow path, nor
+    cancelled.
+    """
     others = (_DONE, RowCode.DECIDE_AGAIN, RowCode.CANCELLED)
     return [row for row, code in enumerate(verdicts.codes) if code not in others]

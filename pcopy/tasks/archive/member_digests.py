@@ -1,4 +1,4 @@
-"""Digests of members, computed as for the items that they would be extracted as."""
+"""Digests of the members of an archive. They equal the digests of the items that the members would be extracted as."""
 
 from __future__ import annotations
 
@@ -14,13 +14,17 @@ from pcopy.signature.algorithms import Algorithm
 from pcopy.signature.tree import ContentHasher, content_root
 
 READ_SIZE = 1 << 20
-"""Bytes that are read in one call."""
+"""Bytes of the archive that are read with one call."""
 
 
 class ItemInArchive(NamedTuple):
-    """The item that has a name from the offset ``at`` of the archive on: type byte, size and digest.
+    """The item that the extraction of a member would create. A later member of the same name replaces it.
 
-    A later member of the same name replaces it.
+    Fields:
+      at: the offset of its contents in the archive.
+      kind: its type byte, as in a manifest.
+      size: its size in bytes.
+      digest: its digest.
     """
 
     at: int
@@ -30,18 +34,21 @@ class ItemInArchive(NamedTuple):
 
     @classmethod
     def unpack(cls, packed: bytes) -> ItemInArchive:
-        """Return the item of which ``packed`` was made with ``marshal``."""
+        """Return the item in ``packed``, which ``marshal`` has made of its fields."""
         return cls(*marshal.loads(packed))
 
 
 class MemberDigester:
-    """Calculator of the digests of members, whose contents it reads with ``read``."""
+    """Computes the digests of members. To read contents, it calls ``read(offset, size)``, which returns bytes of the
+    archive.
+    """
 
     def __init__(self, read: ReadFunction, algorithm: Algorithm, block_size: int) -> None:
         self._read, self._algorithm, self._block_size = read, algorithm, block_size
 
     def digested_item(self, found: FoundMember) -> ItemInArchive:
-        """Return the item that the member ``found``, which is no hard link, would be extracted as.
+        """Return the item, with its digest, that the extraction of the member ``found`` would create. ``found`` is no
+        hard link.
 
         Raise ``Problem`` if its contents cannot be read.
         """
@@ -56,8 +63,9 @@ class MemberDigester:
         return ItemInArchive(found.data, kind, member.size if member.kind == FILE else 0, digest)
 
     def _content_root(self, found: FoundMember) -> bytes:
-        """Return the content root of a file: the root of the digests of its blocks. Raise ``Problem`` if it cannot be
-        read."""
+        """Return the content root of a file: the root of the tree of the digests of its blocks. Raise ``Problem`` if
+        the contents cannot be read.
+        """
         member, at = found.member, found.data
         if member.extents is None and member.size <= min(READ_SIZE, self._block_size):
             return content_root(self._algorithm, self._block_size, self._read_exactly(at, member.size))
@@ -67,9 +75,14 @@ class MemberDigester:
         return hasher.root()
 
     def feed_hasher(self, hasher: ContentHasher, at: int, size: int, extents: Extents | None) -> Iterator[int]:
-        """Feed ``size`` bytes of contents, holes included, to ``hasher``; yield the bytes that each step has read.
+        """Feed ``size`` bytes of contents to ``hasher``; yield the number of bytes that each step has read.
 
-        The data stand at the offset ``at`` of the archive. Raise ``Problem`` if they cannot be read.
+        Args:
+            at: the offset of the contents in the archive.
+            size: bytes of the contents, holes included.
+            extents: the ranges outside of holes, or None if there are no holes.
+
+        Raise ``Problem`` if the contents cannot be read.
         """
         position = 0
         for offset, length in ((0, size),) if extents is None else extents:
@@ -89,5 +102,5 @@ class MemberDigester:
         while len(data) < size and (more := self._read(at + len(data), size - len(data))):
             data += more
         if len(data) < size:
-            raise Problem("read", 0, on_source=True, text="the archive ends here, in the middle of its contents")
+            raise Problem("read", 0, on_source=True, text="the archive ends in the middle of this member")
         return data

@@ -1,8 +1,8 @@
 """Members to be extracted, in the packed form in which tasks and sorters carry them.
 
-Most members are simple: regular files whose headers state only name, mode, owner, mtime and size. Each of these is a
-row of ``SIMPLE_WORDS`` numbers of 8 bytes. C finds the rows in headers, and they become the columns of a batch. The
-path of a simple member is only in its key.
+Most members are *simple*: regular files whose headers state only name, mode, owner, mtime and size. A packed simple
+member consists of ``SIMPLE_WORDS`` numbers of 8 bytes. The C backend makes these from headers, and they become the
+columns of a batch. The path of a simple member is not among them: it is only in the key of the record.
 """
 
 from __future__ import annotations
@@ -20,25 +20,32 @@ from pcopy.tasks.base.values import NO_DIRECTORY, Place
 
 _NONE = Identity(-1, -1)
 _SIMPLE = struct.Struct("=IIIIQQq")
-"""A packed simple member: a zero, with which no other packed member begins; mode, uid, gid, offset of the contents in
-the archive, size, mtime."""
+"""A packed simple member: a zero (the packed form of any other member begins with another byte); mode, uid, gid, offset
+of the contents in the archive, size in bytes, mtime in nanoseconds.
+"""
 SIMPLE_WORDS = 5
-"""Number of 8-byte words of a packed simple member."""
+"""Number of 8-byte words in the packed form of a simple member."""
 
 
 def member_key(directory: bytes, name: bytes, at: int) -> bytes:
-    """Return the key by which members and marks are sorted; ``at`` is the offset in the archive."""
+    """Return the key by which members, and marks of their names, are sorted: by ``directory``, ``name``, and offset
+    ``at`` in the archive.
+    """
     return b"%b\0\0%b\0%016x" % (path_order_key(directory), name, at)
 
 
 def path_in_key(key: bytes) -> bytes:
-    """Return the path in a key from which the offset was removed."""
+    """Return the path (directory and name) that ``key`` contains. ``key`` was made by ``member_key``, and its last
+    field, the offset, was removed.
+    """
     directory, _, name = key.partition(b"\0\0")
     return directory.replace(b"\0", b"/") + b"/" + name if directory else name
 
 
 def target_place(path: bytes) -> Place:
-    """Return the ``Place`` of the directory ``path`` below the target, without identities."""
+    """Return the ``Place`` (position in the tree) of the directory ``path`` below the target. It contains no inode
+    number, so whatever directory has this path is used.
+    """
     return Place(0, path, _NONE, NO_DIRECTORY, False, False)
 
 
@@ -49,8 +56,8 @@ class MemberToExtract(NamedTuple):
       path: the directory below the target.
       name: the name in the directory; empty if the member is that directory itself.
       data: the offset of its contents in the archive.
-      member: the member.
-      problem_text: an error about metadata or contents that it lacks; empty if it is complete.
+      member: what its headers state.
+      problem_text: what is wrong with its metadata or contents in the archive; empty if it is complete.
     """
 
     path: bytes
@@ -60,15 +67,18 @@ class MemberToExtract(NamedTuple):
     problem_text: str = ""
 
     def pack(self) -> bytes:
-        """Return the member as bytes, in the general form."""
+        """Return the member as bytes, in a form that suits every type. (``pack_simple`` makes a shorter form of simple
+        members.)
+        """
         return marshal.dumps((self.path, self.name, self.data, self.member.primitives, self.problem_text))
 
     @classmethod
     def unpack(cls, packed: bytes, path: bytes = b"", name: bytes = b"") -> MemberToExtract:
-        """Return the member of which ``packed`` was made.
+        """Return the member that ``pack`` or ``pack_simple`` has made into the bytes ``packed``.
 
         Args:
-          path, name: path and name of a simple member, whose packed form does not contain them.
+            path, name: directory and name; only needed for a simple member, since its packed form does not contain
+                them.
         """
         if is_simple(packed):
             _, mode, uid, gid, data, size, mtime = _SIMPLE.unpack(packed)
@@ -78,8 +88,13 @@ class MemberToExtract(NamedTuple):
 
 
 def pack_member(path: bytes, member: Member, data: int, trouble: str) -> bytes:
-    """Return the ``member`` as packed bytes; it is extracted to ``path``, and its contents stand at the offset
-    ``data``."""
+    """Return ``member`` in packed form.
+
+    Args:
+        path: the path below the target to which it is extracted.
+        data: the offset of its contents in the archive.
+        trouble: what is wrong with its metadata or contents in the archive; empty if it is complete.
+    """
     if member.kind == DIRECTORY:
         return MemberToExtract(path, b"", data, member, trouble).pack()
     directory, _, name = path.rpartition(b"/")
@@ -87,19 +102,27 @@ def pack_member(path: bytes, member: Member, data: int, trouble: str) -> bytes:
 
 
 def is_simple(packed: bytes) -> bool:
-    """Return True if ``packed`` is a simple member."""
+    """Return True if ``packed`` is the packed form of a simple member (a regular file whose headers state only name,
+    mode, owner, mtime and size).
+    """
     return not packed[0]
 
 
 def pack_simple(data: int, member: Member, uid: int, gid: int) -> bytes:
-    """Return a simple member, with the uid and gid that it gets, as packed bytes; empty if its time does not fit."""
+    """Return a simple member (a regular file without special metadata) in packed form: numbers only, without its path.
+    Return empty bytes if its mtime does not fit.
+
+    Args:
+        data: the offset of its contents in the archive.
+        uid, gid: the owner that the extracted file gets.
+    """
     if not EARLIEST_TIME < member.mtime < LATEST_TIME:
         return b""
     return _SIMPLE.pack(0, member.mode, uid, gid, data, member.size, member.mtime)
 
 
 class SimpleRows:
-    """Simple members of one directory in columns.
+    """Simple members (regular files without special metadata) of one directory, as columns; a row is one member.
 
     ``data_offsets`` are the offsets of their contents in the archive, ``sizes`` the bytes of their contents.
     """
@@ -116,13 +139,13 @@ class SimpleRows:
         return len(self.names)
 
     def selected(self, rows: Iterable[int]) -> SimpleRows:
-        """Return the members in these ``rows``."""
+        """Return only the members in these ``rows``."""
         rows, size = list(rows), _SIMPLE.size
         packed = b"".join([self.packed[row * size : (row + 1) * size] for row in rows])
         return SimpleRows([self.names[row] for row in rows], packed)
 
     def in_archive_order(self) -> SimpleRows:
-        """Return the members in the order of the archive."""
+        """Return the members, sorted by the offsets of their contents."""
         rows = sorted(range(len(self)), key=self.data_offsets.__getitem__)
         return self if rows == list(range(len(self))) else self.selected(rows)
 
@@ -136,7 +159,9 @@ class SimpleRows:
         return [self.member(path, row) for row in range(len(self))]
 
     def columns(self, start: int, end: int) -> Rows:
-        """Return the columns ``MADE`` of the rows from ``start`` up to ``end``, for a batch."""
+        """Return the metadata (mode, owner, size and mtime) of the rows from ``start`` up to ``end``, as columns for a
+        call of the backend that creates files.
+        """
         rows = Rows(0, CREATION_COLUMNS)
         rows.row_count = end - start
         step, halves = 2 * SIMPLE_WORDS, self._halves[2 * SIMPLE_WORDS * start : 2 * SIMPLE_WORDS * end]
@@ -147,3 +172,4 @@ class SimpleRows:
 
 
 NO_ROWS = SimpleRows((), b"")
+"""No simple members."""

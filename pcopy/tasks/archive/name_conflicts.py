@@ -1,15 +1,15 @@
-"""Conflicts between members that have the same name, and hard links to such names. They are resolved as tar does by
-extracting members in order.
+"""Conflicts between members of the same name, and hard links to such names. The result is the one that tar gets by
+extracting all members in order.
 
-If all members of a name are of one type, the last one is used (``FoundMembers.by_directory``). Otherwise the owner of
-the name compares three things: the members of that name, the directories of that name, and the links to it. The latter
-two are known by marks (``pcopy.tasks.archive.names``).
+If all members of a name are of one type, the last one is used (``FoundMembers.by_directory``). Otherwise the rank that
+owns the name compares the members of that name with its marks. A mark (``pcopy.tasks.archive.names``) says that the
+name is used as a directory, or as the target of a hard link.
 
 - A file and a directory have the same name. A later directory replaces a file, and a later file replaces an empty
-  directory. So in some stretches of the archive the name is that of a file, and members below it fail there. These
-  stretches are sent to all ranks.
+  directory. So in some stretches (ranges) of the archive the name is that of a file, and members below it fail there.
+  These stretches are sent to all ranks.
 - A link refers to the name of another link, or to a name that several members have. Rank 0 finds out which member each
-  one refers to. If a later member has replaced that one, the link becomes a regular file with the contents of the
+  such link refers to. If a later member has replaced that one, the link becomes a regular file with the contents of the
   replaced member.
 """
 
@@ -32,18 +32,22 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import TaskResult
 
 _LINKS_PER_NOTE = 256
-"""Number of links that are sent together."""
+"""Number of links that are sent in one message."""
 
 
 class CompareMemberNames(TaskKind, code=154, doing="comparing names", is_note=False):
-    """Task of each rank: compare the members and the marks of the names that it owns, and report the conflicts."""
+    """Task of each rank: report conflicts between members, for the names that this rank owns.
+
+    It compares the members of a name with its marks: they say whether other members use the name as a directory, or as
+    the target of a hard link.
+    """
 
     def subject(self) -> None:
         return None
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        # Open the archive before any extracted member can replace it under its name. An error is reported
-        # by the tasks that read it.
+        # Open the archive now: later, an extracted member could have replaced it under its name. An error is
+        # reported by the tasks that read the archive.
         with suppress(Problem):
             _ = rank.instance(OpenArchive).contents
         found, links = rank.instance(FoundMembers), list[SortRecord]()
@@ -63,7 +67,9 @@ class CompareMemberNames(TaskKind, code=154, doing="comparing names", is_note=Fa
 
 
 class NameConflictNote(Note, code=155, doing="recording names"):
-    """Note to each rank: ``path`` is a file in the packed ``stretches`` of the archive, and a directory elsewhere."""
+    """Message to each rank: ``path`` is a file in the packed ``stretches`` (ranges of offsets) of the archive, and a
+    directory elsewhere.
+    """
 
     path: bytes
     stretches: bytes
@@ -73,7 +79,7 @@ class NameConflictNote(Note, code=155, doing="recording names"):
 
 
 class LinksToResolveNote(Note, code=156, doing="recording hard links"):
-    """Note to rank 0: records of links that it must resolve, packed."""
+    """Message to rank 0: packed records of hard links. Rank 0 must find out which member each of them refers to."""
 
     links: bytes
 
@@ -82,18 +88,22 @@ class LinksToResolveNote(Note, code=156, doing="recording hard links"):
 
 
 class LinksToResolve:
-    """The records of links to be resolved, on rank 0, sorted by their offsets in the archive."""
+    """On rank 0: the hard links of which it must find out to which member they refer, sorted by their offsets in the
+    archive.
+    """
 
     def __init__(self, rank: Rank) -> None:
         self.links = ExternalSorter(rank.open_spool)
 
     def close(self) -> None:
-        """Close the sorter and its spool."""
+        """Close the sorter and its temporary file."""
         self.links.close()
 
 
 class ResolveLinks(TaskKind, code=157, doing="following hard links", is_note=False):
-    """Task of rank 0: resolve links, and send the results to the owners of their directories."""
+    """Task of rank 0: find out what the links refer to, and send the results to the ranks that own their
+    directories.
+    """
 
     def subject(self) -> None:
         return None

@@ -1,18 +1,19 @@
-"""Names of members: conflicts between them, and the resolution of hard links.
+"""Names of members: conflicts between them, and the targets of hard links.
 
 ``ptar -x`` runs these steps on all ranks, ``ptar -t`` in one process. Both use the functions here, so both decide
 alike.
 
-1. ``NameRecords`` makes a record of each member, and marks for the names of directories and for the targets of links.
-Both are sorted by name, and then by offset in the archive.
-2. ``compared`` merges the two. It finds names that belong to a file and to a directory (``NameConflict``), and links
-   that
-do not simply refer to the only file of a name (``LinkToResolve``).
-3. ``followed`` finds out what each of these links refers to: the name of another member, a member whose name a later
-member takes, or nothing.
+1. ``NameRecords`` makes a record of each member, and marks for names that are used as directories or as targets of
+links. Both are sorted by name, and then by offset in the archive.
 
-Memory does not grow with the number of members of one name. It grows by 16 bytes for each stretch of the archive in
-which a name is that of a file, and by 34 bytes for each ``LinkToResolve``.
+2. ``name_conflicts`` merges the two. It finds names that belong to a file and to a directory (``NameConflict``), and
+links that do not simply refer to the only file of a name (``LinkToResolve``).
+
+3. ``resolved_links`` finds out what each of these links refers to: the name of another member, a member whose name a
+later member takes, or nothing.
+
+Memory does not grow with the number of members of one name. It grows by 16 bytes for each stretch (range) of the
+archive in which a name is that of a file, and by 34 bytes for each ``LinkToResolve``.
 """
 
 from __future__ import annotations
@@ -34,36 +35,42 @@ from pcopy.tasks.archive.members_to_extract import MemberToExtract, is_simple, m
 from pcopy.text import printable_path
 
 DIRECTORY_NAME, HAS_MEMBER_BELOW, IS_LINK_TARGET = b"D", b"B", b"L"
-"""Marks of a name: a directory has it (D); a member is below it (B); a link refers to it (L, followed by the packed
-link)."""
+"""Marks of a name: a member describes it as a directory (D); a member is below it, so it must be a directory (B); a
+link refers to it (L, followed by the packed link).
+"""
 ARCHIVE_END = 1 << 62
-"""End of a stretch that extends to the end of the archive."""
+"""End of a stretch that extends to the end of the archive: greater than any offset."""
 Stretch = tuple[int, int]
-"""A range of the archive: its first offset, and its end."""
+"""A range of the archive: the offset at which it begins, and the offset at which it ends."""
 _MARKED_LEVELS = 64
-"""Number of directories above a member that are marked, if no member describes them."""
+"""A member marks at most this number of directories above itself as directories."""
 _ITEMS_PER_SLICE = 1024
 """Number of names, marks or links after which a generator yields None, so that its caller can do other work."""
 
 
 class NameRecords:
-    """Records and marks of members, by the number of the rank that owns their directory."""
+    """Collects records of members and marks of names, to be sent to the ranks that own the directories. A mark says
+    that a name is used as a directory, or as the target of a hard link.
+
+    ``members`` and ``marks`` map the number of each rank to its records.
+    """
 
     def __init__(self, ranks: int) -> None:
         self._ranks = ranks
         self.members: defaultdict[int, list[SortRecord]] = defaultdict(list)
         self.marks: defaultdict[int, list[SortRecord]] = defaultdict(list)
         self.marked_directories = set[bytes]()
-        """Directories that have a mark BELOW already, and need no other one."""
+        """Directories for which a mark ``HAS_MEMBER_BELOW`` was added already, so that no other one is needed."""
         self.marked_parents = set[bytes]()
-        """Directories that may contain any directory of ``below``."""
+        """Directories that contain at least one of ``marked_directories``."""
 
     def add_member(self, path: bytes, member: Member, at: int, value: bytes) -> None:
-        """Add the ``member`` that is extracted to ``path``.
+        """Add a record of ``member``, which is extracted to ``path``, and the marks of names that it causes: for the
+        directories above it, and for the target of a hard link.
 
         Args:
-          at: offset of its data in the archive.
-          value: the packed member.
+            at: offset of its contents in the archive.
+            value: the packed member.
         """
         directory, _, last = path.rpartition(b"/")
         self.marked_directories.discard(path)
@@ -85,14 +92,16 @@ class NameRecords:
         return zlib.crc32(directory) % self._ranks
 
     def _add_mark(self, path: bytes, mark: bytes, at: int) -> None:
-        """Add a ``mark`` for the name ``path``, which a member at the offset ``at`` sets."""
+        """Add a record that says how the name ``path`` is used: ``mark`` is such a use (directory, directory with a
+        member below it, or target of a link), and ``at`` the offset of the member that uses it.
+        """
         directory, _, last = path.rpartition(b"/")
         self.marks[self.owner_of(directory)].append((member_key(directory, last, at), mark))
 
     def mark_parents(self, directory: bytes, at: int) -> None:
-        """Mark the directories above a member at the offset ``at`` as directories.
+        """Mark ``directory``, which contains a member at the offset ``at``, and those above it as directories.
 
-        A directory is marked once only, until another member has its name.
+        A directory gets only one mark, until another member has its name.
         """
         for _ in range(_MARKED_LEVELS):
             if not directory or directory in self.marked_directories:
@@ -104,9 +113,9 @@ class NameRecords:
 
 
 class NameConflict(NamedTuple):
-    """A path that is a file in some stretches of the archive, and a directory in others.
+    """A path that is a file in some stretches (ranges) of the archive, and a directory in others.
 
-    ``stretches`` are those where it is a file, as packed ``NumberPairs``.
+    ``stretches`` are those in which it is a file, as packed ``NumberPairs``.
     """
 
     path: bytes
@@ -114,15 +123,16 @@ class NameConflict(NamedTuple):
 
 
 class LinkToResolve(NamedTuple):
-    """A hard link whose target ``path`` has several members, none, or is a link itself.
+    """A hard link that does not simply refer to the only member of a name: its target ``path`` has several members or
+    none, or is a link itself.
 
     Fields:
       at: the offset of the link in the archive.
       link: the packed link.
       path: the name that the link refers to.
       version_at: the offset of the member of that name that the link refers to; -1 if there is no such member.
-      is_last: True if that member is the last one of its name.
-      version: that member, packed; empty if there is none.
+      is_last: True if no later member has that name.
+      version: the member at ``version_at``, packed; empty if there is none.
     """
 
     at: int
@@ -134,26 +144,26 @@ class LinkToResolve(NamedTuple):
 
     @property
     def record(self) -> SortRecord:
-        """The record by which links are sorted in the order of the archive."""
+        """The record (key and value) of the link. Keys sort in the order of the archive."""
         return b"%016x" % self.at, marshal.dumps(tuple(self))
 
 
 def _key_without_offset(record: SortRecord) -> bytes:
-    """Return the key of a record without the offset."""
+    """Return the key of a record without the offset: the part that all members of one name share."""
     return record[0][:-17]
 
 
 def _offset_in_key(record: SortRecord) -> int:
-    """Return the offset in the archive from the key of a record."""
+    """Return the offset in the archive that the key of a record contains."""
     return int(record[0][-16:], 16)
 
 
 def name_conflicts(
     members: Iterable[SortRecord], marks: Iterable[SortRecord]
 ) -> Iterator[NameConflict | LinkToResolve | None]:
-    """Merge the sorted ``members`` with the sorted ``marks``, and yield the conflicts.
+    """Merge the sorted ``members`` with the sorted ``marks``, and yield conflicts of names and links to be resolved.
 
-    Yield None now and then, so that the caller can do other work.
+    Yield None from time to time, so that the caller can do other work.
     """
     marked = groupby(marks, _key_without_offset)
     name, name_marks = next(marked, (None, iter(())))
@@ -174,9 +184,10 @@ def name_conflicts(
 
 
 class _NameMembers:
-    """The members of one name, read in the order of the archive, up to two of them ahead.
+    """Iterates over the members of one name, in the order of the archive, and finds the conflicts between them. At most
+    two members are in memory.
 
-    It keeps the stretches in which the name is that of a file.
+    It records the stretches (ranges) of the archive in which the name is that of a file.
     """
 
     def __init__(self, path: bytes, claims: Iterator[SortRecord]) -> None:
@@ -189,7 +200,9 @@ class _NameMembers:
         self._has_members = False
 
     def conflicts(self, marks: Iterable[SortRecord]) -> Iterator[NameConflict | LinkToResolve | None]:
-        """Compare the members with the ``marks`` of the name, and yield the conflicts."""
+        """Generator: compare the members with ``marks``, which say how other members use the same name; yield conflicts
+        and links to be resolved, and None from time to time.
+        """
         is_directory = False
         for number, mark in enumerate(marks):
             if number % _ITEMS_PER_SLICE == _ITEMS_PER_SLICE - 1:
@@ -212,27 +225,29 @@ class _NameMembers:
             yield NameConflict(self._path, self._stretches.tobytes())
 
     def _read_until(self, at: int) -> Iterator[None]:
-        """Read the members before the offset ``at``. Yield now and then."""
+        """Read the members before the offset ``at``. Yield from time to time."""
         number = 0
         while self._read_ahead(1) and _offset_in_key(self._ahead[0]) < at:
             claim = self._ahead.pop(0)
             self._has_members = True
             if self._begin < 0 and not self._is_non_empty_directory:
                 self._begin = _offset_in_key(claim)
-            if _offset_in_key(claim):  # 0 marks a link to itself, which is no target for other links
+            if _offset_in_key(claim):  # the offset 0 means a link to itself, which is no target for other links
                 self._version = claim
             number += 1
             if number % _ITEMS_PER_SLICE == 0:
                 yield None
 
     def _read_ahead(self, number: int) -> bool:
-        """Read ahead until ``number`` members are in memory; return True if there are as many."""
+        """Read ahead until ``number`` members are in memory. Return False if there are fewer."""
         while len(self._ahead) < number and (claim := next(self._members, None)) is not None:
             self._ahead.append(claim)
         return len(self._ahead) >= number
 
     def _link_to_resolve(self, mark: SortRecord) -> LinkToResolve | None:
-        """Return the ``LinkToResolve`` for a mark of a link; None if the link refers to the last file of this name."""
+        """Return the hard link that ``mark`` contains, as a ``LinkToResolve``. Return None if there is nothing to
+        resolve: the link refers to the last member of this name, which is no link itself.
+        """
         link = mark[1][len(IS_LINK_TARGET) :]
         version, following = self._version, 1
         if version is None:  # the link stands before its target
@@ -251,16 +266,18 @@ def _is_link(value: bytes) -> bool:
 
 
 _REFERS_TO_NAME, _REFERS_TO_REPLACED, _HAS_NO_TARGET, _REFERS_TO_LINK = range(4)
-"""Resolutions of a link: a name whose last member it refers to (NAME); a member whose name a later member takes (COPY);
-nothing (MISSING); another link, which is not resolved yet (CHAIN)."""
+"""What a link refers to: a name, whose last member it means; a member whose name a later member takes, so that its
+contents are needed; nothing; another link, which is not resolved yet.
+"""
 
 
 class ResolvedLink(NamedTuple):
-    """The resolution of the link at the offset ``at``.
+    """How to extract the hard link at the offset ``at`` of the archive, now that its target is known.
 
-    ``each`` is a hard link to the name of a member that is no link, or a link with an error in ``trouble``. If a later
-    member takes the name of its target, ``each`` becomes a regular file with the same contents, or a link to such a
-    file. Then ``copied_from`` is the name and the offset of the original target; otherwise it is None.
+    ``each`` is what is extracted in its place: a hard link to a member that is no link, or a link with an error in
+    ``problem_text``. If a later member takes the name of its target, ``each`` becomes a regular file with the same
+    contents, or a link to such a file. Then ``copied_from`` is the name and the offset of the original target;
+    otherwise it is None.
     """
 
     at: int
@@ -269,11 +286,11 @@ class ResolvedLink(NamedTuple):
 
 
 def resolved_links(rivals: Iterable[SortRecord], spool: BinaryIO) -> Iterator[ResolvedLink | None]:
-    """Resolve links, and yield their meanings; yield None now and then.
+    """Generator: find out what hard links refer to; yield a ``ResolvedLink`` for each, and None from time to time.
 
     Args:
-      rivals: records of ``LinkToResolve``, in the order of the archive.
-      spool: an empty file for temporary data.
+        rivals: the links, as records of ``LinkToResolve``, in the order of the archive.
+        spool: an empty file for temporary data.
     """
     links = _LinkTable(spool)
     for number, (_, value) in enumerate(rivals):
@@ -288,9 +305,9 @@ def resolved_links(rivals: Iterable[SortRecord], spool: BinaryIO) -> Iterator[Re
 
 
 class _LinkTable:
-    """Links to be resolved. Each takes few bytes of memory; the rest of it is in a temporary file.
+    """Links to be resolved. Each takes few bytes of memory; the rest is in a temporary file.
 
-    The links are numbered in the order of the archive. ``_resolutions`` holds the resolution of each.
+    The links are numbered in the order of the archive. ``_resolutions`` says of each what it refers to.
     """
 
     def __init__(self, spool: BinaryIO) -> None:
@@ -298,15 +315,16 @@ class _LinkTable:
         self._offsets, self._file_offsets = array("q"), array("q", [0])
         self._resolutions = bytearray()
         self._sources = array("q")
-        """For each link: the number of the link that provides the resolution; for a CHAIN the offset of the
-        next link."""
+        """For each link: the number of the link whose record contains the target (its own number, if it refers to no
+        other link). For a link to another link that is not resolved yet: the offset of that one in the archive.
+        """
         self._is_last = bytearray()
 
     def __len__(self) -> int:
         return len(self._offsets)
 
     def add_link(self, rival: LinkToResolve) -> None:
-        """Add a link, the next one in the order of the archive."""
+        """Add the link ``rival``, which follows all earlier ones in the archive."""
         packed = marshal.dumps(tuple(rival))
         self._spool.write(packed)
         self._file_offsets.append(self._file_offsets[-1] + len(packed))
@@ -323,19 +341,20 @@ class _LinkTable:
         self._is_last.append(rival.is_last)
 
     def _read_link(self, number: int) -> LinkToResolve:
-        """Return the link ``number``, read from the file."""
+        """Return the link ``number``, read from the temporary file."""
         self._spool.seek(self._file_offsets[number])
         return LinkToResolve(
             *marshal.loads(self._spool.read(self._file_offsets[number + 1] - self._file_offsets[number]))
         )
 
     def resolve_link(self, number: int) -> None:
-        """Follow a chain of links to its end, and store the resolution of all its links: none of them is a CHAIN
-        afterwards."""
+        """Follow the chain of links that begins with the link ``number`` to its end, and store for all links in it what
+        they refer to. None of them is ``_REFERS_TO_LINK`` afterwards.
+        """
         chain = list[int]()
         while self._resolutions[number] == _REFERS_TO_LINK:
             chain.append(number)
-            self._resolutions[number] = _HAS_NO_TARGET  # stays so if the chain is a cycle
+            self._resolutions[number] = _HAS_NO_TARGET  # this remains if the chain is a cycle
             self._sources[number], at = number, self._sources[number]
             following = self._link_number_at(at)
             if following < 0:  # the target is a link to the last file of its name
@@ -347,12 +366,12 @@ class _LinkTable:
         for each in reversed(chain):
             if (
                 meant == _REFERS_TO_REPLACED and self._is_last[each]
-            ):  # the link before it has become a file of that name
+            ):  # the link that ``each`` refers to becomes a file and keeps its name
                 meant, of = _REFERS_TO_NAME, each
             self._resolutions[each], self._sources[each] = meant, of
 
     def resolved_link(self, number: int) -> ResolvedLink:
-        """Return the meaning of the link ``number``, which was resolved."""
+        """Return how the link ``number`` is to be extracted. ``resolve_link`` must have been called for it before."""
         link, meant = MemberToExtract.unpack(self._read_link(number).link), self._resolutions[number]
         rival, at = self._read_link(self._sources[number]), self._offsets[number]
         if meant == _REFERS_TO_REPLACED:
@@ -370,28 +389,30 @@ class _LinkTable:
         return ResolvedLink(at, link._replace(member=link.member._replace(link=name), problem_text=trouble), copied)
 
     def _link_number_at(self, at: int) -> int:
-        """Return the number of the link at the offset ``at`` of the archive; -1 if no link to be resolved
-        stands there."""
+        """Return the number of the link at the offset ``at`` of the archive; -1 if there is no link to be resolved at
+        that offset.
+        """
         number = bisect_left(self._offsets, at)
         return number if number < len(self._offsets) and self._offsets[number] == at else -1
 
 
 def missing_target_text(name: bytes) -> str:
     """Return the error text for a link to ``name`` whose target does not exist."""
-    return f"is a hard link to {printable_path(name)}, and no file of that name is there"
+    return f"is a hard link to {printable_path(name)}, and there is no file of that name"
 
 
 class ConflictingNames(dict[bytes, NumberPairs]):
-    """Paths that are a file in some stretches of the archive and a directory in others, with the stretches where each
-    is a file."""
+    """Paths that are a file in some stretches (ranges) of the archive and a directory in others. The values are the
+    stretches in which each is a file.
+    """
 
     def __init__(self, _: object = None) -> None:
         super().__init__()
 
     def affects(self, path: bytes, names: Iterable[bytes], members: Iterable[MemberToExtract]) -> bool:
-        """Return True if such a path is the directory ``path``, one above it, or an item in it.
-
-        The items are ``names`` and ``members``.
+        """Return True if a conflict of names can concern the directory ``path`` or the items in it. That is so if one
+        of the conflicting paths is this directory, a directory above it, or one of its items (``names`` or
+        ``members``).
         """
         above = path
         while above:
@@ -402,9 +423,10 @@ class ConflictingNames(dict[bytes, NumberPairs]):
         return any(start + name in self for name in (*names, *(each.name for each in members)))
 
     def is_superseded(self, each: MemberToExtract) -> bool:
-        """Return True if the member ``each`` is not extracted because a later member replaces it.
+        """Return True if the member ``each`` is not extracted because a later member of the archive takes its place.
 
-        Raise ``Problem`` if it conflicts with a member of the same name or of a directory above it, and so fails.
+        Raise ``Problem`` if the member cannot be extracted: a member that is a file has the name of a directory above
+        it, or its own name is that of a directory with members in it.
         """
         is_directory = each.member.kind == DIRECTORY
         path = each.path if is_directory or not each.path else each.path + b"/" + each.name
@@ -428,21 +450,22 @@ class ConflictingNames(dict[bytes, NumberPairs]):
     def _last_stretch_before(self, path: bytes, at: int) -> Stretch:
         """Return the last stretch in which ``path`` is a file, of those that begin at the offset ``at`` or before.
 
-        Return an empty stretch if there is none.
+        Return an empty stretch (its end before its begin) if there is none.
         """
         stretches = self.get(path, ())
         number = bisect_left(stretches, at + 1, key=lambda stretch: stretch[0])
         return stretches[number - 1] if number else (at + 1, at)
 
     def ends_as_directory(self, path: bytes) -> bool:
-        """Return True if ``path`` is a directory after the whole archive was extracted, although it is a
-        file before."""
+        """Return True if ``path`` is a directory after the whole archive was extracted, although a file has that name
+        in an earlier part.
+        """
         stretches = self.get(path)
         return stretches is not None and (not stretches or stretches[-1][1] != ARCHIVE_END)
 
 
 class DirectoryMembers(NamedTuple):
-    """Members of the directory ``path``, packed: the last one of each name, and the ``names``.
+    """Members of the directory ``path``: the ``names``, and for each the last member of that name, packed (``values``).
 
     ``superseded`` is the number of earlier members of these names.
     """
@@ -454,7 +477,9 @@ class DirectoryMembers(NamedTuple):
 
 
 def members_by_directory(members: Iterable[SortRecord], most: int) -> Iterator[DirectoryMembers]:
-    """Yield the last member of each name, at most ``most`` members of one directory at a time."""
+    """Generator: divide ``members``, which are sorted by directory and name, into portions of at most ``most`` members
+    of one directory. Of several members with one name, only the last one is yielded.
+    """
     prefix, start = b"", 0
     names, values, others = list[bytes](), list[bytes](), 0
     for key, value in members:
@@ -484,7 +509,9 @@ def _directory_path(prefix: bytes) -> bytes:
 
 
 def link_problem_text(each: MemberToExtract, rivals: ConflictingNames) -> str:
-    """Return why a hard link cannot be created in an empty target; empty if it can."""
+    """Return why the hard link ``each`` cannot be created in an empty target; "" if it can be created. ``rivals`` are
+    the paths that belong to a file and to a directory in the archive.
+    """
     target = safe_path(each.member.link)
     path = each.path + b"/" + each.name if each.path else each.name
     if each.problem_text or target == path or rivals.ends_as_directory(target):

@@ -1,7 +1,7 @@
 """Archives that another program has compressed as one stream, which can only be read from its start to its end.
 
 To list such an archive, one process reads the stream. To extract it, one process first writes the decompressed contents
-to an unnamed file, which all ranks then read as an uncompressed archive. A stream that is damaged is reported, and
+to a file without a name, which all ranks then read as an uncompressed archive. A damaged stream is reported, and
 nothing after the damage is used.
 """
 
@@ -29,31 +29,37 @@ MAGICS = {
     b"BZh": "bzip2",
     b"\x04\x22\x4d\x18": "lz4",
 }
-"""The first bytes of files, by the program that writes them."""
+"""The first bytes of a compressed file, and the program that has compressed it."""
 _GZIP = b"\x1f\x8b\x08"
 """First bytes of each member of gzip: the magic number, and the only compression method (RFC 1952)."""
 _SKIPPABLE = re.compile(rb"[\x50-\x5f]\x2a\x4d\x18")
-"""First bytes of a skippable frame (RFC 8878). ``pzstd`` writes one before each other frame."""
+"""First bytes of a skippable frame of zstd (RFC 8878), which holds no contents. The program pzstd writes one before
+each other frame.
+"""
 MAX_KEPT_BYTES = 32 << 20
 """Bytes of decompressed data that are kept, so that a reader can go back. Headers are read in windows, and no header is
-longer than half of this."""
+longer than half of this number.
+"""
 _PIECE = 1 << 20
 """Bytes of one read, and largest number of bytes that one call of zlib decompresses."""
 _SPACE_CHECK_INTERVAL = 64 << 20
-"""Bytes that are written before the free space is checked again."""
+"""Largest number of bytes that are written before the free space is determined again."""
 
 
 def compressing_program(beginning: bytes) -> str:
-    """Return the program that has compressed a file with these first bytes; empty if it is not compressed."""
+    """Return the program that has compressed a file, given its first bytes (``beginning``); empty if it is not
+    compressed.
+    """
     if _SKIPPABLE.match(beginning):
         return "zstd"
     return next((program for magic, program in MAGICS.items() if beginning.startswith(magic)), "")
 
 
 def stream_contents(descriptor: int, program: str) -> Iterator[bytes]:
-    """Yield the contents of a stream of gzip or zstd, in pieces of a few MiB.
+    """Yield the decompressed contents of the open file, a stream of ``program`` ("gzip" or "zstd"), in pieces of a few
+    MiB.
 
-    Raise ``Problem`` if the stream is damaged, or if its contents are compressed themselves.
+    Raise ``Problem`` if the stream is damaged, or if its contents are compressed once more.
     """
     size = status_of(descriptor, on_source=True).st_size
     is_first = True
@@ -66,7 +72,8 @@ def stream_contents(descriptor: int, program: str) -> Iterator[bytes]:
 
 
 def _gunzip(descriptor: int) -> Iterator[bytes]:
-    """Yield the contents of the members of gzip (RFC 1952). Zeros may follow them, as after the last block of a tape.
+    """Yield the contents of the members of gzip (RFC 1952) in the open file. Zeros may follow them, as after the last
+    block of a tape.
 
     Raise ``Problem`` if the data are damaged, and ``TrailingGarbage`` if anything else follows the last member.
     """
@@ -90,8 +97,7 @@ def _gunzip(descriptor: int) -> Iterator[bytes]:
 
 
 class _CompressedFile:
-    """A compressed file that is read from its start to its end. ``data`` is the part that was read and not yet
-    consumed."""
+    """A compressed file that is read from its start to its end. ``data`` is what was read and not yet used."""
 
     def __init__(self, descriptor: int) -> None:
         self.data = b""
@@ -103,7 +109,7 @@ class _CompressedFile:
         return self._at - len(self.data)
 
     def peek(self, size: int) -> bytes:
-        """Return the next ``size`` bytes, which remain in ``data``; fewer at the end of the file.
+        """Return the next ``size`` bytes of the file without removing them from ``data``; fewer at the end of the file.
 
         Raise ``Problem`` if the file cannot be read.
         """
@@ -112,14 +118,17 @@ class _CompressedFile:
         return self.data[:size]
 
     def refill(self) -> bytes:
-        """Read on if ``data`` is empty; return ``data``, which is empty at the end of the file. Raise ``Problem`` on an
-        error."""
+        """Read on if ``data`` is empty. Return ``data``; it is empty at the end of the file. Raise ``Problem`` if the
+        file cannot be read.
+        """
         if not self.data:
             self.data = self._read()
         return self.data
 
     def _read(self) -> bytes:
-        """Return the next bytes of the file, and advance. Raise ``Problem`` on an error."""
+        """Return the next bytes of the file, empty at its end, and advance. Raise ``Problem`` if the file cannot be
+        read.
+        """
         with as_problem("read", on_source=True):
             data = with_retries(partial(os.pread, self._descriptor, _PIECE, self._at))
         self._at += len(data)
@@ -133,45 +142,49 @@ class _CompressedFile:
 
 
 def zlib_reason(error: zlib.error) -> str:
-    """Return the reason in an error of zlib, without the number and the operation that zlib puts before it."""
+    """Return the reason that an error of zlib states, without the number and the operation that zlib puts before it."""
     return str(error).rpartition(": ")[2]
 
 
 def _damage_problem(why: str) -> Problem:
-    """Return the error for a damaged stream."""
+    """Return the error for a damaged stream; ``why`` is the reason."""
     return Problem("decompress", errno.EBADMSG, on_source=True, text=why)
 
 
 class StreamReader:
-    """Reader of the contents of a stream at offsets that mostly grow.
+    """Reads the contents of a stream at any offsets; it is fast if these mostly increase.
 
-    To go back further than ``MAX_KEPT_BYTES``, it decompresses the stream again from its start.
+    To go back by more than ``MAX_KEPT_BYTES``, it decompresses the stream again from its start.
     """
 
     def __init__(self, descriptor: int, program: str) -> None:
         self._descriptor, self._program = descriptor, program
         self.garbage = ""
-        """Error text about data that follow the contents and are ignored; empty if there are none. Known after
-        ``check_to_end``."""
+        """Text of a warning that data follow the contents and are ignored; empty if there are none. It is known after
+        ``check_to_end``.
+        """
         self._restart()
 
     def _restart(self) -> None:
-        """Start to read the stream from its start."""
+        """Go back to the start of the stream."""
         self.pieces = self._contents()
         """The decompressed data that were not read yet."""
         self._kept = deque[bytes]()
         self._start = self._end = 0
 
     def _contents(self) -> Iterator[bytes]:
-        """Yield the contents; store the error if garbage follows them."""
+        """Yield the contents. If garbage follows them, store the warning in ``garbage``; nothing is raised, because the
+        contents before it are good.
+        """
         try:
             yield from stream_contents(self._descriptor, self._program)
         except TrailingGarbage as garbage:
             self.garbage = garbage.strerror or ""
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return ``size`` bytes from ``offset`` on, as ``pcopy.archive.reader.ReadFunction`` defines. Raise ``Problem``
-        on damage."""
+        """Return ``size`` bytes of the contents from ``offset`` on; fewer at their end
+        (``pcopy.archive.reader.ReadFunction``). Raise ``Problem`` if the stream is damaged.
+        """
         if offset < self._start:
             self._restart()
         while self._end < offset + size and (piece := next(self.pieces, None)) is not None:
@@ -190,24 +203,26 @@ class StreamReader:
         return b"".join(parts)
 
     def check_to_end(self) -> None:
-        """Read the stream to its end. Raise ``Problem`` if it is damaged: the checksum stands at the end."""
+        """Read the stream to its end, where its checksum is. Raise ``Problem`` if the stream is damaged."""
         while self.read(self._end, 1):
             pass
 
     @property
     def size(self) -> int:
-        """Bytes of contents that were read so far."""
+        """Bytes of contents that were read so far; after ``check_to_end`` the size of the contents."""
         return self._end
 
 
 def decompress_to_unnamed_file(descriptor: int, program: str, directory: bytes) -> tuple[int, str]:
-    """Decompress a stream into an unnamed file on the file system of ``directory``.
+    """Decompress the open file ``descriptor``, a stream of ``program`` ("gzip" or "zstd"), into a file without a name
+    on the file system of ``directory``.
 
-    Return the descriptor of the file, and an error text about data that follow the contents and are ignored; empty if
-    there are none.
+    Return the descriptor of the new file, and the text of a warning that data follow the contents and are ignored (""
+    if there are none).
 
     The file takes at most half of the free space. So there is space for the files that are extracted from it, and a
-    small stream with an excessive amount of contents cannot fill the file system. Raise ``Problem`` if that fails.
+    small stream with an excessive amount of contents cannot fill the file system. Raise ``Problem`` if the contents
+    would take more, or if anything else fails.
     """
     from tempfile import TemporaryFile
 
@@ -230,8 +245,9 @@ def decompress_to_unnamed_file(descriptor: int, program: str, directory: bytes) 
 
 
 def _free_space(descriptor: int) -> int:
-    """Return the bytes of free space; if that is unknown, more than is ever needed. Raise ``Problem`` if fstatvfs(2)
-    fails."""
+    """Return the bytes of free space on the file system of ``descriptor``; if that is unknown, more than is ever
+    needed. Raise ``Problem`` if fstatvfs(2) fails.
+    """
     with as_problem("statvfs"):
         status = os.fstatvfs(descriptor)
     try:

@@ -1,4 +1,4 @@
-"""The archive that is read, as each rank has it open."""
+"""The archive that ``ptar`` extracts or verifies. Each rank has it open."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from pcopy.tasks.archive.contents import ArchiveContents
 from pcopy.tasks.base.rank import Rank
 
 READ_AHEAD_SIZE = 1 << 20
-"""Smallest number of bytes that one call reads where adjacent data are needed one after the other."""
+"""Smallest number of bytes that ``ReadAhead`` reads with one call."""
 
 
 class OpenArchive:
-    """The archive of a job, as one rank reads it. It is opened when it is first used."""
+    """The archive of a job, as one rank reads it. It is opened at its first use."""
 
     def __init__(self, rank: Rank) -> None:
         self._archive, self._version = rank.options.archive_file, rank.options.archive_version
@@ -35,28 +35,37 @@ class OpenArchive:
 
     @property
     def incomplete(self) -> IncompleteNames:
-        """The files whose contents could not be read when the archive was created. Raise ``Problem`` if the list is
-        damaged."""
+        """The files whose contents could not be read when the archive was created. Raise ``Problem`` if the list in the
+        archive is damaged.
+        """
         if self._incomplete is None:
             self._incomplete = read_incomplete_names(self.read, self.contents.size)
         return self._incomplete
 
     @property
     def contents(self) -> ArchiveContents:
-        """The contents of the archive. Raise ``Problem`` if it cannot be opened, or has changed since the job has
-        started."""
+        """The contents of the archive. Raise ``Problem`` if it cannot be opened, or has changed since the job
+        started.
+        """
         if self._contents is None:
-            is_named = self._path == self._archive  # otherwise a path in /proc to the file that rank 0 has open
+            is_named = (
+                self._path == self._archive
+            )  # else: a path in /proc to the decompressed file that rank 0 has open
             descriptor = open_archive(self._path) if is_named else _open_contents(self._path)
             try:
                 status = status_of(descriptor, on_source=True)
                 if self._version not in ((), archive_version(status)):
-                    raise Problem("open", 0, on_source=True, text="the archive was replaced, or has changed meanwhile")
+                    raise Problem(
+                        "open",
+                        0,
+                        on_source=True,
+                        text="the archive was replaced, or has changed, since the job started",
+                    )
                 if self._path != self._archive:
                     with as_problem("stat", on_source=True):
                         status = os.stat(self._archive)
                 self._contents = ArchiveContents(descriptor, self._path)
-            except RequestRefused as refused:  # rank 0 has accepted the archive: it was replaced since
+            except RequestRefused as refused:  # rank 0 has accepted the archive, so it was replaced since
                 os.close(descriptor)
                 raise Problem("open", 0, on_source=True, text=str(refused)) from None
             except Problem:
@@ -66,39 +75,48 @@ class OpenArchive:
         return self._contents
 
     def refuse_replacing(self, present: os.stat_result | None) -> None:
-        """Raise ``Problem`` if the existing item ``present``, which is to be replaced, is the archive itself."""
+        """Raise ``Problem`` if an item to be replaced is the archive itself. ``present`` is the status of that item, or
+        None.
+        """
         if present is not None and (present.st_dev, present.st_ino) == self._device_and_inode:
             raise Problem("extract", 0, text="it would replace the archive that is being extracted")
 
     @property
     def uncompressed_descriptor(self) -> int:
-        """The descriptor of the archive; -1 if it is compressed. Raise ``Problem`` if it cannot be opened."""
+        """The descriptor of the archive if it is not compressed, so that its contents can be copied from this file; -1
+        if it is compressed. Raise ``Problem`` if it cannot be opened.
+        """
         return self.contents.descriptor if self.contents.is_uncompressed else -1
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return ``size`` bytes from ``offset`` on, as ``pcopy.archive.reader.ReadFunction`` defines. Raise ``Problem``
-        on an error."""
+        """Return ``size`` bytes of the contents from ``offset`` on; fewer at the end
+        (``pcopy.archive.reader.ReadFunction``). Raise ``Problem`` if they cannot be read.
+        """
         return self.contents.read(offset, size)
 
     def read_exactly(self, offset: int, size: int) -> bytes:
-        """Return exactly ``size`` bytes from ``offset`` on. Raise ``Problem`` if there are fewer."""
+        """Return exactly ``size`` bytes of the contents from ``offset`` on. Raise ``Problem`` if the archive ends
+        before.
+        """
         data = self.read(offset, size)
         while len(data) < size:
             more = self.read(offset + len(data), size - len(data))
             if not more:
-                raise source_changed("read", "the archive ends here, in the middle")
+                raise source_changed("read", "the archive ends here, within a member")
             data += more
         return data
 
     def close(self) -> None:
-        """Close the archive. It is opened again when it is next used."""
+        """Close the archive. It is opened again at its next use."""
         if self._contents is not None:
             os.close(self._contents.descriptor)
             self._contents = None
 
 
 def read_incomplete_names(read: ReadFunction, size: int) -> IncompleteNames:
-    """Return the names that the trailer of an archive of ``size`` bytes lists. Raise ``Problem`` if it is damaged."""
+    """Return the names of incomplete files that the trailer of an archive of ``size`` bytes lists. Raise ``Problem`` if
+    it is damaged.
+    """
     try:
         return read_trailer(read, size)
     except ValueError as error:
@@ -127,14 +145,14 @@ def _open_contents(path: bytes) -> int:
 
 
 class ReadAhead:
-    """Reader that gets adjacent data with few calls of ``read``."""
+    """Reads adjacent data with few calls of ``read``, by reading more than is wanted."""
 
     def __init__(self, read: ReadFunction) -> None:
         self._read = read
         self._data, self._start = b"", 0
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return ``size`` bytes from ``offset`` on, as ``pcopy.archive.reader.ReadFunction`` defines."""
+        """Return ``size`` bytes from ``offset`` on; fewer at the end (``pcopy.archive.reader.ReadFunction``)."""
         at = offset - self._start
         if at < 0 or at + size > len(self._data):
             self._data, self._start, at = self._read(offset, max(size, READ_AHEAD_SIZE)), offset, 0
@@ -142,8 +160,9 @@ class ReadAhead:
 
 
 def owner_lookup(*, numeric: bool) -> Lookup:
-    """Return a function from names of users and groups to their ids; it returns None for every name if ``numeric`` is
-    true."""
+    """Return a function that maps the name of a user or group to its id on this host. If ``numeric`` is true, the
+    function returns None for every name.
+    """
     return _no_id if numeric else owner_id
 
 
@@ -168,14 +187,20 @@ def owner_id(kind: str, name: str) -> int | None:
 
 
 def member_attributes(lookup: Lookup, member: Member) -> Attributes:
-    """Return the metadata of ``member``, with the owner and group of the same names on this host."""
+    """Return the metadata that ``member`` gets when it is extracted. Its owner is the user on this host who has the
+    name in the archive; if there is none, the number in the archive. The same holds for its group.
+
+    ``lookup`` returns the id of a user or group by its name.
+    """
     uid = _member_owner_id(lookup, "user", member.user, member.uid)
     gid = _member_owner_id(lookup, "group", member.group, member.gid)
     return Attributes(member.st_mode, uid, gid, member.mtime, member.mtime, member.xattrs)
 
 
 def _member_owner_id(lookup: Lookup, kind: str, name: bytes, number: int) -> int:
-    """Return the id of a user or group: by its ``name``, if that exists on this host, else ``number``."""
+    """Return the id, on this host, of the user or group called ``name``; if there is none, ``number``, which is the id
+    in the archive. ``lookup`` returns ids by ``kind`` ("user" or "group") and name.
+    """
     if name:
         found = lookup(kind, os.fsdecode(name))
         if found is not None:

@@ -1,8 +1,10 @@
-"""The visitor of ``ptar -c``: it describes what the walk finds, and sends the descriptions to the ranks that own
-directories.
+"""The visitor of ``ptar -c``: it describes the items that the walk finds, and sends the descriptions to the ranks that
+own their directories.
 
-``MembersNote`` carries descriptions. Names of inodes with several hard links are first brought together
+``MembersNote`` carries descriptions. The names of an inode with several hard links are first sent to one rank
 (``GroupLinkNames``): the first of them in the order of the archive becomes the file, the others become links to it.
+
+To lay out members is to determine the order of the members in the archive and the offset of each.
 """
 
 from __future__ import annotations
@@ -41,28 +43,34 @@ from pcopy.tasks.copying import ItemVisitor
 from pcopy.walk.visitor import FoundItems
 
 SORT_BUDGET = 32 << 20
-"""Bytes of memory for sorting the members of a rank. Further members are spilled to a spool."""
+"""Bytes of memory in which a rank sorts its members. If they take more, they are spilled to a temporary file."""
 MAX_SIMPLE_BYTES = 8 << 20
-"""Bytes of records of simple files of one directory that are kept in their packed form."""
+"""Bytes of records of simple files (regular files without xattrs, links and holes) of one directory that are kept in
+packed form, many files in one record. Further files become one record each.
+"""
 _DIRECTORY_GROUPS = 1 << 14
-"""Number of groups of directories for which the bytes of such records are counted. A small directory seldom shares its
-group with a large one."""
+"""Number of groups into which directories are hashed. The bytes of simple files in packed form (``MAX_SIMPLE_BYTES``)
+are counted for each group. With so many groups, a small directory seldom is in the same group as a large one.
+"""
 _ITEMS_PER_SLICE = 32
-"""Number of items that are described in one slice of a task."""
+"""Number of items that a task describes before it yields to other work."""
 _LINKS_PER_NOTE = 512
-"""Number of links that are sent together."""
+"""Number of links that are sent in one message."""
 
 
 def owner_of_members(rank: Rank, root: int, path: bytes) -> int:
-    """Return the number of the rank that lays out the members of the directory ``path``.
+    """Return the number of the rank that lays out the members of a directory, that is, determines their order and
+    offsets in the archive. ``path`` is the directory below the PATH number ``root`` of the command line.
 
-    All members of a compressed archive are laid out by rank 0.
+    Rank 0 lays out all members of a compressed archive.
     """
     return 0 if rank.options.compress_as else zlib.crc32(path, root) % rank.size
 
 
 class ArchiveVisitor(ItemVisitor):
-    """Visitor that describes every item that the walk finds in a directory."""
+    """Visitor of ``ptar -c``: it gets the items that the scan finds in a directory, and describes them as members of
+    the archive.
+    """
 
     separates_linked = True
 
@@ -87,8 +95,9 @@ class ArchiveVisitor(ItemVisitor):
         self._linked.append((found, rows))
 
     def _rows_passing_filters(self, found: FoundItems) -> Sequence[int]:
-        """Return the rows that the filters select. An item that was listed can lie in an excluded directory: then all
-        are excluded."""
+        """Return the rows of those items of ``found`` that the filters select. An item that the user has listed may lie
+        in a directory that the filters exclude; then it is excluded, too.
+        """
         if self._rank.job.listed and self._filter.excludes_below(self._place.path + b"/"):
             for counter in (counts.SKIPPED, counts.EXCLUDED):
                 self._result.count(counter, len(found))
@@ -96,12 +105,16 @@ class ArchiveVisitor(ItemVisitor):
         return super()._rows_passing_filters(found)
 
     def visit_directories(self, found: FoundItems, rows: Sequence[int]) -> None:
+        """Describe the directories in ``rows``, and add those that are archived to the directories that the scan
+        enters.
+        """
         super().visit_directories(found, [row for row in rows if self._record_description(found, row) is not None])
 
     def _record_description(self, found: FoundItems, row: int) -> DescribedItem | None:
-        """Describe an item, and record it for the rank that owns its directory.
+        """Describe the item in row ``row`` of ``found``, and add its record to those for the rank that owns its
+        directory.
 
-        Return the description; None if that failed, or the item is not archived.
+        Return the description; None if that failed, or if the item is not archived.
         """
         described = self._description_of(found, row)
         if described is not None:
@@ -110,10 +123,11 @@ class ArchiveVisitor(ItemVisitor):
         return described
 
     def _description_of(self, found: FoundItems, row: int) -> DescribedItem | None:
-        """Return the description of an item; None if that failed, or the item is not archived. Failures are
-        reported."""
+        """Return the description of the item in row ``row`` of ``found``; None if that failed, or if the item is not
+        archived. Failures are reported.
+        """
         place, name = self._place, found.names[row]
-        if self._rank.job.own and self._is_archive_itself(name):
+        if self._rank.job.own and self._skip_archive_itself(name):
             return None
         try:
             described = self._describing.describe(place, found, row)
@@ -125,8 +139,10 @@ class ArchiveVisitor(ItemVisitor):
             self._result.warn(place, name, "a socket, which no archive holds: it is left out", on_source=True)
         return described
 
-    def _is_archive_itself(self, name: bytes) -> bool:
-        """Return True if the item ``name`` is the archive itself; it is counted as skipped, with a warning."""
+    def _skip_archive_itself(self, name: bytes) -> bool:
+        """Return True if the item ``name`` is the archive that is being created; it is then counted as skipped, with a
+        warning.
+        """
         path = self._place.path + b"/" + name if self._place.path else name
         if (self._place.root, path) not in self._rank.job.own:
             return False
@@ -135,7 +151,7 @@ class ArchiveVisitor(ItemVisitor):
         return True
 
     def process_visited(self) -> Steps:
-        """Describe all items that were collected, in slices."""
+        """Describe all items that were collected, and yield from time to time."""
         for found, rows in self._small:
             if others := (yield from self._record_simple_files(found, rows)):
                 self._items.append((found, others))
@@ -152,14 +168,16 @@ class ArchiveVisitor(ItemVisitor):
             yield None
 
     def _record_simple_files(self, found: FoundItems, rows: Sequence[int]) -> TicketGenerator[Sequence[int]]:
-        """Record the simple files (``pcopy.tasks.archive.simple_files``) among the small files ``rows``; return the
-        other rows."""
+        """Add the simple files (small regular files without xattrs, links and holes) among ``rows``, all of small
+        files, to the records for the rank that owns the directory. Return the other rows, whose files must be described
+        one by one.
+        """
         place = self._place
         try:
             is_generated = rows and self._rank.mover.generated_file_systems.is_generated(
                 found.directory, found.rows.device[rows[0]]
             )
-        except Problem:  # each file reports it
+        except Problem:  # each file meets the error when it is described, and reports it
             return rows
         if is_generated or not self._rank.backend.has_directory_batches or self._rank.job.roots[place.root].item:
             return rows
@@ -184,7 +202,7 @@ class ArchiveVisitor(ItemVisitor):
         return [*{*rows}.difference(chosen)] if len(chosen) < len(rows) else ()
 
     def _record_linked_name(self, found: FoundItems, row: int) -> None:
-        """Record a name of an inode with several hard links, for the rank that brings its names together."""
+        """Record a name of an inode with several hard links, for the rank that collects the names of this inode."""
         described = self._description_of(found, row)
         if described is None:
             return
@@ -196,7 +214,7 @@ class ArchiveVisitor(ItemVisitor):
             self._found_bytes += described.member.size
 
     def end_visit(self) -> None:
-        """Send the records to the ranks that own the directories."""
+        """Send the records of the described items to the ranks that own their directories."""
         for owner, records in self._records.items():
             self._result.spawn(MembersNote(marshal.dumps(records)), owner=owner)
         for owner, records in self._names.items():
@@ -205,21 +223,23 @@ class ArchiveVisitor(ItemVisitor):
 
 
 class MembersToLayOut:
-    """The members that this rank owns and lays out, sorted by key."""
+    """The members whose order and offsets in the archive this rank determines, sorted by key (the order of the
+    archive).
+    """
 
     def __init__(self, rank: Rank) -> None:
         self.members = ExternalSorter(rank.open_spool, SORT_BUDGET)
         self.linked_names = ExternalSorter(rank.open_spool, SORT_BUDGET)
         """Names of inodes with several hard links, sorted by inode."""
         self.has_linked_names = False
-        """True once any such name was received, and ``GroupLinkNames`` was spawned."""
+        """True once any such name was received: then ``GroupLinkNames`` was spawned."""
         self._simple_bytes = array("Q", [0]) * _DIRECTORY_GROUPS
 
     def add_record(self, key: bytes, value: bytes) -> None:
-        """Add a record.
+        """Add the record of a member, or of many simple files.
 
-        A record that holds many simple files is split into one record for each file if its directory has too many: the
-        pieces of such a directory would otherwise all be in memory at the same time.
+        A record of many simple files is split into one record per file if its directory has too many. Otherwise all
+        files of such a directory would be in memory at the same time.
         """
         if holds_simple_files(value):
             bucket = zlib.crc32(directory_key(key)) % _DIRECTORY_GROUPS
@@ -232,16 +252,16 @@ class MembersToLayOut:
         self.members.add(key, value)
 
     def close(self) -> None:
-        """Close the sorters and their spools."""
+        """Close the sorters and their temporary files."""
         self.members.close()
         self.linked_names.close()
 
 
 class MembersNote(Note, code=130, doing="gathering members"):
-    """Note to the rank that lays out members: their descriptions, packed.
+    """Message to the rank that lays out members, with packed descriptions of them.
 
-    If ``is_linked`` is true, they are names of inodes with several hard links. Their keys begin with the inode, and the
-    rank first brings the names of each inode together.
+    If ``is_linked`` is true, the descriptions are names of inodes with several hard links, and their keys begin with
+    the inode. The receiving rank first collects all names of each inode.
     """
 
     records: bytes
@@ -280,7 +300,9 @@ class GroupLinkNames(Note, code=132, doing="finding hard links", is_note=False):
     def _grouped_records(
         self, rank: Rank, names: ExternalSorter, result: TaskResult
     ) -> Iterator[tuple[int, SortRecord]]:
-        """Yield the record of each name, and the number of the rank that owns its directory."""
+        """Generator: yield each of ``names``, which are sorted by inode, as a record, together with the number of the
+        rank that owns its directory. The first name of an inode stays a file; the others become links to it.
+        """
         first: DescribedItem | None = None
         inode, others = b"", list[tuple[bytes, bytes]]()
         for key, value in names.sorted():
@@ -300,19 +322,21 @@ class GroupLinkNames(Note, code=132, doing="finding hard links", is_note=False):
 
 
 def _with_owner(rank: Rank, described: DescribedItem) -> tuple[int, SortRecord]:
-    """Return the record of ``described``, and the number of the rank that owns its directory."""
+    """Return the number of the rank that owns the directory of ``described``, and the record of ``described``."""
     return owner_of_members(rank, described.root, described.path), described.record
 
 
 def _send_records(result: TaskResult, records: defaultdict[int, list[SortRecord]]) -> None:
-    """Send ``records`` to the ranks that own the directories, and clear them."""
+    """Send ``records`` to the ranks that own the directories (the keys of ``records``), and clear them."""
     for owner, some in records.items():
         result.spawn(MembersNote(marshal.dumps(some)), owner=owner)
     records.clear()
 
 
 class DescribeRoot(Note, code=133, doing="examining", is_note=False):
-    """Task that describes the directory of the root number ``root``, which becomes its first member."""
+    """Task that describes a directory which the user has named as PATH number ``root`` of the command line. This
+    directory becomes the first of the members below that PATH.
+    """
 
     root: int
 

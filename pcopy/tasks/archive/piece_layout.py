@@ -1,8 +1,9 @@
-"""Layout of an archive: the offset of each piece, which rank 0 computes from the sizes that all ranks report.
+"""Layout of an archive: the offset of each piece. Rank 0 computes it from the sizes that all ranks report. A piece
+consists of consecutive members that one task writes.
 
 Each rank owns the members of some directories, and divides them into pieces. Rank 0 sorts all pieces by the key of
-their first member, which is the order of the archive, and sends the offsets back. It holds one record for each piece,
-and spills them to a spool if they are many.
+their first member, which is the order of the archive, and sends the offsets back. Rank 0 stores one record for each
+piece, in a temporary file if there are many.
 """
 
 from __future__ import annotations
@@ -31,14 +32,16 @@ from pcopy.tasks.base.rank import CALL_COST, Rank
 from pcopy.tasks.base.result import TaskResult
 
 MIN_OFFSET_DISTANCE = 1 << 20
-"""Smallest distance, in bytes, between two offsets in the index."""
+"""Smallest distance, in bytes, between two offsets in the index of the archive."""
 
 PIECES_PER_NOTE = 1024
-"""Number of pieces that one note describes."""
+"""Number of pieces that one message describes."""
 
 
 class ReportPieces(Note, code=134, doing="laying out members", is_note=False):
-    """Task of each rank: divide the members that it owns into pieces, and report these to rank 0."""
+    """Task of each rank: divide the members that it owns into pieces (consecutive members that one task writes), and
+    report the sizes of these to rank 0.
+    """
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
         found = pieces(rank.instance(MembersToLayOut).members.sorted(), across=bool(rank.options.compress_as))
@@ -55,14 +58,14 @@ class ReportPieces(Note, code=134, doing="laying out members", is_note=False):
 
 
 class PiecesNote(Note, code=135, doing="recording pieces"):
-    """Note to rank 0 that describes some pieces of the rank ``sender``.
+    """Message to rank 0 that describes some pieces (consecutive members that one task writes) of the rank ``sender``.
 
     Fields:
       sender: the number of the rank that sends it.
-      keys: the keys of the first members, packed.
-      sizes: the bytes of the pieces in the archive, 8 bytes for each.
-      digests: digests of the descriptions of their members, one behind the other; empty unless an interrupted run may
-          have written some pieces.
+      keys: the key of the first member of each piece, packed.
+      sizes: the bytes of each piece in the archive, as numbers of 8 bytes.
+      digests: a digest of the descriptions of the members of each piece, one behind the other; empty unless an
+          interrupted run may have written some pieces.
     """
 
     sender: int
@@ -79,26 +82,29 @@ class PiecesNote(Note, code=135, doing="recording pieces"):
 
 
 class ArchiveLayout:
-    """The layout of the archive, on rank 0: all pieces, and the offsets of members that go into the index."""
+    """On rank 0: all pieces of the archive (a piece: consecutive members that one task writes) in their order, and the
+    offsets of members that go into the index.
+    """
 
     def __init__(self, rank: Rank) -> None:
         self.pieces = ExternalSorter(rank.open_spool)
         self.size = 0
-        """Bytes of the archive; if it is compressed, before compression."""
+        """Bytes of the whole archive; of a compressed one, before compression."""
         self.members_end = 0
-        """The offset at which the last member ends."""
+        """The offset at which the last member ends; zeros follow it."""
         self.index_offsets = array("Q")
-        """Offsets of some members, in increasing order, for the index."""
+        """Offsets of some members, in increasing order, that go into the index."""
         self._min_distance = MIN_OFFSET_DISTANCE
         self.already_written: tuple[int, int] | None = None
-        """How many pieces an interrupted run has already written, and how many there are; None if the job does not
-        resume one."""
+        """How many pieces an interrupted run has already written, and how many there are in total; None if the job does
+        not resume such a run.
+        """
 
     def add_index_offset(self, offset: int) -> None:
-        """Add the ``offset`` of a member, which is greater than all earlier ones, unless it is too close to the last
-        one.
+        """Add the offset of a member to those that the index of the archive will list, unless it is too close to the
+        last one. ``offset`` is greater than all earlier ones.
 
-        Readers accept at most ``MAX_OFFSETS`` offsets in an index. In a larger archive every second offset is dropped,
+        Readers accept at most ``MAX_OFFSETS`` offsets in an index. If there would be more, every second one is dropped,
         and the least distance is doubled.
         """
         if self.index_offsets and offset - self.index_offsets[-1] < self._min_distance:
@@ -109,14 +115,14 @@ class ArchiveLayout:
         self.index_offsets.append(offset)
 
     def close(self) -> None:
-        """Close the sorter and its spool."""
+        """Close the sorter and its temporary file."""
         self.pieces.close()
 
 
 class LayOutPieces(Note, code=136, doing="laying out the archive", is_note=False):
     """Task of rank 0: create the file, compute where each piece begins, and send each rank the offsets of its pieces.
 
-    The offsets come in the order in which that rank has reported its pieces.
+    The offsets are sent in the order in which the rank has reported its pieces.
     """
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
@@ -153,7 +159,9 @@ class LayOutPieces(Note, code=136, doing="laying out the archive", is_note=False
 
 
 def _create_archive(rank: Rank, layout: ArchiveLayout) -> None:
-    """Create the archive, or take up the one of an interrupted run. Raise ``Problem`` if that fails."""
+    """Create the archive with the layout that was computed, or open the one of an interrupted run and find out which
+    pieces it contains. Raise ``Problem`` if that fails.
+    """
     archive = rank.instance(ArchiveFile)
     if archive.create(resume=rank.options.resumes):
         _take_up_earlier_pieces(rank, layout)
@@ -162,7 +170,7 @@ def _create_archive(rank: Rank, layout: ArchiveLayout) -> None:
 
 
 def _set_archive_size(rank: Rank, layout: ArchiveLayout) -> None:
-    """Set the size of an archive that is not compressed, and clear the bytes behind the last member.
+    """Set the size of an uncompressed archive, and make the bytes behind the last member read as zeros.
 
     Raise ``Problem`` if that fails.
     """
@@ -173,18 +181,22 @@ def _set_archive_size(rank: Rank, layout: ArchiveLayout) -> None:
 
 
 def _take_up_earlier_pieces(rank: Rank, layout: ArchiveLayout) -> None:
-    """Find out which pieces an interrupted run has already written. Raise ``Problem`` if its records cannot be read."""
+    """For a resumed run, on rank 0: find out which pieces an interrupted run has already written, so that they are not
+    written again. Raise ``Problem`` if the records of that run cannot be read.
+    """
     made = rank.instance(PieceRecords)
 
     def piece_keys() -> Iterator[tuple[bytes, int]]:
-        """Yield the key of each piece, and the offset at which the piece ends (before compression)."""
+        """Generator: yield the key of each piece of the archive, and the offset at which the piece ends (before
+        compression).
+        """
         at = 0
         for _, value in layout.pieces.sorted():
             key, at = made.piece_key(at, value[12:]), at + int.from_bytes(value[4:12], "big")
             yield key, at
 
     if not rank.options.compress_as:
-        size = status_of(rank.instance(ArchiveFile).descriptor).st_size  # it may have been truncated since
+        size = status_of(rank.instance(ArchiveFile).descriptor).st_size  # the archive may have been truncated since
         layout.already_written = made.take_up_records(key if end <= size else b"" for key, end in piece_keys())
         return
     frames = rank.instance(FrameWriter)
@@ -193,9 +205,9 @@ def _take_up_earlier_pieces(rank: Rank, layout: ArchiveLayout) -> None:
 
 
 class OffsetsNote(TaskKind, code=137, doing="starting to write members", is_note=False):
-    """Task that gives a rank the offsets of its next pieces, 8 bytes each.
+    """Message from rank 0 to a rank: the offsets of the next pieces that it must write, as numbers of 8 bytes.
 
-    If ``is_last`` is true, the rank knows all of its offsets, and the tasks that write the pieces are spawned.
+    If ``is_last`` is true, the rank now has all of its offsets, and spawns the tasks that write the pieces.
     """
 
     offsets: bytes
@@ -215,15 +227,19 @@ class OffsetsNote(TaskKind, code=137, doing="starting to write members", is_note
 
 
 class PieceOffsets:
-    """The offsets of the pieces of this rank, in the order in which it has reported the pieces."""
+    """The offsets in the archive at which this rank must write its pieces, in the order in which it has reported the
+    pieces.
+    """
 
     def __init__(self, rank: Rank) -> None:
         self.offsets = array("Q")
-        """Offsets in bytes; complete after the last ``OffsetsNote``."""
+        """Offsets in the archive, in bytes; all are known after the last ``OffsetsNote``."""
 
 
 def _write_tasks(rank: Rank, offsets: array[int]) -> Iterator[WriteMembers]:
-    """Yield the tasks that write the pieces of this rank; each task writes several pieces if they are small."""
+    """Generator: yield the tasks that write the pieces of this rank at their ``offsets``; a task writes several pieces
+    if they are small.
+    """
     found = pieces(rank.instance(MembersToLayOut).members.sorted(), across=bool(rank.options.compress_as))
     some: list[tuple[int, int, list[bytes]]] = []
     members = size = 0
@@ -238,7 +254,8 @@ def _write_tasks(rank: Rank, offsets: array[int]) -> Iterator[WriteMembers]:
 
 
 class PieceFrameTasks:
-    """Generator of the tasks that make the numbered frames of a compressed archive, in the order of the frames.
+    """Returns, one after the other, the tasks that make the frames of a compressed archive. The frames are numbered in
+    the order of the archive.
 
     One task makes a frame of one piece, or of one part of a large file.
     """

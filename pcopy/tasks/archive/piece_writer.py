@@ -1,6 +1,7 @@
-"""Reading of small files, which become members of pieces of an archive.
+"""Reading of small files, which become members of the pieces of an archive (a piece: consecutive members that one task
+writes).
 
-Simple files (``pcopy.tasks.archive.simple_files``) are read in batches by the backend, others one by one.
+The backend reads simple files (``pcopy.tasks.archive.simple_files``) in batches; other files are read one by one.
 """
 
 from __future__ import annotations
@@ -34,16 +35,20 @@ from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY, ContentInfo, Place
 
 _MAX_DIRECTORIES = 8
-"""Largest number of directories in one batch. It is below the number of directories that a task keeps open
-(``pcopy.fsio.directories.DIRECTORIES_PER_TASK``)."""
+"""Largest number of directories from which files are read in one batch. It must be less than the number of directories
+that a task keeps open (``pcopy.fsio.directories.DIRECTORIES_PER_TASK``).
+"""
 _NONE = Identity(-1, -1)
 _NOATIME_FLAGS = READ_FLAGS | os.O_NOATIME
+"""Flags of open(2) by which a file is read without a change of its atime. Only the owner of the file may use them."""
 
 
 class PlacedPiece(NamedTuple):
-    """A piece of the archive, which begins at ``offset`` and has ``size`` bytes.
+    """A piece of the archive (consecutive members that one task writes), of ``size`` bytes from ``offset`` on, both
+    before compression.
 
-    ``runs`` are its members in order: ``SimpleFiles``, or for other members the values of records.
+    ``runs`` are its members in their order. An element is either a ``SimpleFiles`` object, which holds many members, or
+    one packed ``DescribedItem``.
     """
 
     offset: int
@@ -51,16 +56,20 @@ class PlacedPiece(NamedTuple):
     runs: list[bytes | SimpleFiles]
 
     def check_size(self, rank: Rank, size: int) -> None:
-        """Stop the job if the piece was made of ``size`` bytes, and not of those that were laid out."""
+        """Stop the job unless the piece really takes as many bytes as its offset was computed for. ``size`` is the real
+        number.
+
+        A difference would be a bug in pcopy.
+        """
         if size != self.size:
             rank.stop(f"internal error: a piece of the archive has {size:,} bytes; {self.size:,} were expected")
 
 
 class ArchivedSimpleFiles(NamedTuple):
-    """Simple files as members of the archive.
+    """Simple files that were read, as they go into the archive.
 
-    ``data`` are their headers and contents; ``digests`` those of the files if digests are computed, with None for a
-    file that has failed.
+    ``data`` are their headers and contents. ``digests`` are the digests of the files, or None for a file that has
+    failed; empty if digests are not computed.
     """
 
     data: memoryview
@@ -68,10 +77,10 @@ class ArchivedSimpleFiles(NamedTuple):
 
 
 class PieceWriter:
-    """Reader of the files of one task, and counter of what was archived.
+    """Reads the files of one task that writes pieces, and counts what was archived.
 
-    Small files are read here; large ones are left to ``WriteChunk``. ``digests`` are those of the files that were read,
-    with None for a file that has failed.
+    Small files are read here; large ones are left to ``WriteChunk``. ``digests`` are the digests of the files that were
+    read, or None for a file that has failed.
     """
 
     def __init__(self, rank: Rank, result: TaskResult) -> None:
@@ -87,18 +96,20 @@ class PieceWriter:
     def is_large(self, member: Member) -> bool:
         """Return True if the contents of ``member`` are left to ``WriteChunk``.
 
-        In a compressed archive no member of a piece is: its frame holds all contents.
+        In a compressed archive they never are: the frame of a piece holds all contents.
         """
         is_small = self._is_compressed or (stored_size(member) <= MAX_SMALL_FILE_BYTES and member.extents is None)
         return member.kind == FILE and not is_small
 
     @property
     def all_digests(self) -> bytes | None:
-        """The ``digests``, one behind the other; None if any file has failed."""
+        """The digests of all files, one behind the other; None if any file has failed."""
         return None if None in self.digests else b"".join(digest for digest in self.digests if digest)
 
     def digests_size(self, runs: Sequence[bytes | SimpleFiles]) -> int:
-        """Return the bytes that ``all_digests`` has after the members of ``runs``, if none fails."""
+        """Return how many bytes the digests of all files among the members ``runs`` take together, if no file has
+        failed.
+        """
         if not self._rank.has_digests:
             return 0
         small = 0
@@ -111,7 +122,7 @@ class PieceWriter:
         return small * self._rank.hashing.algorithm.digest_size
 
     def report_counts(self) -> None:
-        """Report the counts of the task."""
+        """Add the numbers that this object has counted to the result of the task, and so to the counters of the job."""
         if not self._reports_each:
             self._result.count(counts.FILES, self._files)
             self._result.count(counts.BYTES, self._bytes)
@@ -119,7 +130,7 @@ class PieceWriter:
         self._rank.counters[counts.MOVED] += self._moved
 
     def member_data(self, described: DescribedItem) -> list[bytes]:
-        """Return the header of a member, and its contents if it has any."""
+        """Return the header of a member, and its contents if it has any, as they go into the archive."""
         header = member_header(described.member)
         if described.member.kind == FILE and described.member.size:
             return [header, self.read_small_file(described)]
@@ -129,7 +140,8 @@ class PieceWriter:
     def read_small_file(self, described: DescribedItem) -> bytes:
         """Return the contents of a small file, padded with zeros to a multiple of 512 bytes.
 
-        A file that has changed or cannot be read completely is reported as failed; zeros stand for what is missing.
+        If the file has changed or cannot be read to its end, it is reported as failed, and zeros stand for what is
+        missing.
         """
         size, stored, data = described.member.size, stored_size(described.member), bytearray()
         try:
@@ -145,7 +157,9 @@ class PieceWriter:
         return bytes(data).ljust(rounded_up(stored), b"\0")
 
     def count_archived(self, described: DescribedItem, digest: bytes) -> None:
-        """Count a small file as archived."""
+        """Count a small file as archived, or as failed if the archive lacks some of its metadata. ``digest`` is that of
+        its contents, if digests are computed.
+        """
         if report_missing_metadata(self._result, self._item_place(described), described):
             return
         self._bytes += described.member.size
@@ -155,7 +169,7 @@ class PieceWriter:
             self._files += 1
 
     def _file_digest(self, described: DescribedItem, data: bytes) -> bytes:
-        """Return the digest of a file with the stored ``data``, which exclude its holes."""
+        """Return the digest of a file. ``data`` are its contents without the holes."""
         member, hashing = described.member, self._rank.hashing
         if member.extents is None:
             return hashing.digest_of_data(data)
@@ -170,7 +184,7 @@ class PieceWriter:
     def _read_contents(self, described: DescribedItem, data: bytearray) -> None:
         """Append the contents of a file to ``data``, as far as they can be read.
 
-        Raise ``Problem`` if it cannot be read, or has changed since it was described.
+        Raise ``Problem`` if the file cannot be read, or has changed since it was described.
         """
         size, name = described.member.size, described.name
         self._open_directory(described)
@@ -186,7 +200,7 @@ class PieceWriter:
                     break
             if check_matches_description(
                 self._rank, described, descriptor
-            ):  # such a file may return different data for reads of another size
+            ):  # a generated file (/proc) may return different data for reads of another size
                 os.lseek(descriptor, 0, os.SEEK_SET)
                 data[:] = generated_contents(descriptor, os.fstat(descriptor).st_size)
             if len(data) != size:
@@ -198,16 +212,17 @@ class PieceWriter:
             os.close(descriptor)
 
     def _open_directory(self, described: DescribedItem) -> None:
-        """Open the directory of an item, unless it is open. Raise ``Problem`` if that fails."""
+        """Open the directory of the item ``described``, unless it is open already. Raise ``Problem`` if that fails."""
         if (described.root, described.path) != self._place.key or self._directory < 0:
             self._directory = -1
             self._directory = self._rank.sources[described.root].open(described.path)
             self._place = directory_place(described)
 
     def read_simple_files(self, pieces: Iterable[PlacedPiece]) -> TicketGenerator[Iterator[ArchivedSimpleFiles]]:
-        """Read all simple files of ``pieces`` with the backend; return them in order.
+        """Read all simple files in ``pieces``; return an iterator over the headers and contents that were read, in the
+        order of the files.
 
-        Files that the backend cannot read are read one by one.
+        The backend reads them; files that it cannot read are read one by one.
         """
         all_files = [run for piece in pieces for run in piece.runs if not isinstance(run, bytes)]
         made: list[ArchivedSimpleFiles] = []
@@ -225,9 +240,12 @@ class PieceWriter:
     def _complete_simple_files(
         self, files: SimpleFiles, room: memoryview, codes: bytes | bytearray
     ) -> list[bytes | None]:
-        """Count the simple files that the backend has put into ``room``, and put the others there; return the digests.
+        """Finish the reading of ``files`` after a call of the backend: count those that the backend has read into
+        ``room``, and read the others into it, one by one. Return the digests of all; empty if they are not needed.
 
-        ``codes`` are the results of the backend.
+        Args:
+            room: memory for the headers and contents of these files.
+            codes: the result of the backend for each file (``RowCode``).
         """
         sizes, offsets = files.sizes, files.offsets
         if not self._reports_each and codes.count(RowCode.DONE) == len(files):
@@ -252,7 +270,9 @@ class PieceWriter:
         return digests
 
     def count_written_simple_files(self, files: SimpleFiles, digests: Sequence[bytes]) -> None:
-        """Count simple files that an interrupted run has already written."""
+        """Count simple files that an interrupted run has already written. ``digests`` are the recorded digests of these
+        files.
+        """
         if self._reports_each:
             for row, digest in enumerate(digests):
                 self.count_archived(files.describe_row(row), digest)
@@ -261,10 +281,10 @@ class PieceWriter:
         self._bytes += sum(files.sizes)
 
     def _read_with_backend(self, some: Sequence[SimpleFiles], room: bytearray) -> TicketGenerator[bytes | bytearray]:
-        """Let the backend put headers and contents of files into ``room``; return the result of each file
-        (``RowCode``).
+        """Let the backend read the headers and contents of the simple files ``some`` into the memory ``room``. Return
+        the result for each file (``RowCode``).
 
-        Files whose result is not ``DONE`` must be read otherwise.
+        A file whose result is not ``DONE`` must be read in another way.
         """
         if self._rank.throttle.is_on:
             yield from self._rank.throttle.charge_and_wait(sum(sum(files.sizes) for files in some))
@@ -274,7 +294,7 @@ class PieceWriter:
         try:
             places = [(self._rank.sources[files.root].open(files.path), len(files), files.prefix) for files in some]
         except Problem:
-            return undone  # the error is reported for each file when it is read
+            return undone  # each file meets the error when it is read, and reports it
         owners = {ids: simple_header_end(*names) for files in some for ids, names in files.owners.items()}
         names = b"/".join([pack_names(files.names) for files in some])
         batch = ReadMembers(names, b"".join([files.rows for files in some]), places, room, owners, time_pax_header())
@@ -282,13 +302,15 @@ class PieceWriter:
         return outcome.verdicts.codes
 
     def _item_place(self, described: DescribedItem) -> Place:
-        """Return the ``Place`` of the directory of an item."""
+        """Return the ``Place`` (position in the tree) of the directory that contains the item ``described``."""
         if (described.root, described.path) != self._place.key:
             return directory_place(described)
         return self._place
 
     def count_without_contents(self, described: DescribedItem) -> None:
-        """Count a member that has no contents. Directories were counted when they were scanned."""
+        """Count a member that has no contents. A directory was counted when it was scanned, so only its missing
+        metadata are reported.
+        """
         member = described.member
         if member.kind == DIRECTORY:
             report_missing_metadata(self._result, self._item_place(described), described)
@@ -314,7 +336,7 @@ class PieceWriter:
         self._report_archived(described, digest)
 
     def _report_archived(self, described: DescribedItem, digest: bytes) -> None:
-        """Report an item as archived."""
+        """Count and report an item as archived. ``digest`` is the digest of the item, for the signature."""
         member = described.member
         kind = FILE_TYPE if member.kind == FILE else type_byte(member.st_mode)
         report_archived(
@@ -323,8 +345,9 @@ class PieceWriter:
 
 
 def _append_contents(descriptor: int, start: int, length: int, data: bytearray) -> bool:
-    """Append ``length`` bytes of a file to ``data``; return False if the file ends before. Raise ``OSError`` on an
-    error."""
+    """Append ``length`` bytes of the open file, from the offset ``start`` on, to ``data``. Return False if the file
+    ends before. Raise ``OSError`` if it cannot be read.
+    """
     end = start + length
     while start < end and (more := os.pread(descriptor, end - start, start)):
         data += more
@@ -341,5 +364,7 @@ def node_digest(rank: Rank, member: Member) -> bytes:
 
 
 def directory_place(described: DescribedItem) -> Place:
-    """Return the ``Place`` of the directory of an item, without identities."""
+    """Return the ``Place`` (position in the tree) of the directory of an item. It contains no inode number, so whatever
+    directory has this path is used.
+    """
     return Place(described.root, described.path, _NONE, NO_DIRECTORY, False, False)

@@ -1,7 +1,8 @@
 """Pieces of an archive: consecutive members of one directory, which one task writes.
 
-Records are sorted in the order of the archive. But a record of simple files (``pcopy.tasks.archive.simple_files``)
-holds many members, and other members can belong between these. Such records are split first.
+Records are sorted in the order of the archive. But a record of simple files (regular files without xattrs, links and
+holes; ``pcopy.tasks.archive.simple_files``) holds many members of a directory, and other members can belong between
+them. Such records are split first.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from pcopy.tasks.archive.simple_files import (
 )
 
 PIECE_MEMBERS = 256
-"""Number of members with which a piece is full."""
+"""Number of members at which a piece is full."""
 PIECE_BYTES = 4 << 20
-"""Bytes with which a piece is full."""
+"""Bytes in the archive at which a piece is full."""
 
 
 class SimpleFileRange(NamedTuple):
-    """The simple files of ``files`` from row ``start`` up to row ``end``."""
+    """Some of the simple files in ``files``: those from row ``start`` up to row ``end`` (exclusive)."""
 
     files: SimpleFiles
     start: int
@@ -36,17 +37,17 @@ class SimpleFileRange(NamedTuple):
 
 
 Run = bytes | SimpleFileRange
-"""Consecutive members: those of the value of one record, or simple files."""
+"""Type: consecutive members, either those in the value of one record, or a range of simple files of one directory."""
 
 
 class ArchivePiece(NamedTuple):
-    """A piece of the archive.
+    """A piece of the archive: consecutive members that one task writes.
 
     Fields:
-      key: the key of its first member.
+      key: the key of its first member, by which pieces are sorted.
       members: the number of its members.
       size: its bytes in the archive, before compression.
-      runs: its members.
+      runs: its members, in their order.
     """
 
     key: bytes
@@ -56,16 +57,22 @@ class ArchivePiece(NamedTuple):
 
     @property
     def values(self) -> list[bytes]:
-        """Values of records that hold exactly these members."""
+        """The members as values of records, as tasks carry them."""
         return [run if isinstance(run, bytes) else run.files.row_range(run.start, run.end).value for run in self.runs]
 
 
 _PartlyConsumed = list[tuple[SimpleFiles, int]]
-"""Records of simple files of one directory that are being split; each with the first row that was not yielded yet."""
+"""Type: records of simple files of one directory that are being divided, each with the first of its rows that was not
+yielded yet.
+"""
 
 
 def ordered_runs(records: Iterator[SortRecord]) -> Iterator[tuple[bytes, Run]]:
-    """Yield sorted records as runs in the order of the archive, each with the key of its first member."""
+    """Generator: yield all members of the sorted ``records`` in the order of the archive, as runs (groups of
+    consecutive members), each with the key of its first member.
+
+    A record of simple files is divided where other members of the directory belong between its files.
+    """
     waiting: SortRecord | None = (
         None  # a record of simple files; it need not be split if no other member follows in its directory
     )
@@ -95,18 +102,24 @@ def ordered_runs(records: Iterator[SortRecord]) -> Iterator[tuple[bytes, Run]]:
 
 
 def _remaining_runs(cut: _PartlyConsumed) -> Iterator[tuple[bytes, Run]]:
-    """Return the runs of all rows that were not yielded yet."""
+    """Return an iterator over the simple files that were not yielded yet, as runs (consecutive members) with the keys
+    of their first members. ``cut`` are the records that contain the files.
+    """
     return _merged_runs([(files, start, len(files)) for files, start in cut])
 
 
 def _runs_before(key: bytes, cut: _PartlyConsumed) -> tuple[Iterator[tuple[bytes, Run]], _PartlyConsumed]:
-    """Return the runs of all rows with keys below ``key``, and what remains of each record."""
+    """Divide the records of simple files ``cut`` at the key ``key``. Return two things: an iterator over the files with
+    smaller keys, as runs (consecutive members); what remains of each record.
+    """
     cuts = [(files, start, files.first_row_from(key, start)) for files, start in cut]
     return _merged_runs(cuts), [(files, end) for files, _, end in cuts if end < len(files)]
 
 
 def _merged_runs(cuts: list[tuple[SimpleFiles, int, int]]) -> Iterator[tuple[bytes, Run]]:
-    """Yield runs of simple files with the keys of their first members; several parts are merged into one."""
+    """Generator: yield simple files as runs (consecutive members), each with the key of its first member. ``cuts`` says
+    which rows of which records; if there are several records, their files are merged by name.
+    """
     some = [SimpleFileRange(*cut) for cut in cuts if cut[1] < cut[2]]
     if len(some) > 1:
         files = merged_files([files.row_range(start, end) for files, start, end in some])
@@ -116,11 +129,11 @@ def _merged_runs(cuts: list[tuple[SimpleFiles, int, int]]) -> Iterator[tuple[byt
 
 
 def pieces(records: Iterator[SortRecord], *, across: bool) -> Iterator[ArchivePiece]:
-    """Yield the pieces that consist of the members of ``records``.
+    """Divide the members of sorted ``records`` into pieces, and yield these.
 
     Args:
-      across: True for a compressed archive: a piece may contain members of several directories, and each large file is
-          a piece of its own.
+        across: True for a compressed archive. A piece may contain members of several directories then, and each large
+            file is a piece of its own.
     """
     first, directory, members, size, runs = b"", b"", 0, 0, list[Run]()
     for start_key, whole in ordered_runs(records):
@@ -143,10 +156,8 @@ def pieces(records: Iterator[SortRecord], *, across: bool) -> Iterator[ArchivePi
 
 
 def _unpack_if_large(run: Run, members: int, size: int) -> Run:
-    """Return a record of simple files unpacked, if these may not all fit into the piece that has ``members`` and
-    ``size``.
-
-    Return other runs as they are.
+    """Return ``run`` unchanged, unless it is a packed record of simple files that may not all fit into the present
+    piece, which has ``members`` members and ``size`` bytes already. Then return it unpacked, so that it can be divided.
     """
     if not isinstance(run, bytes) or not holds_simple_files(run):
         return run
@@ -157,14 +168,14 @@ def _unpack_if_large(run: Run, members: int, size: int) -> Run:
 
 
 def _is_large_file(run: Run) -> bool:
-    """Return True if ``run`` is a single member that takes more than one frame."""
+    """Return True if ``run`` is a single member that takes more than one frame of a compressed archive."""
     return isinstance(run, bytes) and not holds_simple_files(run) and archive_size(run) > FRAME_BYTES
 
 
 def _split_to_fit(run: Run, members: int, size: int) -> tuple[tuple[Run, int, int], SimpleFileRange | None]:
-    """Split a run at the end of a piece that has ``members`` and ``size`` already.
+    """Split a run at the end of the piece that has ``members`` members and ``size`` bytes already.
 
-    Return the part that fits, its number of members and its bytes; then the rest, which is None if all of the run fits.
+    Return the part that fits, with its number of members and its bytes; then the rest, or None if all of the run fits.
     """
     if isinstance(run, bytes):
         return (run, member_count(run), archive_size(run)), None

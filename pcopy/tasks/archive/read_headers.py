@@ -1,4 +1,5 @@
-"""Search for members: rank 0 divides the archive into spans, and all ranks read the headers in these.
+"""Search for members in an archive: rank 0 divides the archive into spans (ranges that begin with a member), and all
+ranks read the headers in these.
 
 A *simple* member is a regular file whose headers state only name, mode, owner, mtime and size. The C backend finds
 simple members; ``pcopy.archive.reader`` reads the others.
@@ -31,21 +32,25 @@ if TYPE_CHECKING:
     from pcopy.fsio.backend.native_tar import SimpleMembers, TarHeaderParser
 
 SPAN_MEMBERS = 256
-"""Number of members with which a span is long enough for a task."""
+"""Number of members at which a span is long enough for a task, provided that it has ``SPAN_BYTES``."""
 SPAN_BYTES = 1 << 20
-"""Bytes with which a span is long enough for a task."""
+"""Bytes at which a span of ``SPAN_MEMBERS`` members is long enough for a task. With fewer members it is long enough at
+four times as many.
+"""
 MOST_SPANS = 1 << 16
-"""Number of offsets in an index up to which each offset begins a span. ``ptar -c`` writes indexes that are made for
-this."""
+"""If an index has at most so many offsets, each of them begins a span; otherwise short spans are joined. ``ptar -c``
+writes at most one offset for each MiB.
+"""
 ARCHIVE_END = 1 << 62
-"""End of a span that extends to the end of the archive."""
+"""End of a span that extends to the end of the archive: greater than any offset."""
 _GAP = 64 << 10
-"""Distance between two members, in bytes, from which on only the headers are read."""
+"""Distance between two members, in bytes, from which on only headers are read, and not everything between them."""
 
 
 class FindSpansToRead(TaskKind, code=142, doing="looking for members", is_note=False):
-    """Task of rank 0: divide the archive into spans, by its index or by its headers, and spawn a
-    ``ReadSpan`` for each."""
+    """Task of rank 0: divide the archive into spans, by its index or by its headers, and spawn a ``ReadSpan``
+    for each.
+    """
 
     def subject(self) -> None:
         return None
@@ -56,7 +61,9 @@ class FindSpansToRead(TaskKind, code=142, doing="looking for members", is_note=F
 
 
 def _report_trailer_problems(rank: Rank, result: TaskResult) -> None:
-    """Report if the list of incomplete files at the end of the archive is damaged or incomplete."""
+    """Report as a failure if the list of incomplete files at the end of the archive is damaged, or does not contain all
+    of them.
+    """
     archive, problem = rank.instance(OpenArchive), None
     try:
         if archive.incomplete.has_more:
@@ -70,8 +77,9 @@ def _report_trailer_problems(rank: Rank, result: TaskResult) -> None:
 
 
 def spawn_span_tasks(rank: Rank, result: TaskResult, task_of: Callable[[int, int], TaskKind]) -> Steps:
-    """Spawn tasks for spans that cover the whole archive; ``task_of`` makes a task from the start and the end of a
-    span."""
+    """Divide the whole archive into spans (ranges that begin with a member), and spawn a task for each.
+    ``task_of(start, end)`` returns the task for the span between these offsets.
+    """
     archive = rank.instance(OpenArchive)
     index = None
     try:
@@ -89,7 +97,8 @@ def spawn_span_tasks(rank: Rank, result: TaskResult, task_of: Callable[[int, int
     try:
         for offset in skim_offsets(archive.read, in_c=rank.instance(HeaderFinder).in_c):
             number += 1
-            if offset is None:  # what stands there says something of all that follows, or is damaged
+            # At a global header, an old sparse file or damage only one reader can continue, so the rest is one span.
+            if offset is None:
                 break
             if offset - start >= (SPAN_BYTES if number >= SPAN_MEMBERS else 4 * SPAN_BYTES):
                 result.spawn(task_of(start, offset), offset - start)
@@ -102,8 +111,9 @@ def spawn_span_tasks(rank: Rank, result: TaskResult, task_of: Callable[[int, int
 
 
 def _spawn_indexed_spans(known: Index, result: TaskResult, task_of: Callable[[int, int], TaskKind]) -> Steps:
-    """Spawn the tasks for the spans of an index. If the index has more than ``MOST_SPANS`` offsets, short spans are
-    joined."""
+    """Spawn a task for each span (range that begins with a member) between the offsets in the index ``known``. If it
+    has more than ``MOST_SPANS`` offsets, short spans are joined. ``task_of(start, end)`` returns the task for a span.
+    """
     start, least = 0, SPAN_BYTES if len(known.offsets) > MOST_SPANS else 1
     for number, point in enumerate(chain(known.offsets, [known.end])):
         if point - start >= (1 if point == known.end else least):
@@ -130,36 +140,45 @@ class ReadSpan(TaskKind, code=143, doing="reading headers", is_note=False):
 
 
 class SpanConsumer(Protocol):
-    """Interface of a consumer of the members of a span.
+    """Protocol of an object that receives the members of a span (a range of the archive) from the code that reads their
+    headers.
 
-    ``take_member`` receives a member, ``take_simple`` simple members that the C backend has found, and ``take_damage``
-    a damaged place of the archive.
+    ``take_member`` receives one member, ``take_simple`` simple members that the C backend has found, and
+    ``take_damage`` a damaged place of the archive.
     """
 
     takes_simple: bool
-    """True if it accepts simple members that the C backend finds (``take_simple``)."""
+    """True if this object can receive simple members (``take_simple``) that the C backend finds; otherwise each member
+    is passed to ``take_member``.
+    """
     items_per_slice: int
-    """Number of members after which the slice of a task ends."""
+    """Number of members after which a task yields to other work."""
 
     def take_simple(self, found: SimpleMembers) -> None: ...
 
     def take_damage(self, damage: Damage) -> None: ...
 
     def take_member(self, found: FoundMember) -> bool:
-        """Take a member; return True if it is a simple one, so that the C backend may find the next ones."""
+        """Receive one member. Return True if it is a simple one (a regular file whose headers state only name, mode,
+        owner, mtime and size), so that the C backend may find the next ones.
+        """
 
 
 def read_span(rank: Rank, sorter: SpanConsumer, start: int, end: int) -> Steps:
-    """Pass the members that begin at ``start`` or later, and before ``end``, to ``sorter``."""
+    """Read the headers of the members that begin at ``start`` or later, and before ``end``, and pass the members to
+    ``sorter``. An error of reading is passed on as a damaged place.
+    """
     last = None if end == ARCHIVE_END else end
     span = SpanReader(rank, sorter, start, last)
     try:
         yield from span.read()
         if last is not None and span.at not in (last, -1):
-            text = f"the part from byte {start:,} on ends at byte {span.at:,}, not at the next offset in the index"
+            text = f"members from byte {start:,} on end at byte {span.at:,}, not where the index says: remove the index"
             sorter.take_damage(Damage(start, b"", text))
-        if last is not None and span.global_records:  # pcopy writes no index with offsets behind a global header
-            text = "a global header, which the index hides from readers of later members: remove the index"
+        if last is not None and span.global_records:  # ptar writes no index with offsets behind a global header
+            text = (
+                "there is a global header here; with an index it is not applied to all later members: remove the index"
+            )
             sorter.take_damage(Damage(start, b"", text))
     except Problem as problem:
         rest = "what follows" if last is None else f"what follows up to byte {last:,}"
@@ -167,10 +186,11 @@ def read_span(rank: Rank, sorter: SpanConsumer, start: int, end: int) -> Steps:
 
 
 class SpanReader:
-    """Reader of the members of a span.
+    """Reads the headers of the members in one span (a range of the archive), and passes the members to a
+    ``SpanConsumer``.
 
-    Adjacent simple members are found by the C backend, if it is available. ``pcopy.archive.reader`` reads the others,
-    up to the next simple one.
+    The C backend, if it is available, finds simple members that stand one behind the other. ``pcopy.archive.reader``
+    reads the members in between, up to the next simple one.
     """
 
     def __init__(self, rank: Rank, sorting: SpanConsumer, start: int, end: int | None) -> None:
@@ -183,7 +203,7 @@ class SpanReader:
         self.at = start
         """The offset at which the next member begins; -1 after damage."""
         self.global_records: dict[bytes, bytes] = {}
-        """The records of global headers."""
+        """The records of the global pax headers in the span."""
 
     def read(self) -> Steps:
         """Read the span. Raise ``Problem`` if the archive cannot be read."""
@@ -195,7 +215,9 @@ class SpanReader:
             may_be_simple = self.at < self._last and (yield from self._read_other_members(until_simple=True))
 
     def _find_simple_members(self) -> Steps:
-        """Find simple members by the C backend, up to one that is not simple or to the end of the span."""
+        """Let the C backend find simple members (regular files whose headers state only name, mode, owner, mtime and
+        size), up to one that is not simple or to the end of the span.
+        """
         headers = self._headers
         assert headers is not None
         if not self._opened <= self.at < self._opened + len(self._window):
@@ -210,14 +232,16 @@ class SpanReader:
             yield None
 
     def _read_window(self) -> None:
-        """Read a window of the archive at ``at``: a large one if members are close together, otherwise a small one."""
+        """Read some bytes of the archive from ``at`` on into memory: many if members are close together,
+        otherwise few.
+        """
         window_end = self._opened + len(self._window)
         is_near = self._is_dense if not self._window else self.at - window_end < _GAP
         self._window = self._archive.read(self.at, min(SPAN_BYTES if is_near else _GAP, self._last - self.at))
         self._opened = self.at
 
     def _read_other_members(self, *, until_simple: bool) -> TicketGenerator[bool]:
-        """Read members with ``pcopy.archive.reader``; return True if simple ones may follow.
+        """Read members with ``pcopy.archive.reader``. Return True if the C backend may find the next ones.
 
         With ``until_simple``, stop after a simple member, unless there was damage or a global header.
         """
@@ -236,7 +260,9 @@ class SpanReader:
         return False
 
     def _read_bytes(self, offset: int, size: int) -> bytes:
-        """Return bytes of the archive, from the window if it contains them."""
+        """Return ``size`` bytes of the archive from ``offset`` on. If the part of the archive that was read last
+        contains them, nothing is read.
+        """
         at = offset - self._opened
         if 0 <= at <= len(self._window) - size:
             return self._window[at : at + size]
@@ -244,7 +270,9 @@ class SpanReader:
 
 
 class HeaderFinder:
-    """The C finder of simple members, of one rank. ``in_c`` is None if the C backend is not available."""
+    """The C functions that find simple members (regular files whose headers state only name, mode, owner, mtime and
+    size). ``in_c`` is None if the C backend is not available. One object per rank.
+    """
 
     def __init__(self, rank: Rank) -> None:
         self.in_c: TarHeaderParser | None = None

@@ -1,7 +1,7 @@
 """Detection of files that may be unreadable, without opening each file.
 
-A file that cannot be opened is left out of an archive, and that must be known before the archive is laid out. The modes
-of most files and the rights of this process show that they can be opened.
+A file that cannot be opened is left out of an archive, and that must be known before the offsets of members are
+computed. For most files, their mode and the rights of this process show that they can be opened.
 """
 
 from __future__ import annotations
@@ -18,23 +18,28 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.walk.visitor import FoundItems
 
 _NFS = 0x6969
-"""Type of NFS. Servers may restrict root (``root_squash``), but the modes that they show are those by which they
-decide."""
+"""Type of NFS in statfs(2). A server may restrict root (``root_squash``), but it decides by the modes that it shows."""
 _TYPES_WITH_UNKNOWN_RIGHTS = (FUSE_TYPE, 0xFF534D42, 0xFE534D42)  # CIFS, SMB2
-"""Types of file systems (FUSE, SMB, CIFS) that may refuse to open any file, and whose modes can be invented."""
+"""Types in statfs(2) of FUSE, CIFS and SMB. These file systems may refuse to open any file, and the modes that they
+show may be invented.
+"""
 
 
 class ReadPermissions:
-    """The rights of this process to read files, and the types of file systems, which are cached."""
+    """Tests whether this process may read a file, without opening it: by the mode of the file, the ids of the process,
+    and the type of the file system. The types are cached.
+    """
 
     def __init__(self, rank: Rank) -> None:
         self._user, self._groups = os.geteuid(), {os.getegid(), *os.getgroups()}
         self._reads_all = maps_all_ids() and (has_capability(CAP_DAC_READ_SEARCH) or has_capability(CAP_DAC_OVERRIDE))
         self._file_system_types: dict[int, int] = {}
-        """The type of each file system, by its st_dev."""
+        """The type in statfs(2) of each file system, by device number."""
 
     def possibly_unreadable_rows(self, found: FoundItems, rows: Sequence[int]) -> Sequence[int]:
-        """Return those of ``rows``, which are regular files, that may be unreadable. Empty files need not be read."""
+        """Return those of ``rows``, all regular files, that may be unreadable. An empty file is not among them: nothing
+        of it is read.
+        """
         if not rows:
             return ()
         columns = found.rows
@@ -46,18 +51,20 @@ class ReadPermissions:
         return [row for row in rows if columns.size[row] and not self._mode_allows_reading(found, row)]
 
     def may_be_unreadable(self, found: FoundItems, row: int, xattrs: Sequence[tuple[str, bytes]]) -> bool:
-        """Return True if a file may be unreadable. ``xattrs`` can contain an ACL, which may deny what the
-        mode allows."""
+        """Return True if the file in ``row`` may be unreadable. ``xattrs`` are its extended attributes: an ACL may deny
+        what the mode allows.
+        """
         has_acl = not self._reads_all and found.rows.size[row] and any(name == ACCESS_ACL for name, _ in xattrs)
         return bool(has_acl or self.possibly_unreadable_rows(found, (row,)))
 
     def _file_system_type(self, device: int, descriptor: int) -> int:
-        """Return the type of the file system ``device``, on which the directory ``descriptor`` lies; FUSE if it is
-        unknown."""
+        """Return the type of the file system with the number ``device``, on which the directory ``descriptor`` lies;
+        that of FUSE if it cannot be determined.
+        """
         kind = self._file_system_types.get(device)
         if kind is None:
             try:
-                if os.fstat(descriptor).st_dev != device:  # another file is mounted on this one
+                if os.fstat(descriptor).st_dev != device:  # the file itself is a mount point
                     return FUSE_TYPE
                 kind = self._file_system_types[device] = libc.type_of_file_system(descriptor)
             except OSError:
@@ -65,7 +72,7 @@ class ReadPermissions:
         return kind
 
     def _mode_allows_reading(self, found: FoundItems, row: int) -> bool:
-        """Return True if the mode of a file lets this process read it."""
+        """Return True if the mode of the file in ``row`` lets this process read it."""
         mode, columns = found.rows.mode[row], found.rows
         if columns.uid[row] == self._user:
             return bool(mode & stat.S_IRUSR)

@@ -29,9 +29,9 @@ from pcopy.tasks.archive.descriptions import (
 from pcopy.walk.visitor import FoundItems
 
 _SIMPLE_BIT = 1 << SIZE_BITS
-"""Bit that is set in the size with which a value begins, if it is a value of ``SimpleFiles``."""
+"""Bit of the first number (a size) in the value of a record that is set if the value holds ``SimpleFiles``."""
 _HEAD_SIZE = 12
-"""Bytes of the size and of the number of files, with which the value of a record of ``SimpleFiles`` begins."""
+"""Bytes at the start of a value that holds ``SimpleFiles``: size in the archive, and number of files."""
 
 _UID_INDEX = 11
 """Index of the uid in a row, in units of 4 bytes; the gid follows it."""
@@ -41,9 +41,12 @@ OwnerNames = dict[tuple[int, int], tuple[bytes, bytes]]
 
 
 class SimpleFiles:
-    """Simple files of the directory ``path`` of a root, sorted by name.
+    """Simple files (small regular files without xattrs, links and holes) of one directory, sorted by name. A row is one
+    file.
 
-    ``rows`` are packed as for the batch ``ReadMembers``. ``prefix`` precedes each name in the archive.
+    ``path`` is the directory below the PATH number ``root`` of the command line. ``rows`` are the properties of the
+    files, packed as the batch ``ReadMembers`` takes them. ``prefix`` stands before each name in the archive. ``owners``
+    are the names of their owners.
     """
 
     def __init__(
@@ -62,7 +65,9 @@ class SimpleFiles:
 
     @property
     def offsets(self) -> array[int]:
-        """The offset of each member from the first one, in bytes of the archive; the last number is the end of all."""
+        """For each file, the bytes of the archive that the files before it take; then the bytes that all of
+        them take.
+        """
         if not self._offsets:
             wholes = memoryview(self.rows).cast("I")[MEMBER_ROW.size // 4 - 1 :: MEMBER_ROW.size // 4]
             self._offsets = array("Q", accumulate(wholes, initial=0))
@@ -75,21 +80,22 @@ class SimpleFiles:
 
     @property
     def _owner_ids(self) -> set[tuple[int, int]]:
-        """The pairs of uid and gid that occur."""
+        """The pairs of uid and gid of the files."""
         numbers, step = memoryview(self.rows).cast("I"), MEMBER_ROW.size // 4
         return {*zip(numbers[_UID_INDEX::step], numbers[_UID_INDEX + 1 :: step], strict=True)}
 
     def row_key(self, row: int) -> bytes:
-        """Return the key of the file in this row."""
+        """Return the sort key of the file in this row."""
         return record_key(self.root, self.path, self.names[row])
 
     def first_row_from(self, key: bytes, start: int) -> int:
-        """Return the first row from ``start`` on whose key is not below ``key``, the key of an item of the same
-        directory."""
+        """Return the first row from ``start`` on whose key is not below ``key``, which must be the key of an item of
+        the same directory.
+        """
         return bisect_left(self.names, key[len(record_key(self.root, self.path, b"")) :], start)
 
     def row_range(self, start: int, end: int) -> SimpleFiles:
-        """Return the files from row ``start`` up to row ``end``."""
+        """Return the files from row ``start`` up to row ``end`` (exclusive)."""
         names, rows = self.names[start:end], self.rows[start * MEMBER_ROW.size : end * MEMBER_ROW.size]
         return SimpleFiles(self.root, self.path, self.prefix, names, rows, self.owners)
 
@@ -103,19 +109,22 @@ class SimpleFiles:
 
     @property
     def value(self) -> bytes:
-        """The value of a record that holds these files; it begins as the value of a ``DescribedItem`` does."""
+        """These files packed as the value of a record to be sorted. The value begins with the number of bytes that they
+        take in the archive.
+        """
         size = (_SIMPLE_BIT | self.offsets[-1]).to_bytes(8, "big")
         fields = self.root, self.path, self.prefix, pack_names(self.names), self.rows, self.owners
         return size + len(self).to_bytes(4, "big") + marshal.dumps(fields)
 
     @property
     def record(self) -> SortRecord:
-        """The key and the value of the record."""
+        """The key and the value of the record that holds these files."""
         return self.row_key(0), self.value
 
     @property
     def description_bytes(self) -> bytes:
-        """The description of the files as bytes, for a digest. Equal files give equal bytes.
+        """The properties of all files as bytes, from which a digest is computed that shows whether a later run has the
+        same files. Equal files give equal bytes.
 
         The device number is left out, because it can change when the host is rebooted.
         """
@@ -130,28 +139,34 @@ class SimpleFiles:
 
 
 def holds_simple_files(value: bytes) -> bool:
-    """Return True if ``value`` is one of ``SimpleFiles``, and not of a ``DescribedItem``."""
+    """Return True if ``value``, the value of a record, holds several simple files (``SimpleFiles``), and not one
+    ``DescribedItem``.
+    """
     return value[0] >= _SIMPLE_BIT >> 56
 
 
 def member_count(value: bytes) -> int:
-    """Return the number of members that ``value`` holds."""
+    """Return how many members the value of a record holds."""
     return int.from_bytes(value[8:_HEAD_SIZE], "big") if holds_simple_files(value) else 1
 
 
 def unpack_simple_files(value: bytes) -> SimpleFiles:
-    """Return the simple files that ``value`` holds."""
+    """Return the ``SimpleFiles`` in the value of a record."""
     root, path, prefix, names, rows, owners = marshal.loads(memoryview(value)[_HEAD_SIZE:])
     return SimpleFiles(root, path, prefix, unpack_names(names), rows, owners)
 
 
 def unpack_if_simple(value: bytes) -> bytes | SimpleFiles:
-    """Return the simple files that ``value`` holds; if it holds another member, return ``value`` itself."""
+    """Unpack the value of a record: return ``SimpleFiles`` if it holds several simple files; if it holds one
+    ``DescribedItem``, return ``value`` itself.
+    """
     return unpack_simple_files(value) if holds_simple_files(value) else value
 
 
 def as_simple_file(value: bytes) -> SimpleFiles | None:
-    """Return the described file in ``value`` as ``SimpleFiles`` if it is a simple file; None otherwise."""
+    """If ``value`` is the value of a record of one file that is simple (no hard links, xattrs or holes), return this
+    file as ``SimpleFiles``; otherwise None.
+    """
     described = unpack_described(value)
     member = described.member
     is_simple = member.kind == FILE and member.size < MIN_SPARSE_SIZE and member.mtime in SIMPLE_TIMES
@@ -168,7 +183,7 @@ def as_simple_file(value: bytes) -> SimpleFiles | None:
 
 
 def merged_files(parts: Sequence[SimpleFiles]) -> SimpleFiles:
-    """Return the files of several ``parts``, which belong to one directory, sorted in one object."""
+    """Join the simple files in several ``parts``, all of one directory, into one object; return it, sorted by name."""
     if len(parts) == 1:
         return parts[0]
     names = [name for part in parts for name in part.names]
@@ -180,9 +195,13 @@ def merged_files(parts: Sequence[SimpleFiles]) -> SimpleFiles:
 
 
 def simple_file_rows(found: FoundItems, rows: Sequence[int], prefix: bytes, owners: OwnerNames) -> Sequence[int]:
-    """Return those of ``rows``, which are small files, that are simple files, unless they have extended attributes.
+    """Return the rows of the files that are simple: below 64 KiB, with a short name and a time that a header can hold.
+    All of ``rows`` are small regular files with one hard link. The caller must check that the files have no extended
+    attributes.
 
-    ``owners`` are the names of all owners that occur.
+    Args:
+        prefix: what stands before each name in the archive.
+        owners: the names of all owners that occur.
     """
     columns = found.rows
     if (
@@ -208,7 +227,13 @@ def simple_file_rows(found: FoundItems, rows: Sequence[int], prefix: bytes, owne
 def simple_files(
     root: int, path: bytes, prefix: bytes, found: FoundItems, rows: Sequence[int], owners: OwnerNames
 ) -> SimpleFiles:
-    """Return the files in ``rows``, which are not empty, as ``SimpleFiles``."""
+    """Return the files in ``rows`` (at least one) of the items ``found`` as ``SimpleFiles``.
+
+    Args:
+        root, path: the number of the PATH on the command line, and the path of the directory below it.
+        prefix: what stands before each name in the archive.
+        owners: the names of all owners that occur.
+    """
     names, columns = found.names, found.rows
     if len(rows) < len(found):
         names, columns = [names[row] for row in rows], columns.selected(rows)

@@ -1,4 +1,4 @@
-"""Syncing of the archive, after all of it was written."""
+"""Syncing of an archive after all of it was written."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pcopy.tasks.base.storing import wait_for_data_stored
 
 
 class SyncArchive(TaskKind, code=141, doing="syncing the archive", is_note=False):
-    """Task of each rank: bring what it has written of the archive to stable storage."""
+    """Task of each rank: bring what it has written to the archive to stable storage."""
 
     def subject(self) -> None:
         return None

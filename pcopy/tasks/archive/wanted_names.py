@@ -1,4 +1,4 @@
-"""Members that the user has named on the command line, each of which includes everything below it."""
+"""Members that the user has named on the command line. A name includes everything below it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from pcopy.text import printable_path
 from pcopy.walk.selection import Selection
 
 _PATTERN = re.compile(rb"[*?\[]")
+"""Matches names that look like shell patterns, which ptar does not expand."""
 _MAX_SHOWN_NAMES = 10
 """Largest number of names in an error message."""
 
 
 class WantedNames:
-    """The names that the user has given. If there are none, all members are wanted."""
+    """The names of members that the user has given. If there are none, all members are wanted."""
 
     def __init__(self, names: Sequence[bytes]) -> None:
         self._names = names
         self._numbers = {_normalised_name(name): number for number, name in enumerate(names)}
         self.found = set[int]()
-        """Indices of the names that at least one member matches."""
+        """Indices of those names that at least one member matches."""
         self.excluded_count = 0
-        """Number of wanted members that filters have excluded."""
+        """Number of members that the user has named, and that filters exclude."""
 
     def __bool__(self) -> bool:
         """Return True if any name was given."""
         return bool(self._numbers)
 
     def is_wanted(self, name: bytes) -> bool:
-        """Return True if the member ``name``, or a directory above it, is wanted; record the names that it matches."""
+        """Return True if the user has named the member ``name`` or a directory above it. Add the names that match to
+        those that were found.
+        """
         name, takes = _normalised_name(name), False
         while True:
             number = self._numbers.get(name)
@@ -46,10 +49,12 @@ class WantedNames:
             name = name.rpartition(b"/")[0]
 
     def is_included(self, member: Member, selection: Selection, original_name: bytes | None = None) -> bool:
-        """Return True if ``member`` is wanted, and filters do not exclude the path that it is extracted to.
+        """Return True if ``member`` is to be extracted or listed: the user has named it, and the filters do not exclude
+        it.
 
-        A member whose name leads out of the target is selected whatever the filters say, so that it is reported.
-        ``original_name`` is its name in the archive, if it is extracted under another one.
+        ``member.name`` is the name under which it is extracted; ``original_name`` is its name in the archive, if that
+        is another one. If the name leads out of the target, True is returned without applying the filters, so that the
+        caller reports the member.
         """
         if self._numbers and not self.is_wanted(member.name if original_name is None else original_name):
             return False
@@ -62,7 +67,7 @@ class WantedNames:
 
     @property
     def missing_names_text(self) -> str:
-        """The error text about the names that no member matches; empty if there are none."""
+        """The error text about names that no member matches; "" if there are none."""
         names = [self._names[number] for number in sorted({*self._numbers.values()} - self.found)]
         more = f" and {len(names) - _MAX_SHOWN_NAMES:,} more" if len(names) > _MAX_SHOWN_NAMES else ""
         if not names:
@@ -74,28 +79,36 @@ class WantedNames:
 
 
 def _missing_names_hint(names: Sequence[bytes]) -> str:
-    """Return a hint for the error message: why no member may match ``names``."""
+    """Return the end of the error message: a possible reason why no member matches ``names``, or ""."""
     if any(name.endswith(b"\r") for name in names):
         return "; if the list has line ends of Windows, remove them: tr -d '\\r'"
-    return "; they are names, not patterns; see --include" if any(map(_PATTERN.search, names)) else ""
+    return (
+        "; they are names, not patterns; to select by a pattern, use --include"
+        if any(map(_PATTERN.search, names))
+        else ""
+    )
 
 
 class RankWantedNames(WantedNames):
-    """The wanted names of a job, as one rank has matched them. Rank 0 collects the matches of all ranks."""
+    """The names that the user has given, and which of them this rank has found in the archive. Ranks send what they
+    have found to rank 0, which reports the names that none has found.
+    """
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank.options.members)
         self._sent = set[int]()
 
     def send_found(self, result: TaskResult) -> None:
-        """Send the names that were matched since the last call to rank 0."""
+        """Send rank 0 the names that were found since the last call."""
         if len(self.found) > len(self._sent):
             result.spawn(NamesFoundNote(pack_numbers(sorted(self.found - self._sent))), owner=0)
             self._sent |= self.found
 
 
 class NamesFoundNote(Note, code=187, doing="recording names"):
-    """Note to rank 0: indices of the names that were matched, packed."""
+    """Message to rank 0 with the names that a rank has found in the archive, of those that the user has given, as
+    packed indices.
+    """
 
     numbers: bytes
 
@@ -104,7 +117,9 @@ class NamesFoundNote(Note, code=187, doing="recording names"):
 
 
 def is_selected_by_filters(member: Member, path: bytes, selection: Selection) -> bool:
-    """Return True if the filters do not exclude ``member``, which is extracted to ``path``."""
+    """Return True if the filters in ``selection`` do not exclude ``member``; ``path`` is the path to which it is
+    extracted.
+    """
     if not selection.has_filters:
         return True
     is_directory = member.kind == DIRECTORY

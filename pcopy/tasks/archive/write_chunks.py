@@ -1,7 +1,7 @@
 """Writing of the contents of large files, and of sparse ones, into the archive, in parts.
 
-The rank that has written the header waits for all parts (``ChunkWritten``), and then knows whether the file is
-complete.
+The rank that has written the header of a file waits until all its parts are written (``ChunkWritten``); then it knows
+whether the file is complete.
 """
 
 from __future__ import annotations
@@ -40,17 +40,21 @@ COPY_RANGE_SIZE = 8 << 20
 """Bytes that one call of copy_file_range(2) copies."""
 _NONE = Identity(-1, -1)
 _PART = struct.Struct(">QQQ")
+"""Packed identification of a part: offset of the contents of the file in the archive, start and end of the part in the
+file.
+"""
 
 
 def spawn_chunks(
     rank: Rank, result: TaskResult, described: DescribedItem, value: bytes, at: int, *, piece: bytes = b""
 ) -> None:
-    """Spawn the tasks that write the contents of a file, on any ranks.
+    """Spawn the tasks that write the contents of the file ``described``, on any ranks.
 
     Args:
-      value: the value of a record that holds ``described``.
-      at: the offset of the contents in the archive.
-      piece: the key of the piece that the member belongs to; empty if nothing is recorded.
+        value: the value of a record that holds ``described``.
+        at: the offset of the contents in the archive.
+        piece: the key of the piece (members that one task writes) that the member belongs to; empty if no progress is
+            recorded.
     """
     for task in chunk_tasks(rank, result, described, value, at, piece=piece):
         result.spawn(task, task.end - task.start)
@@ -66,12 +70,15 @@ def chunk_tasks(
     number: int = -1,
     piece: bytes = b"",
 ) -> Iterator[WriteChunk]:
-    """Yield the tasks that write the contents of a file. This rank waits for their notes from the first one on.
+    """Generator: yield the tasks that write the contents of the file ``described``. From the first ``next`` on, this
+    rank waits for the end of these tasks, and then counts the file.
 
     Args:
-      value, at, piece: as for ``spawn_chunks``.
-      number: in a compressed archive the number of the frame of the first part, which also contains the header;
-          otherwise -1.
+        value: the value of a record that holds ``described``.
+        at: the offset of the contents in the archive.
+        number: in a compressed archive the number of the frame of the first part, which also contains the header;
+            otherwise -1.
+        piece: the key of the piece that the member belongs to; empty if no progress is recorded.
     """
     parts = part_ranges(rank, described.member, is_framed=number >= 0)
     rank.instance(FilesBeingArchived).open(at, FileBeingArchived(described, [b""] * len(parts)), len(parts), result)
@@ -81,10 +88,11 @@ def chunk_tasks(
 
 
 def part_ranges(rank: Rank, member: Member, *, is_framed: bool) -> list[tuple[int, int]]:
-    """Return start and end of each part of a file.
+    """Return start and end, in bytes, of each part into which a file is divided. ``is_framed`` is True for a compressed
+    archive, in which each part is a frame.
 
-    A sparse file is divided by its data, because holes take no time. If digests are computed, it is divided by its size
-    as other files are, because each digest must cover the same number of bytes.
+    A sparse file is divided into parts with equal amounts of data, because holes take no time. But if digests are
+    computed, it is divided by its size as other files are, because each digest must cover the same number of bytes.
     """
     is_sparse = member.extents is not None and not rank.has_digests
     size = stored_size(member) if is_sparse else member.size
@@ -103,9 +111,10 @@ def part_ranges(rank: Rank, member: Member, *, is_framed: bool) -> list[tuple[in
 
 
 def stored_extents(member: Member, start: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Yield the extents of data between ``start`` and ``end`` of a file.
+    """Yield the ranges of data between ``start`` and ``end`` of a file.
 
-    Each consists of its start and end in the file, and its offset in the stored contents, which exclude holes.
+    Each consists of its start and end in the file, and its offset in the contents that the archive stores, which
+    exclude holes.
     """
     if member.extents is None:
         if start < end:
@@ -129,14 +138,14 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
     """Task that writes a part of a file into the archive.
 
     Fields:
-      value: the value of a record of the ``DescribedItem`` file.
+      value: the value of a record that holds the ``DescribedItem`` of the file.
       at: the offset of the contents in the archive.
       start, end: the range of the part in the file.
       part: the number of the part.
       coordinator: the rank that waits for the parts.
       number: in a compressed archive the number of the frame that the part becomes; otherwise -1. The frame of the
           first part also contains the header, that of the last part the padding to a multiple of 512 bytes.
-      piece: the key of the piece that the member belongs to; empty if nothing is recorded.
+      piece: the key of the piece that the member belongs to; empty if no progress is recorded.
     """
 
     value: bytes
@@ -178,7 +187,9 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
         result.spawn(ChunkWritten(self.at, self.part, problem, root), owner=self.coordinator)
 
     def _written_root(self, rank: Rank, made: PieceRecords, part: bytes) -> bytes | None:
-        """Return the content root of the part if an interrupted run has written it; None otherwise."""
+        """Return the digest of the part (its content root) if an interrupted run has written the part, as the records
+        ``made`` show; None otherwise. ``part`` identifies the part in these records.
+        """
         if not (self.piece and made.has_earlier_records):
             return None
         return made.written_digests(self.piece, part, rank.hashing.algorithm.digest_size if rank.has_digests else 0)
@@ -186,7 +197,7 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
     def _write_part(
         self, rank: Rank, archive: ArchiveFile | FrameBuffer, described: DescribedItem
     ) -> Generator[None, None, bytes]:
-        """Write the part; return its content root, or empty bytes if digests are not computed.
+        """Write the part. Return its digest (content root), or empty bytes if digests are not computed.
 
         Raise ``Problem`` if that fails, or if the file has changed.
         """
@@ -204,9 +215,9 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
         return hasher.root() if hasher is not None else b""
 
     def _clear_part(self, archive: ArchiveFile, member: Member) -> None:
-        """Fill the part with zeros, in case that an interrupted run has written it partly.
+        """Fill the part with zeros in the archive, in case an interrupted run has written some of it.
 
-        If the file cannot be read, zeros remain there. Raise ``Problem`` if that fails.
+        If the file cannot be read, these zeros remain. Raise ``Problem`` if the archive cannot be written.
         """
         for start, end, at in stored_extents(member, self.start, self.end):
             archive.clear_range(self.at + at, end - start)
@@ -214,7 +225,9 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
     def _copy_part(
         self, reading: int, archive: ArchiveFile | FrameBuffer, described: DescribedItem, hasher: ContentHasher | None
     ) -> Iterator[int]:
-        """Copy the part; yield the bytes that each step has moved. Holes are only digested."""
+        """Generator: copy the part from the open file ``reading`` into ``archive``; yield the number of bytes that each
+        step has moved. ``hasher`` (unless None) gets the bytes, too. Holes are not written, only digested.
+        """
         position = self.start
         for start, end, at in stored_extents(described.member, self.start, self.end):
             if hasher is not None:
@@ -228,9 +241,10 @@ class WriteChunk(TaskKind, code=139, doing="writing a part of", is_note=False):
 def _copy_range(
     reading: int, archive: ArchiveFile | FrameBuffer, start: int, end: int, at: int, hasher: ContentHasher | None
 ) -> Iterator[int]:
-    """Copy the bytes from ``start`` to ``end`` of the open file ``reading`` to the offset ``at`` of the archive.
+    """Generator: copy the bytes from ``start`` to ``end`` of the open file ``reading`` to the offset ``at`` of the
+    archive, and pass them to ``hasher`` unless it is None.
 
-    Yield the bytes of each step. Raise ``Problem`` if that fails.
+    Yield the number of bytes of each step. Raise ``Problem`` if that fails.
     """
     if hasher is None and isinstance(archive, ArchiveFile):
         target = archive.descriptor
@@ -238,7 +252,7 @@ def _copy_range(
         while start < end:
             try:
                 moved = os.copy_file_range(reading, target, min(COPY_RANGE_SIZE, end - start), start, at)
-            except OSError:  # read and write below show which side fails, or succeed
+            except OSError:  # read and write below succeed, or show which side fails
                 break
             if not moved:
                 break
@@ -260,8 +274,9 @@ def _copy_range(
 
 
 class FrameBuffer:
-    """The contents of a frame, in memory: the part of a large file from ``start`` to ``end``, with its header and its
-    padding."""
+    """The contents of a frame, in memory: a part of a large file, with the header of the file if it is the first part,
+    and with its padding if it is the last.
+    """
 
     def __init__(self, described: DescribedItem, start: int, end: int) -> None:
         member = described.member
@@ -271,17 +286,19 @@ class FrameBuffer:
         self._received = 0
 
     def write(self, data: bytes | bytearray | memoryview, offset: int) -> None:
-        """Append ``data``. ``offset`` is ignored, because the data come in order."""
+        """Append ``data``. ``offset`` is not used, because data are written in their order."""
         self._parts.append(bytes(data))
         self._received += len(data)
 
     def contents(self) -> bytes:
-        """Return the contents of the frame, with zeros for what was not written."""
+        """Return the contents of the frame, with zeros in place of what was not written."""
         return b"".join((*self._parts, bytes(self._size - self._received + self._padding)))
 
 
 class FileBeingArchived:
-    """A file whose parts are being written. ``roots`` are the content roots of its parts."""
+    """A file whose parts are being written. ``roots`` are the digests (content roots) of its parts; empty for a part
+    that is not done.
+    """
 
     def __init__(self, described: DescribedItem, roots: list[bytes]) -> None:
         self.described = described
@@ -289,8 +306,9 @@ class FileBeingArchived:
 
 
 class ChunkWritten(Note, code=140, doing="recording a part of a file"):
-    """Note to the rank that waits for the parts of the file whose contents begin at ``at``: one part is written, or has
-    failed."""
+    """Message to the rank that waits for the parts of the file whose contents begin at the offset ``at`` of the
+    archive: the part number ``part`` is written, or has failed (``problem``). ``root`` is its digest.
+    """
 
     at: int
     part: int
@@ -305,13 +323,17 @@ class FilesBeingArchived(CompletionLedger[int, FileBeingArchived, ChunkWritten])
     """The files whose parts this rank waits for, by the offsets of their contents in the archive."""
 
     def record_part(self, awaited: AwaitedParts[FileBeingArchived], note: ChunkWritten) -> None:
-        """Store the content root of a part, and its error if it is the first one."""
+        """Record the result of one part, which ``note`` contains, for the file ``awaited``: its digest, and its error
+        if no other part has failed before.
+        """
         awaited.opened.roots[note.part] = note.root
         if note.problem is not None and awaited.problem is None:
             awaited.problem = Problem.from_packed(note.problem)
 
     def act_when_complete(self, awaited: AwaitedParts[FileBeingArchived], result: TaskResult) -> None:
-        """Count a file after its last part as archived or failed."""
+        """After the last part of the file ``awaited``: count the file as archived, or as failed if any part has
+        failed.
+        """
         described, rank = awaited.opened.described, self._rank
         size = described.member.size
         place = Place(described.root, described.path, _NONE, NO_DIRECTORY, False, False)
@@ -325,22 +347,25 @@ class FilesBeingArchived(CompletionLedger[int, FileBeingArchived, ChunkWritten])
 
 
 def report_missing_metadata(result: TaskResult, place: Place, described: DescribedItem) -> bool:
-    """Return True if the archive holds the item without some of its metadata; the item is then counted as failed.
+    """If the archive holds the item without some of its metadata, count the item as failed and return True. Otherwise
+    return False.
 
     A directory was already counted as copied when it was scanned; that is undone.
     """
-    if described.shortcoming is None:
+    if described.metadata_problem is None:
         return False
     member = described.member
     if member.kind == DIRECTORY:
         result.count(counts.DIRECTORIES, -1)
-    problem = Problem.from_packed(described.shortcoming)
+    problem = Problem.from_packed(described.metadata_problem)
     result.fail(place, described.name, problem, member.size, retry=RetryMode.NEVER)
     return True
 
 
 def report_archived(result: TaskResult, place: Place, described: DescribedItem, known: ContentInfo) -> None:
-    """Count an item as archived, by its name; add its other hard links to the signature."""
+    """Count an item as archived, and add it under all names of its inode to the signature. ``known`` are its type, size
+    and digest.
+    """
     result.count_copied(place, described.name, known, is_only_name=False)
     for path, name in described.names:
         result.collect_digest(place._replace(path=path), name, known, counts.HARDLINKS, verify=False)
@@ -349,7 +374,7 @@ def report_archived(result: TaskResult, place: Place, described: DescribedItem, 
 def report_incomplete(result: TaskResult, place: Place, described: DescribedItem, problem: Problem) -> None:
     """Count an item whose contents cannot be read as failed, and add it to the list of incomplete files.
 
-    Its header is written already, so zeros take the place of its contents.
+    Its header is in the archive already, so zeros take the place of its contents.
     """
     result.fail(place, described.name, problem, described.member.size, retry=RetryMode.NEVER)
     result.spawn(IncompleteFile(described.member.name), owner=0)

@@ -1,8 +1,9 @@
-"""Writing of pieces into the archive. The contents of large files are left to ``WriteChunk``.
+"""Writing of pieces into the archive (a piece: consecutive members that one task writes). The contents of large files
+are left to ``WriteChunk``.
 
-The layout was made from the files as they were found. If a file has changed since, as many bytes are written as its
-header states, with zeros for what is missing, and the file is reported as failed. So the archive is well-formed in any
-case.
+The offsets of all members were computed from the sizes that the scan found. If a file has changed since, as many bytes
+are written as its header states, with zeros for what is missing, and the file is reported as failed. So the archive is
+well-formed in any case.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
 
 WRITE_SIZE = 1 << 20
-"""Bytes that are collected for one write."""
+"""Bytes that are collected before they are written with one system call."""
 
 
 class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
-    """Task that writes some pieces.
+    """Task that writes some pieces (consecutive members) into the archive.
 
-    ``pieces`` is packed: for each piece its offset in the archive, its size, and the values of records
-    (``DescribedItem`` or ``SimpleFiles``). In a compressed archive a task has one piece, which becomes the frame
-    ``number``; otherwise ``number`` is -1.
+    ``pieces`` is packed: for each piece its offset in the archive, its size in bytes, and its members as values of
+    records (``DescribedItem`` or ``SimpleFiles``). In a compressed archive a task has only one piece, which becomes the
+    frame ``number``; otherwise ``number`` is -1.
     """
 
     pieces: bytes
@@ -65,7 +66,9 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
     def _write_missing_pieces(
         self, rank: Rank, result: TaskResult, writer: PieceWriter, pieces: Sequence[PlacedPiece]
     ) -> Steps:
-        """Write the pieces that an interrupted run has not written. Raise ``Problem`` if that fails."""
+        """Write those ``pieces`` that an interrupted run has not written, and count the members of all pieces.
+        ``writer`` reads the files. Raise ``Problem`` if that fails.
+        """
         missing = [*self._missing_pieces(rank, result, writer, pieces)]
         simple = yield from writer.read_simple_files(piece for piece, _ in missing)
         writes = self._write_piece if self.number < 0 else self._compress_piece
@@ -83,7 +86,13 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
         key: bytes,
         simple: Iterator[ArchivedSimpleFiles],
     ) -> Steps:
-        """Read the members of a piece, and hand them over as a frame. ``simple`` provides the simple files."""
+        """Read the members of ``piece``, and pass them to the ``FrameWriter`` as one frame of a compressed archive.
+
+        Args:
+            writer: reads the files.
+            key: the key of the piece; empty if no progress is recorded.
+            simple: yields the simple files of the piece, which were read before.
+        """
         writer.digests = []
         members = list[bytes | memoryview]()
         for run in piece.runs:
@@ -103,7 +112,9 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
     def _missing_pieces(
         self, rank: Rank, result: TaskResult, writer: PieceWriter, pieces: Sequence[PlacedPiece]
     ) -> Iterator[tuple[PlacedPiece, bytes]]:
-        """Yield the pieces that must be written, each with its key, which is empty if nothing is recorded."""
+        """Generator: yield those of ``pieces`` that must be written, each with its key (empty if no progress is
+        recorded). Count the members of the others, which an interrupted run has written. ``writer`` counts them.
+        """
         made = rank.instance(PieceRecords)
         for piece in pieces:
             key = made.piece_key(piece.offset, description_digest(piece.runs)) if made.is_enabled else b""
@@ -118,7 +129,13 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
     def _count_written_piece(
         self, rank: Rank, result: TaskResult, writer: PieceWriter, piece: PlacedPiece, key: bytes, digests: bytes
     ) -> None:
-        """Count the members of a piece that an interrupted run has written; ``digests`` are those of its files."""
+        """Count the members of a ``piece`` that an interrupted run has written. The contents of large files are left to
+        other tasks.
+
+        Args:
+            key: the key of the piece; empty if no progress is recorded.
+            digests: the recorded digests of its small files, one behind the other.
+        """
         at, rest = piece.offset, memoryview(digests)
         unit = rank.hashing.algorithm.digest_size if rank.has_digests else 0
         for run in piece.runs:
@@ -148,7 +165,13 @@ class WriteMembers(TaskKind, code=138, doing="writing members", is_note=False):
         key: bytes,
         simple: Iterator[ArchivedSimpleFiles],
     ) -> Steps:
-        """Write a piece into an archive that is not compressed. ``simple`` provides the simple files."""
+        """Read the members of ``piece``, and write them into an archive that is not compressed.
+
+        Args:
+            writer: reads the files.
+            key: the key of the piece; empty if no progress is recorded.
+            simple: yields the simple files of the piece, which were read before.
+        """
         archive, made = rank.instance(ArchiveFile), rank.instance(PieceRecords)
         writer.digests = []
         gathered: list[bytes | memoryview] = []

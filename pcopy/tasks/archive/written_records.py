@@ -1,13 +1,15 @@
-"""Records of what was written of an archive, so that ``ptar -c --resume`` can continue after any interruption.
+"""Records of what was written to an archive, so that ``ptar -c --resume`` can continue after any interruption.
 
-A record names a piece, or a part of a large file, that is on stable storage; for a compressed archive it also says
-where. The key of a piece is a digest of its offset before compression and of the descriptions of all its members. A
-resumed run that lays out the same piece at the same offset need not write it again. (A file that changed without a new
-ctime would not be noticed.) A frame is only used if all frames before it are used, too (``FrameWriter.follow``).
+A piece consists of consecutive members that one task writes. A record says that a piece, or a part of a large file, is
+on stable storage; for a compressed archive it also says where. The key of a piece is a digest of its offset before
+compression and of the descriptions of all its members. A resumed run that has the same piece at the same offset need
+not write it again. (A file that has changed, but has the same ctime, would not be noticed.) A frame of a compressed
+archive is only used if all frames before it are used, too (``FrameWriter.take_up_written``).
 
 Each rank writes one file of records. Before a resumed run writes anything to the archive, it merges these files into
-one, without the pieces that its own layout does not contain: otherwise a record could remain whose bytes are
-overwritten. Each frame of records contains the inode number and the mark of the archive.
+one, without the records of pieces that it does not have itself. Otherwise a record could remain although its bytes are
+overwritten. Each block of records in such a file contains the inode number of the archive and its mark (file handle or
+time of birth), so that records of another archive are not used.
 """
 
 from __future__ import annotations
@@ -41,24 +43,26 @@ from pcopy.tasks.base.rank import Rank
 PieceRecord = tuple[bytes, bytes, bytes, tuple[int, ...]]
 """A record of something that was written. Its fields:
 
-- the key of the piece;
-- the part of the piece: empty for headers and small files, otherwise a part of a large file;
-- the digests of the contents of its files;
-- for a frame of a compressed archive: its offset, its bytes, and the bytes of its contents.
+- the key of the piece (members that one task writes);
+- the part of the piece: empty for headers and small files, otherwise offsets that identify a part of a large file;
+- the digests of the contents of its files, one behind the other;
+- for a frame of a compressed archive: its offset, its bytes, and the bytes of its contents; empty otherwise.
 """
 
 _RESERVE = 256 << 10
-"""Bytes on disk that are reserved for the records of a rank, so that they can be written to a full file system. Records
-of one minute take less."""
+"""Bytes on disk that each rank reserves, so that it can write its last records to a full file system. The records of
+one minute take less.
+"""
 RECORDS_PER_FRAME = 1024
-"""Number of records in one frame when a resumed run merges the files of records."""
+"""Number of records in each block of the merged file of records."""
 
 
 def description_digest(runs: Iterable[bytes | SimpleFiles]) -> bytes:
-    """Return a digest of the descriptions of all members of a piece.
+    """Return a digest of the descriptions of all members of a piece. It shows whether a resumed run has the same
+    members in it.
 
-    It does not depend on how simple files are grouped into records. The grouping differs between runs, because it
-    depends on which rank has scanned which part of a directory.
+    It does not depend on how simple files are divided into records. That differs between runs, because it depends on
+    which rank has scanned which part of a directory.
     """
     digest, together = blake2b(digest_size=16), list[SimpleFiles]()
     for run in runs:
@@ -76,7 +80,9 @@ def description_digest(runs: Iterable[bytes | SimpleFiles]) -> bytes:
 
 
 class PieceRecords:
-    """The records of one rank: those that it writes, and those of the interrupted run that it uses."""
+    """The records of what one rank has written to the archive, and the records of an interrupted run that this run
+    uses.
+    """
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -84,7 +90,7 @@ class PieceRecords:
         self._directory = rank.descriptors[0].target
         options = rank.options
         self.is_enabled = options.sync
-        """True if records are written."""
+        """True if records are written: only if the job syncs (``--no-sync`` is not given)."""
         settings = __version__.encode(), (options.hash or "").encode(), options.block_size
         self._settings = b"%b %b %d%b" % (*settings, compressor_version(options.compress_as))
         self._stem = b"%b%b-1-" % (TEMPORARY_PREFIX, rank.job.name.encode())
@@ -97,18 +103,19 @@ class PieceRecords:
         self._found: dict[tuple[bytes, bytes], bytes] | None = None
 
     def piece_key(self, offset: int, digest: bytes) -> bytes:
-        """Return the key of a piece that begins at ``offset`` and whose members have this ``digest``
-        (``description_digest``)."""
+        """Return the key by which records identify the piece that begins at ``offset``. ``digest`` is a digest of the
+        descriptions of its members.
+        """
         return blake2b(b"%b %d %b" % (self._settings, offset, digest), digest_size=16).digest()
 
     @property
     def has_earlier_records(self) -> bool:
-        """True if there are usable records of an interrupted run."""
+        """True if there are records of an interrupted run, and the job resumes that run."""
         return self._rank.options.resumes and bool(self._earlier_digests)
 
     @property
     def _earlier_digests(self) -> dict[tuple[bytes, bytes], bytes]:
-        """The digests of an interrupted run, by the key of the piece and the part."""
+        """The digests that an interrupted run has recorded, by the key of the piece and the part."""
         if self._found is None:
             self._found = {}
             for piece, part, digests, _ in self._records_in(self._merged_name):
@@ -116,18 +123,28 @@ class PieceRecords:
         return self._found
 
     def written_digests(self, piece: bytes, part: bytes, size: int) -> bytes | None:
-        """Return the digests of a part that an interrupted run has written; None if it must be written.
+        """Return the digests of a part that an interrupted run has written; None if the part must be written.
 
-        ``size`` is the number of bytes that the digests must have.
+        Args:
+            piece: the key of the piece (members that one task writes).
+            part: empty for the headers and small files of the piece, otherwise offsets that identify a part of a large
+                file.
+            size: the number of bytes that the digests must have.
         """
         digests = self._earlier_digests.get((piece, part)) if self._rank.options.resumes else None
         return digests if digests is not None and len(digests) == size else None
 
     def add_record(self, piece: bytes, part: bytes, digests: bytes, where: tuple[int, ...] = ()) -> None:
-        """Add a record for a part that the archive now contains. Every ``archive_interval`` seconds the records are
-        stored.
+        """Add a record of a part that the archive contains now.
 
-        Raise ``Problem`` if they cannot be stored.
+        Every ``archive_interval`` seconds the new records are stored. Raise ``Problem`` if that fails.
+
+        Args:
+            piece: the key of the piece (members that one task writes).
+            part: empty for the headers and small files of the piece, otherwise offsets that identify a part of a large
+                file.
+            digests: the digests of the contents of its files, one behind the other.
+            where: for a frame of a compressed archive: its offset, its bytes, and the bytes of its contents.
         """
         if not self._is_reserved:
             self._is_reserved = True
@@ -138,7 +155,7 @@ class PieceRecords:
             self._due = time.monotonic() + self._rank.options.archive_interval
 
     def store_records(self) -> None:
-        """Sync the archive, then store the records that were added. Raise ``Problem`` if that fails."""
+        """Sync the archive, then store the new records. Raise ``Problem`` if that fails."""
         new, self._new = self._new, []
         if not new:
             return
@@ -148,7 +165,7 @@ class PieceRecords:
             try:
                 self._append_frame(new)
             except OSError as error:
-                # The space that was reserved makes room for the records on a full file system.
+                # The file system is full: release the reserved space, which makes room for the records.
                 if error.errno not in FULL_ERRNOS or not self._release():
                     raise
                 self._append_frame(new)
@@ -159,9 +176,9 @@ class PieceRecords:
             sync_directory(self._directory)
 
     def _append_frame(self, records: list[PieceRecord]) -> None:
-        """Append a frame to this rank's file of records, and sync it.
+        """Append a block of records to this rank's file, and sync the file.
 
-        Raise ``OSError`` if that fails; what was written of the frame is removed then.
+        Raise ``OSError`` if that fails; nothing of the block remains in the file then.
         """
         if self._file is None:
             with suppress(FileNotFoundError):
@@ -179,9 +196,9 @@ class PieceRecords:
             raise
 
     def _reserve(self) -> None:
-        """Reserve space for records by means of an unnamed file (O_TMPFILE).
+        """Reserve space for records with a file that has no name (O_TMPFILE).
 
-        Errors are ignored: then a full file system may not take the last records.
+        Errors are ignored: the last records may then not fit on a full file system.
         """
         with suppress(OSError):
             self._reserved = open_with_retries(
@@ -190,23 +207,28 @@ class PieceRecords:
             os.posix_fallocate(self._reserved, 0, _RESERVE)
 
     def _release(self) -> bool:
-        """Release the reserved space; return False if none was reserved."""
+        """Free the disk space that was reserved for the last records. Return False if none was reserved."""
         room, self._reserved = self._reserved, -1
         if room >= 0:
             close_ignoring_errors(room)
         return room >= 0
 
     def discard_new_records(self) -> None:
-        """Discard the records that are not stored yet: the archive is complete."""
+        """Forget the records that are not stored yet. This is called when the archive is complete, so that they are
+        useless.
+        """
         self._new = []
 
     def has_any_record(self) -> bool:
-        """Return True if any rank has stored a record. Raise ``Problem`` if the directory cannot be read."""
+        """Return True if any rank has stored a record of what it has written. Raise ``Problem`` if the directory of
+        these files cannot be read.
+        """
         return any(next(self._records_in(name), None) for name in self._record_file_names())
 
     def remove_if_useless(self) -> None:
         """Remove this rank's file of records if it is empty, or if the archive was removed. Raise ``OSError`` if that
-        fails."""
+        fails.
+        """
         if self._file is None or not os.fstat(self._file.fileno()).st_nlink:
             return
         if not (self._file.tell() and os.fstat(self._archive.descriptor).st_nlink):
@@ -215,15 +237,15 @@ class PieceRecords:
     def take_up_records(
         self, pieces: Iterable[bytes], fitting: Callable[[list[PieceRecord]], list[PieceRecord]] = list
     ) -> tuple[int, int]:
-        """Take up the records of an interrupted run, on rank 0, before anything is written to the archive.
+        """On rank 0: take over the records of an interrupted run, before anything is written to the archive.
 
-        Only records of ``pieces`` are kept, and of these only what ``fitting`` returns. They are stored in one file,
-        and all other files of records are removed. Return the number of pieces that have records, and the number of all
-        pieces. Raise ``Problem`` if that fails.
+        Records of pieces that this run does not have are dropped. The others are stored in one file, and all other
+        files of records are removed. Return the number of pieces that have records, and the number of all pieces. Raise
+        ``Problem`` if that fails.
 
         Args:
-          pieces: the keys of the pieces of this run, in the order of the archive.
-          fitting: returns those of the records of one piece that are usable.
+            pieces: the keys of the pieces of this run, in the order of the archive.
+            fitting: function that gets the records of one piece, and returns those that can be used.
         """
         self._archive.sync()  # stores what the earlier run has written, and shows whether the archive can be synced
         records, names = defaultdict[bytes, list[PieceRecord]](list), self._record_file_names()
@@ -276,13 +298,15 @@ class PieceRecords:
             )
 
     def _record_file_names(self) -> list[bytes]:
-        """Return the names of all files of records. Raise ``Problem`` if the directory cannot be listed."""
+        """Return the names of the files of records of all ranks. Raise ``Problem`` if the directory cannot be
+        listed.
+        """
         with as_problem("readdir"):
             names = names_in_directory(self._directory)
             return sorted(name for name in names if name.startswith(self._stem) and not name.endswith(b".archive"))
 
     def _records_in(self, name: bytes) -> Iterator[PieceRecord]:
-        """Yield the records in the file ``name``, up to the first damaged frame.
+        """Yield the records in the file ``name``, up to the first damaged block.
 
         Yield none if they belong to another archive or another user.
         """
@@ -296,21 +320,24 @@ class PieceRecords:
 
     @property
     def _identity(self) -> tuple[int, bytes]:
-        """The inode number and the mark of the archive that is being created."""
+        """The inode number of the archive, and its mark (file handle or time of birth), which a later file with the
+        same inode number does not have.
+        """
         descriptor = self._archive.descriptor
         return status_of(descriptor).st_ino, mark_of(descriptor, created_by_job=True)
 
     def _recorded_identity(self) -> tuple[int, bytes] | tuple[int, bytes, str]:
-        """Return the identity of the archive as the records state it.
+        """Return what identifies the archive in the files of records: its inode number, and its mark (file handle or
+        time of birth).
 
-        If the archive cannot be synced, the boot id of the host is a part of it: such records are worthless after a
-        reboot.
+        If the archive cannot be synced, the boot id of the host is added: after a reboot such records are not used,
+        because the bytes may be lost.
         """
         is_durable = status_of(self._archive.descriptor).st_dev not in unsyncable_devices
         return self._identity if is_durable else (*self._identity, boot_id())
 
     def close(self) -> None:
-        """Release the reserved space, and close the file of records."""
+        """Release the reserved space, and close this rank's file of records."""
         self._release()
         if self._file is not None:
             self._file.close()
@@ -318,14 +345,14 @@ class PieceRecords:
 
 
 def _recording_problem(error: OSError) -> Problem:
-    """Return the ``Problem`` for records that could not be stored."""
+    """Return the ``Problem`` to report if records could not be stored."""
     return Problem("write", error.errno or errno.EIO, text=f"the progress cannot be recorded: {error.strerror}")
 
 
 def stop_writing(rank: Rank, problem: Problem) -> None:
-    """Stop the job, because the archive cannot be written.
+    """Stop the job, because the archive cannot be written (``problem``).
 
-    If the file system is full, the records that are not stored yet are stored first.
+    If the file system is full, store the new records first, so that a resumed job need not write these parts again.
     """
     if problem.errno in FULL_ERRNOS:
         with suppress(Problem):  # a resumed run writes again what is not recorded

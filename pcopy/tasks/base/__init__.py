@@ -1,1 +1,1 @@
-"""Base classes, values and services that all kinds of tasks use."""
+"""What all kinds of tasks use: their base classes, the values in their fields, and the state of a rank."""

@@ -1,5 +1,5 @@
-"""The actions that are recorded for items, and a recorder that ignores them. The recorder that keeps them is in
-``pcopy.tasks.base.item_outcomes``.
+"""The actions that were performed on items, for ``-vv``, ``--log`` and reports; and the recorder that is used if nobody
+wants to know them. The recorder that collects them is in ``pcopy.tasks.base.item_outcomes``.
 """
 
 from __future__ import annotations
@@ -14,51 +14,58 @@ from pcopy.tasks.base.values import Place
 
 
 class Action(IntEnum):
-    """Action that was taken for an item. The word for users is the name in lower case. The numbers are sent in messages
-    and never change.
+    """Action that was performed on an item. Users see the name in lower case. The numbers are sent in messages and must
+    never change.
     """
 
     COPY = 0
-    """The item was copied, and its name was free in the target."""
+    """The item was copied; nothing in the target had its name."""
     REPLACE = 1
-    """The item was copied and replaced an existing item."""
+    """The item was copied, and replaced an existing item."""
     META = 2
-    """The existing item was kept, and its metadata was updated."""
+    """The existing item was kept, and its metadata was set to that of the source."""
     DELETE = 3
-    """The item existed only in the target and was deleted."""
+    """The item existed only in the target and was deleted (``--delete``)."""
     SKIP = 4
-    """The existing item was left unchanged."""
+    """The existing item was left unchanged, with its metadata; or filters exclude the item."""
     FAIL = 5
-    """The item failed."""
+    """The item could not be copied, changed or deleted."""
 
 
 HARD_LINK = b"h"
-"""Type byte of a further hard link of an inode, used in reports of items."""
+"""Type byte that reports of items use for a name that was created as a hard link to a copy."""
 
 
 class CopyAction(NamedTuple):
-    """The action by which an item was copied, and the duration in ``nanoseconds`` (0: not measured)."""
+    """Action and duration of the copy of an item, for the report of each item.
+
+    Fields:
+        action: COPY or REPLACE.
+        nanoseconds: duration of the copy; 0 if it was not measured.
+    """
 
     action: Action = Action.COPY
     nanoseconds: int = 0
 
     @classmethod
     def replacing(cls, present: object, nanoseconds: int = 0) -> CopyAction:
-        """Return the value for a copy under a name that the item ``present`` had; None means that the name was free."""
+        """Return the value for a copy that took ``nanoseconds``. The action is REPLACE if ``present``, the item that
+        had the name before, is not None; else it is COPY.
+        """
         return cls(Action.COPY if present is None else Action.REPLACE, nanoseconds)
 
 
 NEW_COPY = CopyAction()
-"""A copy under a free name whose duration was not measured."""
+"""``CopyAction`` of an item that was copied to a free name, and whose duration was not measured."""
 
 
 class NullItemRecorder:
-    """Recorder of outcomes that ignores everything, used if no outcomes are wanted.
-    ``pcopy.tasks.base.item_outcomes.ItemRecorder`` is the other one.
+    """Base class of recorders of what was done with items. This one ignores everything: it is used if neither the user
+    nor a report needs it. Otherwise ``pcopy.tasks.base.item_outcomes.ItemRecorder`` is used.
     """
 
     is_recording = False
-    """True if outcomes are recorded."""
+    """True if the recorder keeps what it is given."""
 
     def record(
         self,
@@ -70,29 +77,35 @@ class NullItemRecorder:
         nanoseconds: int = 0,
         change: str = "",
     ) -> None:
-        """Record the outcome of one item. The counters of the task are not changed.
+        """Record what was done with one item. The counters of the task are not changed.
 
         Args:
-            name: name in the directory; ``b""`` for the directory itself.
+            action: what was done.
+            place, name: directory and name of the item; the name is ``b""`` for the directory itself.
             kind: type byte; empty if the type is not known.
             size: size in bytes.
             nanoseconds: duration of the copy; 0 if it was not measured.
-            change: description of the change, in ASCII. Either all items of one action have one, or none has.
+            change: description of what was changed, in ASCII. Either all items of one action have one, or none has.
         """
 
     def record_files(
         self, action: Action, place: Place, names: list[bytes], sizes: array[int], nanoseconds: array[int] | None = None
     ) -> None:
-        """Record the outcomes of regular files of one directory, as ``record`` does for one item."""
+        """Record that ``action`` was performed on several regular files of the directory ``place``.
+
+        Args:
+            names, sizes: name and size in bytes of each file.
+            nanoseconds: duration of each copy; None if it was not measured.
+        """
 
     def record_failure(self, place: Place, name: bytes, size: int) -> None:
-        """Record that an item of unknown type failed."""
+        """Record that an item failed whose type is not known. ``size`` is in bytes."""
         self.record(Action.FAIL, place, name, b"", size)
 
     def packed_outcomes(self) -> Iterator[Any]:
-        """Yield the recorded items as ``pcopy.tasks.base.item_outcomes.ItemOutcomes`` values."""
+        """Yield what was recorded, as ``pcopy.tasks.base.item_outcomes.ItemOutcomes`` values; here that is nothing."""
         yield from ()
 
 
 NULL_RECORDER = NullItemRecorder()
-"""The only instance that is needed."""
+"""The instance that all tasks share; it has no state."""

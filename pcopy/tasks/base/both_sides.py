@@ -23,14 +23,16 @@ from pcopy.tasks.base.values import ChunkedFile, Place
 
 
 class RootDescriptors(NamedTuple):
-    """File descriptors of the two directories of a root, which are opened before the job begins."""
+    """File descriptors of the source and the target directory of a root. They are opened before the job begins."""
 
     source: int
     target: int
 
 
 class SourceAndTargetDirectories:
-    """The source and target directories that one rank works with."""
+    """The source and target directories that one rank works with, for all roots (a root is one SRC with its target). It
+    opens them and keeps them open, and knows the names and paths of items on both sides.
+    """
 
     def __init__(self, job: Job, descriptors: Sequence[RootDescriptors], backend: Backend, *, one_host: bool) -> None:
         self.job = job
@@ -40,11 +42,12 @@ class SourceAndTargetDirectories:
         self._roots_by_item: dict[tuple[bytes, bytes], Root] = {}
 
     def dataset_entry(self, place: Place, name: bytes) -> tuple[int, bytes, bytes]:
-        """Return the side, directory and name under which an item is entered in its dataset. The name of a directory
-        itself is empty.
+        """Return how a signature lists the item ``name`` of ``place``: (number of the dataset, path of the directory in
+        the dataset, name). A directory itself has the empty name.
 
-        If there are several sources, the dataset is a directory that contains their basenames. A single item is a
-        dataset without a directory.
+        If several sources are copied, the dataset is a directory that contains one item for each source, with its
+        basename. A single file is a dataset without a directory. If the job only reads, each root is a dataset with its
+        own number.
         """
         root = self.job.roots[place.root]
         if not self.job.copies or len(self.job.roots) == 1:
@@ -52,14 +55,16 @@ class SourceAndTargetDirectories:
         return 0, root.path_below_target(place.path), self.target_name(place, name)
 
     def open_source(self, place: Place) -> int:
-        """Return a descriptor of the source directory of ``place``. Raise ``Problem`` if it cannot be opened or is
-        another directory now.
+        """Return a descriptor of the source directory of ``place``; the rank keeps it open and closes it later. Raise
+        ``Problem`` if it cannot be opened, or if another directory has its path now.
         """
         return self.sources[place.root].open(place.path, place.source_id)
 
     @contextmanager
     def open_for_reading(self, place: Place, name: bytes) -> Iterator[int]:
-        """Open a regular file of the source for reading, and close it at the end. Raise ``Problem`` on failure."""
+        """Context manager: open the regular file ``name`` of the source for reading, and close it at the end. Raise
+        ``Problem`` if it cannot be opened.
+        """
         descriptor = open_source(self.open_source(place), name, follow=self.options.dereference)
         try:
             yield descriptor
@@ -67,22 +72,24 @@ class SourceAndTargetDirectories:
             close_after_read(descriptor)
 
     def source_status(self, place: Place, name: bytes) -> os.stat_result:
-        """Return the status of an item of the source. Raise ``Problem`` on failure."""
+        """Return the status of an item of the source; with ``--dereference`` that of the item to which a symbolic link
+        points. Raise ``Problem`` on failure.
+        """
         return source_status(self.open_source(place), name, follow=self.options.dereference)
 
     def source_device(self, place: Place, mount: int | None = None) -> int | None:
-        """Return this host's st_dev of the source directory, or of the mount with the code ``mount`` in the same root.
-        Return None if this rank has not seen that mount.
+        """Return the st_dev that the file system of the source directory of ``place`` has on this host; or, if
+        ``mount`` is given, that of the file system with this mount code, a number that means the same on all hosts
+        (``pcopy.fsio.mounts``). Return None if this rank has not seen the file system.
         """
         return self.sources[place.root].mount_codes.device_of_code(
             place.source_id.mount_code if mount is None else mount
         )
 
     def target_device(self, place: Place) -> int:
-        """Return this host's st_dev of the target directory. Raise ``Problem`` if the directory must be opened for that
-        and cannot be.
+        """Return the st_dev that the target directory of ``place`` has on this host.
 
-        It is opened if this rank has not been on that mount yet.
+        If this rank has not been on that file system yet, the directory is opened. Raise ``Problem`` if that fails.
         """
         targets, mount = self.targets[place.root], place.target_id.mount_code
         device = targets.mount_codes.device_of_code(mount)
@@ -93,41 +100,44 @@ class SourceAndTargetDirectories:
         return device
 
     def source_and_target_device(self, place: Place) -> tuple[int, int]:
-        """Return st_dev of the source directory (0 if it is not known) and of the target directory. Raise ``Problem``
-        as ``target_device`` does.
+        """Return st_dev of the source directory (0 if this rank has not seen its file system) and st_dev of the target
+        directory. Raise ``Problem`` if the target directory had to be opened and could not be.
         """
         return self.source_device(place) or 0, self.target_device(place)
 
     def is_root_target(self, root: int, status: os.stat_result) -> bool:
-        """Return True if ``status`` is that of the directory to which the root is copied. A bind mount in the source
-        can lead there.
+        """Return True if ``status`` is that of the directory to which root number ``root`` is copied. A bind mount can
+        make this directory appear in the source; it must not be copied into itself.
         """
         targets = self.targets[root]
         try:
             target_identity = targets.identity(self.path_below_target(root, b""))
         except Problem:
-            return False  # it has not been created yet
+            return False  # the directory has not been created yet
         return (targets.mount_codes.device_of_code(target_identity.mount_code), target_identity.inode) == (
             status.st_dev,
             status.st_ino,
         )
 
     def path_below_target(self, root: int, path: bytes) -> bytes:
-        """Return the path below the target of root number ``root``; see ``Root.path_below_target``."""
+        """Return the path below the target directory of root number ``root`` for the ``path`` below its source
+        directory.
+        """
         return self.job.roots[root].path_below_target(path)
 
     def target_name(self, place: Place, name: bytes) -> bytes:
-        """Return the name of the item in the target. It differs only if the root is a single file that gets another
-        name.
+        """Return the name that the item ``name`` gets in the target. It is another one only if the root is a single
+        file that is copied to another name.
         """
         root = self.job.roots[place.root]
         return root.name if root.item and name == root.item and not place.path else name
 
     def root_of(self, number: int, item: bytes) -> Root:
-        """Return the root of a single ``item`` that a task has found in the directory of root ``number``.
+        """Return the root that consists of the single file ``item``. ``number`` is the number of any root whose file
+        lies in the same source directory.
 
-        Roots that are items of one directory and keep their names share tasks: the ``Place`` of such a task contains
-        the number of the first of these roots.
+        If several single files of one directory are copied and keep their names, they share tasks. The ``Place`` of
+        such a task has the number of the first of these roots, not that of each file.
         """
         root = self.job.roots[number]
         if item == root.item:
@@ -137,16 +147,16 @@ class SourceAndTargetDirectories:
         return self._roots_by_item.get((root.source, item), root)
 
     def name_while_written(self, file: ChunkedFile) -> bytes:
-        """Return the name under which a file that is copied in chunks is written: its final name if it overwrites an
-        existing file, else its temporary name.
+        """Return the name that a file has in the target while it is copied in chunks: its final name if an existing
+        file is overwritten (``--inplace``), else its temporary name.
         """
         return self.target_name(file.item.place, file.item.name) if file.overwritten_owner else file.temporary
 
     def display_path(self, place: Place, name: bytes, *, on_source: bool) -> bytes:
         """Return the path of an item for messages: the path of the root as the user wrote it, followed by the path
-        below it.
+        below the root. ``on_source`` says which of the two sides is meant.
 
-        If the root is a single item, the path begins with that item's own path.
+        If the root is a single file, the path begins with the path that the user wrote for that file.
         """
         root = self.job.roots[place.root]
         below = b"/".join(part for part in (place.path, name) if part)
@@ -160,11 +170,11 @@ class SourceAndTargetDirectories:
 def _open_root_directories(
     job: Job, descriptors: Sequence[tuple[int, int]], backend: Backend, *, one_host: bool
 ) -> tuple[list[RootDirectories], list[RootDirectories]]:
-    """Return the sources and the targets of all roots.
+    """Return the open source directories and the open target directories of all roots.
 
     Args:
-        descriptors: open descriptors of the two directories of each root.
-        backend: the backend. Descriptors stay open while a ticket of it uses them.
+        descriptors: descriptors of the source and the target directory of each root.
+        backend: the backend. A descriptor stays open while one of its batches uses it.
         one_host: True if all ranks run on one host.
     """
     sources: list[RootDirectories] = []
@@ -182,7 +192,7 @@ def _open_root_directories(
     for number, ((source_code, target_code), (source, target)) in enumerate(both):
         root = job.roots[number]
         if root.item and job.copies and (first := shared.setdefault((source, target), number)) != number:
-            sources.append(sources[first])  # single items of one directory share its descriptors
+            sources.append(sources[first])  # single files of one directory share the descriptors of that directory
             targets.append(targets[first])
             continue
         # If nothing is copied, two trees may be read in parallel. Each has a cache of its own, so that a deep tree
@@ -199,6 +209,8 @@ def _open_root_directories(
 
 
 def mounts_below(top: bytes, mounts: Sequence[Mount]) -> dict[bytes, MountRoot]:
-    """Return the ``mounts`` below the directory ``top``, by their paths relative to it."""
+    """Return those of ``mounts`` that are below the directory ``top``: what must be mounted there, by the path relative
+    to ``top``.
+    """
     prefix = top.rstrip(b"/") + b"/"
     return {path[len(prefix) :]: MountRoot(*root) for path, root in mounts if path.startswith(prefix)}

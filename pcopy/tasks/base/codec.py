@@ -1,8 +1,9 @@
-"""Packing and unpacking of tasks, for messages and for checkpoints.
+"""Packing of tasks to bytes and unpacking, for messages and for checkpoints.
 
-A task is pickled as primitives only, and the unpickler refuses every global. So data from another rank or from disk can
-create no other objects. A task is packed as a tuple of the code of its kind and its fields. A tuple within begins with
-the code of a part (``PARTS``), or with -1 if it is a plain tuple.
+The packed form is a pickle of primitives (tuples, numbers, bytes, strings) only, and the unpickler refuses everything
+else. So data from another rank or from disk cannot create any other object. A task becomes a tuple of the code of its
+kind and its fields. A tuple in a field begins with the code of its type (``PART_TYPES``), or with -1 if it is a plain
+tuple.
 """
 
 from __future__ import annotations
@@ -23,7 +24,9 @@ PART_TYPES: dict[int, type[Any]] = {
     205: values.FileToRead, 206: values.Entries, 207: values.Retry, 208: Identity, 209: values.UnnamedCopy,
     210: values.Item, 211: values.ItemCopy,
 }  # fmt: skip
-"""Types of the tuples that fields of tasks contain, by code. A code is never reused for another type."""
+"""Types of the tuples that fields of tasks may contain, by code. A code is never reused for another type. A change of a
+type requires another ``TASK_FORMAT``.
+"""
 
 
 LAZY_MODULES = {
@@ -66,16 +69,16 @@ LAZY_MODULES = {
     **dict.fromkeys(range(171, 176), "pcopy.tasks.recode.recode_file"),
     176: "pcopy.tasks.recode.finish_recoded",
 }
-"""Modules of kinds that many jobs do not use, by code. They are imported when such a task is met, which keeps the start
-of other jobs fast.
+"""Modules of those kinds of tasks that many jobs do not use, by code. Such a module is imported when the first task of
+its kinds is unpacked, which keeps the start of other jobs fast.
 """
 
 _PART_CODES = {part: code for code, part in PART_TYPES.items()}
 
 
 def _with_codes(value: Any) -> Any:
-    """Return ``value`` with each tuple replaced by a plain tuple that begins with a code: that of its kind or part, or
-    -1.
+    """Return ``value`` in the form that is packed: each tuple becomes a plain tuple that begins with a code: the code
+    of its kind of task, that of its type (``PART_TYPES``), or -1 for a plain tuple.
     """
     if not isinstance(value, tuple):
         return value
@@ -84,8 +87,8 @@ def _with_codes(value: Any) -> Any:
 
 
 def _without_codes(value: Any) -> Any:
-    """Return ``value`` with each plain tuple replaced by the task, part or tuple that ``_plain`` made it from. Raise
-    ``InvariantBroken`` for an unknown code.
+    """Return ``value`` with each plain tuple replaced by the task, value or tuple from which ``_with_codes`` made it.
+    Raise ``InvariantBroken`` for an unknown code.
     """
     if not isinstance(value, tuple):
         return value
@@ -103,21 +106,21 @@ def _without_codes(value: Any) -> Any:
 
 
 def load_all_kinds() -> None:
-    """Import the modules of all kinds. A job that will need them does so early, while memory and descriptors are
-    available.
+    """Import the modules of all kinds. A job that will need them does so at its start, while memory and file
+    descriptors are certainly available.
     """
     for module in set(LAZY_MODULES.values()):
         import_module(module)
 
 
 def encode(task: TaskKind) -> bytes:
-    """Return the packed form of a task."""
+    """Return the packed form of a task, as bytes."""
     return dump_primitives(_with_codes(task))
 
 
 def decode(payload: bytes) -> Any:
-    """Return the task whose packed form is ``payload``. Raise ``InvariantBroken`` if it is not a task of this version
-    of pcopy.
+    """Return the task whose packed form is ``payload``. Raise ``InvariantBroken`` if ``payload`` is no task that this
+    version of pcopy knows.
     """
     try:
         task = _without_codes(load_primitives(payload))

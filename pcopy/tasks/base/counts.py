@@ -1,4 +1,6 @@
-"""Indices of the counters in a rank's vector, one for each field of ``Totals``, and the counts of one task."""
+"""The counts of one task, and the index of each counter. A rank's counters are a list of numbers, one for each field of
+``Totals``, in that order.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.tasks.base.values import Place, counts_label
 
 COUNTER_COUNT = len(Totals._fields)
-"""Number of counters."""
+"""Number of counters: length of the list of counts that each rank has."""
 
 (
     FOUND, FOUND_BYTES, UNSCANNED,
@@ -33,24 +35,28 @@ DEFERRED_COUNTERS: dict[int, int] = {
     Phase.REPAIR_SYNC: FOR_REPAIR,
     Phase.REPAIR_VERIFY: FOR_REPAIR,
 }
-"""Counters of tasks that were deferred to a phase, by phase. A phase without deferred tasks is left out."""
+"""Counters of the tasks that were deferred to a later phase, by that phase. If such a counter is 0 on all ranks, the
+phase is left out.
+"""
 
 _DEFERRED = frozenset(DEFERRED_COUNTERS.values())
-"""Counters that only say whether a phase is needed."""
+"""Counters that only say whether a later phase has any task. They are not recorded for directories."""
 
 _REPORTED_FAILURES = frozenset((FAILED, FAILED_BYTES, CHANGED, VANISHED, EXCUSED, WARNINGS))
-"""Counters whose every increment comes with a message to the user."""
+"""Counters of failures and warnings. A task that increases one of them also has a message about it for the user."""
 
 _COPIED_BY_TYPE = {b"f": FILES, b"l": SYMLINKS, b"d": DIRECTORIES}
 
 
 def copied_counter(kind: bytes) -> int:
-    """Return the counter of copied items with this type byte."""
+    """Return the index of the counter of copied items for items with the type byte ``kind``."""
     return _COPIED_BY_TYPE.get(kind, SPECIAL)
 
 
 class TaskCounts:
-    """Counts of one task. In a job that can be resumed they are also kept for each directory."""
+    """Counts of one task. In a job that can be resumed they are also kept for each directory, so that those of a
+    directory that vanished can be subtracted.
+    """
 
     __slots__ = ("_by_directory", "_counts", "_current_label", "_other_directories", "_place")
 
@@ -59,7 +65,7 @@ class TaskCounts:
 
         Args:
             place: the directory that the task is about, or None.
-            by_directory: True if the counts of each directory are kept too.
+            by_directory: True if counts are also kept for each directory.
         """
         self._place = place
         self._by_directory = by_directory
@@ -68,13 +74,13 @@ class TaskCounts:
         self._other_directories: dict[bytes, dict[int, int]] = {}
 
     def set_current_directory(self, directory: tuple[int, bytes]) -> None:
-        """Assign what is counted from now on to this directory (``Place.directory``), for a task that walks several
-        directories.
+        """Count for ``directory`` from now on, in a task that walks several directories. ``directory`` is the index of
+        its root and its path (``Place.key``).
         """
         self._current_label = b"%d/%b" % directory if self._by_directory else None
 
     def reset_current_directory(self) -> None:
-        """Assign what is counted from now on to the directory that the task is about."""
+        """Count from now on for the directory that the task is about."""
         self._current_label = None
 
     def count(self, counter: int, number: int = 1, place: Place | None = None) -> None:
@@ -82,7 +88,7 @@ class TaskCounts:
 
         Args:
             counter: index of the counter.
-            place: the directory of the item, if it may be another than that of the task.
+            place: the directory of the item; needed if it may be another one than that of the task.
         """
         self._counts[counter] += number
         here, label = self._place, self._current_label
@@ -94,18 +100,18 @@ class TaskCounts:
             elsewhere[counter] = elsewhere.get(counter, 0) + number
 
     def add_unfinished_counts(self, counters: list[int]) -> None:
-        """Add the counts so far to ``counters``, for a task that is ended early.
+        """Add the counts so far to ``counters``, the counters of the rank, for a task that ends before it is done.
 
-        Counters of failures and warnings are left out, because their messages are not reported if the task does not end
-        normally.
+        Counts of failures and warnings are left out: the messages of a task that does not end normally are lost, and
+        every such count must have its message.
         """
         for counter in compress(count(), self._counts):
             if counter not in _REPORTED_FAILURES:
                 counters[counter] += self._counts[counter]
 
     def _counts_by_directory(self) -> Iterator[LabelledCounts]:
-        """Yield the counts of each directory with its label. If the directory has vanished when the job is resumed,
-        they are subtracted.
+        """Yield the counts of each directory with its label (``counts_label``), for the record of the task. If the
+        directory has vanished when the job is resumed, these counts are subtracted.
         """
         if not self._by_directory:
             return
@@ -119,7 +125,7 @@ class TaskCounts:
 
 
 def _nonzero_counts(numbers: list[int]) -> tuple[tuple[int, int], ...]:
-    """Return pairs of counter and number for all numbers that are not 0, without the counters that only say whether a
-    phase is needed.
+    """Return pairs (index of the counter, number) for all ``numbers`` that are not 0, without the counters that only
+    say whether a later phase has any task.
     """
     return tuple((at, numbers[at]) for at in compress(count(), numbers) if at not in _DEFERRED)

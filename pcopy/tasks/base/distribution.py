@@ -1,7 +1,7 @@
-"""Distribution of work over ranks: chunks of large files, directories over the ranks that own them, and verification on
-other hosts than the one that wrote.
+"""Distribution of work over ranks: the size of the chunks of large files, the rank that digests a directory, and the
+host that reads a copy back.
 
-A chunk is a power of two of blocks, so it is a complete subtree of the digest tree.
+A chunk consists of a power of two of blocks. So it is a complete subtree of the digest tree, whose leaves are blocks.
 """
 
 from __future__ import annotations
@@ -13,35 +13,35 @@ from itertools import cycle
 from pcopy.engine.task import ANY_RANK
 
 CHUNKS_PER_RANK = 64
-"""Number of chunks per rank into which the known bytes of the job are divided. With many chunks all ranks finish at
-about the same time.
+"""Number of chunks per rank into which all bytes that the job has found are divided. With many chunks all ranks finish
+at about the same time.
 """
 MIN_CHUNK = 16 << 20
-"""Least size of a chunk in bytes. For smaller chunks the cost of calls and messages would be noticeable."""
+"""Least size of a chunk in bytes. With smaller chunks the time for system calls and messages would be noticeable."""
 MIN_SEQUENTIAL_CHUNK = 256 << 20
-"""Least size in bytes of chunks that are copied one after the other: starting one costs little in comparison, and a
-killed job loses little.
+"""Least size in bytes of chunks of a file that are copied one after the other. To start such a chunk takes little time
+in comparison, and a job that is killed loses little.
 """
 MAX_CHUNK = 1 << 30
-"""Largest size of a chunk in bytes. A chunk that is unfinished when the job stops or is killed is copied again."""
+"""Largest size of a chunk in bytes. A chunk that is not finished when the job stops or is killed is copied again."""
 MAX_CHUNKS = 1 << 16
-"""Largest number of chunks of one file. Each is a task, and all are spawned together."""
+"""Largest number of chunks of one file. Each chunk is a task, and all tasks of a file are spawned together."""
 
 SPARSE_CHUNKS_PER_RANK = 16
-"""Number of chunks per rank into which a file with little data is divided. A chunk costs calls and messages even if it
-is a hole.
+"""Number of chunks per rank into which a file that consists mostly of holes is divided. Even a chunk that is a hole
+costs system calls and messages.
 """
 
 _HOST_NUMBERS = 256  # a host's number is stored in one byte; hosts with the same number are treated as one
 
 
 class Hosts:
-    """The hosts of all ranks.
+    """The hosts on which the ranks run, by number.
 
     Args:
         names: name of each rank's host; empty if all ranks run on this host.
         rank: number of this rank.
-        ranks: number of ranks.
+        ranks: number of ranks; used only without ``names``.
     """
 
     def __init__(self, names: Sequence[str], rank: int, ranks: int = 1) -> None:
@@ -49,16 +49,16 @@ class Hosts:
         order = {name: number for number, name in enumerate(dict.fromkeys(names))}
         self._numbers = [order[name] % _HOST_NUMBERS for name in names]
         self.this_host = self._numbers[rank] if names else 0
-        """Number of this rank's host, from 0 to 255."""
+        """Number of the host on which this rank runs, from 0 to 255."""
         self._rank_cycle = cycle(range(rank, rank + len(names)))
         self.host_count = max(1, len(order))
-        """Number of hosts."""
+        """Number of different hosts on which ranks run."""
         self.ranks_round_robin = _round_robin(names) or [*range(ranks)]
-        """All ranks, in the order: the first rank of each host, then the second of each, and so on."""
+        """Numbers of all ranks, in the order: the first rank of each host, then the second of each, and so on."""
 
     def rank_on_other_host(self, host: int) -> int:
-        """Return a rank that is not on ``host``, another one at each call; ``ANY_RANK`` if all ranks
-        are on that host.
+        """Return the number of a rank that is not on the host number ``host``; successive calls return different ranks.
+        Return ``ANY_RANK`` if all ranks are on that host.
         """
         for _ in self._numbers:
             rank = next(self._rank_cycle) % len(self._numbers)
@@ -68,7 +68,9 @@ class Hosts:
 
 
 def _round_robin(names: Sequence[str]) -> list[int]:
-    """Return the numbers of all ranks in the order of ``Hosts.ranks_round_robin``."""
+    """Return the numbers of all ranks: the first rank of each host, then the second of each, and so on. ``names`` has
+    the name of each rank's host.
+    """
     seen: dict[str, int] = {}
     turn = []
     for name in names:
@@ -78,25 +80,28 @@ def _round_robin(names: Sequence[str]) -> list[int]:
 
 
 def directory_depth(path: bytes) -> int:
-    """Return the number of names in the path of a directory; 0 for the root (``b""``)."""
+    """Return the number of names in the path of a directory; 0 for the root directory (``b""``)."""
     return path.count(b"/") + 1 if path else 0
 
 
 def directory_owner(path: bytes, size: int) -> int:
-    """Return the rank that digests the directory ``path``. It is the same for both sides."""
+    """Return the number of the rank that digests the directory ``path``, in a job of ``size`` ranks. If two trees are
+    compared, one rank digests the directories of both trees with this path.
+    """
     return zlib.crc32(path) % size
 
 
 def chunk_size(asked: int, block: int, size: int, known: int, ranks: int, unit: int = 0) -> int:
-    """Return the size in bytes of the chunks of a file of ``size`` bytes: a power of two of blocks, so that there are
-    at most ``MAX_CHUNKS`` chunks.
+    """Return the size in bytes of the chunks (parts that one task copies) of a file of ``size`` bytes. It is ``block``
+    times a power of two, and there are at most ``MAX_CHUNKS`` chunks.
 
     Args:
-        asked: least size that the user wants; 0 to derive it from ``known``.
-        block: size of a block.
-        known: bytes of the whole job, as far as they are known.
+        asked: least size of a chunk that the user wants; 0 to derive it from ``known``.
+        block: size in bytes of a block, a leaf of the digest tree.
+        known: bytes of all files of the job that were found so far.
         ranks: number of ranks.
-        unit: least size. If a stripe is a power of two of blocks, no stripe extends over two chunks then.
+        unit: another least size, such as the size of a stripe; 0 for none. If a stripe is a power of two of blocks, no
+            stripe is then part of two chunks.
     """
     least = asked or min(max(known // (ranks * CHUNKS_PER_RANK), MIN_CHUNK), MAX_CHUNK)
     least = max(least, unit, -(-size // MAX_CHUNKS))
@@ -107,11 +112,16 @@ def chunk_size(asked: int, block: int, size: int, known: int, ranks: int, unit: 
 
 
 def sparse_chunk_size(chunk: int, size: int, data: int, ranks: int) -> int:
-    """Return the size in bytes of the chunks, at least ``chunk``, of a file of ``size`` bytes that holds ``data`` bytes
-    outside of holes.
+    """Return the size in bytes of the chunks of a file with holes: ``chunk``, or a power of two of it.
 
-    There are at most as many chunks as its data alone would have, or ``SPARSE_CHUNKS_PER_RANK`` for each rank,
-    whichever is more.
+    The number of chunks depends on the data, not on the size of the file: there are at most as many chunks as the data
+    alone would fill, or ``SPARSE_CHUNKS_PER_RANK`` for each rank, whichever is more.
+
+    Args:
+        chunk: size of the chunks if the file had no holes.
+        size: size of the file in bytes.
+        data: bytes of the file outside of holes.
+        ranks: number of ranks.
     """
     most = max(-(-data // chunk), SPARSE_CHUNKS_PER_RANK * ranks)
     while size > most * chunk:

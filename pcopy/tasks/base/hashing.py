@@ -1,4 +1,4 @@
-"""Digests for tasks, with the algorithm and the block size of a job."""
+"""Computes digests for tasks, with the algorithm and the block size of the job."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from pcopy.signature.tree import ContentHasher, combined_root, content_root
 from pcopy.tasks.base.values import ContentInfo
 
 SOCKET = b"s"
-"""Type byte of sockets, which are verified but are not part of a dataset."""
+"""Type byte of sockets. They are verified, but a signature does not list them."""
 
 NO_VERSION = FileVersion(0, 0, 0, 0)
-"""Version of items whose version is not known or not compared."""
+"""Version (inode, size, mtime, ctime) of an item whose real version is not known, or is not compared."""
 
 
 class JobHashing:
-    """Algorithm and block size (in bytes) of a job."""
+    """Computes digests of items with the digest algorithm of a job. ``block_size`` is the size in bytes of the blocks,
+    the leaves of the digest tree of a file.
+    """
 
     def __init__(self, name: str, block_size: int) -> None:
         self.algorithm: Algorithm = algorithm_named(name)
@@ -27,28 +29,32 @@ class JobHashing:
 
     @property
     def directory_item(self) -> ContentInfo:
-        """The value that stands for a directory before the sign phase, when only its existence is known."""
+        """Value that says only that a directory exists: size 0 and a digest of zeros. It stands for the directory until
+        the phase SIGN, in which directories are digested.
+        """
         return ContentInfo(DIRECTORY, 0, bytes(self.algorithm.digest_size), NO_VERSION)
 
     def new_hasher(self) -> ContentHasher:
-        """Return a hasher for contents that are read in pieces."""
+        """Return a hasher for the contents of one file, which are given to it piece by piece."""
         return ContentHasher(self.algorithm, self.block_size)
 
     def digest_of_data(self, data: bytes) -> bytes:
-        """Return the digest of a regular file that contains ``data``."""
+        """Return the digest of a regular file whose whole contents are ``data``."""
         return file_digest(self.algorithm, len(data), content_root(self.algorithm, self.block_size, data))
 
     def digest_of_file(self, hasher: ContentHasher) -> bytes:
-        """Return the digest of the regular file whose contents went through ``hasher``."""
+        """Return the digest of the regular file whose whole contents were given to ``hasher``."""
         return file_digest(self.algorithm, hasher.size, hasher.root())
 
     def digest_of_chunks(self, size: int, roots: list[bytes]) -> bytes:
-        """Return the digest of a regular file of ``size`` bytes, given the content roots of its chunks in order."""
+        """Return the digest of a regular file of ``size`` bytes. ``roots`` are the digests of the contents of its
+        chunks, in order (``content_root``).
+        """
         return file_digest(self.algorithm, size, combined_root(self.algorithm, roots))
 
     def digest_of_node(self, status: os.stat_result, link: bytes) -> bytes:
-        """Return the digest of a symbolic link with the target text ``link``, of a FIFO or of a device; zeros for a
-        socket, which has no digest.
+        """Return the digest of a symbolic link whose target text is ``link``, or of the FIFO or device with this
+        ``status``. For a socket return zeros: sockets have no digest.
         """
         if stat.S_ISLNK(status.st_mode):
             return symlink_digest(self.algorithm, link)
@@ -58,5 +64,7 @@ class JobHashing:
 
 
 def type_byte_of(status: os.stat_result) -> bytes:
-    """Return the type byte of an item; ``SOCKET`` for a socket."""
+    """Return the type byte of an item with this ``status``, as in a signature; ``SOCKET`` for a socket, which a
+    signature does not list.
+    """
     return type_byte(status.st_mode) or SOCKET

@@ -1,7 +1,8 @@
-"""Columns in which a task collects types, sizes, versions and digests of items until it is done.
+"""Columns in which a task collects types, sizes, versions and digests of items until it is done. Value number i of each
+column belongs to item number i.
 
-They are then used twice: packed, as entries for the signature; and as tasks of the verify phase, which read the copies
-back.
+Afterwards they are used for the signature, and as the fields of the tasks that read the copies back in the verify
+phase.
 """
 
 from __future__ import annotations
@@ -15,11 +16,13 @@ from pcopy.signature.items import FILE
 from pcopy.tasks.base.values import ContentInfo, Entries
 
 _TIME_COLUMNS = ("mtime", "ctime")
-"""Names of the columns of times in a version."""
+"""Those columns of a version (inode, size, mtime, ctime) that contain times. A time may not fit into 64 bits."""
 
 
 class VersionColumns:
-    """Versions of items in columns. Times that do not fit in 64 bits are kept separately and exactly."""
+    """Versions (inode number, size, mtime, ctime) of items, in columns. Times that do not fit into signed 64-bit
+    nanoseconds are kept separately and exactly.
+    """
 
     __slots__ = ("_exact_times", "_rows")
 
@@ -29,11 +32,11 @@ class VersionColumns:
         self._rows.out_of_range_times = self._exact_times
 
     def add(self, version: FileVersion) -> None:
-        """Append a version."""
+        """Append the version of one item."""
         inode, size, *times = version
         rows = self._rows
         within = [min(max(time, EARLIEST_TIME), LATEST_TIME) for time in times]
-        if within != times:  # the columns get the nearest value that 64 bits can hold
+        if within != times:  # a column gets the nearest value that 64 bits can hold
             row = len(rows.inode)
             self._exact_times |= {
                 (name, row): time
@@ -46,7 +49,9 @@ class VersionColumns:
         rows.size.append(size)
 
     def extend(self, more: Rows) -> None:
-        """Append rows that have at least the columns of ``VERSION``."""
+        """Append the versions of all rows (items) of ``more``, which must have at least the columns
+        ``VERSION_COLUMNS``.
+        """
         rows = self._rows
         before = len(rows.inode)
         if more.out_of_range_times:
@@ -61,31 +66,35 @@ class VersionColumns:
         rows.size.extend(more.size)
 
     def append(self, more: VersionColumns) -> None:
-        """Append all versions of another object."""
+        """Append all versions in ``more``."""
         self.extend(more._rows)
 
     def packed(self) -> bytes:
-        """Return the columns of ``VERSION`` in the form of ``Rows.packed``."""
+        """Return the versions as one byte string: the columns one after the other, then the times that do not fit into
+        64 bits.
+        """
         return self._rows.packed()
 
 
 def unpack_versions(packed: bytes, number: int) -> list[FileVersion]:
-    """Return the ``number`` versions that ``VersionColumns.packed`` packed."""
+    """Return the ``number`` versions in the bytes ``packed``, which ``VersionColumns.packed`` has returned."""
     return list(map(FileVersion._make, Rows.unpacked(packed, number, VERSION_COLUMNS).versions()))
 
 
 def split_versions(packed: bytes, number: int, at: Sequence[slice]) -> list[bytes]:
-    """Return packed versions in parts according to the slices ``at``. ``number`` is the number of versions."""
+    """Return the versions in the bytes ``packed`` in parts, one for each of the slices ``at``. ``packed`` and each part
+    are in the form of ``VersionColumns.packed``; ``number`` is the number of versions.
+    """
     rows = Rows.unpacked(packed, number, VERSION_COLUMNS)
     return [rows.row_range(each.start, each.stop).packed() for each in at]
 
 
 class ItemColumns:
-    """Types, sizes, versions and digests of items of one directory, in columns, as one task collected them."""
+    """Types, sizes, versions and digests of items of one directory, in columns, as one task collects them."""
 
     def __init__(self) -> None:
         self._names: list[bytes] = []
-        """Names in pieces; each piece is one name or several names joined by slashes."""
+        """Names in pieces: each piece is one name, or several names joined by slashes."""
         self._kinds = bytearray()
         self.counters = bytearray()
         self._sizes = array("Q")
@@ -96,17 +105,21 @@ class ItemColumns:
         return len(self._kinds)
 
     def add_item(self, name: bytes, known: ContentInfo, counter: int = 0) -> None:
-        """Append one item. ``counter`` is the counter in which it was counted."""
+        """Append one item: its ``name``, and its type, size, version and digest, which ``known`` contains. ``counter``
+        is the index of the counter in which it was counted.
+        """
         self.add_file(name, known.version, known.size, known.digest, counter, known.kind)
 
     def add_file(
         self, name: bytes, version: FileVersion, size: int, digest: bytes, counter: int, kind: bytes = FILE
     ) -> None:
-        """Append one item whose values are given separately. For many items this is faster than ``add``.
+        """Append one item, a regular file unless ``kind`` says something else. For many items this is faster than
+        ``add_item``, because no ``ContentInfo`` is needed.
 
         Args:
-            size: number of bytes that the file contained.
-            counter: the counter in which it was counted.
+            name, version, digest: name, version and digest of the item.
+            size: number of bytes that the file contained when it was read.
+            counter: index of the counter in which it was counted.
             kind: type byte.
         """
         self._names.append(name)
@@ -119,14 +132,14 @@ class ItemColumns:
     def add_rows(
         self, names: bytes, versions: Rows, sizes: array[int], digests: bytes | bytearray, counter: int = 0
     ) -> None:
-        """Append all rows of a batch of regular files.
+        """Append all items of a batch of regular files, which the backend has processed in one call.
 
         Args:
             names: names joined by slashes.
-            versions: rows that have at least the columns of ``VERSION``.
+            versions: version of each file, in rows that have at least the columns ``VERSION_COLUMNS``.
             sizes: size of each file in bytes.
             digests: digests of all files, joined.
-            counter: the counter in which the files were counted.
+            counter: index of the counter in which all these files were counted.
         """
         number = len(sizes)
         if not number:
@@ -147,14 +160,23 @@ class ItemColumns:
         digests: bytes | bytearray,
         counter: int = 0,
     ) -> None:
-        """Append some ``rows`` of a batch. The other arguments describe all rows of the batch, as for ``add_rows``."""
+        """Append some items of a batch of regular files: those with the indices ``rows``. The next four arguments
+        describe all files of the batch, also those that are not appended.
+
+        Args:
+            names: name of each file.
+            versions: version of each file, in rows that have at least the columns ``VERSION_COLUMNS``.
+            sizes: size of each file in bytes.
+            digests: digests of all files, joined.
+            counter: index of the counter in which all these files were counted.
+        """
         size = len(digests) // (len(sizes) or 1)
         chosen = b"".join([digests[row * size : (row + 1) * size] for row in rows])
         chosen_sizes = array("Q", map(sizes.__getitem__, rows))
         self.add_rows(b"/".join(map(names.__getitem__, rows)), versions.selected(rows), chosen_sizes, chosen, counter)
 
     def extend(self, more: ItemColumns, names: Iterable[bytes] | None = None) -> None:
-        """Append all items of ``more``. ``names`` are their names here, if these differ."""
+        """Append all items of ``more``. Their names are replaced by ``names``, if given."""
         self._names += more._names if names is None else names
         self._kinds += more._kinds
         self.counters += more.counters
@@ -164,32 +186,40 @@ class ItemColumns:
 
     @property
     def packed_names(self) -> bytes:
-        """All names, joined by slashes."""
+        """Names of all items, joined by slashes."""
         return b"/".join(self._names)
 
     @property
     def packed_columns(self) -> tuple[bytes, bytes, bytes, bytes]:
-        """Packed type bytes, sizes, versions and digests."""
+        """The columns as bytes: types, sizes, versions and digests."""
         return bytes(self._kinds), self._sizes.tobytes(), self._versions.packed(), bytes(self._digests)
 
     def signature_entries(self, side: int, path: bytes, round_: int) -> Entries:
-        """Return the items as entries of the directory ``path`` for a signature."""
+        """Return the items as entries of a signature.
+
+        Args:
+            side: number of the dataset.
+            path: path of the directory that contains the items.
+            round_: number of the attempt; if several entries have one name, the one with the highest number is valid.
+        """
         return Entries(
             side, path, self.packed_names, bytes(self._kinds), self._sizes.tobytes(), bytes(self._digests), round_
         )
 
     @property
     def total_size(self) -> int:
-        """Sum of all sizes."""
+        """Sum of all sizes in bytes."""
         return sum(self._sizes)
 
 
 def unpack_items(kinds: bytes, sizes: Sequence[int], versions: bytes, digests: Sequence[bytes]) -> list[ContentInfo]:
-    """Return the items that ``ItemColumns.columns`` packed, without their names."""
+    """Return type, size, digest and version of each item, from the columns that ``ItemColumns.packed_columns`` returns.
+    ``kinds`` and ``versions`` are still packed, ``sizes`` and ``digests`` are unpacked already.
+    """
     columns = zip(kinds, sizes, digests, unpack_versions(versions, len(kinds)), strict=True)
     return [ContentInfo(bytes((kind,)), size, digest, version) for kind, size, digest, version in columns]
 
 
 def split_digests(packed: bytes, size: int) -> list[bytes]:
-    """Return the joined digests, of ``size`` bytes each, as a list."""
+    """Return as a list the digests that ``packed`` contains, one after the other. Each has ``size`` bytes."""
     return [packed[at : at + size] for at in range(0, len(packed), size)]

@@ -1,8 +1,8 @@
-"""The outcome of each item, for ``-vv``, ``--log`` and ``--dry-run``. A task collects outcomes in columns and sends
-them to rank 0 when it is done.
+"""What was done with each item, for ``-vv``, ``--log`` and ``--dry-run``. A task collects this in columns and sends it
+to rank 0 when it is done.
 
-The outcome of an item is recorded once it is final: copied, skipped or failed. If nobody requested outcomes, none are
-collected.
+The outcome of an item is recorded once it is final: copied, skipped or failed. If neither the user nor a report needs
+outcomes, none are collected.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pcopy.tasks.base.values import Place
 from pcopy.text import printable_path
 
 MAX_ITEMS_PER_MESSAGE = 1024
-"""Largest number of items of one message, so that rank 0 does not work on one message for long."""
+"""Largest number of items in one message, so that rank 0 does not handle one message for long."""
 
 
 ACTION_WORDS = tuple(action.name.lower() for action in Action)
-"""Words for the actions, by number."""
+"""Words that users see for the actions, by the number of the action."""
 
 TYPE_NAMES = {
     FILE: "file",
@@ -34,19 +34,22 @@ TYPE_NAMES = {
     b"s": "socket",
     HARD_LINK: "hardlink",
 }
-"""Names of the types of items, by type byte. The type of a failed item may be unknown."""
+"""Words that users see for the types of items, by type byte. If the type of a failed item is not known, it has no
+word.
+"""
 
 
 class ItemOutcomes(NamedTuple):
-    """Items of one directory for which the same action was taken, in packed columns.
+    """Items of one directory with which the same was done, in packed columns: value number i of each column belongs to
+    item number i.
 
     Fields:
         action: number of the ``Action``.
         path: path of the directory, as it is shown to the user.
         names: names joined by slashes; the empty name stands for the directory itself.
         kinds: type byte of each item; 0 if the type is not known.
-        sizes: sizes in bytes.
-        nanoseconds: durations.
+        sizes: sizes in bytes, as 64-bit integers.
+        nanoseconds: durations of the copies, as 64-bit integers; 0 if not measured.
     """
 
     action: int
@@ -56,19 +59,19 @@ class ItemOutcomes(NamedTuple):
     sizes: bytes
     nanoseconds: bytes
     changes: bytes = b""
-    """Description of what was changed in each item, one line each in ASCII; empty if there are no descriptions."""
+    """What was changed in each item: one line of ASCII for each; empty if there are no such descriptions."""
 
     def path_of_row(self, row: int) -> bytes:
-        """Return the path of the item number ``row``."""
+        """Return the path of item number ``row``, as it is shown to the user."""
         return self._path_of_name(self.names.split(b"/")[row])
 
     def _path_of_name(self, name: bytes) -> bytes:
-        """Return the path of the item ``name``."""
+        """Return the path of the item ``name``, as it is shown to the user."""
         prefix = self.path if self.path in (b"", b"/") else self.path + b"/"
         return prefix + name if name else self.path
 
     def outcomes(self) -> Iterator[ItemOutcome]:
-        """Yield the items one by one."""
+        """Yield each item as an ``ItemOutcome``, with words for the action and the type."""
         numbers = zip(array("Q", self.sizes), array("Q", self.nanoseconds), strict=True)
         changes = self.changes.decode("ascii").split("\n") if self.changes else [""] * len(self.kinds)
         columns = zip(self.names.split(b"/"), self.kinds, numbers, changes, strict=True)
@@ -80,15 +83,15 @@ class ItemOutcomes(NamedTuple):
 
 
 class ItemOutcome(NamedTuple):
-    """The outcome of one item, for a sink.
+    """What was done with one item, as the receiver on rank 0 gets it (``Sink.items``).
 
     Fields:
-        action: word for the action.
-        path: path of the item.
-        type: name of its type; empty if that is not known.
+        action: word for the action, such as "copy".
+        path: path of the item, as it is shown to the user.
+        type: word for its type, such as "file"; empty if the type is not known.
         bytes: size in bytes.
-        seconds: duration.
-        change: description of what was changed, or empty.
+        seconds: duration of the copy; 0 if it was not measured.
+        change: what was changed, or empty.
     """
 
     action: str
@@ -103,7 +106,7 @@ class ItemOutcome(NamedTuple):
 
 
 class _OutcomeColumns:
-    """Columns of an ``ItemOutcomes`` while they are collected."""
+    """The columns of one ``ItemOutcomes`` while they are being filled."""
 
     def __init__(self) -> None:
         self.names: list[bytes] = []
@@ -114,16 +117,20 @@ class _OutcomeColumns:
 
 
 class PathDisplay(Protocol):
-    """Protocol of a rank, with the attributes that this module uses."""
+    """Protocol: what the recorder of outcomes needs of a rank: the roots of the job, and how the path of an item is
+    shown to the user.
+    """
 
     job: Any
 
     def display_path(self, place: Any, name: bytes, *, on_source: bool) -> bytes:
-        """Return the path of an item as it is shown to the user."""
+        """Return the path of an item as it is shown to the user: in the source if ``on_source`` is True, else in the
+        target.
+        """
 
 
 class ItemRecorder(NullItemRecorder):
-    """Recorder that collects the outcomes of the items of one task."""
+    """Recorder that collects what was done with the items of one task, in columns, until the task is done."""
 
     is_recording = True
 
@@ -152,10 +159,15 @@ class ItemRecorder(NullItemRecorder):
     def record_files(
         self, action: Action, place: Place, names: list[bytes], sizes: array[int], nanoseconds: array[int] | None = None
     ) -> None:
-        """Record the outcomes of regular files of one directory, as ``record`` does for one item."""
+        """Record that ``action`` was performed on several regular files of the directory ``place``.
+
+        Args:
+            names, sizes: name and size in bytes of each file.
+            nanoseconds: duration of each copy; None if it was not measured.
+        """
         if not names:
             return
-        # Names of several roots that are single items: each has a path of its own.
+        # Roots that are single files may share a task, but the user may have given each of them another path.
         if len(names) > 1 and self._rank.job.roots[place.root].item:
             for row, each in enumerate(names):
                 took = 0 if nanoseconds is None else nanoseconds[row]
@@ -168,15 +180,16 @@ class ItemRecorder(NullItemRecorder):
         columns.nanoseconds.extend(nanoseconds or array("Q", bytes(8 * len(names))))
 
     def _columns_for(self, action: Action, place: Place, name: bytes) -> tuple[_OutcomeColumns, bytes]:
-        """Return the columns to which the item belongs, and its name in them. An item that is a root by itself is
-        entered by its whole path, with an empty name.
+        """Return the columns to which the outcome of an item is appended, and the name that it has there. Items of one
+        directory with the same action share columns. A single file that is a root of its own has its whole path as the
+        path of the columns, and an empty name.
         """
         is_alone = bool(self._rank.job.roots[place.root].item) and not place.path
         path = self._rank.display_path(place, name if is_alone else b"", on_source=action != Action.DELETE)
         return self._columns_by_path.setdefault((int(action), path), _OutcomeColumns()), b"" if is_alone else name
 
     def packed_outcomes(self) -> Iterator[ItemOutcomes]:
-        """Yield all items, at most ``MAX_ITEMS_PER_MESSAGE`` in one value."""
+        """Yield what was recorded, with at most ``MAX_ITEMS_PER_MESSAGE`` items in one value."""
         for (action, path), columns in self._columns_by_path.items():
             for start in range(0, len(columns.names), MAX_ITEMS_PER_MESSAGE):
                 part = slice(start, start + MAX_ITEMS_PER_MESSAGE)

@@ -1,4 +1,6 @@
-"""Immutable description of a job: its roots, its options and its counters. All values consist of primitives."""
+"""Immutable description of a job: its roots, its options and its counters. All values consist of primitives, so that
+they can be sent to other ranks and stored.
+"""
 
 from __future__ import annotations
 
@@ -14,26 +16,28 @@ if TYPE_CHECKING:
     from pcopy.tasks.base.item_outcomes import ItemOutcomes
 
 DeviceInode = tuple[int, int]
-"""Device and inode number of a file, as rank 0 sees them."""
+"""Device and inode number of a file, as rank 0's host sees them."""
 
 Mount = tuple[bytes, MountRootTuple]
-"""Path of a mount point, written with the names of the roots' directories, and the root that must be mounted there."""
+"""Path of a mount point, as an absolute path that begins with a root's ``source`` or ``target``; and what must be
+mounted there (file system and its root directory).
+"""
 
 
 class Root(NamedTuple):
-    """One source and its target.
+    """One source (SRC of the command line) and its target.
 
-    ``source`` and ``target`` are directories that are opened once at the start. Every later name is looked up relative
+    ``source`` and ``target`` are directories that are opened once at the start. All other names are looked up relative
     to them.
 
     Fields:
         source, target: absolute paths of the two directories.
-        item: name of a single item in ``source``, which is not a directory. If it is empty, ``source`` itself is
-            copied.
-        name: name of the copy in ``target``. If it is empty, the copy is ``target`` itself, which must exist; only a
-            directory can be copied so.
-        source_shown, target_shown: the two paths as the user wrote them, for messages.
-        source_id, target_id: device and inode number of the two directories.
+        item: if SRC is not a directory: its name in the directory ``source``. If it is empty, SRC is the directory
+            ``source`` itself.
+        name: name of the copy in the directory ``target``. If it is empty, the copy is ``target`` itself, which must
+            exist; SRC must be a directory then.
+        source_shown, target_shown: paths of SRC and of its target as the user wrote them, for messages.
+        source_id, target_id: device and inode number of the directories ``source`` and ``target``.
     """
 
     source: bytes
@@ -51,8 +55,9 @@ class Root(NamedTuple):
 
 
 def mount_codes(roots: Sequence[Root]) -> list[tuple[int, int]]:
-    """Return the mount codes of the source and the target of each root. Directories on one device, as rank 0 sees it,
-    share a code.
+    """Return a pair of mount codes for each root: of its source directory and of its target directory. A mount code is
+    a number for a file system that means the same on all hosts (``pcopy.fsio.mounts``). Directories on one device of
+    rank 0's host have the same code.
     """
     sources: dict[int, int] = {}
     targets: dict[int, int] = {}
@@ -63,15 +68,17 @@ def mount_codes(roots: Sequence[Root]) -> list[tuple[int, int]]:
 
 
 EXISTING_CHOICES = ("replace", "changed", "newer", "skip", "fail")
-"""Values of ``--existing``: what to do with a target that exists."""
+"""Values of ``--existing``: what is done with an item of the target that exists already."""
 
 KEEPING_CHOICES = ("newer", "skip", "fail")
-"""Values of ``--existing`` that forbid to overwrite an item unless the option explicitly permits it."""
+"""Values of ``--existing`` with which an existing item is overwritten only if the value explicitly permits it: newer
+permits to replace an older item; skip and fail never do.
+"""
 
 
 def reason_keeping_is_refused(existing: str) -> str:
-    """Return the reason why ``existing``, one of ``KEEPING_CHOICES``, is refused if files are written under
-    their final names.
+    """Return the message that refuses ``existing``, one of ``KEEPING_CHOICES``, for a job that writes files directly
+    under their final names.
     """
     return (
         f"--existing {existing} would keep a file that an interrupted copy left incomplete under its own name: "
@@ -80,9 +87,10 @@ def reason_keeping_is_refused(existing: str) -> str:
 
 
 class Options(NamedTuple):
-    """Options of a job, as the user gave them. Sizes are in bytes, and 0 stands for an automatic choice.
+    """Options of a job, as the user gave them. Most fields without a description have the name of a command-line
+    option. Sizes are in bytes, and 0 stands for an automatic choice.
 
-    ``modify_window`` is in seconds. ``stripe`` is empty unless the user gives a layout.
+    ``modify_window`` is in seconds. ``stripe`` is empty unless the user gives a Lustre layout (striping) for new files.
     """
 
     preserve: Preserve = Preserve()
@@ -97,7 +105,9 @@ class Options(NamedTuple):
     checksum: bool = False
     inplace: bool = False
     sequential: bool = False
-    """True if each file is written under its final name, in order and by one rank (``pcopy.fsio.sequential``)."""
+    """True if each file is written under its final name, from its start to its end, by one rank: the destination cannot
+    do anything else (``pcopy.fsio.sequential``).
+    """
     dereference: bool = False
     one_file_system: bool = False
     hash: str = ""
@@ -118,7 +128,7 @@ class Options(NamedTuple):
     files_from: bytes = b""
     nul_separated: bool = False
     itemize: bool = False
-    """True if the outcome of each item is reported to rank 0."""
+    """True if rank 0 is told what was done with each item (``-vv``, ``--log``)."""
     bwlimit: int = 0
     oplimit: int = 0
     delete: bool = False
@@ -126,80 +136,88 @@ class Options(NamedTuple):
     delete_all: bool = False
     backup: bytes = b""
     told: int = 0
-    """Number of bytes that the list of a tool that changes existing items stores about each item in addition to its
-    path (``pcopy.jobs.path_list``).
+    """For a program that changes the items of a list (--from): number of bytes of the record that follows each path in
+    the stored list (``pcopy.jobs.path_list``); 0 if the list has only paths.
     """
     whole_directories: bool = False
-    """True if a directory in the list of a tool stands for the directory and everything below it."""
+    """True if a directory in the list (--from) stands for the directory and everything below it."""
     never_removed: tuple[DeviceInode, ...] = ()
-    """Directories that are never removed, whatever path the list names them by."""
+    """Directories that prm never removes, by whatever path the list names them."""
     missing_is_fine: bool = False
-    """True if a listed path that does not exist is not a failure."""
+    """True if a path in the list (--from) that does not exist is not a failure."""
     change: tuple[str, int, int, bytes, bytes] = ("", -1, -1, b"", b"")
-    """New properties of items that are changed in place.
+    """New properties of items that are changed in place, such as by pchmod.
 
-    These are a mode in the syntax of chmod(1), owner and group (-1: unchanged), an access ACL and a default ACL, both
-    in the form of ``pcopy.fsio.backend.batches.SetMetadata``.
+    The fields are: a mode in the syntax of chmod(1), owner and group (-1: unchanged), an access ACL and a default ACL
+    (both in the form that ``pcopy.fsio.backend.batches.SetMetadata`` takes).
     """
     compare: int = 0
-    """Bit set of the properties by which two trees are compared (``pcopy.tasks.compare.properties``)."""
+    """Bit set of the properties, such as sizes or owners, by which two trees are compared
+    (``pcopy.tasks.compare.properties``); 0 if none are.
+    """
     archive_file: bytes = b""
-    """Path of the archive that is created or unpacked."""
+    """Path of the archive that the job creates or unpacks; empty for a job without an archive."""
     archive_version: tuple[int, ...] = ()
-    """Inode number, size and time of the file from which the archive is read, when the job began."""
+    """Inode number, size and time that the archive had when the job that reads it began. If they change, the job
+    fails.
+    """
     archive_contents: bytes = b""
-    """Path of the decompressed archive, if the archive is one compressed stream; else empty, and the archive itself is
-    read.
+    """Path of the decompressed archive, if the archive is a single compressed stream. Otherwise it is empty, and the
+    archive itself is read.
     """
     compress_as: str = ""
     numeric_owner: bool = False
     strip_components: int = 0
     members: tuple[bytes, ...] = ()
-    """Members of the archive that are unpacked; empty for all members."""
+    """Names of the members of the archive that are unpacked; empty for all members."""
     walk: tuple[Any, ...] = ()
-    """Fields of a ``pcopy.walk.walk_request.WalkRequest``; empty if the job does not walk."""
+    """Fields of a ``pcopy.walk.walk_request.WalkRequest``, for a job that lists items; empty for other jobs."""
     compress: str = ""
-    """Compression of regular files while they are copied, for example ``zstd:3``; empty for none."""
+    """Format and level in which regular files are compressed while they are copied, for example ``zstd:3``; empty if
+    they are not.
+    """
     decompress: bool = False
     resumes: bool = False
-    """True if the job continues an archive that an interrupted job left incomplete."""
+    """True if the job continues an archive that a job that was interrupted has begun."""
     archive_interval: float = 60.0
-    """Seconds between two records of the progress of an archive."""
+    """Seconds between two records of how far an archive is written, from which an interrupted job can continue."""
     sparse_limit: int = 1 << 22
-    """Largest number of data extents of a sparse member that is read; 0 for no limit. See
-    ``pcopy.archive.records.MOST_EXTENTS``.
+    """Largest number of data extents (parts between holes) that a sparse file in an archive may have to be read; 0 for
+    no limit (``pcopy.archive.records.MOST_EXTENTS``).
     """
 
     @property
     def has_compression(self) -> bool:
-        """True if files are compressed or decompressed while they are copied. Their names decide which files
-        (``recoded``).
+        """True if files are compressed or decompressed while they are copied. The name of a file decides whether it is
+        (``pcopy.tasks.base.recoded_names``).
         """
         return bool(self.compress) or self.decompress
 
     @property
     def compares_existing(self) -> bool:
-        """True if existing items that are not replaced must equal their source, in size and time or in contents
-        (``--existing changed``).
+        """True for ``--existing changed``: an existing item is kept only if it equals its source in size and time, or
+        (``--checksum``) in contents.
         """
         return self.existing == "changed"
 
     @property
     def keeps_existing(self) -> bool:
-        """True if existing items must not be overwritten unless ``--existing`` explicitly permits it."""
+        """True if an existing item is overwritten only as ``--existing`` explicitly permits it (newer, skip or
+        fail).
+        """
         return self.existing in KEEPING_CHOICES
 
     @property
     def writes_signature(self) -> bool:
-        """True if a signature or a manifest of the dataset is written."""
+        """True if the job writes a signature (``--signature``) or a manifest (``--manifest``) of the dataset."""
         return bool(self.signature or self.manifest)
 
 
 class Job(NamedTuple):
     """A job as its ranks know it.
 
-    If ``copies`` is False, sources are only read for their digests. Each root is then a dataset that is compared with
-    the other root, or with the manifest ``against`` if one is given; the roots' targets are not used.
+    If ``copies`` is False, the job only reads files for their digests, and targets are not used. Each root is then a
+    dataset. It is compared with the other root, or with the manifest ``against`` if one is given.
 
     Fields:
         name: unique name of the job, part of the names of its temporary files.
@@ -207,18 +225,20 @@ class Job(NamedTuple):
         roots: sources and their targets.
         options: options of the user.
         copies: True if the job copies; False if it only reads.
-        against: path of a manifest.
-        began: start of the first run, by the clock of the destination, in nanoseconds since 1970.
-        resumed: start of the current run, if it is a later one; else 0.
-        own: directories of the job itself that lie in a source, as number of the root and path below it. They are not
-            copied.
+        against: path of a manifest, or empty.
+        began: start of the first run, by the clock of the destination, in nanoseconds since 1970; 0 if the job is not
+            recorded for a resume.
+        resumed: start of the current run, by the same clock, if it is not the first; else 0.
+        own: directories of the job itself (its checkpoint) that lie in a source, as (index of the root, path below it).
+            They are not copied.
         mounts: mount points that must exist below the roots, on every host and in every run.
         cut_short: True if an earlier run was killed and may have left an incomplete file under its final name.
         listed: path, on rank 0, of the list of paths to copy (``pcopy.jobs.files_from``); empty if everything is
             copied.
-        spared: items of targets that are not deleted, in the form of ``own``.
-        doubted: time by the clock of the destination. Items that changed later may be the work of another, unfinished
-            job and may not be on stable storage. 0 if there is no such job.
+        spared: items of targets that are not deleted even if the source lacks them, as (index of the root, path below
+            it).
+        doubted: time by the clock of the destination, in nanoseconds. Items that changed later may be the work of
+            another job that has not finished, and may not be on stable storage. 0 if there is no such job.
     """
 
     name: str
@@ -238,12 +258,13 @@ class Job(NamedTuple):
 
     @property
     def temporary_name_id(self) -> str:
-        """The string by which names of temporary files identify their job and run."""
+        """The part of the names of temporary files that says which job and run created them."""
         return f"{self.name}-{self.run}"
 
 
 class Totals(NamedTuple):
-    """Counters of a job. Each rank has its own; the progress tree adds them up.
+    """Counters of a job: numbers of items, unless their names or descriptions say something else. Each rank has its
+    own; sums over all ranks are formed on the way to rank 0.
 
     - found = copied + skipped + failed.
     - copied = files + directories + symlinks + special + hardlinks.
@@ -251,15 +272,16 @@ class Totals(NamedTuple):
 
     Fields:
         found_bytes: sizes of the regular files that were found.
-        unscanned: directories that were found and not read yet; it falls to 0 when scanning ends.
+        unscanned: directories that were found and not read yet. It is 0 when all scans have ended.
         bytes: sizes of the files that were copied completely.
-        moved: bytes copied so far, including those of unfinished files, for progress.
+        moved: bytes copied so far, including those of files that are not complete, for progress.
         excused: metadata that could not be set for lack of privilege or support, which is not a failure.
         unsynced: file systems whose last sync failed.
-        for_link, for_name, for_finish, for_seal, for_repair, for_again: tasks that were deferred to a later phase.
+        for_link, for_name, for_finish, for_seal, for_repair, for_again: tasks that were deferred to a later phase. If
+            the sum is 0, the phase is left out.
         extra: target directories that contain more names than their source.
         to_verify: items to be read back. An item that is copied again is counted again.
-        to_verify_bytes: sizes of the files to be read back; the size of an inode counts once.
+        to_verify_bytes: sizes of the files to be read back; an inode with several names counts once.
         verified: items that were read back and equal their source.
         confirmed_bytes: sizes of the files among ``verified``.
         refuted: items that were read back and differ from their source.
@@ -310,7 +332,7 @@ class Totals(NamedTuple):
 
     @property
     def copied(self) -> int:
-        """Number of items of all types that this job created completely in the destination."""
+        """Number of items of all types that this job has created completely in the destination."""
         return self.files + self.directories + self.symlinks + self.special + self.hardlinks
 
 
@@ -318,8 +340,8 @@ class Failure(NamedTuple):
     """An item that is missing or wrong in the destination, for the user.
 
     Fields:
-        path: path of the item.
-        operation: name of the operation that failed.
+        path: path of the item as the user sees it.
+        operation: name of the system call or operation that failed.
         errno: error number; 0 if no system call failed.
         message: explanation in words.
     """
@@ -331,32 +353,33 @@ class Failure(NamedTuple):
 
 
 class Sink(Protocol):
-    """Receiver of progress and failures on rank 0. It is called in the thread that runs tasks and must
-    return quickly.
+    """Protocol of the receiver of progress and failures on rank 0, which shows them to the user. The thread that runs
+    tasks calls it, so its methods must return quickly.
     """
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        """Receive the latest sums of all ranks.
+        """Receive the latest sums over all ranks.
 
         Args:
             phase: name of the phase.
-            silent: ranks that have not answered lately.
+            totals: the sums.
+            silent: numbers of the ranks that have not answered lately.
         """
 
     def failures(self, failures: Sequence[Failure]) -> None:
         """Receive failed items, in the order in which they were reported to rank 0."""
 
     def notice(self, text: str) -> None:
-        """Receive one line for the user that is not a failure."""
+        """Receive one line for the user that does not concern a failed item."""
 
     def items(self, items: Sequence[ItemOutcomes]) -> None:
-        """Receive the outcomes of items, if ``Options.itemize`` is set."""
+        """Receive what was done with items, if ``Options.itemize`` is set."""
 
 
 class ForwardingSink:
     """A sink that passes everything on to another sink.
 
-    A subclass overrides the methods for the events that it also handles, and calls the inherited method in each.
+    A subclass overrides the methods for what it also handles itself; each of them calls the inherited method.
     """
 
     def __init__(self, sink: Sink) -> None:

@@ -1,4 +1,6 @@
-"""The filters of a job (``pcopy.walk.selection``), as tasks apply them."""
+"""The filters of a job (--include, --exclude, sizes, times), as tasks apply them to items and to entries of a
+manifest.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +13,27 @@ from pcopy.walk.selection import Selection
 
 
 class JobFilter(Selection):
-    """Filters of the job. A rank has one instance (``Rank.own``)."""
+    """Applies the filters of the job. A rank has one instance (``Rank.instance``)."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank.options.select)
 
     def selects_item(self, place: Place, name: bytes, status: os.stat_result) -> bool:
-        """Return True if an item of the directory ``place`` passes the filters."""
+        """Return True if the item ``name`` of the directory ``place`` passes the filters."""
         if not self.has_filters:
             return True
         path = place.path + b"/" + name if place.path else name
         return self.selects(path, status.st_mode, status.st_size, status.st_mtime_ns)
 
     def selects_manifest_entry(self, path: bytes, kind: bytes, size: int) -> bool:
-        """Return True if an entry of a manifest passes the filters. A manifest contains no times."""
+        """Return True if an entry of a manifest passes the filters. Filters of times are ignored, because a manifest
+        contains no times.
+
+        Args:
+            path: path of the entry.
+            kind: type byte.
+            size: size in bytes.
+        """
         if not self.has_filters or path == ROOT_PATH:
             return True
         is_excluded = self.excludes_below(path + b"/" if kind == DIRECTORY else path)

@@ -1,5 +1,5 @@
-"""Bookkeeping for work in n parts: the owner counts the notes about parts, in any order, and acts
-after the last one.
+"""Bookkeeping for work that several tasks do in parts: one rank counts the notes (messages about finished parts), in
+any order, and acts after the last one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ Note = TypeVar("Note")
 
 
 class AwaitedParts(Generic[Opened]):
-    """An object of which parts are still awaited.
+    """An object, such as a file that is copied in chunks, some parts of which have not arrived yet.
 
     Args:
-        opened: description of the object, from the note that opened it.
-        parts: number of parts.
-        note_id: id of that note.
+        opened: description of the object, from the note that announced it.
+        parts: number of parts that are awaited.
+        note_id: id of the task of that note.
     """
 
     __slots__ = ("deferred_notes", "opened", "problem", "remaining")
@@ -32,17 +32,20 @@ class AwaitedParts(Generic[Opened]):
     def __init__(self, opened: Opened, parts: int, note_id: TaskId) -> None:
         self.opened = opened
         self.deferred_notes = [note_id]
-        """Ids of the notes whose completion is deferred until all parts have arrived."""
+        """Ids of the notes about this object. They are recorded as done only when all parts have arrived: until then a
+        resumed job runs them again.
+        """
         self.remaining = parts
         self.problem: Problem | None = None
-        """The first problem that a part has met."""
+        """The error of the first part that failed; None if none has."""
 
 
 class CompletionLedger(Generic[Key, Opened, Note]):
-    """The objects whose parts one rank awaits, by key.
+    """The objects, such as large files, whose parts one rank awaits. A note about a part (message in the form of a
+    short task) contains the key of its object. A subclass says what is done with a part, and after the last one.
 
-    A resumed job replays its notes in any order. A note about a part may therefore arrive before the note that opens
-    its object; it waits here.
+    A resumed job runs its notes again, in any order. A note about a part may therefore arrive before the note that
+    announces its object; then it is kept.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -51,16 +54,26 @@ class CompletionLedger(Generic[Key, Opened, Note]):
         self._early_notes: dict[Key, list[tuple[Note, TaskId]]] = {}
 
     def record_part(self, awaited: AwaitedParts[Opened], note: Note) -> None:
-        """Record the contents of a note about one part."""
+        """Store what ``note`` says about one part in ``awaited``, the object to which the part belongs. A subclass
+        defines this.
+        """
         raise NotImplementedError
 
     def act_when_complete(self, awaited: AwaitedParts[Opened], result: TaskResult) -> Steps | None:
-        """Act after the last part. Return an iterator over slices, or None if everything was done within this call."""
+        """Complete the object ``awaited``, whose last part has arrived, for example record its digest. A subclass
+        defines this.
+
+        Return a generator that does it in slices (between them the rank handles messages), or None if all was done
+        within this call.
+        """
         raise NotImplementedError
 
     def open(self, key: Key, opened: Opened, parts: int, result: TaskResult) -> None:
-        """Begin to await ``parts`` notes with this ``key``. Notes that arrived before are taken into
-        account at once.
+        """Begin to await ``parts`` notes with this ``key``. Notes that arrived before are counted at once.
+
+        Args:
+            opened: description of the object.
+            result: the result of the task of the note that announces the object.
         """
         result.defer_completion()
         self.awaited[key] = AwaitedParts(opened, parts, result.id)
@@ -68,10 +81,11 @@ class CompletionLedger(Generic[Key, Opened, Note]):
             self._count_part(key, note, task_id, result)
 
     def count_part(self, key: Key, note: Note, result: TaskResult) -> Steps | None:
-        """Count one part. If its object was not opened yet, keep the ``note`` until it is.
+        """Count one part of the object with this ``key``. If the object was not announced yet, keep the ``note`` until
+        it is.
 
-        Return the slices of ``result`` if this was the last part, else None. Raise ``InvariantBroken`` if the object
-        was never opened and the job was not resumed.
+        If this was the last part, the object is completed: return the generator that does this (``act_when_complete``),
+        else None. Raise ``InvariantBroken`` if the object was not announced and the job was not resumed.
         """
         # Until the last part has arrived, only this rank's memory contains what the note says.
         result.defer_completion()
@@ -84,7 +98,9 @@ class CompletionLedger(Generic[Key, Opened, Note]):
         return None
 
     def _count_part(self, key: Key, note: Note, task_id: TaskId, result: TaskResult) -> Steps | None:
-        """Count one part of an open object."""
+        """Count one part of an object that was announced, and complete the object if it was the last one. ``task_id``
+        is the id of the task of the ``note`` about the part.
+        """
         awaited = self.awaited[key]
         awaited.deferred_notes.append(task_id)
         self.record_part(awaited, note)

@@ -1,4 +1,4 @@
-"""The phases of a job, in their order. A phase begins when the one before it has ended on all ranks."""
+"""The phases of a job, in their order. A phase begins only when the one before it has ended on all ranks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from enum import IntEnum
 
 
 class Phase(IntEnum):
-    """A phase of a job. The order of the numbers is the order of the phases.
+    """A phase of a job: the tasks of a phase begin only when all tasks of the one before it have ended, on all ranks.
+    The numbers are in the order in which phases run. A phase without tasks is left out.
 
     - COPY scans the source and copies.
     - LINK creates hard links, and retries items that changed while they were copied.
@@ -17,12 +18,12 @@ class Phase(IntEnum):
     - DELETE deletes the extra items.
     - AGAIN copies items whose target name was taken by a directory that DELETE has removed.
     - FINISH sets the metadata of directories.
-    - SEAL does so for directories that their owner could not enter afterwards.
+    - SEAL sets the metadata of those directories that their owner cannot enter afterwards.
     - SYNC brings everything to stable storage.
     - VERIFY reads the copies back.
     - REPAIR copies items again that differed from their source. REPAIR_LINK, REPAIR_FINISH, REPAIR_SYNC and
-      REPAIR_VERIFY do for these what the phases above do.
-    - SIGN sends the entries of a signature to the ranks that own their directories.
+      REPAIR_VERIFY do for these items what LINK, FINISH, SYNC and VERIFY do for all.
+    - SIGN sends the items of a signature to the ranks that digest their directories.
     - LEVEL digests directories, one phase for each depth, the deepest first. The manifest is written in the last one.
     """
 
@@ -47,7 +48,7 @@ class Phase(IntEnum):
 
 
 def phase_name(phase: int) -> str:
-    """Return the name of a phase for users. All phases of a repair but its verification share one name, and so do SIGN
+    """Return the name of a phase for users. All phases of a repair except REPAIR_VERIFY have one name, and so do SIGN
     and LEVEL.
     """
     if phase >= Phase.SIGN:

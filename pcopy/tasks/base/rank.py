@@ -1,5 +1,5 @@
-"""The state that all tasks of one rank share: the job, open directories, temporary names, counters, and the way to
-report results.
+"""The state that all tasks of one rank (process of the job) share: the job, open directories, temporary names,
+counters, and the way to report results.
 """
 
 from __future__ import annotations
@@ -43,18 +43,20 @@ from pcopy.text import count_with_noun, printable_path
 from pcopy.walk.visitor import Visitor
 
 CALL_COST = 64 << 10
-"""Estimated cost of a file in addition to its size, in bytes: the duration of its system calls times a medium
-bandwidth.
+"""Estimated cost of a file in addition to its size, in bytes: so many bytes could be copied, at a medium bandwidth, in
+the time of its system calls.
 """
 
 SCAN_COST = 4 << 20
-"""Estimated contents of a directory that was not read yet, in bytes."""
+"""Estimated cost of a directory that was not read yet, in bytes: a guess of what its files contain."""
 
 FILES_PER_SLICE = 8
-"""Number of small files after which a task yields, so that the rank can answer messages."""
+"""Number of small files after which a task yields, so that the rank can handle messages from other ranks."""
 
 CLOCK_GRACE = 5 * 10**9
-"""Tolerated difference, in nanoseconds, between the clocks of a file server and its clients."""
+"""Nanoseconds by which the clocks of a file server and its clients may differ. A time stamp that is older than an event
+by no more than this counts as later than the event.
+"""
 
 _NO_SPACE_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 """Error numbers that may mean that the destination is full or read-only."""
@@ -62,38 +64,42 @@ _SPACE_USING_OPERATIONS = (
     *("write", "create", "mkdir", "mknod", "symlink", "link", "truncate", "copy_file_range", "fsync", "close"),
     *("fallocate", "fdatasync", "sync_file_range"),
 )
-"""Operations that need room in the destination."""
+"""Operations that need room in the destination. Only if one of them fails with ``_NO_SPACE_ERRNOS``, the destination
+may be full.
+"""
 _NAME_CREATING_OPERATIONS = ("create", "mkdir", "mknod", "symlink", "link", "rename")
-"""Operations that create a name in the destination."""
+"""Operations that create a name in the destination. EILSEQ or EINVAL from one of them may mean that the file system
+refuses the name.
+"""
 S = TypeVar("S")
 M = TypeVar("M", CreateResult, CopyResult)
 
 VisitorFactory = Callable[["Rank", Any, Place, int], Visitor]
-"""Function that returns the visitor for the items that a task finds in a directory.
+"""Function that returns the visitor of a program, such as pcopy or prm: the object that receives the items which a task
+finds in a directory, and decides what is done with them (``pcopy.walk.visitor.Visitor``).
 
-It receives the rank, the result of the task, the directory, and the number of the attempt (from 0). Each tool has its
-own.
+Its arguments are the rank, the result of the task, the directory, and the number of earlier attempts (from 0).
 """
 
 
 class RankSet(set[S]):
-    """A set that belongs to a rank (``Rank.own``)."""
+    """A set that all tasks of a rank share. The rank creates it when a task first asks for it (``Rank.instance``)."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
 
 
 class RunningTask:
-    """State of one task while it runs. Other tasks of the rank may run while it waits.
+    """State of one task while it runs. Other tasks of the rank may run while this one waits.
 
     Fields:
-        phase: phase of the task.
-        task: the packed task.
-        changed_directories: directories that the task wrote to and that must be synced.
+        phase: number of the task's phase.
+        task: the engine's description of the task.
+        changed_directories: directories in which the task created names and that must be synced one by one.
         pinned_descriptors: descriptors that stay open for the task.
         shortages: failures for lack of space since the task last wrote something: the error number of each, and the
-            directory, project and owner to which the item was charged
-            (``pcopy.tasks.base.space_failures.QuotaCharge``).
+            directory, project and owner to which the item was charged (``pcopy.tasks.base.space_failures.QuotaCharge``;
+            None for EROFS).
         has_written: True if the task has written something.
     """
 
@@ -115,22 +121,24 @@ class Rank(SourceAndTargetDirectories):
         job: the job.
         number: number of this rank.
         size: number of ranks.
-        descriptors: open descriptors of the two directories of each root.
-        backend: the backend that executes batches.
-        visitor: function that returns the tool's visitor for a directory.
-        sink: receiver of progress and failures, on rank 0.
-        leaders: one rank of each host.
+        descriptors: open descriptors of the source and target directory of each root.
+        backend: the backend (in C or in Python) that executes batches of system calls.
+        visitor: function that returns the program's visitor for a directory.
+        sink: receiver of progress and failures on rank 0; None on other ranks.
+        first_ranks: number of one rank of each host.
         hosts: name of each rank's host; empty if all ranks run on one host.
-        open_spool: function that opens a spool.
+        open_spool: function that opens a temporary file for data that would take too much memory.
     """
 
     collects_report_sums = False
-    """True if the rank collects the sums that a report shows."""
+    """True if the rank sums up the outcomes of items for the report of the job."""
     _earlier_shortages: tuple[tuple[int, Any], ...] = ()
-    """Failures for lack of space of the tasks that have ended, in the form of ``RunningTask.full``."""
+    """Failures for lack of space of the tasks that have ended since the last successful write, in the form of
+    ``RunningTask.shortages``.
+    """
     deletion_counter: Callable[[], memoryview | None] = staticmethod(lambda: None)
-    """Return the shared memory in which each deletion is counted at once (``RemoveItems.gone``), so that the count
-    survives a kill of this process; None if the job is not recorded.
+    """Return the shared memory in which each deletion is counted at once (``RemoveItems.removal_counters``), so that
+    the count survives if this process is killed. Return None if the job is not recorded.
     """
 
     def __init__(
@@ -143,11 +151,11 @@ class Rank(SourceAndTargetDirectories):
         visitor: VisitorFactory,
         *,
         sink: Sink | None = None,
-        leaders: Sequence[int] = (0,),
+        first_ranks: Sequence[int] = (0,),
         hosts: Sequence[str] = (),
         open_spool: OpenSpool = io.BytesIO,
     ) -> None:
-        super().__init__(job, descriptors, backend, one_host=len(leaders) == 1)
+        super().__init__(job, descriptors, backend, one_host=len(first_ranks) == 1)
         self._instances: dict[Callable[[Rank], Any], Any] = {}
         self.number = number
         self.size = size
@@ -157,51 +165,56 @@ class Rank(SourceAndTargetDirectories):
         self.throttle = self.mover.throttle
         self.sink = sink
         self.counters = [0] * counts.COUNTER_COUNT
-        """Counters of this rank. Moved bytes are added at once; other counts are added when a task ends. With several
-        ranks the list belongs to the engine's node.
+        """Counters of this rank, by the indices in ``pcopy.tasks.base.counts``. Moved bytes are added at once, other
+        counts when a task ends. In a job with several ranks the engine replaces the list by its own.
         """
         self.totals: Callable[[], tuple[int, ...]] = lambda: tuple(self.counters)
-        """Return the latest known sums over all ranks."""
+        """Return the sums of the counters over all ranks, as far as they are known to this rank."""
         self.totals_at_phase_start = self.totals
-        """Return the sums over all ranks at the start of the phase."""
+        """Return the sums of the counters over all ranks at the start of the current phase."""
         self.all_ranks_have_work: Callable[[], bool] = lambda: False
-        """Return True if other ranks would find work, and this rank has work for each task that it may run at a time.
-        The engine's node sets it.
+        """Return True if no rank lacks work: the other ranks would find some, and this rank has at least as many
+        waiting tasks as it may have in progress at the same time. The engine replaces this function.
         """
         self.total_task_slots: Callable[[], int] = lambda: size
-        """Return the number of tasks that all ranks together may run at a time."""
-        self.leaders = leaders
+        """Return the number of tasks that all ranks together may have in progress at the same time. The engine replaces
+        this function.
+        """
+        self.first_ranks = first_ranks
         self.open_spool = open_spool
         self.temporary_names = TemporaryNames(job.name, job.run, number, hidden=not job.options.sequential)
         self.notices_sent_once: set[str] = set()
-        """Notices that this rank has sent to rank 0 and sends only once, such as unsupported attributes."""
+        """Keys of the notices that this rank has sent to rank 0 and sends only once, such as names of unsupported
+        features.
+        """
         self.spellings = SpellingFinder()
         self.namer = NoReplaceRenamer()
         self.began = time.monotonic()
         self.syncer, self.storer = SyncProcess(), SyncProcess()
-        """Sync file systems (``syncer``) and single files before they get their final names (``storer``).
+        """Helper processes for syncs: ``syncer`` syncs file systems, ``storer`` syncs single files before they get
+        their final names.
 
-        They are two objects so that the sync of a file does not wait for that of a file system.
+        There are two, so that the sync of a file does not wait for that of a file system.
         """
         self.hosts = Hosts(hosts, number, size)
         self.names_late = job.copies and job.options.keeps_existing
-        """True if copies get their final names late, in the phase NAME, and replace existing items only as
-        ``--existing`` permits.
+        """True if copies get their final names only in the phase NAME, and replace existing items only as
+        ``--existing`` (newer, skip or fail) permits.
         """
         self._phase = int(Phase.COPY)
         self.running = RunningTask(int(Phase.COPY))
-        """State of the task that runs now."""
+        """State of the task that runs now; another task may run once this one yields."""
         self._hashing = JobHashing(self.options.hash, self.options.block_size) if self.options.hash else None
         self.storage: WrittenFileSystems | None = None
-        """Syncs written data before a journal records it; None if the job is not recorded."""
+        """Syncs what was written before the checkpoint records it as done; None if the job is not recorded."""
         self.stop_reason: Halt | None = None
         self._failure_count = 0
 
     def instance(self, state: Callable[[Rank], S]) -> S:
-        """Return this rank's only instance of the class ``state``; it is created at the first call.
+        """Return this rank's only instance of the class ``state``; the first call creates it.
 
-        Such a class is defined in the module of the tasks that use it. If it has a method ``close``, that is called at
-        the end of the job.
+        Such a class is defined in the module of the tasks that use it. If the instance has a method ``close``, the end
+        of the job calls it.
         """
         instance = self._instances.get(state)
         if instance is None:
@@ -209,8 +222,8 @@ class Rank(SourceAndTargetDirectories):
         return cast(S, instance)
 
     def prepare_for_phase(self, phase: int) -> None:
-        """Prepare for a task of ``phase``. In a verify phase, target directories are opened anew, because an open
-        directory may have been moved.
+        """Prepare for a task of ``phase``. At the start of a verify phase, open target directories are closed, so that
+        each is opened by its path again: one that was moved away must not be read.
         """
         if phase != self._phase and phase in (Phase.VERIFY, Phase.REPAIR_VERIFY):
             for directories in self.targets:
@@ -218,26 +231,30 @@ class Rank(SourceAndTargetDirectories):
         self._phase = phase
 
     def set_running(self, running: RunningTask) -> None:
-        """Make ``running`` the current task, until another task is."""
+        """Make ``running`` the state of the current task. Descriptors that are used from now on stay open until that
+        task ends.
+        """
         self.running = running
         self.backend.pins.task_descriptors = running.pinned_descriptors
 
     def release_task(self, running: RunningTask) -> None:
-        """Release all descriptors and directories that were kept open for a task."""
+        """Release all descriptors and directories that were kept open for the task ``running``, which has ended."""
         self.backend.pins.task_descriptors = None
         self.backend.pins.release_task(running.pinned_descriptors)
         running.changed_directories.close()
 
     def execute(self, batch: Batch[S]) -> TicketGenerator[S]:
-        """Yield until the backend has executed ``batch``, and return its result. Raise ``TicketCancelled`` if the batch
-        was cancelled.
+        """Yield until the backend has executed ``batch`` (the same system calls on many items); return the result of
+        the batch. Raise ``TicketCancelled`` if the batch was cancelled before all items were processed.
         """
         return await_ticket(self.backend, self.backend.submit(batch))
 
     def execute_counting(self, batch: Batch[S], count: Callable[[S], None]) -> TicketGenerator[S]:
-        """Execute ``batch``, which changes items, as ``done`` does.
+        """Execute ``batch``, which changes items; return its result. Raise ``TicketCancelled`` if the batch was
+        cancelled.
 
-        ``count`` is called with the final result in any case, also if the batch is cancelled or the task is dropped.
+        ``count`` is a function that counts what was changed. It is called with the final result in any case, even if
+        the batch is cancelled or the task is dropped.
         """
         ticket = self.backend.submit(batch)
         try:
@@ -246,9 +263,10 @@ class Rank(SourceAndTargetDirectories):
             count(ticket.result)
 
     def execute_moving(self, batch: Batch[M]) -> TicketGenerator[M]:
-        """Execute ``batch``, which moves contents, as ``done`` does. Moved bytes are counted while it runs.
+        """Execute ``batch``, which reads or writes contents; return its result. Bytes are counted as moved while the
+        batch runs, so that progress is visible.
 
-        If the batch is cancelled, this returns its result nevertheless: operations that had begun are completed and
+        If the batch is cancelled, the result is returned nevertheless: operations that had begun are completed and
         counted.
         """
         ticket = self.backend.submit(batch)
@@ -266,27 +284,31 @@ class Rank(SourceAndTargetDirectories):
 
     @property
     def phase(self) -> int:
-        """Phase of the current task."""
+        """Number of the current task's phase."""
         return self.running.phase
 
     @property
     def collects_entries(self) -> bool:
-        """True if entries are collected for a signature or for a comparison."""
+        """True if tasks collect the items of datasets with their digests, for a signature or for a comparison of
+        digests.
+        """
         return self.options.writes_signature or (self.has_digests and not self.job.copies and not self.options.compare)
 
     @property
     def verifies_skipped(self) -> bool:
-        """True if existing items that were kept are read back as well."""
+        """True if existing items that were kept are read back as well: with ``--verify`` and ``--existing changed``,
+        which kept them because they seemed to equal their source.
+        """
         return self.options.verify and self.options.existing == "changed"
 
     @property
     def has_digests(self) -> bool:
-        """True if digests are computed."""
+        """True if the job computes digests of contents."""
         return self._hashing is not None
 
     @property
     def hashing(self) -> JobHashing:
-        """Algorithm and block size of the job's digests. Raise ``InvariantBroken`` in a job without digests."""
+        """The job's digest algorithm and block size. Raise ``InvariantBroken`` in a job that computes no digests."""
         if self._hashing is None:
             raise InvariantBroken("a digest was requested in a job without digests")
         return self._hashing
@@ -296,35 +318,37 @@ class Rank(SourceAndTargetDirectories):
         return self._hashing.new_hasher() if self._hashing else None
 
     def chunk_bytes(self, size: int, unit: int = 0) -> int:
-        """Return the size, in bytes, of the chunks of a file of ``size`` bytes, based on the bytes that the job has
-        found so far.
+        """Return the size, in bytes, of the chunks in which a file of ``size`` bytes is copied. It depends on the bytes
+        of all files that the job has found so far.
 
         Args:
-            unit: least size of a chunk; see ``pcopy.tasks.base.distribution.chunk_size``.
+            unit: least size of a chunk, such as a stripe; 0 for none (``pcopy.tasks.base.distribution.chunk_size``).
         """
         known = max(self.totals()[counts.FOUND_BYTES], self.counters[counts.FOUND_BYTES], size)
         return chunk_size(self.options.chunk_size, self.options.block_size, size, known, self.size, unit)
 
     def data_bytes(self, status: os.stat_result) -> int:
-        """Return the number of bytes to copy of a file with this ``status``: its size, without its holes if holes are
-        preserved.
+        """Return the number of bytes to copy of a file with this ``status``: its size, or, if holes are preserved, at
+        most the bytes of its allocated blocks.
         """
         return min(status.st_size, status.st_blocks * 512) if self.options.preserve.sparse else status.st_size
 
     def is_split(self, size: int) -> bool:
-        """Return True if a file of ``size`` bytes is copied in chunks. It must have at least one and a half chunks."""
+        """Return True if a file of ``size`` bytes is copied or read in chunks by several tasks: there are several
+        ranks, the file is not small, and it makes at least one and a half chunks.
+        """
         return self.size > 1 and size > MAX_SMALL_FILE_BYTES and 2 * size >= 3 * self.chunk_bytes(size)
 
     def is_generated(self, place: Place) -> bool:
-        """Return True if the files of the source directory ``place`` are generated when they are read (/proc), so that
-        their sizes are meaningless. Raise ``Problem`` on failure.
+        """Return True if the files of the source directory ``place`` are generated when they are read, as in /proc:
+        their sizes say nothing. Raise ``Problem`` if the directory cannot be opened.
         """
         directory = self.open_source(place)
         return self.mover.generated_file_systems.is_generated(directory, status_of(directory, on_source=True).st_dev)
 
     def open_target(self, place: Place) -> int:
-        """Return a descriptor of the target directory of ``place``. Raise ``Problem`` if it cannot be opened or is
-        another directory now.
+        """Return a descriptor of the target directory of ``place``; the rank keeps it open and closes it later. Raise
+        ``Problem`` if it cannot be opened, or if another directory has its path now.
         """
         target = self.targets[place.root].open(self.path_below_target(place.root, place.path), place.target_id)
         if self.storage is not None:
@@ -334,8 +358,8 @@ class Rank(SourceAndTargetDirectories):
         return target
 
     def open_parent(self, place: Place | None, root: int) -> int:
-        """Return a descriptor of the directory that contains a target: of ``place``, or of the target of root number
-        ``root`` if ``place`` is None. Raise ``Problem`` on failure.
+        """Return a descriptor of the directory in which something is created: the target directory of ``place``, or, if
+        ``place`` is None, the directory that contains the target of root number ``root``. Raise ``Problem`` on failure.
         """
         if place is not None:
             return self.open_target(place)
@@ -347,11 +371,14 @@ class Rank(SourceAndTargetDirectories):
         return target
 
     def syncs_items(self, place: Place) -> bool:
-        """Return True if each file in this target directory is synced before it is closed (``pcopy.fsio.storage``)."""
+        """Return True if each file in the target directory of ``place`` is synced before it is closed: because of
+        --fsync, because the file gets its final name before the next sync of its file system, or because a sync of the
+        whole file system (syncfs) would not reach its data (``pcopy.fsio.storage``).
+        """
         if unsyncable_devices and self.target_device(place) in unsyncable_devices:
             return False
         if self.options.fsync or (self.names_late and self.phase >= Phase.NAME):
-            return True  # the file gets its final name before the file system is synced the next time
+            return True  # the file gets its final name before the next sync of the file system
         storage = self.storage
         return (
             storage is not None
@@ -360,15 +387,15 @@ class Rank(SourceAndTargetDirectories):
         )
 
     def detect_late_times(self, directory: int, device: int, notices: list[str]) -> None:
-        """Find out whether the server changes the modification time of a file when the file is closed
-        (``pcopy.fsio.server.determine_close_times``).
+        """Find out whether the file server changes the modification time of a file when the file is closed. If it does,
+        times are set after the close (``pcopy.fsio.server.determine_close_times``).
 
-        Tasks that write files call it first; it acts once for each device. With ``Options.sequential`` the answer is
-        assumed to be yes, because a file that is created for the test might not be removable.
+        Tasks that write files call this first; it acts once for each device, and creates a test file there. With
+        ``Options.sequential`` it assumes that the server does so, because the test file might not be removable.
 
         Args:
-            directory: open target directory.
-            device: its st_dev.
+            directory: descriptor of the target directory.
+            device: st_dev of that directory.
             notices: list to which a notice is appended if the test file cannot be removed.
         """
         if device in is_mtime_set_on_close or not self.options.preserve.timestamps:
@@ -379,7 +406,7 @@ class Rank(SourceAndTargetDirectories):
         if self.options.sequential:
             is_mtime_set_on_close[device] = True
             return
-        from pcopy.fsio.server import determine_close_times  # imported late: local file systems do not need it
+        from pcopy.fsio.server import determine_close_times  # only here: local file systems do not need the module
 
         name = self.temporary_names.next_name()
         try:
@@ -389,21 +416,24 @@ class Rank(SourceAndTargetDirectories):
             notices.append(f"{printable_path(path)}: a temporary file cannot be removed: {problem.strerror}; remove it")
 
     def finish_task(self) -> None:
-        """Finish the current task: sync the directories that it wrote to, if directories are synced one by one. Stop
-        the job if that fails.
+        """End the current task: if directories are synced one by one, sync those in which it created names. Stop the
+        job if that fails.
         """
         self._earlier_shortages = self._consecutive_shortages()
         if self.storage is not None and self.storage.per_file_devices:
             try:
                 self.storage.sync_directories(self.running.changed_directories)
-            except Problem as problem:  # the storage remembers it too: from now on each of its syncs fails
+            except (
+                Problem
+            ) as problem:  # the storage object remembers the error, too: from now on each of its syncs fails
                 self.stop(f"{SYNC_FAILED_TEXT}: {problem.strerror}", SYNC_FAILED_CODE)
 
     def remove_leftovers(self, target: int) -> Problem | None:
-        """Remove the temporary files of earlier runs of this job from a target directory that is complete now. Raise
-        ``Problem`` on failure.
+        """Remove the temporary files that earlier runs of this job left in the target directory with the descriptor
+        ``target``, whose contents are complete now. Raise ``Problem`` on failure.
 
-        Return a ``Problem`` that describes items that may be the user's and were not removed, or None.
+        If an item with the name of a temporary file may be the user's, it is not removed. Return a ``Problem`` that
+        names such items; None if there are none.
         """
         kept = remove_leftovers(target, self.job.name, self.job.run) if self.job.run > 1 else []
         if self.job.run > 1 and self.options.inplace:
@@ -411,38 +441,45 @@ class Rank(SourceAndTargetDirectories):
         return Problem("rename", 0, text=leftover_notice(kept)) if kept else None
 
     def destination_time(self) -> int:
-        """Return the time of the destination's clock in nanoseconds, or a little less.
+        """Return the time of the destination's clock in nanoseconds since 1970, or a little less.
 
-        It was measured when the run began; the time since then is measured on this host.
+        The clock was read when the run began; the time since then is measured on this host.
         """
         return (self.job.resumed or self.job.began) + int((time.monotonic() - self.began) * 10**9)
 
     def may_lack_contents(self, status: os.stat_result) -> bool:
-        """Return True if another, unfinished job may have written this item of the destination, so that it may not be
-        on stable storage.
+        """Return True if another job that did not finish may have written this item of the destination, so that its
+        contents may not be on stable storage.
 
-        After a power failure such an item may have its size and time without its contents, which must therefore be
-        compared.
+        After a power failure such an item may have its size and time without its contents. So equal size and time do
+        not prove that it is a copy: its contents must be compared.
         """
         return bool(self.job.doubted) and status.st_ctime_ns >= self.job.doubted - CLOCK_GRACE
 
     def is_changed_since_job_start(self, status: os.stat_result) -> bool:
-        """Return True if the item was created or changed since the job began, with tolerance for differing clocks."""
+        """Return True if the item with this ``status`` was created or changed since the first run of the job began, by
+        its ctime. Clocks may differ by ``CLOCK_GRACE``.
+        """
         return status.st_ctime_ns >= self.job.began - CLOCK_GRACE
 
     def may_be_from_earlier_run(self, place: Place, status: os.stat_result) -> bool:
-        """Return True if an earlier run may have created or changed this item of the target directory ``place``."""
+        """Return True if an earlier run of this job may have created or changed the item with this ``status`` in the
+        target directory ``place``.
+        """
         return is_since_earlier_run(self.job, place, status.st_ctime_ns)
 
     def record_success(self) -> None:
-        """Record that the current task has written something, so that the destination is not full."""
+        """Record that the current task has written something, so that the destination is not full: failures for lack of
+        space before this no longer count as consecutive.
+        """
         self.running.shortages, self.running.has_written = (), True
 
     def handle_failure(self, problem: Problem, place: Place, name: bytes, size: int = 0) -> str:
-        """Record the failure of an item. Stop the job if all further items would fail too because the destination is
-        full.
+        """Look for the reason of an item's failure. Stop the job if all other items would fail too, because the
+        destination is full or read-only.
 
         Args:
+            problem: the error.
             place: the directory of the item.
             name: name of the item; ``b""`` for the directory itself.
             size: size of the item in bytes.
@@ -458,7 +495,7 @@ class Rank(SourceAndTargetDirectories):
             return "the file system may refuse names with a leading dot" if is_dotted else ""
         if problem.errno not in _NO_SPACE_ERRNOS or problem.operation not in _SPACE_USING_OPERATIONS:
             return ""
-        from pcopy.tasks.base import space_failures  # imported late: most jobs have no shortage
+        from pcopy.tasks.base import space_failures  # only here: most jobs have no shortage
 
         if problem.errno == errno.EROFS:
             self.running.shortages += ((errno.EROFS, None),)
@@ -483,20 +520,22 @@ class Rank(SourceAndTargetDirectories):
         return lacks or f"in {where}; the file system has room"
 
     def _consecutive_shortages(self) -> tuple[tuple[int, Any], ...]:
-        """Return the failures for lack of space since the last successful write."""
+        """Return the failures for lack of space since the last successful write of this rank, in the form of
+        ``RunningTask.shortages``.
+        """
         return self.running.shortages if self.running.has_written else self._earlier_shortages + self.running.shortages
 
     def stop(self, reason: str, code: int = 0) -> None:
-        """Stop the job. Only the first reason counts.
+        """Stop the job. If it is called several times, only the first reason is kept.
 
         Args:
             reason: the reason in words.
-            code: kind of the reason (``pcopy.engine.messages.Halt``).
+            code: kind of the reason: the number of a signal, ``SYNC_FAILED_CODE``, or 0 for any other reason.
         """
         self.stop_reason = self.stop_reason or Halt(reason, code)
 
     def report(self, failures: Sequence[Failure], notices: Sequence[str]) -> None:
-        """Pass failures and notices of all ranks on to the sink, on rank 0. Stop the job if ``--max-errors`` is
+        """On rank 0: pass failures and notices, of whichever rank, on to the sink. Stop the job if ``--max-errors`` is
         reached.
         """
         self._failure_count += len(failures)
@@ -512,7 +551,7 @@ class Rank(SourceAndTargetDirectories):
             )
 
     def close(self) -> None:
-        """Close the backend, all objects that ``own`` created, and all directories. No task may use them any longer."""
+        """Close the backend, all objects that ``instance`` created, and all directories. No task may run afterwards."""
         self.backend.close()
         for state in self._instances.values():
             if hasattr(state, "close"):
@@ -522,16 +561,19 @@ class Rank(SourceAndTargetDirectories):
 
 
 def make_mover(options: Options) -> ContentsCopier:
-    """Return the object that copies contents according to the user's options."""
+    """Return the object that copies contents of files, with the user's options for holes, reflinks and the page
+    cache.
+    """
     manner = CachePolicy(options.direct, options.drop_cache)
     return ContentsCopier(sparse=options.preserve.sparse, reflink=options.reflink, cache_policy=manner)
 
 
 def is_since_earlier_run(job: Job, place: Place, moment: int) -> bool:
-    """Return True if ``moment`` (nanoseconds since 1970) is not before the start of the first run that may have created
-    items in ``place``.
+    """Return True if ``moment``, a ctime in nanoseconds since 1970, shows that an earlier run of the job may have
+    created or changed an item of the target directory ``place``: it is not before the start of the first run that may
+    have created items there, with a tolerance of ``CLOCK_GRACE``.
 
-    Return False in that run itself, because no earlier run can have created anything there.
+    Return False in that first run itself, because no earlier run can have created anything there.
     """
     run, began = place.first_run if place.first_run[0] else (1, job.began)
     return job.run > run and moment >= began - CLOCK_GRACE

@@ -1,7 +1,8 @@
-"""Sums of the work of ranks, for a report: work of each rank, sizes of files, and the files that took longest.
+"""Sums of the work of ranks, for the report of a job: work of each rank, number of files by size, and the files that
+took longest.
 
 Each rank collects them in bounded memory. At the end of the job they are merged on their way up the tree of ranks
-(``pcopy.engine.barrier``), so that rank 0 receives only one row for each rank in addition.
+(``pcopy.engine.barrier``). So rank 0 receives a single message, with one ``RankWork`` for each rank.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pcopy.tasks.base.actions import Action
 from pcopy.tasks.base.item_outcomes import ItemOutcomes
 
 MAX_SLOWEST_FILES = 20
-"""Number of files that are listed because they took longest."""
+"""Number of files in the report's list of those that took longest."""
 
 _OUTCOMES = {
     Action.COPY: "copied",
@@ -26,12 +27,12 @@ _OUTCOMES = {
     Action.SKIP: "skipped",
     Action.FAIL: "failed",
 }
-"""Outcome of a file, by action."""
+"""Heading under which the report counts a file, by the action that was taken for it. Other actions are not counted."""
 
 _FILE = FILE[0]
 
 SIZE_CLASSES = 65
-"""Number of powers of two that a 64-bit size can be compared with: 2**0 to 2**64."""
+"""Number of size classes of files: class n has the files whose size needs n bits, from 0 (empty files) to 64."""
 
 
 class RankWork(NamedTuple):
@@ -39,12 +40,12 @@ class RankWork(NamedTuple):
 
     Fields:
         rank: number of the rank.
-        items: items that it copied, skipped or failed.
+        items: number of items that it copied, skipped or failed.
         moved: bytes that it copied or read back.
-        tasks: tasks that ended on it.
+        tasks: number of tasks that ended on it.
         busy: seconds in which it ran tasks.
         seconds: duration of the run in seconds.
-        taken, given: tasks that it received from and sent to other ranks.
+        taken, given: number of tasks that it received from and sent to other ranks.
     """
 
     rank: int
@@ -58,7 +59,13 @@ class RankWork(NamedTuple):
 
 
 class SlowFile(NamedTuple):
-    """A file whose copy took long; ``path`` is as it is shown to the user, ``size`` is in bytes."""
+    """A file whose copy took long, for the report's list of the slowest files.
+
+    Fields:
+        nanoseconds: duration of the copy.
+        size: size in bytes.
+        path: path as it is shown to the user.
+    """
 
     nanoseconds: int
     size: int
@@ -66,18 +73,23 @@ class SlowFile(NamedTuple):
 
 
 class SizeColumns(NamedTuple):
-    """Number of files and sum of their sizes, by the smallest power of two above the size."""
+    """Histogram of file sizes: class n has the files of 2**(n - 1) to 2**n - 1 bytes, class 0 the empty files.
+
+    Fields:
+        files: number of files, by class.
+        bytes: sum of their sizes in bytes, by class.
+    """
 
     files: list[int]
     bytes: list[int]
 
     @classmethod
     def zeros(cls) -> SizeColumns:
-        """Return columns of zeros."""
+        """Return columns in which no file was counted yet."""
         return cls([0] * SIZE_CLASSES, [0] * SIZE_CLASSES)
 
     def add(self, sizes: Iterable[int]) -> None:
-        """Add files of these ``sizes``."""
+        """Add files with these ``sizes`` (in bytes), each to its class."""
         files, bytes_ = self
         for size in sizes:
             power = size.bit_length()
@@ -85,14 +97,19 @@ class SizeColumns(NamedTuple):
             bytes_[power] += size
 
     def merge(self, other: Sequence[Sequence[int]]) -> None:
-        """Add the columns of another rank."""
+        """Add the histogram ``other`` of another rank: its columns ``files`` and ``bytes``."""
         for mine, others in zip(self, other, strict=True):
             for power, number in enumerate(others):
                 mine[power] += number
 
 
 class RankSums:
-    """Sums of one rank or of several. ``sizes`` contains the sizes of files, by outcome."""
+    """Sums for the report of a job, of one rank or, after a merge, of several: the work of each rank, numbers of files
+    by size, and the slowest files.
+
+    Attributes: ``ranks`` has the work of each rank; ``sizes`` has a histogram of file sizes for each outcome ("copied",
+    "skipped", "failed").
+    """
 
     def __init__(self, _: object = None) -> None:
         self.ranks: list[RankWork] = []
@@ -100,8 +117,8 @@ class RankSums:
         self._slowest: list[SlowFile] = []  # a heap
 
     def add(self, items: Iterable[ItemOutcomes]) -> None:
-        """Add items whose outcome is known. The type of a failed item is unknown; it is treated as a file if it has a
-        size.
+        """Add items whose outcome is known to the histograms of sizes and to the list of the slowest files. The type of
+        a failed item is unknown; it counts as a file if its size is not 0.
         """
         for each in items:
             outcome, sizes, kinds = _OUTCOMES.get(Action(each.action)), array("Q", each.sizes), each.kinds
@@ -113,14 +130,19 @@ class RankSums:
             self._add_durations(each, sizes)
 
     def _add_durations(self, items: ItemOutcomes, sizes: Sequence[int]) -> None:
-        """Add the durations of files. 0 stands for a file whose copy was not measured."""
+        """Update the list of the slowest files with those regular files among ``items`` that took longer to copy than
+        files in it. ``sizes`` are the sizes of the items in bytes. Files with a duration of 0 are skipped: it was not
+        measured.
+        """
         for row, took in enumerate(array("Q", items.nanoseconds)):
             is_slow = len(self._slowest) < MAX_SLOWEST_FILES or took > self._slowest[0].nanoseconds
             if took and is_slow and items.kinds[row] == _FILE:
                 self._add_slow_file(SlowFile(took, sizes[row], items.path_of_row(row)))
 
     def _add_slow_file(self, slow: SlowFile) -> None:
-        """Add a file to the slowest ones if it belongs there."""
+        """Add the file ``slow`` to the list of the slowest files, unless the list is full and the file was faster than
+        all of them.
+        """
         if len(self._slowest) < MAX_SLOWEST_FILES:
             heapq.heappush(self._slowest, slow)
         else:
@@ -132,7 +154,7 @@ class RankSums:
         return sorted(self._slowest, reverse=True)
 
     def merge(self, words: bytes) -> None:
-        """Add the sums of other ranks, as ``words`` packed them."""
+        """Add the sums of other ranks. ``words`` are the bytes into which ``packed`` has packed them."""
         ranks, sizes, slowest = load_primitives(words)
         self.ranks += (RankWork(*each) for each in ranks)
         for outcome, columns in sizes.items():
@@ -141,14 +163,16 @@ class RankSums:
             self._add_slow_file(SlowFile(*each))
 
     def packed(self) -> bytes:
-        """Return the sums in packed form."""
+        """Return the sums as bytes, for a message to another rank, which adds them by ``merge``."""
         ranks = [tuple(each) for each in sorted(self.ranks)]
         sizes = {outcome: tuple(columns) for outcome, columns in self.sizes.items()}
         return dump_primitives((ranks, sizes, [tuple(each) for each in self._slowest]))
 
     @classmethod
     def from_packed(cls, words: bytes) -> RankSums:
-        """Return the sums of all ranks, unpacked from ``words``; empty sums if it is empty."""
+        """Return the sums in the bytes ``words``, which ``packed`` has returned. If ``words`` is empty, return empty
+        sums.
+        """
         sums = cls()
         if words:
             sums.merge(words)

@@ -1,5 +1,5 @@
-"""Names of files that are compressed or decompressed while they are copied. The name of a file decides
-whether it is.
+"""Names of files that are recoded, that is, compressed or decompressed while they are copied. The name of a file
+decides whether it is recoded.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from pcopy.tasks.base.job import Job, Options, Root
 from pcopy.tasks.base.values import Place
 
 COMPRESSED_SUFFIX = b".zst"
-"""Suffix of the names of files that zstd has compressed."""
+"""Suffix of a file that zstd has compressed. Compression adds it to the name, decompression removes it."""
 
 
 def recoded_name(options: Options, name: bytes) -> bytes | None:
-    """Return the name of the copy of the regular file ``name`` if it is compressed or decompressed; None if it is
-    copied unchanged.
+    """Return the name of the copy of the regular file ``name`` if the file is compressed (it gets the suffix) or
+    decompressed (it loses the suffix). Return None if the file is copied unchanged.
     """
     if options.compress:
         return None if name.endswith(COMPRESSED_SUFFIX) else name + COMPRESSED_SUFFIX
@@ -26,30 +26,35 @@ def recoded_name(options: Options, name: bytes) -> bytes | None:
 
 
 def recoded_target_name(job: Job, place: Place, name: bytes) -> bytes | None:
-    """Return the same as ``recoded_name`` for a file of the directory ``place``, with the name that the user gave if
-    the root is a single file.
+    """Return the name of the copy of the file ``name`` in the directory ``place`` if the file is compressed or
+    decompressed; None if it is copied unchanged.
 
-    The suffix is added to that name, or removed from it, if it has to be.
+    If the root is a single file, the user may have given the name of the copy. Then that name is returned, with or
+    without the suffix.
     """
     root = job.roots[place.root]
     return recoded_root_name(job.options, root) if root.item else recoded_name(job.options, name)
 
 
 def roots_with_recoded_names(job: Job) -> tuple[Root, ...]:
-    """Return the roots of the job with the names that their copies get."""
+    """Return the roots of the job. If a root is a single file that will be compressed or decompressed, its ``name`` is
+    replaced by the name that the copy gets, with or without the suffix.
+    """
     return tuple(root_with_recoded_name(job.options, root) for root in job.roots)
 
 
 def root_with_recoded_name(options: Options, root: Root) -> Root:
-    """Return the root with the name that its copy gets."""
+    """Return ``root``. If it is a single file that will be compressed or decompressed, its ``name`` is replaced by the
+    name that the copy gets, with or without the suffix.
+    """
     path = os.path.join(root.source, root.item)
     is_file = bool(root.item) and os.path.isfile(path) and (options.dereference or not os.path.islink(path))
     return root._replace(name=(recoded_root_name(options, root) if is_file else None) or root.name)
 
 
 def recoded_root_name(options: Options, root: Root) -> bytes | None:
-    """Return the name of the copy if the root, which is a regular file, is compressed or decompressed; None if it is
-    copied unchanged.
+    """Return the name of the copy of ``root``, a single regular file, if it is compressed or decompressed; None if it
+    is copied unchanged.
     """
     new_name = recoded_name(options, root.item)
     if new_name is None:

@@ -1,7 +1,7 @@
-"""Flow control for reports to rank 0: the amount that was sent and not acknowledged yet is limited.
+"""Flow control for reports to rank 0: the amount that was sent and that rank 0 has not acknowledged yet is limited.
 
-A rank begins no further work while its share of the limit is used up. So rank 0 holds a bounded amount of data, however
-slow the reader of its output is.
+Each rank has a share of the limit. While it has used up its share, it begins no new task. So rank 0 holds a bounded
+amount of data, even if the program that reads its output is slow.
 """
 
 from __future__ import annotations
@@ -17,15 +17,18 @@ from pcopy.tasks.base.result import TaskResult
 
 
 class SendWindow:
-    """The ``unacknowledged`` that this rank has sent to rank 0 and that rank 0 has not acknowledged yet.
+    """Limit of what this rank sends to rank 0: ``unacknowledged`` is the amount that rank 0 has not acknowledged yet.
+    If it is too large, the rank begins no new task until an acknowledgement arrives.
 
-    A subclass defines the unit. A job uses one subclass.
+    A subclass defines the unit (items or bytes) and the limits. A job uses one subclass.
     """
 
     total_limit: ClassVar[int]
-    """Limit for all ranks together."""
+    """Largest amount that all ranks together may have sent without an acknowledgement."""
     min_share: ClassVar[int]
-    """Least share of one rank, even if there are very many ranks."""
+    """Least amount that one rank may have sent without an acknowledgement. If there are very many ranks, their shares
+    may exceed ``total_limit`` together.
+    """
 
     def __init__(self, rank: Rank) -> None:
         self.unacknowledged = 0
@@ -33,16 +36,16 @@ class SendWindow:
 
     @classmethod
     def share_of_rank(cls, ranks: int) -> int:
-        """Return the share of one of ``ranks`` ranks."""
+        """Return the amount that one rank may have sent without an acknowledgement, in a job of ``ranks`` ranks."""
         return max(cls.min_share, cls.total_limit // ranks)
 
     @property
     def is_full(self) -> bool:
-        """True if this rank has used up its share."""
+        """True if this rank has sent more than its share and must wait for acknowledgements."""
         return self.unacknowledged > self._share
 
     def wait_until_open(self) -> TicketGenerator[bool]:
-        """Yield until this rank may send again. Return False if the job stops meanwhile, else True."""
+        """Yield until this rank may send again. Return True then, or False if the job stops before."""
         while self.is_full:
             hearing = SendWindowTicket(self)
             yield hearing
@@ -52,7 +55,9 @@ class SendWindow:
 
 
 class SendWindowTicket:
-    """A ticket (``pcopy.engine.ticket.Ticket``) that is done when rank 0 has acknowledged enough."""
+    """A ticket (``pcopy.engine.ticket.Ticket``), for which a task waits before it may send to rank 0. It is done when
+    rank 0 has acknowledged enough.
+    """
 
     def __init__(self, unheard: SendWindow) -> None:
         self._window = unheard
@@ -67,7 +72,7 @@ class SendWindowTicket:
 
 
 class _ReceivedAmounts(Counter[int]):
-    """Amounts that rank 0 has received and not acknowledged yet, by rank."""
+    """Amounts that rank 0 has received and not acknowledged yet, by the number of the sending rank."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
@@ -76,12 +81,12 @@ class _ReceivedAmounts(Counter[int]):
 def acknowledge(
     rank: Rank, result: TaskResult, sender: int, amount: int, unheard: type[SendWindow], note: Callable[[int], TaskKind]
 ) -> None:
-    """Count an ``unacknowledged`` received from the rank ``sender``, on rank 0. Send an acknowledgement once enough has
-    been received.
+    """On rank 0: count the ``amount`` that was received from the rank ``sender``. Once a quarter of what that rank may
+    send without an acknowledgement has come together, send it one.
 
     Args:
-        unheard: the subclass that defines the limit.
-        note: function that returns the acknowledgement for an amount.
+        unheard: the subclass of ``SendWindow`` that defines the unit and the limits.
+        note: function that returns the acknowledgement, a message in the form of a short task, for an amount.
     """
     received = rank.instance(_ReceivedAmounts)
     received[sender] += amount

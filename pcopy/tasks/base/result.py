@@ -1,8 +1,8 @@
-"""The result of one task: what it spawns, counts, digests and reports. All of it takes effect together when the task is
-done.
+"""The result of one task: the tasks that it spawns, and what it counts, digests and reports. All of it takes effect
+together when the task is done; if the process dies before, none of it does.
 
-This module does not know the kinds of tasks. ``pcopy.tasks.runner`` turns the collected items into tasks when the task
-is done.
+This module knows no concrete kinds of tasks. ``pcopy.tasks.runner.make_outcome`` turns what was collected here into
+tasks when the task is done.
 """
 
 from __future__ import annotations
@@ -33,11 +33,14 @@ from pcopy.tasks.base.values import REPAIR_ATTEMPT, ContentInfo, FailedName, Fil
 from pcopy.text import printable_path
 
 _EXAMINING_OPERATIONS = ("open", "stat", "readdir", "scan")
-"""Operations on an item of the source before anything is created for it in the destination."""
+"""Operations on an item of the source that precede the creation of anything in the destination. If one of them fails,
+nothing was created for the item.
+"""
 
 MAX_ONE_TIME_NOTICES = 1000
-"""Largest number of different notices that a rank sends only once; further ones are only counted. Notices may contain
-names, so their number is otherwise unlimited.
+"""Largest number of different notices that a rank remembers as sent, so that it sends each only once. Once so many are
+remembered, other notices are not sent, but only counted as warnings. Notices may contain names, so their number would
+otherwise be unlimited.
 """
 
 
@@ -45,26 +48,32 @@ _UNSYNCABLE_CONSEQUENCE = (
     "a kill loses nothing, but what was written may be lost if this host or the file server stops, "
     "and a checkpoint is not used after a reboot"
 )
-"""Consequence, for the user, of a file system that cannot bring files to stable storage."""
+"""What it means for the user that files on a file system cannot be brought to stable storage."""
 
 
 class RetryMode(Enum):
-    """How a resumed job retries a failed item that has no task of its own for that.
+    """Way in which a resumed job retries a failed item, if no task or item is given for that.
 
-    - BY_NAME: the name is examined again.
-    - WITH_ANOTHER: the task of another item that failed together with it retries it.
-    - WHEN_FOUND: the phase that finds the item is repeated. Until then the item is not counted as found.
-    - NEVER: it is not retried.
+    - EXAMINE_AGAIN: its name is examined again, and the item is copied according to its type then.
+    - BY_OTHER_TASK: another name (hard link) of its inode failed together with it; the task that is recorded for that
+      name retries both.
+    - BY_REPEATED_PHASE: the phase that found the item is repeated. Until then the item is not counted as found.
+    - NEVER: it is not tried again.
     """
 
-    EXAMINE_AGAIN = "its name is looked at again"
+    EXAMINE_AGAIN = "its name is examined again"
     BY_OTHER_TASK = "by the task of another item that failed together with it"
-    BY_REPEATED_PHASE = "by the phase that finds it again: until then it counts as not found, too"
-    NEVER = "it stays failed"
+    BY_REPEATED_PHASE = "by the phase that finds it again: until then it does not count as found"
+    NEVER = "it is not tried again"
 
 
 class NamesToExamine(NamedTuple):
-    """Names of a directory, joined by slashes, that are examined again. ``attempt`` counts from 0."""
+    """Names of the directory ``place`` that are looked up again in the source, and copied according to their type then.
+
+    Fields:
+        names: names joined by slashes.
+        attempt: number of earlier attempts in this run, from 0.
+    """
 
     place: Place
     names: bytes
@@ -72,11 +81,13 @@ class NamesToExamine(NamedTuple):
 
 
 RetryAction = TaskKind | Item | NamesToExamine | RetryMode
-"""Type of the action that a resumed job takes for a failed item."""
+"""What a resumed job does about a failed item: it runs the task, copies the item with all of its names, examines the
+names, or acts as the ``RetryMode`` says.
+"""
 
 
 class TaskResult(counts.TaskCounts):
-    """Everything that one task spawns, counts and reports."""
+    """Everything that one running task spawns, counts and reports."""
 
     __slots__ = (
         "_completed",
@@ -107,7 +118,9 @@ class TaskResult(counts.TaskCounts):
         """Create an empty result.
 
         Args:
-            found: the directory that the task is about and a name in it, or None.
+            rank: the rank that runs the task.
+            phase, task_id: phase and id of the task.
+            found: the directory that the task is about and a name in it; None for a task about no directory.
         """
         super().__init__(found[0] if found else None, by_directory=bool(rank.job.began))
         self._rank = rank
@@ -115,41 +128,51 @@ class TaskResult(counts.TaskCounts):
         self.running = RunningTask(self.phase)
         self.id = task_id
         self.attempt = 0
-        """Number of the task's attempt, from 0; 0 for tasks that have none."""
+        """Number of earlier attempts of this run at the items of the task; 0 for a task of a kind that has no
+        attempts.
+        """
         self._is_deferred = False
         self._completed: list[TaskId] = []
         self._spawned_list: list[NewTask] = []
         self._spawned: Iterable[NewTask] = self._spawned_list
         self.failures: list[Failure] = []
         self.retries: list[tuple[TaskKind | Item | NamesToExamine | None, Retry]] = []
-        """For each failure, the action of a resumed job: the task or item that ``Retry`` will contain in packed form,
-        and the ``Retry`` itself.
+        """What a resumed job does about each failure, in the order of ``failures``, as pairs: what tries again (a task,
+        or the names or item for which a task will be created; None if nothing is tried again), and the ``Retry`` that
+        will contain this task in packed form.
         """
         self.notices: list[str] = []
         self.unsupported_notices: list[tuple[str, str]] = []
-        """Notices that count as one warning and are shown once in the whole job. Each has a key, by which duplicates of
-        other ranks are recognised.
+        """Pairs (key, text) of notices about features, such as ACLs or fsync, that a file system does not support. Each
+        is shown once in the whole job and counts as one warning then. Rank 0 recognises by the key that another rank
+        has sent the same notice.
         """
         self.one_time_notices: list[tuple[str, str]] = []
-        """Notices that are shown once in the whole job and were counted already. Each has a key, by which duplicates of
-        other ranks are recognised.
+        """Pairs (key, text) of notices that are shown once in the whole job. The task has counted them as warnings
+        already.
         """
         self.names_to_examine: list[tuple[NamesToExamine, int]] = []
-        """Names that are examined again, each group with the phase in which that happens."""
+        """Names that are examined again, each group with the number of the phase in which that happens."""
         self.items_to_copy: list[tuple[Item, int]] = []
-        """Items that are copied or copied again, each with the phase in which that happens."""
+        """Items that are copied, or copied again, with all of their names; each with the number of the phase in which
+        that happens.
+        """
         self.copied_inodes: list[tuple[Item, ItemCopy]] = []
-        """Copies of inodes with several names, which are recorded for a resumed job."""
+        """Copies of inodes with several names (hard links). They are recorded for a resumed job, which may find more
+        names and links them to the copy.
+        """
         self.entries: defaultdict[tuple[int, bytes], ItemColumns] = defaultdict(ItemColumns)
-        """Entries for the signature, by side and path."""
+        """Items for the signature, by (number of the dataset, path of the directory)."""
         self.verifications: defaultdict[tuple[Place, int], ItemColumns] = defaultdict(ItemColumns)
-        """Copies that are read back, by directory and by the number of the host that wrote them."""
+        """Small copies that are read back, by directory and by the number of the host that wrote them."""
         self.large_copies: list[FileToRead] = []
-        """Copies that are read back in chunks."""
+        """Large copies that are read back in chunks."""
         self.overwritten_files: defaultdict[tuple[Place, bool], list[tuple[bytes, int]]] = defaultdict(list)
-        """Existing files that were overwritten (name and inode number), by directory and by whether they failed."""
+        """Name and inode number of existing files that were overwritten (``--inplace``) and must lose their mark of
+        incompleteness, by directory and by whether their metadata could not be set.
+        """
         self.item_recorder = _make_item_recorder(rank)
-        """Recorder of the outcomes of items."""
+        """Recorder of what was done with each item, for ``-vv``, ``--log`` and reports."""
 
     def spawn(
         self,
@@ -163,10 +186,12 @@ class TaskResult(counts.TaskCounts):
         """Spawn a new task.
 
         Args:
-            cost: estimated cost in bytes, in addition to ``CALL_COST``.
+            task: the task.
+            cost: estimated cost in bytes; ``CALL_COST`` is added.
             phase: phase of the task; by default that of the spawning task.
-            expands: True if the task may find further work.
-            owner: the only rank that may run it; by default the task's ``home``, or any rank.
+            expands: True if the task may find more work, as a scan does.
+            owner: number of the only rank that may run the task; by default the one that ``TaskKind.assigned_rank``
+                returns, or any rank.
         """
         if owner is None:
             home = task.assigned_rank(self._rank.size)
@@ -177,44 +202,66 @@ class TaskResult(counts.TaskCounts):
         self._spawned_list.append(NewTask(at, encode(task), cost + CALL_COST, expands, owner))
 
     def examine_again(self, place: Place, names: bytes, attempt: int, *, phase: int | None = None) -> None:
-        """Have names of a directory examined again. Their items are copied according to their type then."""
+        """Have names of the directory ``place`` looked up again in the source, and copied according to their type then.
+
+        Args:
+            names: names joined by slashes.
+            attempt: number of earlier attempts in this run.
+            phase: phase in which that happens; by default that of this task.
+        """
         self.names_to_examine.append(
             (NamesToExamine(place, names, attempt), self.phase if phase is None else int(phase))
         )
 
     def spawn_copy(self, item: Item, *, phase: int | None = None) -> None:
-        """Have ``item`` copied by a task of its own: the first of its names that can be copied, with the other names as
-        hard links to the copy.
+        """Have ``item`` copied by a task of its own. The task copies the first name that can be copied and creates the
+        other names as hard links to that copy. ``phase`` is by default that of this task.
         """
         self.items_to_copy.append((item, self.phase if phase is None else int(phase)))
 
     def record_copied_inode(self, item: Item, copy: ItemCopy) -> None:
-        """Record that names of an inode were created, because a resumed job may find more names. The first name of
-        ``item`` is the copy.
+        """Record ``copy`` as the copy of the inode of ``item``, because a resumed job may find more names of that inode
+        and must link them to it. The copy has the first name of ``item``. Nothing is recorded if the job cannot be
+        resumed or does not preserve hard links.
         """
         if self._rank.job.began and self._rank.options.preserve.links:
             self.copied_inodes.append((item, copy))
 
     def spawn_on_other_host(self, task: TaskKind, cost: int, writer: int, *, phase: int | None = None) -> None:
-        """Spawn a task that must run on another host than ``writer``, if there are several. The page cache of
-        ``writer`` contains the data that the task is to read from storage.
+        """Spawn a task that reads data back, on another host than ``writer`` if the job has several. On the host that
+        wrote the data, its page cache would answer instead of the storage.
+
+        Args:
+            cost: estimated cost in bytes.
+            writer: number of the host that wrote the data.
+            phase: phase of the task; by default that of this task.
         """
         self.spawn(task, cost, phase=phase, owner=self._rank.hosts.rank_on_other_host(writer))
 
     def spawn_each(self, tasks: Iterator[TaskKind], cost: int, *, expands: bool) -> None:
-        """Spawn a large number of tasks of this phase. Each is created only when the engine takes it."""
+        """Spawn a large number of tasks in the phase of this task. Each is created only when the engine takes it, so
+        that they are never all in memory.
+
+        Args:
+            tasks: iterator that creates the tasks.
+            cost: estimated cost of each task in bytes, including its system calls.
+            expands: True if the tasks may find more work, as a scan does.
+        """
         made = (NewTask(self.phase, encode(task), cost, expands) for task in tasks)
         self._spawned = chain(self._spawned, made)
 
     def defer_completion(self) -> None:
-        """Defer the recording of this task as done, because its effect is in this rank's memory only. Another task
-        completes it (``Outcome``).
+        """Do not record this task as done when it ends, because its only effect is in this rank's memory. It is
+        recorded when another task has used that effect and names this task in ``complete_deferred``; until then a
+        resumed job runs this task again.
         """
         self._is_deferred = True
 
     def complete_deferred(self, tasks: Iterable[TaskId]) -> None:
-        """Complete ``tasks`` whose recording was deferred: this task has used up their effects. Its own recording is
-        not deferred.
+        """Have ``tasks``, whose completion was deferred, recorded as done together with this task, which has used their
+        effects.
+
+        If the completion of this task itself was deferred, it is no longer.
         """
         self._completed += (task for task in tasks if task != self.id)
         self._is_deferred = False
@@ -230,13 +277,15 @@ class TaskResult(counts.TaskCounts):
         writers: bytes = b"",
         how: CopyAction = NEW_COPY,
     ) -> None:
-        """Count an item that was copied completely.
+        """Count an item that was copied completely, record the outcome for the user, and collect its digest.
 
         Args:
+            place, name: directory and name of the item.
             known: type, size, digest and version of the contents.
-            is_only_name: False if the item has further names; it is verified together with them.
-            chunk, writers: as in ``pcopy.tasks.base.values.FileToRead``.
-            how: action and duration, which are recorded for the report of each item.
+            is_only_name: False if the item has other names (hard links): it is verified later, together with them.
+            chunk: size in bytes of the chunks in which the file was copied; 0 if one task copied it.
+            writers: number of the host that wrote each chunk, one byte each; empty if this host wrote the item.
+            how: what was done (copied, or replaced an existing item) and how long it took.
         """
         self.item_recorder.record(how.action, place, name, known.kind, known.size, how.nanoseconds)
         self._rank.record_success()
@@ -257,13 +306,16 @@ class TaskResult(counts.TaskCounts):
         chunk: int = 0,
         writers: bytes = b"",
     ) -> None:
-        """Collect the digest of an item that was counted already, for the signature and for verification.
+        """Collect the digest of an item that was counted already, for the signature and for verification. Nothing is
+        collected if the job neither writes a signature nor verifies.
 
         Args:
-            counter: the counter in which the item was counted.
-            verify: True if the item is verified now; False if it is verified with its links.
-
-        The other arguments are those of ``copied``.
+            place, name: directory and name of the item.
+            known: type, size, digest and version of the contents.
+            counter: index of the counter in which the item was counted.
+            verify: True if the item may be verified by itself; False if it is verified together with its other names.
+            chunk: size in bytes of the chunks in which the file was copied; 0 if one task copied it.
+            writers: number of the host that wrote each chunk, one byte each; empty if this host wrote the item.
         """
         rank = self._rank
         if rank.collects_entries and name and known.kind != SOCKET:
@@ -278,8 +330,10 @@ class TaskResult(counts.TaskCounts):
             self.verifications[place, writers[0] if writers else rank.hosts.this_host].add_item(name, known, counter)
 
     def collect_file_digests(self, place: Place, files: ItemColumns, *, verify: bool = True) -> None:
-        """Collect the digests of regular files of one directory, as ``digested`` does. Copies among them were written
-        by this host.
+        """Collect the digests of regular files of the directory ``place`` that were counted already, for the signature
+        and for verification. They were copied by this host, or skipped.
+
+        ``verify`` is False if the files are not read back.
         """
         rank = self._rank
         if not files:
@@ -294,19 +348,21 @@ class TaskResult(counts.TaskCounts):
             self.verifications[place, rank.hosts.this_host].extend(files)
 
     def count_to_verify(self, items: int, size: int, place: Place) -> None:
-        """Count ``items`` of a directory, of ``size`` bytes together, that will be read back."""
+        """Count ``items`` items of a directory that will be read back; together they have ``size`` bytes."""
         self.count(counts.TO_VERIFY, items, place)
         self.count(counts.TO_VERIFY_BYTES, size, place)
 
     def collect_directory_entry(self, place: Place) -> None:
-        """Collect the entry of a directory for the signature."""
+        """Collect the directory ``place`` itself for the signature, if the job writes one."""
         if self._rank.collects_entries:
             side, path, _ = self._rank.dataset_entry(place, b"")
             self.entries[side, path].add_item(b"", self._rank.hashing.directory_item)
 
     @property
-    def verify_phase(self) -> int:
-        """The phase in which the copies of this task are read back."""
+    def verification_phase(self) -> int:
+        """The phase in which copies that this task creates are read back: VERIFY, or REPAIR_VERIFY for copies of a
+        repair.
+        """
         return Phase.VERIFY if self.phase < Phase.VERIFY else Phase.REPAIR_VERIFY
 
     def fail(
@@ -320,16 +376,16 @@ class TaskResult(counts.TaskCounts):
         retry_phase: int = Phase.COPY,
         may_exist: bool = False,
     ) -> None:
-        """Count an item as failed and report it. In a job that deletes, defer it to AGAIN instead if a directory that
-        will be deleted has its name.
+        """Count an item as failed and report it. If the job deletes extra items (``--delete``) and a directory that it
+        may delete has the item's name, defer the item to the phase AGAIN instead.
 
         Args:
             place, name: directory and name of the item; the name ``b""`` means the directory itself.
             problem: the error.
             size: size of the item in bytes.
             retry: what a resumed job does: it runs this task, copies this item, or acts as ``RetryMode`` says.
-            retry_phase: the phase of the retry.
-            may_exist: True if something may have been created for the item, whatever the ``problem`` is.
+            retry_phase: the phase in which it does so.
+            may_exist: True if something may have been created for the item, even if ``problem`` suggests otherwise.
         """
         if self._awaits_deletion(problem):
             self._defer_until_deletion(place, name, retry)
@@ -337,10 +393,11 @@ class TaskResult(counts.TaskCounts):
             self._record_failure(place, name, problem, size, retry, retry_phase, may_exist=may_exist)
 
     def _awaits_deletion(self, problem: Problem) -> bool:
-        """Return True if the item failed because a directory has its name that is going to be deleted, as far as
-        deletion is permitted.
+        """Return True if the item failed because a directory that is not empty has its name in the target, and the
+        phase DELETE may still remove that directory.
 
-        With ``--existing newer`` no directory is deleted to make room for an item, so the item fails.
+        With ``--existing newer``, ``skip`` or ``fail`` no directory is deleted to make room for an item, so the item
+        fails.
         """
         options = self._rank.options
         return (
@@ -351,8 +408,8 @@ class TaskResult(counts.TaskCounts):
         )
 
     def _defer_until_deletion(self, place: Place, name: bytes, retry: RetryAction) -> None:
-        """Defer the item to AGAIN, where it is copied or finally fails. Names of one inode are copied together, as in a
-        resumed job.
+        """Defer the item to the phase AGAIN, which follows DELETE: there it is copied or finally fails. If ``retry`` is
+        an ``Item``, all of its names are copied together, because they must become hard links of one inode.
         """
         if isinstance(retry, Item):
             self.spawn_copy(retry, phase=Phase.AGAIN)
@@ -368,11 +425,20 @@ class TaskResult(counts.TaskCounts):
         problem: Problem,
         size: int,
         retry: RetryAction,
-        retry_in: int,
+        retry_phase: int,
         *,
         may_exist: bool,
     ) -> None:
-        """Count the item as failed, and record the failure and its retry. The arguments are those of ``fail``."""
+        """Count the item as failed, report the error to the user, and record what a resumed job does about the item.
+
+        Args:
+            place, name: directory and name of the item; the name ``b""`` means the directory itself.
+            problem: the error.
+            size: size of the item in bytes.
+            retry: what a resumed job does: it runs this task, copies this item, or acts as ``RetryMode`` says.
+            retry_phase: the phase in which it does so.
+            may_exist: True if something may have been created for the item, even if ``problem`` suggests otherwise.
+        """
         counted = [(counts.FAILED, 1), (counts.FAILED_BYTES, size)]
         if problem.changed:
             counted.append((counts.VANISHED if problem.errno == errno.ENOENT else counts.CHANGED, 1))
@@ -381,7 +447,7 @@ class TaskResult(counts.TaskCounts):
             self.count(counter, number, place)
         message = self._rank.handle_failure(problem, place, name, size)
         text, common = problem.strerror or "", os.strerror(problem.errno or 0)
-        if not message or text.startswith(f"{common};"):  # a text that was appended to the system's is kept
+        if not message or text.startswith(f"{common};"):  # keep a text that pcopy has appended to the system's
             message += text.removeprefix(common) if message else text
         if retry is RetryMode.NEVER:
             self.retries.append((None, Retry()))
@@ -390,13 +456,20 @@ class TaskResult(counts.TaskCounts):
         else:
             again = retry if isinstance(retry, tuple) else NamesToExamine(place, name, max(1, self.attempt))
             untouched = not may_exist and self.is_untouched(place, problem)
-            self.retries.append((again, Retry(b"", int(retry_in), tuple(counted), untouched, place)))
+            self.retries.append((again, Retry(b"", int(retry_phase), tuple(counted), untouched, place)))
         self.item_recorder.record_failure(place, name, size)
         path = self._rank.display_path(place, name, on_source=problem.on_source)
         self.failures.append(Failure(path, problem.operation, problem.errno or 0, message))
 
     def fail_all_names(self, failed: Iterable[FailedName], size: int, retry: RetryAction, *, may_exist: bool) -> None:
-        """Count names of one inode as failed. A resumed job retries all of them by the task ``retry``."""
+        """Count several names of one inode as failed. A resumed job retries all of them together.
+
+        Args:
+            failed: the names, each with its error.
+            size: size of the inode in bytes.
+            retry: the task or item by which a resumed job retries the names. It is recorded for the first name only.
+            may_exist: True if something may have been created for one of the names.
+        """
         problems = [(place, name, Problem.from_packed(problem)) for place, name, problem in failed]
         if problems and all(self._awaits_deletion(problem) for *_, problem in problems):
             self._defer_until_deletion(*problems[0][:2], retry)
@@ -406,16 +479,17 @@ class TaskResult(counts.TaskCounts):
             retry = RetryMode.BY_OTHER_TASK
 
     def record_link_to_repeat(self, place: Place) -> None:
-        """Record that the retry of a failed item creates the hard link in ``place`` once more, which was counted
-        already.
+        """Record that a resumed job, when it retries a failed item, will create a hard link in the directory ``place``
+        that was created and counted already. It subtracts 1 from the count first.
         """
         self.retries.append((None, Retry(counts_to_subtract=((counts.HARDLINKS, 1),), place=place)))
 
     def is_untouched(self, place: Place, problem: Problem) -> bool:
-        """Return True if this job certainly created nothing for an item that failed with ``problem``.
+        """Return True if this job has certainly created nothing in the directory ``place`` for an item that failed with
+        ``problem``.
 
-        An item that an earlier run may have tried before it was stopped is not certain. If a new file failed with
-        EEXIST, the existing item was examined already.
+        It is not certain if an earlier run may have tried the item and was stopped. It is certain after EEXIST for a
+        new file: then the existing item had been examined, and it stays.
         """
         if (problem.operation, problem.errno) == ("create", errno.EEXIST):
             return True
@@ -424,25 +498,25 @@ class TaskResult(counts.TaskCounts):
         return is_first and not job.options.inplace and problem.on_source and problem.operation in _EXAMINING_OPERATIONS
 
     def record_overwritten(self, place: Place, name: bytes, inode: int, *, lacks_metadata: bool) -> None:
-        """Record that the existing file ``name`` was overwritten completely and still has its mark
-        (``pcopy.fsio.incomplete_mark``).
+        """Record that the existing file ``name`` was overwritten completely (``--inplace``). It still has its mark of
+        incompleteness (``pcopy.fsio.incomplete_mark``), which a later task removes.
 
         Args:
-            inode: its inode number.
-            lacks_metadata: True if it lacks metadata.
+            inode: inode number of the file.
+            lacks_metadata: True if its metadata could not be set.
         """
         self.overwritten_files[place, lacks_metadata].append((name, inode))
 
     def report_failure(self, path: bytes, problem: Problem) -> None:
-        """Report a failure that concerns no item."""
+        """Report a failure that concerns no item and is not counted, for example of the file ``path``."""
         self.retries.append((None, Retry()))
         self.failures.append(Failure(path, problem.operation, problem.errno or 0, problem.strerror or ""))
 
     def record_applied_metadata(self, place: Place, name: bytes, applied: MetadataOutcome) -> None:
-        """Count and report what happened when metadata was set: exceptions that were excused, notices, and unsupported
-        features.
+        """Count and report what happened (``applied``) when the metadata of an item was set: metadata that could not be
+        set for lack of privilege or support and is excused, notices, and features that the file system lacks.
 
-        It does nothing if the item was copied before in an earlier attempt, because it was counted then.
+        This does nothing in a repair (``REPAIR_ATTEMPT``), because the first copy of the item was counted already.
         """
         if self.attempt >= REPAIR_ATTEMPT:
             return
@@ -454,9 +528,11 @@ class TaskResult(counts.TaskCounts):
         if applied.unsupported:
             self.report_unsupported(self._rank.display_path(place, name, on_source=False), applied.unsupported)
 
-    def report_unsupported(self, path: bytes, unknown: frozenset[str]) -> None:
-        """Report once the features that the file system of ``path`` does not support (``MetadataOutcome.unknown``)."""
-        new = unknown - self._rank.notices_sent_once
+    def report_unsupported(self, path: bytes, features: frozenset[str]) -> None:
+        """Report to the user each of ``features``, such as ACLs, that the file system of ``path`` does not support. A
+        feature that this rank has reported before is left out.
+        """
+        new = features - self._rank.notices_sent_once
         self._rank.notices_sent_once |= new
         for feature in sorted(new):
             text = (
@@ -466,19 +542,25 @@ class TaskResult(counts.TaskCounts):
             self.unsupported_notices.append((feature, text))
 
     def warn_other_layout(self, place: Place, name: bytes, why: str) -> None:
-        """Count an item that did not get the wanted layout; report the first one for each reason."""
+        """Count a warning about an item that did not get the wanted Lustre layout (striping). ``why`` is the reason;
+        only the first item with this reason is shown to the user.
+        """
         self.warn_once(place, name, why)
 
     def warn_once(self, place: Place, name: bytes, text: str) -> None:
-        """Count a warning that may concern many items; report only the first one with this ``text``."""
+        """Count a warning about an item which many other items may cause, too. Only the first item with this ``text``
+        is shown to the user.
+        """
         self.count(counts.WARNINGS, 1, place)
         if text not in self._rank.notices_sent_once and len(self._rank.notices_sent_once) < MAX_ONE_TIME_NOTICES:
             self._rank.notices_sent_once.add(text)
             path = printable_path(self._rank.display_path(place, name, on_source=False))
-            self.one_time_notices.append((text, f"{path}: {text} (others like it are only counted)"))
+            self.one_time_notices.append((text, f"{path}: {text} (more warnings like this are only counted)"))
 
     def warn_unsyncable(self) -> None:
-        """Report, once for each device, that data which this rank wrote there cannot be brought to stable storage."""
+        """Report, once for each device, that the data which this rank wrote to the device cannot be brought to stable
+        storage.
+        """
         sent = self._rank.notices_sent_once
         for path, number in unsyncable_devices.values():
             where = printable_path(path or b"a file system")
@@ -488,20 +570,24 @@ class TaskResult(counts.TaskCounts):
                 self.unsupported_notices.append((text, text))
 
     def warn(self, place: Place, name: bytes, text: str, *, on_source: bool = False) -> None:
-        """Count and report a warning about an item, which is not a failure."""
+        """Count and report a warning about an item. ``on_source`` is True if the message shall show the item's path in
+        the source.
+        """
         self.count(counts.WARNINGS, 1, place)
         self.notices.append(f"{printable_path(self._rank.display_path(place, name, on_source=on_source))}: {text}")
 
     def outcome(self) -> Outcome:
-        """Return the part of the result that the engine needs."""
+        """Return the part of the result that the engine needs: the new tasks, the counts, and which tasks are recorded
+        as done.
+        """
         return Outcome(
             self._spawned, self._counts, self._completed, self._is_deferred, tuple(self._counts_by_directory())
         )
 
 
 def _make_item_recorder(rank: Rank) -> NullItemRecorder:
-    """Return the recorder of the outcomes of items; one that ignores them if neither the user nor a
-    report needs them.
+    """Return a recorder of what is done with each item. Return one that ignores everything if neither the user
+    (``-vv``, ``--log``) nor a report needs it.
     """
     if not (rank.options.itemize or rank.collects_report_sums):
         return NULL_RECORDER

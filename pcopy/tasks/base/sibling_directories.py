@@ -1,5 +1,8 @@
-"""Tasks about several directories with the same parent, and the decision whether a task enters the directories that it
-finds or leaves them to other ranks.
+"""Tasks about several directories with the same parent, and the decision whether a task that finds directories enters
+them itself (processes their contents) or leaves them to other ranks.
+
+The backend is the code, in C or in Python, that makes the system calls for many items in one call
+(``pcopy.fsio.backend``).
 """
 
 from __future__ import annotations
@@ -22,20 +25,23 @@ from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place, pack_numbers
 
 MAX_DIRECTORIES_PER_TASK = 64
-"""Largest number of directories of one task."""
+"""Largest number of directories of one task. A task with more could take so long that other ranks have nothing to do.
+"""
 MAX_DIRECTORIES_PER_CALL = 16
-"""Largest number of directories in one call of the backend."""
+"""Largest number of directories that are given to the backend in one call."""
 MAX_CALL_SECONDS = 0.02
-"""Longest desired duration of a call in seconds, so that the rank soon notices operations that wait."""
+"""Seconds that one call of the backend should take at most, because the rank handles no messages meanwhile. After a
+longer one, the next call gets fewer directories.
+"""
 MAX_TASK_SECONDS = 0.05
-"""Seconds after which a task leaves the remaining directories to other tasks."""
+"""Seconds after which a task enters no more directories itself, and spawns tasks for the remaining ones."""
 
 
 def task_slices(rank: Rank, number: int) -> Iterator[slice]:
-    """Yield the slices into which ``number`` directories are divided, one for each task.
+    """Divide ``number`` directories among tasks: yield slices of ``range(number)``, one for each task.
 
-    While other ranks may be idle, even a few directories are divided among several tasks. Otherwise one rank could keep
-    a whole tree.
+    If other ranks may be idle, even a few directories are divided among several tasks. Otherwise one rank could keep a
+    whole tree.
     """
     size = (
         MAX_DIRECTORIES_PER_TASK
@@ -46,67 +52,79 @@ def task_slices(rank: Rank, number: int) -> Iterator[slice]:
 
 
 def enters_several_per_call(rank: Rank) -> bool:
-    """Return True if the backend processes everything in several directories in one call.
+    """Return True if one call of the backend may process all items in several directories.
 
-    It does not if it has threads, because then each item may be processed by another one, nor if a limit is set,
-    because each item is counted then.
+    Return False if the backend has threads, because these can process the items of one directory in parallel. Return
+    False also with a limit (--bwlimit, --oplimit), because then each item is counted against the limit.
     """
     return rank.backend.has_directory_batches and rank.backend.runs_in_poll and not rank.throttle.is_on
 
 
 class DirectoriesPerCall:
-    """Number of directories that one rank passes to the backend in one call. It grows while calls are short."""
+    """Number of directories that one rank gives to the backend in one call. It doubles while calls are short, and is
+    halved after a long one.
+    """
 
     def __init__(self, rank: Rank | None = None) -> None:
-        """Begin with one directory. ``rank`` is not used; ``Rank.own`` passes it."""
+        """Begin with one directory per call. ``rank`` is not used; ``Rank.instance`` passes it."""
         self.number = 1
 
     def adapt(self, seconds: float) -> None:
-        """Adapt the number to the duration of the last call."""
+        """Adapt the number to the duration of the last call, in seconds."""
         self.number = (
             max(1, self.number // 2) if seconds > MAX_CALL_SECONDS else min(MAX_DIRECTORIES_PER_CALL, 2 * self.number)
         )
 
 
 class DirectoriesToEnter(ABC):
-    """The directories that one task has found and not entered yet.
+    """Base class: the directories that one task has found and whose contents it has not processed yet (it has not
+    entered them).
 
-    The task enters them while all other ranks have work too, and leaves the rest to tasks of their own.
+    While all other ranks have work, too, the task enters them itself. For the rest it spawns tasks. A subclass says
+    what is done in a directory.
     """
 
     def __init__(self, rank: Rank, result: TaskResult) -> None:
         self._rank = rank
         self._result = result
         self._remaining: list[tuple[Place, Sequence[bytes], Sequence[int]]] = []
-        """Directories that remain to be entered: parent, names and inode numbers."""
+        """Directories that remain to be entered, in groups with the same parent: the parent, and their names and inode
+        numbers.
+        """
         self._deadline = time.monotonic() + MAX_TASK_SECONDS
         self._has_begun = False
-        """True if the task has entered something. Until it has, it enters some directories even if other ranks are
-        idle.
-        """
+        """True if the task has entered a directory. Before that it enters some even if other ranks are idle."""
 
     @abstractmethod
     def _can_enter_several(self, around: Place) -> bool:
-        """Return True if the backend can process several directories of the parent ``around`` in one call."""
+        """Return True if one call of the backend can process the contents of several subdirectories of ``around``."""
 
     @abstractmethod
     def _enter_several(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
-        """Enter several directories by one call of the backend."""
+        """Process the contents of the subdirectories ``names`` of ``around`` by one call of the backend. ``inodes`` are
+        the inode numbers that the scan has found.
+        """
 
     @abstractmethod
     def _enter(self, around: Place, name: bytes, inode: int) -> Steps:
-        """Enter one directory."""
+        """Process the contents of the subdirectory ``name`` of ``around``. ``inode`` is the inode number that the scan
+        has found.
+        """
 
     @abstractmethod
     def _make_task(self, around: Place, names: bytes, inodes: bytes) -> DivisibleTask:
-        """Return a task that enters these directories."""
+        """Return a task that processes the contents of the subdirectories ``names`` of ``around``. The names are joined
+        by slashes, their ``inodes`` packed by ``pack_numbers``.
+        """
 
     def add(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
-        """Add directories of the parent ``around`` that were found."""
+        """Add subdirectories of ``around`` that the task has found. ``inodes`` are the inode numbers of ``names``."""
         self._remaining.append((around, names, inodes))
 
     def enter_while_others_work(self) -> Steps:
-        """Enter directories while no other rank needs work; spawn tasks for the remaining ones."""
+        """Process the contents of directories while all other ranks have work. Then spawn tasks for the remaining
+        directories.
+        """
         remaining, at_once = self._remaining, self._rank.instance(DirectoriesPerCall)
         while remaining and (not self._has_begun or self._should_enter_more()):
             self._has_begun = True
@@ -124,10 +142,9 @@ class DirectoriesToEnter(ABC):
             self._spawn(*each)
 
     def _problem_of_replaced(self, around: Place) -> Problem | None:
-        """Return the reason if ``around`` is another directory now, so that a name found before is missing. Return None
-        if only the name was removed.
-
-        Something may have been mounted over the directory, or unmounted from it.
+        """Find out why a subdirectory of ``around`` that was found before is missing. Return the error if another
+        directory is at the path of ``around`` now, because a file system was mounted or unmounted there. Return None if
+        it is the same directory: then only the subdirectory was removed.
         """
         sources = self._rank.sources[around.root]
         sources.discard(around.path)
@@ -138,33 +155,39 @@ class DirectoriesToEnter(ABC):
         return None
 
     def _should_enter_more(self) -> bool:
-        """Return True if this task should enter further directories itself."""
+        """Return True if the task should enter another directory itself: its time is not over, the job is not being
+        stopped, and all other ranks have work.
+        """
         rank = self._rank
         return time.monotonic() < self._deadline and rank.stop_reason is None and rank.all_ranks_have_work()
 
     def _spawn(self, around: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
-        """Spawn tasks that enter these directories."""
+        """Spawn tasks that process the contents of the subdirectories ``names`` of ``around``. ``inodes`` are their
+        inode numbers.
+        """
         for share in task_slices(self._rank, len(names)):
             task = self._make_task(around, pack_names(names[share]), pack_numbers([*inodes[share]]))
             self._result.spawn(task, task.item_count * SCAN_COST, expands=True)
 
 
 class SiblingsTask(DirectoryTask):
-    """Base class of tasks about several subdirectories of ``place``. ``names`` are their names, joined by slashes."""
+    """Base class of tasks about several subdirectories of ``place``. The field ``names`` has their names, joined by
+    slashes.
+    """
 
     names: bytes
 
     def subset(self, rows: Sequence[int]) -> Self:
-        """Return the task for the directories with these numbers only."""
+        """Return a task for some of the directories only: those whose indices in ``names`` are ``rows``."""
         raise NotImplementedError
 
     def single_tasks(self) -> Iterable[TaskKind]:
-        """Return an equivalent task for each directory."""
+        """Return one task for each directory; together they do the same as this task."""
         raise NotImplementedError
 
     @property
     def item_count(self) -> int:
-        """Number of directories."""
+        """Number of directories in ``names``."""
         return self.names.count(b"/") + 1
 
     def divide(self, portions: int) -> list[Self]:

@@ -1,8 +1,9 @@
-"""Decision whether failures for lack of space stop the job: they do if the whole file system is full, but not if one
-directory or quota is.
+"""Decides whether failures for lack of space stop the job. They do if the whole file system is full, but not if only
+one directory or quota is.
 
 ENOSPC is also returned for a directory whose index is full and for a project that has reached its quota (XFS), and
-EDQUOT for quotas of users, groups and projects. Items that are charged to others can still be created then.
+EDQUOT for quotas of users, groups and projects. Items that are charged to another directory or quota can still be
+created then.
 """
 
 from __future__ import annotations
@@ -21,29 +22,29 @@ from pcopy.text import count_with_noun, printable_path
 from pcopy.units import format_size
 
 MAX_READ_ONLY_FAILURES = 2
-"""Number of consecutive EROFS failures that stop the job, because the file system has become read-only."""
+"""Number of consecutive EROFS failures of one rank that stop the job: the file system has become read-only."""
 
 MAX_DISTINCT_SHORTAGES = 3
-"""Number of consecutive failures for lack of space that stop the job, if each is charged to another directory, project
-or owner.
+"""Number of different directories, projects or owners at which consecutive failures for lack of space stop the job:
+probably the whole file system is full, though statfs(2) does not show it.
 """
 
 MAX_SHORTAGES = 1000
-"""Number of consecutive failures for lack of space that stop the job, wherever they are."""
+"""Number of consecutive failures for lack of space of one rank that stop the job, even if all are in one directory."""
 
 _FS_IOC_FSGETXATTR = 0x801C581F
-"""FS_IOC_FSGETXATTR: a struct fsxattr, see ioctl_xfs_fsgetxattr(2)."""
+"""Number of the ioctl(2) FS_IOC_FSGETXATTR, which returns a struct fsxattr; see ioctl_xfs_fsgetxattr(2)."""
 _FSXATTR = struct.Struct("=12xI12x")
-"""Layout of struct fsxattr, of which only the project number is read."""
+"""Layout of struct fsxattr; only the project number is read."""
 _OPERATIONS_WITHOUT_DATA = frozenset(("create", "mkdir", "mknod", "symlink", "link"))
-"""Operations that need an inode or a directory entry, but no room for data."""
+"""Operations that need an inode or a directory entry, but no room for contents."""
 
 
 class QuotaCharge(NamedTuple):
-    """The directory or project, and the owner, to whose quota an item is charged.
+    """What an item is charged to: a directory or project, and an owner.
 
     Fields:
-        directory: number of the root and path; (-1, b"") for an item that is charged to a project.
+        directory: index of the root and path of the directory; (-1, b"") for an item that is charged to a project.
         project: number of the project; 0 for none.
         owner: user and group.
     """
@@ -54,7 +55,9 @@ class QuotaCharge(NamedTuple):
 
 
 def quota_charge(place: Place, directory: int) -> QuotaCharge:
-    """Return the directory or project, and the owner, to which new items in the open ``directory`` are charged."""
+    """Return the directory or project, and the owner, to whose quota new items in the directory ``place`` are charged.
+    ``directory`` is its descriptor; if it is -1, the project is not known and counts as none.
+    """
     group, project = os.getegid(), 0
     with suppress(OSError):
         status = os.fstat(directory)
@@ -66,12 +69,11 @@ def quota_charge(place: Place, directory: int) -> QuotaCharge:
 
 def file_system_shortage(problem: Problem, file_system: int, size: int) -> str:
     """Return a text that says what the file system lacks for an item of ``size`` bytes; empty if statfs(2) shows no
-    shortage.
-
-    A file system that reports 0 blocks shows nothing.
+    shortage, or if the file system reports 0 blocks.
 
     Args:
-        file_system: descriptor of an open directory on it.
+        problem: the error of the item.
+        file_system: descriptor of any directory on the file system.
     """
     try:
         found = os.fstatvfs(file_system)
@@ -87,25 +89,29 @@ def file_system_shortage(problem: Problem, file_system: int, size: int) -> str:
 
 
 def charge_description(place: QuotaCharge, shown_path: bytes) -> str:
-    """Return the directory or project to which an item was charged, in words."""
+    """Return the project or directory to which an item was charged, in words. ``shown_path`` is the path of the item as
+    the user sees it.
+    """
     if place.project:
         return f"project {place.project}"
     return f"directory {printable_path(os.path.dirname(shown_path))}"
 
 
 def reason_to_stop(in_a_row: tuple[QuotaCharge, ...], lacks: str, last: str) -> str:
-    """Return the reason to stop the job after these consecutive failures; empty if the job continues.
+    """Return the reason to stop the job after these consecutive failures for lack of space; empty if the job continues.
 
     Args:
         in_a_row: what each failed item was charged to, the newest last.
-        lacks: what the file system lacks, in words, or empty.
+        lacks: what the whole file system lacks, in words, or empty.
         last: the directory or project of the last failure, in words.
     """
     if lacks:
         return lacks
     places = len(set(in_a_row))
     if places >= MAX_DISTINCT_SHORTAGES:
-        return f"{places} directories, projects or owners in a row found no room, though the file system has some"
+        return (
+            f"{places} directories, projects or owners in a row had no room for items, though the file system has some"
+        )
     if len(in_a_row) >= MAX_SHORTAGES:
-        return f"{count_with_noun(len(in_a_row), 'item', 'items')} in a row found no room in {last}"
+        return f"{count_with_noun(len(in_a_row), 'item', 'items')} in a row failed because there is no room in {last}"
     return ""

@@ -1,4 +1,6 @@
-"""Bringing the contents of files to stable storage before the files get their final names (``pcopy.fsio.new_file``)."""
+"""Brings the contents of files to stable storage before the files get their final names (``pcopy.fsio.new_file``).
+Otherwise a power failure could leave an empty file under a final name.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +19,14 @@ from pcopy.fsio.syncer import MAX_FILES
 from pcopy.tasks.base.rank import Rank
 
 WAIT_SECONDS = 0.005
-"""Seconds that one slice waits for the storage."""
+"""Seconds for which a task waits for the storage before it yields, so that the rank can handle messages."""
 
 
 def wait_for_data_stored(rank: Rank, descriptor: int) -> Generator[None, None, None]:
-    """Yield until the contents of an open file are on stable storage. Raise ``Problem`` on failure.
+    """Yield until the contents of the open file ``descriptor`` are on stable storage. Raise ``Problem`` if that fails.
 
-    The call is made by the helper process that syncs for the rank, because it blocks if the storage does. The rank must
-    answer messages and signals meanwhile, and must be able to end.
+    A helper process of the rank makes the call, because the call blocks as long as the storage does. Meanwhile the rank
+    must answer messages and signals, and must be able to end.
     """
     (problem,) = yield from _store_all(rank, [descriptor])
     if problem is not None:
@@ -32,12 +34,14 @@ def wait_for_data_stored(rank: Rank, descriptor: int) -> Generator[None, None, N
 
 
 def _store_all(rank: Rank, descriptors: list[int]) -> Generator[None, None, list[Problem | None]]:
-    """Yield until the contents of open files are on stable storage; return the problem of each file, or None."""
+    """Yield until a helper process has brought the contents of the open files ``descriptors`` to stable storage. Return
+    for each file the error, or None.
+    """
     rank.storer.start()
     order, numbers = rank.storer.request_file_sync(descriptors), None
     if order is not None:
         with closing(order), recorded_sync("fdatasync", descriptors[0]):
-            while not order.is_complete(WAIT_SECONDS):
+            while not order.wait_for_answer(WAIT_SECONDS):
                 yield
             try:
                 numbers = order.results()
@@ -50,7 +54,9 @@ def _store_all(rank: Rank, descriptors: list[int]) -> Generator[None, None, list
 
 
 def _store_in_thread(descriptors: list[int]) -> Generator[None, None, list[Problem | None]]:
-    """Do the same as ``_stored`` in a thread of this process, if the system permits no helper process."""
+    """Yield until a thread of this process has brought the contents of the open files ``descriptors`` to stable
+    storage. Return for each file the error, or None. It is used if the system permits no helper process.
+    """
     problems: list[Problem | None] = []
     with as_problem("dup"):  # when the job stops, the caller may close its descriptors before the thread is done
         own = [os.dup(descriptor) for descriptor in descriptors]
@@ -65,7 +71,7 @@ def _store_in_thread(descriptors: list[int]) -> Generator[None, None, list[Probl
 
 
 def _problem_of(call: Callable[[], None]) -> Problem | None:
-    """Return the ``Problem`` that a call raises; None if it raises none."""
+    """Return the ``Problem`` that ``call()`` raises; None if it raises none."""
     try:
         call()
     except Problem as problem:
@@ -74,8 +80,8 @@ def _problem_of(call: Callable[[], None]) -> Problem | None:
 
 
 class StorageBatch:
-    """Small files of one task that are brought to stable storage together. The generator that wrote each of them waits
-    meanwhile.
+    """Small files of one task that are brought to stable storage together, by one request to the helper process.
+    Meanwhile the generator that wrote each file waits.
     """
 
     def __init__(self) -> None:
@@ -84,35 +90,38 @@ class StorageBatch:
 
     @property
     def is_full(self) -> bool:
-        """True if no more files should be added."""
+        """True if the files should be stored before another one is added."""
         return len(self._files) >= MAX_FILES
 
     def __len__(self) -> int:
         return len(self._files)
 
     def add(self, new: NewFile) -> None:
-        """Add an open file whose contents are written."""
+        """Add the file ``new``, which is open and whose contents are written."""
         self._files.append(new)
 
     def store(self, rank: Rank) -> Generator[None, None, None]:
-        """Yield until the contents of all files are on stable storage; the generator of each file may continue then."""
+        """Yield until the contents of all files that were added are on stable storage. Afterwards the generator of each
+        file may continue; it gets its error from ``raise_problem``.
+        """
         files, self._files = self._files, []
         if files:
             problems = yield from _store_all(rank, [new.descriptor for new in files])
             self._problems = dict(zip(files, problems, strict=True))
 
     def raise_problem(self, new: NewFile) -> None:
-        """Raise the ``Problem`` of a file, if there was one."""
+        """Raise the ``Problem`` of the file ``new``, if it could not be stored."""
         problem = self._problems.pop(new)
         if problem is not None:
             raise problem
 
 
 def wait_until_stored(rank: Rank, new: NewFile, together: StorageBatch | None = None) -> Generator[None, None, None]:
-    """Yield until the file ``new``, whose contents are written, may get its final name. Raise ``Problem`` on failure.
+    """Yield until the contents of the file ``new`` are on stable storage, so that it may get its final name. Raise
+    ``Problem`` on failure. Nothing is done if the job does not sync, or if the file needs no sync.
 
-    A small file is added to ``together``; the owner of ``together`` resumes this generator after it has stored the
-    files.
+    If ``together`` is given, a small file is added to it, and this generator yields once: the owner of ``together``
+    stores all of its files and then resumes this generator.
     """
     if not (rank.options.sync and new.needs_sync):
         return

@@ -1,4 +1,4 @@
-"""Small immutable values that tasks are made of, and functions that pack columns of them into bytes.
+"""Small immutable values that fields of tasks contain, and functions that pack columns of numbers into bytes.
 
 All values consist of primitives, so that they can be sent to other ranks and stored.
 """
@@ -13,26 +13,31 @@ from pcopy.fsio.problem import PackedProblem
 from pcopy.fsio.source import FileVersion
 
 NO_DIRECTORY = Identity(-1, -1)
-"""Identity that stands for a missing directory: the target of a directory that is only read, or the source of a
-directory that was not opened yet.
+"""Identity (mount code -1, inode -1) that stands for no directory. It is the ``target_id`` of a directory that is only
+read, and the ``source_id`` of a directory whose source was not opened yet.
 """
 
 
 NOT_CREATED = Identity(-2, -2)
-"""Identity of a target directory that a dry run would create. Such a directory is treated as empty."""
+"""Identity that stands for a target directory which a dry run does not create but a real run would. A dry run treats
+such a directory as empty.
+"""
 
 
 class Place(NamedTuple):
-    """A directory of a root on both sides: its path below the root, and the identities that it must have.
+    """A directory of the job on both sides, source and target: its path, and the identities that the two directories
+    must have when they are opened again. (An identity is file system, inode number, and file handle or time of birth:
+    ``pcopy.fsio.identity``.)
 
     Fields:
-        root: number of the root.
-        path: path below the root, empty for the root itself.
-        source_id, target_id: expected identities of the source directory and of the target directory.
+        root: index in ``Job.roots``; a root is one SRC with its target.
+        path: path below the root; empty for the root directory itself.
+        source_id, target_id: identities of the source directory and of the target directory. If another directory has
+            the path now, opening it fails.
         is_new: True if this job created the target directory.
-        inherits_acl: True if items that are created in the target directory inherit an ACL.
-        first_run: the first run that may have created items in the target directory, and the time at which that run
-            started (``Job.resumed``); (0, 0) for the first run of the job.
+        inherits_acl: True if new items in the target directory inherit ACLs, which must be removed from copies.
+        first_run: number and start time (nanoseconds, ``Job.resumed``) of the first run of the job that may have
+            created items in the target directory; (0, 0) if that is the job's first run.
     """
 
     root: int
@@ -45,31 +50,36 @@ class Place(NamedTuple):
 
     @property
     def key(self) -> tuple[int, bytes]:
-        """The root's number and the path, which identify the directory regardless of the other fields."""
+        """Index of the root and path below it. They are equal for two values that describe the same directory, whatever
+        the other fields say.
+        """
         return self.root, self.path
 
 
 def counts_label(place: Place) -> bytes:
-    """Return the label under which the counts of a directory and of the items in it are recorded."""
+    """Return the label of the directory ``place`` in the records of a job. Counts of the directory and of the items in
+    it are recorded under this label. If the directory has vanished when the job is resumed, they are subtracted again.
+    """
     return b"%d/%b" % (place.root, place.path)
 
 
 FailedName = tuple[Place, bytes, PackedProblem]
-"""A name of an inode that could not be copied: its directory, the name, and the error."""
+"""A name (hard link) of an inode that could not be copied: its directory, the name, and the error."""
 
 
 class Item(NamedTuple):
-    """An item of the source as a scan found it, with all of its names.
+    """An item (a file of any type except a directory) as a scan of the source found it, with all names (hard links) of
+    its inode that are known.
 
     Fields:
-        mount: code of the mount on which it lies.
+        mount: number of its file system, the same on all hosts (``pcopy.fsio.mounts``).
         inode: inode number.
         size: size in bytes; 0 for anything but a regular file.
-        names: directory and name of each hard link, sorted. One of them is copied first, the others are linked to the
-            copy.
-        attempt: number of earlier attempts, from 0.
-        failed_names: names that failed already. They are reported only when the outcome of the other names is known,
-            because a resumed job links them to those.
+        names: (directory, name) of each hard link, sorted. The first one that can be copied is copied, and the others
+            are created as hard links to the copy.
+        attempt: number of earlier attempts to copy the item in this run, from 0.
+        failed_names: names that already failed. They are reported together with the others, once the outcome of those
+            is known: a resumed job creates them as links to the copy that the others got.
     """
 
     mount: int
@@ -81,24 +91,25 @@ class Item(NamedTuple):
 
     @property
     def place(self) -> Place:
-        """Directory of the first name."""
+        """Directory of the first name of the item."""
         return self.names[0][0]
 
     @property
     def name(self) -> bytes:
-        """The first name."""
+        """The first name of the item."""
         return self.names[0][1]
 
     @property
     def links(self) -> tuple[tuple[Place, bytes], ...]:
-        """All names but the first."""
+        """(directory, name) of all names of the item but the first."""
         return self.names[1:]
 
 
 REPAIR_ATTEMPT = 2
-"""Number of the attempt at an item that was copied before and differed from its source when it was verified.
+"""Value of ``attempt`` for an item that is copied again (``--repair``), because its copy differed from its source when
+it was verified.
 
-Metadata that could not be set was counted in the earlier attempt and is not counted again.
+Warnings about the item's metadata were counted when it was first copied, and are not counted again.
 """
 
 
@@ -106,10 +117,10 @@ class ContentInfo(NamedTuple):
     """Type, size, digest and version of an item's contents.
 
     Fields:
-        kind: type byte (``pcopy.signature.items``).
+        kind: type byte: b"f" for a regular file; the others are in ``pcopy.signature.items``.
         size: size in bytes.
-        digest: digest of the contents; empty if no digest is wanted or none is known yet.
-        version: version of the source when it was read.
+        digest: digest of the contents; empty if the job computes none, or it is not known yet.
+        version: inode number, size, mtime and ctime that the source had when it was read.
     """
 
     kind: bytes
@@ -119,18 +130,18 @@ class ContentInfo(NamedTuple):
 
 
 class ChunkedFile(NamedTuple):
-    """A large file that is being copied in chunks into one temporary file.
+    """A large file that several tasks copy in chunks (parts of equal size) into one temporary file.
 
     Fields:
         item: the file in the source.
-        version: version of the source when it was opened.
-        temporary: name of the temporary file. With ``overwritten_owner`` there is no such file, and the name only
+        version: inode number, size, mtime and ctime of the source when it was opened.
+        temporary: name of the temporary file. With ``overwritten_owner`` there is no such file: the name only
             identifies the copy in messages between ranks.
         identity: identity of the file that is written to.
         overwritten_owner: mode, owner and group that an existing file had before it was opened to be overwritten
-            (``--inplace``); empty for a new file.
-        is_cloned: True if the contents were cloned by a reflink, so that no chunk has to be written.
-        server_status: mode and owner that the file server reports for the file while it is written, if they differ from
+            (``--inplace``); empty if a new file is written.
+        is_cloned: True if the contents were cloned by a reflink (FICLONE), so that no chunk has to be written.
+        server_status: mode and owner that stat(2) shows for the temporary file, if the file server shows others than
             those that were set; else empty.
     """
 
@@ -144,13 +155,13 @@ class ChunkedFile(NamedTuple):
 
 
 class ItemCopy(NamedTuple):
-    """The copy of an item: the identity of its inode, and its contents.
+    """The copy of an item in the target: which inode it is, and what it contains.
 
     Fields:
         identity: identity of the inode that was created.
         known: type, size, digest and version of the contents.
-        chunk: size in bytes of the parts in which it was written; 0 if it was written as a whole.
-        writers: number of the host that wrote each part, one byte each.
+        chunk: size in bytes of the chunks in which the copy was written; 0 if one task wrote all of it.
+        writers: number of the host that wrote each chunk, one byte each (``pcopy.tasks.base.distribution.Hosts``).
     """
 
     identity: Identity
@@ -160,16 +171,20 @@ class ItemCopy(NamedTuple):
 
 
 class FileToRead(NamedTuple):
-    """A large file that is read to compute or to verify its digest.
+    """A file that is read to compute its digest, or to compare its digest with the expected one. A large file is read
+    in chunks.
 
     Fields:
-        known: type, size, version and digest. On the source's side the digest is empty; on the target's side it is the
-            expected digest.
-        on_source: True if the file of the source is read, False if the copy is.
-        counter: counter in which the file was counted already; -1 if it is still to be counted.
-        chunk: size in bytes of the parts in which it is read; 0 if the task chooses the size.
-        writers: number of the host that wrote each part of the copy, one byte each; a single byte stands for all parts.
-        linked_item: the item with all of its names, if the copy has several; else None.
+        place, name: directory and name of the file.
+        known: type, size, version and digest. If the source is read, the digest is empty; if the copy is read, it is
+            the expected digest.
+        on_source: True if the file in the source is read, False if its copy in the target is.
+        attempt: number of earlier attempts in this run, from 0.
+        counter: index of the counter in which the file was counted already; -1 if it is still to be counted.
+        chunk: size in bytes of the chunks in which it is read; 0 if the task that divides the file chooses the size.
+        writers: number of the host that wrote each chunk of the copy, one byte each; a single byte stands for all
+            chunks.
+        linked_item: the item with all of its names, if the copy has several hard links; else None.
     """
 
     place: Place
@@ -184,21 +199,23 @@ class FileToRead(NamedTuple):
 
     @property
     def names(self) -> tuple[tuple[Place, bytes], ...]:
-        """Directory and name of each hard link of the file."""
+        """Directory and name of each hard link of the file; for a file with one name only that one."""
         return ((self.place, self.name),) if self.linked_item is None else self.linked_item.names
 
 
 class Entries(NamedTuple):
-    """Entries of one directory of a dataset, in packed columns, for a signature.
+    """Items of one directory of a dataset, as a signature lists them, in packed columns: value number i of each column
+    belongs to name number i.
 
     Fields:
         side: number of the dataset: 0, or 1 for the second of two datasets that are compared.
         path: path of the directory.
         names: names joined by slashes. The empty name stands for the directory itself.
-        kinds: one type byte for each name.
-        sizes: 8 bytes for each name.
-        digests: one digest for each name.
-        round: number of the attempt. Of several entries with one name the one with the highest ``round`` is valid.
+        kinds: one type byte for each name (``pcopy.signature.items``).
+        sizes: size in bytes of each item, as 64-bit integers.
+        digests: one digest for each name, joined.
+        round: number of the attempt, higher for a later one. If several entries have the same name, the one with the
+            highest ``round`` is valid.
     """
 
     side: int
@@ -211,8 +228,12 @@ class Entries(NamedTuple):
 
 
 class UnnamedCopy(NamedTuple):
-    """A complete copy that still has its temporary name. ``inode`` and ``mark``
-    (``pcopy.fsio.identity``) identify it.
+    """A complete copy that still has its temporary name, because it gets its final name in a later phase.
+
+    Fields:
+        temporary: the temporary name.
+        inode, mark: inode number, and the file handle or time of birth that tells the inode from a later one with the
+            same number (``pcopy.fsio.identity``). A file of that name with other values is not touched.
     """
 
     temporary: bytes
@@ -221,14 +242,15 @@ class UnnamedCopy(NamedTuple):
 
 
 class Retry(NamedTuple):
-    """The action of a resumed job for one recorded failure: it subtracts counts and runs a task.
+    """What a resumed job does about one recorded failure: it subtracts the failure from the counts, and runs a task
+    that tries again.
 
     Fields:
-        task: the packed task; empty if there is none.
+        task: the packed task; empty if nothing is tried again.
         phase: the first phase in which the task may run.
-        counts_to_subtract: pairs of counter and number that are subtracted from the counts.
-        is_untouched: True if this job certainly created nothing of the items that the task copies.
-        place: the directory under which the item was counted.
+        counts_to_subtract: pairs (index of the counter, number) that are subtracted from the counts of the earlier run.
+        is_untouched: True if this job has certainly created nothing in the target for the items of the task.
+        place: the directory under which the failure was counted; None if it was counted under none.
     """
 
     task: bytes = b""
@@ -239,20 +261,23 @@ class Retry(NamedTuple):
 
 
 def bucket_of(inode: int) -> int:
-    """Return the number of the bucket, from 0 to 63, to which an inode with several names belongs.
+    """Return the number, from 0 to 63, of the bucket (group of inodes) to which an inode with several names belongs.
 
-    All names of an inode are sent to the rank that owns its bucket. The number of buckets does not depend on the number
-    of ranks, which may change when a job is resumed. Files that were created together usually have adjacent inode
-    numbers and share a bucket, so that few notes are needed for one directory.
+    All names of the inodes of a bucket are sent to one rank, which brings together the names of each inode. The number
+    of buckets does not depend on the number of ranks, because a job may be resumed on another number of ranks. Files
+    that were created together usually have adjacent inode numbers and share a bucket, so few messages are needed for
+    one directory.
     """
     return (inode >> 8) % 64
 
 
 def pack_numbers(numbers: list[int]) -> bytes:
-    """Return unsigned 64-bit integers as one byte string, in this machine's byte order."""
+    """Return unsigned 64-bit integers as bytes, 8 for each, in this machine's byte order."""
     return array("Q", numbers).tobytes()
 
 
 def unpack_numbers(numbers: bytes) -> array[int]:
-    """Return the integers that ``pack_numbers`` packed."""
+    """Return the unsigned 64-bit integers that the bytes ``numbers`` contain, 8 bytes each, as ``pack_numbers`` writes
+    them.
+    """
     return array("Q", numbers)

@@ -1,8 +1,8 @@
-"""Tasks of one step of a benchmark, on each rank that takes part: prepare, wait until all are ready, measure, report to
-rank 0.
+"""Tasks of one step of a benchmark (one test, one number of ranks), on each rank that takes part: prepare, wait until
+all are ready, measure, report to rank 0.
 
 Everything happens in a private directory in the root, which the first step creates. The measured time includes the
-system calls and the overhead of pcopy in a batch; names are generated before. The steps of round 0 warm up: their files
+system calls and the overhead of pcopy in a batch. Names are generated before. The steps of round 0 warm up: their files
 have other names, and their results are not counted.
 """
 
@@ -33,25 +33,27 @@ from pcopy.tasks.bench.private import OPEN_DIRECTORY_FLAGS, PrivateDirectory, op
 from pcopy.tasks.bench.steps import BenchmarkState, BenchmarkTest, RankTiming, Step
 
 MAX_ROWS = 1024
-"""Maximum number of files in one batch. The first batch is small, and later ones grow while a batch takes a small share
+"""Maximum number of files in one batch. The first batch is small; later ones grow while a batch takes only a small part
 of the time.
 """
 
 MAX_BATCH_FRACTION = 16
-"""Divisor of the time of a step: a batch grows only while it is expected to take no more than this fraction of it."""
+"""A batch of files grows only as long as it is expected to take at most the time of the step divided by this number."""
 
 SLICE_NANOSECONDS = 2_000_000
-"""Nanoseconds after which a rank that writes or reads yields to handle messages, which takes some microseconds."""
+"""Nanoseconds after which a rank that writes or reads yields, so that it can handle messages. A yield takes some
+microseconds.
+"""
 
 _PATTERN_BYTES = 1 << 20
 """Bytes of random data that fill the blocks: blocks of zeros might be compressed, or not be stored at all."""
 
 _UNLIMITED_MICROSECONDS = 1 << 60
-"""Microseconds of a step that is not measured and must run to its end."""
+"""Time limit in microseconds of a step that is not measured, and must process all files (CLEAR)."""
 
 RunningTest = Generator[Ticket | None, None, tuple[int, int, int]]
-"""Type of a running test: a generator that returns the number of operations or bytes, and its start and end in
-nanoseconds.
+"""Type of a running test: a generator that returns the number of operations or bytes, and start and end of the
+measurement in nanoseconds (``time.monotonic_ns``).
 """
 
 
@@ -61,7 +63,7 @@ def private_directory_name(job: Job) -> bytes:
 
 
 class StepTask(TaskKind, is_note=False):
-    """Base class of the tasks of a step, which concern no directory of the job. ``step`` holds the fields of a
+    """Base class of the tasks by which a rank takes part in a step of a benchmark. ``step`` contains the fields of a
     ``Step``.
     """
 
@@ -72,12 +74,13 @@ class StepTask(TaskKind, is_note=False):
 
 
 class PrepareStep(StepTask, code=150, doing="preparing a measurement"):
-    """Creates and opens what the step needs, and reports to rank 0 that this rank is ready.
+    """Task that creates and opens what this rank needs for the step, and reports to rank 0 that this rank is ready.
 
     Fields:
+
     - ``file_owner``: the rank whose files are read or examined.
-    - ``created``: the number of files that rank has created, or the number of bytes that it has written.
-    - ``private_inode``: the inode of the private directory; 0 if it must be created.
+    - ``created``: the number of files that this other rank has created, or the number of bytes that it has written.
+    - ``private_inode``: the inode number of the private directory; 0 if this task must create it.
     """
 
     file_owner: int
@@ -95,8 +98,8 @@ class PrepareStep(StepTask, code=150, doing="preparing a measurement"):
 
 
 class RankReadyNote(Note, code=151, doing="waiting for all ranks"):
-    """Reports to rank 0 that a rank has prepared the step. When all have, rank 0 starts the measurement on
-    all of them.
+    """Message to rank 0: a rank has prepared the step. After the last such message, rank 0 starts the measurement on
+    all ranks of the step.
     """
 
     def run(self, rank: Rank, result: TaskResult) -> None:
@@ -110,7 +113,9 @@ class RankReadyNote(Note, code=151, doing="waiting for all ranks"):
 
 
 class MeasureStep(StepTask, code=152, doing="measuring"):
-    """Runs the test, and reports to rank 0 the number of operations or bytes, and the time."""
+    """Task that runs the test of the step on this rank, and reports to rank 0 the number of operations or bytes, and
+    the time.
+    """
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
         step = Step(*self.step)
@@ -127,7 +132,9 @@ class MeasureStep(StepTask, code=152, doing="measuring"):
 
 
 class MeasurementNote(Note, code=153, doing="recording what was measured"):
-    """Reports to rank 0 what a rank has measured. After the last report of a step, the next step starts."""
+    """Message to rank 0 with what a rank has measured: ``begin`` and ``end`` in nanoseconds, and the number
+    (``amount``) of operations or bytes. After the last message of a step, the next step starts.
+    """
 
     rank: int
     begin: int
@@ -136,14 +143,17 @@ class MeasurementNote(Note, code=153, doing="recording what was measured"):
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         book = benchmark_state(rank)
-        if book.add_timing(RankTiming(self.rank, self.begin, self.end, self.amount), one_clock=len(rank.leaders) == 1):
+        if book.add_timing(
+            RankTiming(self.rank, self.begin, self.end, self.amount), one_clock=len(rank.first_ranks) == 1
+        ):
             for owner, task in next_step_tasks(book, rank.hosts.names):
                 result.spawn(task, owner=owner)
 
 
 def next_step_tasks(book: BenchmarkState, hosts: Sequence[str]) -> list[tuple[int, PrepareStep]]:
-    """Return the first tasks of the next step, each with its rank; none after the last step. ``hosts`` as in
-    ``file_owners``.
+    """Return the first tasks of the next step of the benchmark, each with the rank that runs it; none after the last
+    step. ``book`` holds the steps and results; ``hosts`` are the host names of all ranks (empty if all are on one
+    host).
     """
     step = book.start_next_step()
     if step is None:
@@ -157,15 +167,15 @@ def next_step_tasks(book: BenchmarkState, hosts: Sequence[str]) -> list[tuple[in
 
 
 def benchmark_state(rank: Rank) -> BenchmarkState:
-    """Return the notebook, on rank 0."""
+    """Return the object that has the steps and results of the benchmark. It exists on rank 0 only."""
     return cast(BenchmarkState, rank.sink)
 
 
 def file_owners(hosts: Sequence[str], ranks: int) -> list[int]:
-    """Return for each of ``ranks`` ranks the rank whose files it reads and examines.
+    """Return, for each of ``ranks`` ranks, the rank whose files it reads and examines.
 
-    That rank is on another host, whose caches do not help this one; if there is only one host, it is another rank.
-    ``hosts`` are the host names of all ranks; empty: all are on one host.
+    That rank is on another host, so that the files are not in the cache of this host. If there is only one host, it is
+    another rank of the same host. ``hosts`` are the host names of all ranks; empty if all are on one host.
     """
     groups: dict[str, list[int]] = {}
     for rank in range(ranks):
@@ -184,7 +194,9 @@ def file_owners(hosts: Sequence[str], ranks: int) -> list[int]:
 
 
 def fail_step(rank: Rank, result: TaskResult, problem: Problem) -> None:
-    """Report a failed test. No further step starts: a test that fails says nothing about the file system."""
+    """Report a failed test. No further step starts: after a failure, the results would say nothing about the file
+    system.
+    """
     result.count(counts.FOUND)
     result.count(counts.FAILED)
     path = os.path.join(rank.job.roots[0].target_shown, private_directory_name(rank.job))
@@ -192,33 +204,39 @@ def fail_step(rank: Rank, result: TaskResult, problem: Problem) -> None:
 
 
 class RankBenchmark:
-    """The state of one rank between two steps."""
+    """What one rank remembers from step to step of a benchmark."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._private = self._directory = self._file = -1
         self._block: mmap | None = None
         self._shared_file = b""
-        """On rank 0: name of the last file that all ranks wrote together."""
+        """On rank 0: name of the last file that all ranks wrote together; empty if there is none."""
         self._file_owner = rank.number
         self._created = 0
         self._names_by_prefix: dict[bytes, list[bytes]] = {}
-        """File names that were generated last, by their prefix."""
+        """Generated file names, by their prefix, so that they need not be generated again."""
         self._own_names: list[bytes] = []
-        """Names of this rank's files that exist."""
+        """Names of the files of this rank that exist."""
         self._test_names: list[bytes] = []
-        """Names of the files that the test uses: those of this rank, or of another one."""
+        """Names of the files on which the test makes its system calls: those of this rank, or of another one."""
         self._new_names: list[bytes] = []
-        """New names for the test RENAME."""
+        """Names that the test RENAME gives to the files."""
 
     def close(self) -> None:
-        """Close all descriptors."""
+        """Close all descriptors that are open."""
         for descriptor in (self._private, self._directory, self._file):
             if descriptor >= 0:
                 close_ignoring_errors(descriptor)
 
     def prepare(self, step: Step, owner: int, made: int, private: int) -> None:
-        """Create and open what the step needs. Raise ``OSError``. The arguments are those of ``PrepareStep``."""
+        """Create and open what the step needs. Raise ``OSError`` if that fails.
+
+        Args:
+            owner: the rank whose files are read or examined.
+            made: the number of files that this other rank has created, or the number of bytes that it has written.
+            private: the inode number of the private directory; 0 if it must be created.
+        """
         rank, test = self._rank, BenchmarkTest(step.test)
         self._file_owner, self._created = owner, made
         self._open_private(private)
@@ -236,7 +254,7 @@ class RankBenchmark:
         self._new_names = [b"r" + name for name in self._own_names] if test == BenchmarkTest.RENAME else []
 
     def _file_names(self, step: Step, owner: int, number: int) -> list[bytes]:
-        """Return the names of the first ``number`` files of the rank ``owner``."""
+        """Return the names of the first ``number`` files that the rank ``owner`` creates."""
         stem = b"%s%d." % (b"" if step.round else b"w", owner)
         names = self._names_by_prefix.get(stem, [])
         if len(names) < number:
@@ -248,7 +266,9 @@ class RankBenchmark:
         return names[:number]
 
     def _open_private(self, inode: int) -> None:
-        """Open the private directory; create it if ``inode`` is 0."""
+        """Open the private directory in which everything is measured, if it has this ``inode`` number; create it if
+        ``inode`` is 0.
+        """
         if self._private >= 0:
             return
         root, name = self._rank.descriptors[0].target, private_directory_name(self._rank.job)
@@ -259,10 +279,12 @@ class RankBenchmark:
         self._private = os.dup(private.descriptor)
 
     def _prepare_data(self, step: Step, test: BenchmarkTest, owner: int) -> None:
-        """Open the file of a data test, and fill the block with random data. Raise ``OSError``."""
+        """Open the file of a test that writes or reads data, and fill the block that is written with random data. Raise
+        ``OSError`` if that fails. ``owner`` is the rank whose file is used.
+        """
         direct = os.O_DIRECT if step.direct else 0
         if self._block is None or len(self._block) != step.block_bytes:
-            self._block = mmap(-1, step.block_bytes)  # It is aligned to a page, as direct I/O requires.
+            self._block = mmap(-1, step.block_bytes)  # A mapping is aligned to a page, as direct I/O requires.
             pattern = os.urandom(min(_PATTERN_BYTES, step.block_bytes))
             for at in range(0, step.block_bytes, len(pattern)):
                 self._block[at : at + len(pattern)] = pattern[: step.block_bytes - at]
@@ -273,7 +295,7 @@ class RankBenchmark:
             self._shared_file = name if step.is_shared and self._rank.number == 0 else b""
             flags = (
                 CREATE_FLAGS & ~os.O_EXCL if step.is_shared else CREATE_FLAGS
-            )  # The first rank creates a shared file.
+            )  # The first rank to open a shared file creates it.
             with as_problem("create"):
                 self._file = open_with_retries(name, flags | direct, 0o600, dir_fd=self._private)
             return
@@ -284,7 +306,9 @@ class RankBenchmark:
             os.posix_fadvise(self._file, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def run(self, step: Step) -> RunningTest:
-        """Run the test of the step. Raise ``OSError``."""
+        """Return a generator that runs the test of the step: it returns the number of operations or bytes, and start
+        and end of the measurement. Raise ``OSError`` if the test fails.
+        """
         test = BenchmarkTest(step.test)
         if test == BenchmarkTest.WRITE:
             return self._run_write(step)
@@ -293,7 +317,9 @@ class RankBenchmark:
         return self._run_metadata_test(step, test)
 
     def _run_metadata_test(self, step: Step, test: BenchmarkTest) -> RunningTest:
-        """Run a metadata test in the directory of the step."""
+        """Run a test that makes system calls for files, or the removal of the files (CLEAR), in the directory of the
+        step.
+        """
         name = _directory_name(step, self._file_owner)
         with as_problem("open"):
             self._directory = open_with_retries(name, OPEN_DIRECTORY_FLAGS, dir_fd=self._private)
@@ -314,7 +340,7 @@ class RankBenchmark:
             close_ignoring_errors(descriptor)
 
     def _run_calls(self, step: Step, call: TrialOperation, files: list[bytes]) -> RunningTest:
-        """Make one system call for each of ``files``, in batches, until the time of the step is over."""
+        """Make the system call ``call`` once for each of ``files``, in batches, until the time of the step is over."""
         backend, new_names = self._rank.backend, self._new_names
         begin = now = time.monotonic_ns()
         end = begin + step.microseconds * 1000
@@ -337,7 +363,9 @@ class RankBenchmark:
         return at, begin, now
 
     def _run_readdir(self, step: Step) -> RunningTest:
-        """List the directory repeatedly until the time of the step is over."""
+        """List the directory again and again until the time of the step is over. The number of operations is that of
+        the listed names.
+        """
         backend, number = self._rank.backend, 0
         begin = now = time.monotonic_ns()
         end = begin + step.microseconds * 1000
@@ -353,7 +381,7 @@ class RankBenchmark:
         return number, begin, now
 
     def _run_write(self, step: Step) -> RunningTest:
-        """Write up to ``step.most`` bytes and sync them; the sync is part of the measured time."""
+        """Write up to ``step.max_amount`` bytes and sync them. The sync is part of the measured time."""
         assert self._block is not None
         block, at, start = memoryview(self._block), 0, self._start_offset(step)
         begin = now = looked_up = time.monotonic_ns()
@@ -374,13 +402,15 @@ class RankBenchmark:
         return at, begin, now
 
     def _start_offset(self, step: Step) -> int:
-        """Return the offset at which this rank starts to write or read: that of its segment, if all ranks
-        use one file.
+        """Return the offset in bytes at which this rank starts to write or read: that of its segment if all ranks use
+        one file, else 0.
         """
         return self._file_owner * step.max_amount if step.is_shared else 0
 
     def _run_read(self, step: Step) -> RunningTest:
-        """Read the file, or the segment of it, that a rank wrote."""
+        """Read what another rank wrote (its file, or its segment of the shared file), until all of it was read or the
+        time of the step is over.
+        """
         assert self._block is not None
         block, at, start = [memoryview(self._block)], 0, self._start_offset(step)
         begin = now = looked_up = time.monotonic_ns()
@@ -389,7 +419,7 @@ class RankBenchmark:
             while at < self._created and now < end:
                 got = os.preadv(self._file, block, start + at)
                 if not got:
-                    raise Problem("read", 0, text="the file is shorter than what was written")
+                    raise Problem("read", 0, text="the file is shorter than what was written to it")
                 at, now = at + got, time.monotonic_ns()
                 if now - looked_up > SLICE_NANOSECONDS:
                     looked_up = now
@@ -400,5 +430,5 @@ class RankBenchmark:
 
 
 def _directory_name(step: Step, owner: int) -> bytes:
-    """Return the name of the directory for the files of the rank ``owner``."""
+    """Return the name of the directory that contains the files of the rank ``owner`` in this ``step``."""
     return b"%d.shared" % step.round if step.is_shared else b"%d.%d" % (step.round, owner)

@@ -1,7 +1,7 @@
-"""The private directory in which everything is measured. Rank 0 creates and removes it.
+"""The private directory in which pdbench measures everything. Rank 0 creates and removes it.
 
 Rule: a user who may rename in the parent directory can put another directory in its place. So its contents are removed
-through the descriptor that was opened at its creation, and its name only if it still refers to that directory.
+through the descriptor that was opened when it was created, and its name only if that still refers to this directory.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.retries import open_with_retries
 
 OPEN_DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-"""Flags for opening a directory; not through a symbolic link."""
-_REPLACED_TEXT = "something else was put in its place meanwhile"
-"""Text of the error for a directory that is not the one that was created."""
+"""Flags for opening a directory, without following a symbolic link."""
+_REPLACED_TEXT = "another directory has taken its name since pdbench created it"
+"""Error text for a directory that has the name of the private directory, but is not the one that rank 0 has created."""
 
 
 def _remove_contents(directory: int) -> None:
-    """Remove everything in a directory. A listing may have a name twice. Raise ``OSError``."""
+    """Remove everything in an open directory. Raise ``OSError`` if that fails.
+
+    A listing may contain a name twice, and a name may have vanished; both are no errors.
+    """
     for name in set(names_in_directory(directory)):
         try:
             os.unlink(name, dir_fd=directory)
@@ -33,11 +36,11 @@ def _remove_contents(directory: int) -> None:
 
 
 class PrivateDirectory:
-    """The private directory on rank 0; it is created with this object."""
+    """The private directory, as rank 0 has it: created with this object, and removed by ``remove``."""
 
     def __init__(self, root: int, name: bytes) -> None:
-        """Create the directory ``name`` in the open directory ``root``, which remains the caller's. Raise
-        ``Problem``.
+        """Create the directory ``name`` in the open directory ``root``, which the caller closes. Raise ``Problem`` if
+        that fails.
         """
         self._name = name
         try:
@@ -55,7 +58,9 @@ class PrivateDirectory:
         self._root = os.dup(root)
 
     def remove(self) -> str:
-        """Remove the directory with its contents. Return a text about what remains, or "". May be called again."""
+        """Remove the directory with its contents. Return a message about what remains, or "" if nothing does. May be
+        called again.
+        """
         if self.descriptor < 0:
             return ""
         try:
@@ -63,7 +68,7 @@ class PrivateDirectory:
             if os.fstat(self.descriptor).st_nlink and not self._has_its_name():
                 return "was moved or replaced meanwhile; what was measured in it is removed: remove the empty directory"
             os.rmdir(self._name, dir_fd=self._root)
-        except FileNotFoundError:  # Another process has removed it.
+        except FileNotFoundError:  # Another process has removed the directory.
             pass
         except OSError as error:
             return f"could not be removed: {error.strerror}; remove it yourself"
@@ -71,7 +76,9 @@ class PrivateDirectory:
         return ""
 
     def _has_its_name(self) -> bool:
-        """True if the name still refers to this directory."""
+        """Return True if the name in the parent directory still refers to this directory, so that it may be removed by
+        name.
+        """
         try:
             status = os.stat(self._name, dir_fd=self._root, follow_symlinks=False)
         except FileNotFoundError:
@@ -79,14 +86,15 @@ class PrivateDirectory:
         return os.path.samestat(status, os.fstat(self.descriptor))
 
     def _close(self) -> None:
+        """Close both descriptors."""
         close_ignoring_errors(self.descriptor)
         close_ignoring_errors(self._root)
         self.descriptor = -1
 
 
 def open_private_directory(root: int, name: bytes, inode: int) -> int:
-    """Return a descriptor of the directory that rank 0 has created, which is checked by its ``inode``. Raise
-    ``Problem``.
+    """Return a descriptor of the private directory ``name`` in ``root``, which rank 0 has created. Raise ``Problem`` if
+    it cannot be opened, or does not have this ``inode`` number.
     """
     with as_problem("open"):
         descriptor = open_with_retries(name, OPEN_DIRECTORY_FLAGS, dir_fd=root)

@@ -1,7 +1,7 @@
-"""The steps of a benchmark, each one test by a number of ranks, and the results that rank 0 collects.
+"""The steps of a benchmark, and the results that rank 0 collects. A step is one test by a number of ranks.
 
 Rank 0 lets the ranks of a step prepare, then measure, and starts the next step when all have reported their results
-(``pcopy.tasks.bench.measure``). So no rank starts late because it was asleep: it has just prepared.
+(``pcopy.tasks.bench.measure``). No rank begins to measure late because it was asleep: it has just prepared.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pcopy.tasks.bench.private import PrivateDirectory
 
 
 class BenchmarkTest(IntEnum):
-    """The test of a step. The first five make one ``Call`` for each file; CLEAR removes the files and is
-    not measured.
+    """What is measured in a step of a benchmark. The first five tests make one system call for each file. READDIR lists
+    directories, WRITE and READ transfer data. CLEAR removes the files of a round and is not measured.
     """
 
     CREATE = TrialOperation.CREATE
@@ -32,25 +32,29 @@ class BenchmarkTest(IntEnum):
 
     @property
     def is_data_test(self) -> bool:
-        """True if the test transfers data: its bytes are counted. Otherwise its operations are counted."""
+        """True if the test transfers data, so that its result is a number of bytes. Otherwise it is a number of
+        operations.
+        """
         return self in (BenchmarkTest.WRITE, BenchmarkTest.READ)
 
 
 class Step(NamedTuple):
-    """One test on the first ``ranks`` ranks, which ends after ``microseconds`` or at ``max_amount``, whichever comes
-    first.
+    """A step of a benchmark: one test on the first ``ranks`` ranks. On each rank it ends after ``microseconds`` or at
+    ``max_amount``, whichever comes first.
 
     Fields of metadata tests:
+
     - ``max_amount``: the maximum number of files of each rank.
     - ``is_shared``: True if all files are in one directory, False if each rank has a directory.
-    - ``in_flight``: the number of operations that each rank keeps under way.
+    - ``in_flight``: the number of system calls that each rank makes at the same time.
     - ``round``: steps of the same round use the same files; the steps of round 0 warm up.
 
     Fields of data tests:
+
     - ``max_amount``: the maximum number of bytes of each rank.
     - ``is_shared``: True if all ranks use segments of one file, False if each rank has a file.
     - ``block_bytes``: the number of bytes of each write or read; 0 in metadata tests.
-    - ``direct``: True if the page cache is bypassed.
+    - ``direct``: True if the page cache is bypassed (O_DIRECT).
     """
 
     test: int
@@ -65,13 +69,13 @@ class Step(NamedTuple):
 
     @property
     def is_measured(self) -> bool:
-        """True if the result of the step is recorded."""
+        """True if the result of the step is recorded: not for warm-up steps, nor for CLEAR."""
         return self.round > 0 and self.test != BenchmarkTest.CLEAR
 
 
 class RankTiming(NamedTuple):
-    """The part of one rank in a step: its start and end in nanoseconds of its host's clock, and the ``number`` of
-    operations or bytes.
+    """What one rank measured in a step: start and end in nanoseconds of the clock of its host, and the number
+    (``amount``) of operations or bytes.
     """
 
     rank: int
@@ -81,7 +85,7 @@ class RankTiming(NamedTuple):
 
 
 class StepResult(NamedTuple):
-    """The result of a step: the ``amount`` of operations or bytes of all ranks together, and the time in
+    """The result of a step: the number (``amount``) of operations or bytes of all ranks together, and the time in
     ``seconds``.
     """
 
@@ -89,19 +93,21 @@ class StepResult(NamedTuple):
     amount: int
     seconds: float
     spread: float = 0.0
-    """If it was made several times: by which part of the rate the slowest and the fastest one differ."""
+    """For a step that was repeated: how much the repeats differ, as the difference between the highest and the lowest
+    rate, divided by the rate of this result.
+    """
 
     @property
     def rate(self) -> float:
-        """Operations or bytes per second."""
+        """Operations or bytes per second; 0 if no time has passed."""
         return self.amount / self.seconds if self.seconds > 0 else 0.0
 
     @classmethod
     def from_timings(cls, step: Step, parts: Sequence[RankTiming], *, one_clock: bool) -> StepResult:
-        """Combine the parts of all ranks.
+        """Return the result of ``step``, combined from what each of its ranks has measured (``parts``).
 
-        If all ranks share one clock (``one_clock``), the time is that from the earliest start to the latest end;
-        otherwise it is the time that the slowest rank took.
+        If all ranks share one clock (``one_clock``, all on one host), the time is that from the earliest start to the
+        latest end. Otherwise it is the time of the slowest rank.
         """
         if one_clock:
             took = max(part.end for part in parts) - min(part.begin for part in parts)
@@ -111,10 +117,10 @@ class StepResult(NamedTuple):
 
 
 def median_results(results: Sequence[StepResult]) -> list[StepResult]:
-    """Return one result for each step that was repeated: that with the median rate (of two, the slower one).
+    """Return one result for each step that was repeated: the one with the median rate (of two repeats, the slower one).
 
-    ``spread`` of the result is the relative difference between the fastest and the slowest repeat. The order is that of
-    the first repeat.
+    Its ``spread`` is the difference between the fastest and the slowest repeat, divided by the median rate. The results
+    are in the order of the first repeat.
     """
     alike: dict[Step, list[StepResult]] = {}
     for each in results:
@@ -129,7 +135,9 @@ def median_results(results: Sequence[StepResult]) -> list[StepResult]:
 
 
 class BenchmarkState(ForwardingSink):
-    """Sink on rank 0 that also holds the remaining steps and the results."""
+    """State of a benchmark on rank 0: the steps that remain, and the results so far. It is also the receiver of the
+    job's output, which it passes on to the screen.
+    """
 
     def __init__(self, screen: Sink, steps: Sequence[Step]) -> None:
         super().__init__(screen)
@@ -139,19 +147,23 @@ class BenchmarkState(ForwardingSink):
         self.timings: list[RankTiming] = []
         self.results: list[StepResult] = []
         self.created: dict[int, int] = {}
-        """What each rank created in the last step that creates something: the number of files, or the bytes of its
+        """What each rank created in the last step that created something: the number of its files, or the bytes of its
         file.
         """
         self.private: PrivateDirectory | None = None
-        """The private directory, once it was created."""
+        """The private directory; None before it was created."""
 
     def start_next_step(self) -> Step | None:
-        """Start the next step and return it, or None after the last one."""
+        """Take the next step from the remaining ones, make it the present step, and return it; return None after the
+        last one.
+        """
         self.step, self.ready_ranks, self.timings = next(self._steps, None), 0, []
         return self.step
 
     def add_timing(self, part: RankTiming, *, one_clock: bool) -> bool:
-        """Add the part of one rank. Return True if it was the last one of the step."""
+        """Add what one rank has measured in the present step (``part``). Return True if it was the last rank of the
+        step: then the result of the step is computed. ``one_clock`` is True if all ranks are on one host.
+        """
         assert self.step is not None
         self.timings.append(part)
         if self.step.test in (BenchmarkTest.CREATE, BenchmarkTest.WRITE):

@@ -1,1 +1,1 @@
-"""Tasks of ``pbcast``: files are read once and sent from host to host, to a directory of each host."""
+"""Tasks of ``pbcast``: files are read once and sent from host to host; each host writes them to its own directory."""

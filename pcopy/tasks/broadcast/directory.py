@@ -1,8 +1,8 @@
 """Tasks on the target directory of each host: open and check it, find out which hosts share it, and sync it.
 
-Rule: equal paths do not prove that directories are the same. The first rank of each host (its leader) creates a probe
-file in its directory, and then all ranks look for the probe files of the others. A directory that several hosts share
-is written by the first of them only. The probe files are removed before anything is sent.
+Rule: equal paths do not prove that the directories of two hosts are the same. So the first rank of each host (its
+leader) creates a probe file in its directory, and then all ranks look for the probe files of others. If several hosts
+share a directory, only the first of them writes to it. The probe files are removed before anything is sent.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from pcopy.text import printable_path
 from pcopy.units import format_size
 
 POLL_SECONDS = 0.005
-"""Seconds between two checks whether a sync has ended."""
+"""Seconds between two checks whether a sync in another thread has ended."""
 
 MAX_NAMED_HOSTS = 16
-"""Maximum number of hosts that a message names."""
+"""Maximum number of hosts that a message lists by name."""
 
 
 class HostDirectory:
@@ -42,20 +42,24 @@ class HostDirectory:
         self.path = b""
         self.descriptor = -1
         self.problem: Problem | None = None
-        """The error because of which nothing can be written there, or None."""
-        self.is_writer = rank.number in rank.leaders
-        """True if this rank writes the files in this directory."""
+        """The error because of which nothing can be written to the directory, or None."""
+        self.is_writer = rank.number in rank.first_ranks
+        """True if this rank writes the files to this directory: it is the first rank of its host, and no earlier host
+        shares the directory.
+        """
         self._probe = b""
         """Name of the probe file while it exists, else empty."""
 
     @property
     def host(self) -> str:
-        """Name of the host."""
+        """Name of the host on which this rank runs."""
         return os.uname().nodename
 
     def open(self, path: bytes, *, creates_probe: bool = True) -> None:
-        """Open the directory ``path`` and, with ``creates_probe``, create the probe file of this rank if it is a
-        leader. An error is stored in ``problem``.
+        """Open the target directory ``path`` on this host. An error is stored in ``problem``.
+
+        With ``creates_probe``, the first rank of a host (its leader) also creates its probe file, by which other hosts
+        recognise that they use the same directory.
         """
         self.path = path
         try:
@@ -68,11 +72,13 @@ class HostDirectory:
             self.problem = problem
 
     def probe_name(self, rank: int) -> bytes:
-        """Return the name of the probe file of ``rank``."""
+        """Return the name of the probe file that the rank number ``rank`` creates."""
         return b".pcopy-%s-probe-%d" % (self._rank.job.name.encode(), rank)
 
     def sees_probe(self, rank: int) -> bool:
-        """True if the probe file of ``rank`` is in this directory, so that both ranks use the same directory."""
+        """Return True if the probe file of the rank number ``rank`` is in this directory, so that both ranks use the
+        same directory.
+        """
         try:
             os.stat(self.probe_name(rank), dir_fd=self.descriptor, follow_symlinks=False)
         except OSError:
@@ -80,7 +86,7 @@ class HostDirectory:
         return True
 
     def remove_probe(self) -> None:
-        """Remove the probe file, after all ranks have looked for it. May be called again."""
+        """Remove the probe file of this rank, after all ranks have looked for it. May be called again."""
         probe, self._probe = self._probe, b""
         if probe:
             with suppress(OSError):
@@ -95,14 +101,16 @@ class HostDirectory:
 
 
 class HostTask(TaskKind, is_note=False):
-    """Base class of tasks on the directory of a host, which is not a root of the job."""
+    """Base class of tasks that concern the directory of a host, which is not a root of the job."""
 
     def subject(self) -> None:
         return None
 
 
 class OpenHostDirectory(HostTask, code=160, doing="opening the directory of this host"):
-    """Opens the target directory on this host, and checks that files can be created and renamed in it."""
+    """Task that opens the target directory on this host. It also checks that files can be created and renamed there,
+    unless the file system is known to allow that.
+    """
 
     directory: bytes
 
@@ -110,7 +118,7 @@ class OpenHostDirectory(HostTask, code=160, doing="opening the directory of this
         target = rank.instance(HostDirectory)
         target.open(self.directory)
         if target.problem is None and target.is_writer and not supports_rename_and_random_writes(self.directory):
-            from pcopy.fsio.sequential import examine_directory  # Imported here since few directories need it.
+            from pcopy.fsio.sequential import examine_directory  # Imported here because few file systems need it.
 
             if why := examine_directory(self.directory).no_rename_reason:
                 text = f"{why}: send to another directory, and copy the files there with pcopy"
@@ -118,8 +126,8 @@ class OpenHostDirectory(HostTask, code=160, doing="opening the directory of this
 
 
 class CheckHostDirectory(HostTask, code=165, doing="checking the directory of this host"):
-    """Checks the target directory in a dry run: whether files can be created under ``names``, and whether
-    ``needed_bytes`` bytes are free.
+    """Task of a dry run that checks the target directory of this host: whether files called ``names`` can be created,
+    and whether ``needed_bytes`` bytes are free.
 
     Each host counts as one item.
     """
@@ -139,7 +147,9 @@ class CheckHostDirectory(HostTask, code=165, doing="checking the directory of th
             result.report_failure(path, with_host(problem, target.host))
 
     def _directory_problems(self, target: HostDirectory) -> Iterator[tuple[bytes, Problem]]:
-        """Yield (name of a file or empty, problem) for everything that would make sending fail."""
+        """Generator: yield each reason for which files could not be written to the directory ``target``: the name of
+        the file concerned (empty: the directory), and the problem.
+        """
         if target.problem is not None:
             yield b"", target.problem
             return
@@ -171,16 +181,16 @@ class CheckHostDirectory(HostTask, code=165, doing="checking the directory of th
 
 
 class FindSharingHosts(HostTask, code=161, doing="finding hosts that share a directory"):
-    """Finds out which hosts share a directory, and whether all ranks of a host see the same one.
+    """Task that finds out which hosts share a target directory, and whether all ranks of a host see the same one.
 
-    A leader looks for the probe files of the leaders before it, and asks the other ranks of its host to look for its
-    own. If a leader could not create its probe file, the other ranks of its host do not look: the host gets no files,
-    and the error is reported for each file.
+    A leader (first rank of a host) looks for the probe files of the leaders before it, and lets the other ranks of its
+    host look for its own. If a leader could not create its probe file, the other ranks of its host do not look: the
+    host gets no files, and the error is reported for each file.
     """
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         target, names = rank.instance(HostDirectory), rank.hosts.names
-        if rank.number not in rank.leaders:
+        if rank.number not in rank.first_ranks:
             self._check_same_directory(rank, target, names.index(names[rank.number]), result)
             return
         if target.problem is not None or rank.size == 1:
@@ -188,7 +198,7 @@ class FindSharingHosts(HostTask, code=161, doing="finding hosts that share a dir
         for other_rank, name in enumerate(names):
             if other_rank != rank.number and name == names[rank.number]:
                 result.spawn(FindSharingHosts(), owner=other_rank)
-        earlier_leaders = rank.leaders[: rank.leaders.index(rank.number)]
+        earlier_leaders = rank.first_ranks[: rank.first_ranks.index(rank.number)]
         first = next(filter(target.sees_probe, earlier_leaders), None)
         if first is not None:
             target.is_writer = False
@@ -208,24 +218,33 @@ class FindSharingHosts(HostTask, code=161, doing="finding hosts that share a dir
 
 
 class SharedDirectories:
-    """On rank 0: the leaders that share a directory, by the first of them, which writes it."""
+    """On rank 0: which hosts share a target directory. Each group of such hosts is stored as the numbers of their
+    leaders (first ranks); the key is the first of these leaders, the only one that writes to the directory.
+    """
 
     def __init__(self, rank: Rank) -> None:
         self._names = rank.hosts.names
         self.sharing_leaders: dict[int, list[int]] = {}
 
     def messages(self, path: bytes) -> list[str]:
-        """Return a message for each directory that hosts share."""
+        """Return a message for each directory that several hosts share. ``path`` is the path of the directory on all
+        hosts.
+        """
         return [self._message(path, (first, *sorted(others))) for first, others in sorted(self.sharing_leaders.items())]
 
     def _message(self, path: bytes, leaders: Sequence[int]) -> str:
+        """Return the message for the user about a directory, ``path``, that several hosts share. ``leaders`` are the
+        first ranks of these hosts.
+        """
         hosts = ", ".join(self._names[each] for each in leaders[:MAX_NAMED_HOSTS])
         more = f" and {len(leaders) - MAX_NAMED_HOSTS:,} more" if len(leaders) > MAX_NAMED_HOSTS else ""
         return f"{printable_path(path)}: is one directory on {hosts}{more}: it is written once"
 
 
 class SharingNote(Note, code=168, doing="recording hosts that share a directory"):
-    """Reports to rank 0 that the leader ``other`` sees the directory of the leader ``first``."""
+    """Message to rank 0: the leader (first rank of a host) ``other`` sees the probe file of the leader ``first``, so
+    both use the same directory.
+    """
 
     first: int
     other: int
@@ -235,15 +254,15 @@ class SharingNote(Note, code=168, doing="recording hosts that share a directory"
 
 
 class SyncHostDirectory(HostTask, code=167, doing="syncing the directory of this host"):
-    """Syncs the file system of the target directory. A thread makes the system call, so that the rank can handle
-    messages meanwhile.
+    """Task that syncs the file system of the target directory. Another thread makes the system call, so that the rank
+    can handle messages meanwhile.
     """
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
         target = rank.instance(HostDirectory)
         if target.descriptor < 0 or not target.is_writer:
             return
-        errors: list[Problem] = [Problem("syncfs", errno.ENOMEM)]  # Remains if the thread cannot start.
+        errors: list[Problem] = [Problem("syncfs", errno.ENOMEM)]  # This error remains if the thread cannot start.
 
         def sync() -> None:
             try:
@@ -259,7 +278,7 @@ class SyncHostDirectory(HostTask, code=167, doing="syncing the directory of this
 
 
 def with_host(problem: Problem, host: str) -> Problem:
-    """Return the problem with the name of the host in its text."""
+    """Return ``problem`` with the name of the host added to its text."""
     text = problem.strerror or ""
     is_system = problem.errno and text == os.strerror(problem.errno)
     return Problem(problem.operation, problem.errno or 0, text=f"on {host}" if is_system else f"{text}, on {host}")

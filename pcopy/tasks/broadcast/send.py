@@ -1,8 +1,10 @@
-"""Tasks that send files as a stream of pieces, from rank 0 along a tree of the hosts' first ranks.
+"""Tasks that send files as a stream of pieces, from rank 0 along a tree of hosts. On each host, its first rank takes
+part.
 
 Rank 0 reads a piece when all hosts to which it sends can accept one more. Each host writes a piece and forwards it
-while the next one arrives. It acknowledges pieces that it has forwarded to the host from which they came. So at most
-``WINDOW`` pieces are under way between two hosts, and a slow host slows the stream down instead of filling memory.
+while the next one arrives. After it has forwarded a piece, it acknowledges the piece to the host that sent it. So at
+most ``MAX_PIECES_UNDER_WAY`` pieces are under way between two hosts, and a slow host slows the stream down instead of
+filling memory.
 """
 
 from __future__ import annotations
@@ -31,45 +33,43 @@ from pcopy.tasks.broadcast.directory import HostDirectory, with_host
 from pcopy.text import printable_path
 
 PIECE_BYTES = 1 << 20
-"""Bytes of contents in one piece; small files are packed together."""
+"""Bytes of file contents in one piece. Small files share a piece."""
 
 MAX_PARTS = 256
-"""Maximum number of parts in a piece, as for some hundred small files."""
+"""Maximum number of parts in a piece. A piece with several hundred small files has so many."""
 
 KEPT_MEMORY_BYTES = 64 << 20
-"""Bytes of freed memory that a rank does not return to the system, since packing and unpacking pieces needs
-it again.
-"""
+"""Bytes of freed memory that a rank does not return to the system, because it soon needs them again for pieces."""
 
 MAX_PIECES_UNDER_WAY = 16
-"""Maximum number of pieces under way from one host to the next: enough to cover the time until an acknowledgement
-arrives.
+"""Maximum number of pieces that a host may have sent to the next one without an acknowledgement. They cover the time
+until an acknowledgement arrives.
 """
 
 MAX_CHAIN_LENGTH = 32
-"""Maximum number of hosts that form a chain.
+"""Number of hosts up to which the tree is a chain.
 
-In a chain each host sends once, so that a large file takes no longer than to a single host. With more hosts, the delay
-until the last host matters more: then each host sends to two.
+In a chain each host sends to one other, so that a large file takes about as long as to a single host. With more hosts,
+the delay until data reach the last host matters more; then each host sends to two.
 """
 
 PAGE_BYTES = 4096
-"""Size in bytes of the smallest hole that is kept."""
+"""Size in bytes of the smallest hole that a copy gets."""
 _ZERO_PAGE = bytes(PAGE_BYTES)
 
 BEGIN, BEGIN_SPARSE, DATA, END, UNREADABLE = range(5)
-"""Types of parts: a file begins (HOLLOW: one with holes), contents (DATA), the file is complete (END), the file cannot
-be read (CUT).
+"""Types of parts: a file begins; a file with holes begins; contents; the file is complete; the file cannot be read to
+its end.
 """
 
 Part = tuple[int, bytes, int, Attributes | None]
-"""Type of a part: its type; bytes (name, contents or digest); a number (size or offset); with END the metadata of the
-file.
+"""Type: a part of the stream of files. The values are: its type; bytes (BEGIN: name, DATA: contents, END: digest); a
+number (size or offset in bytes; with UNREADABLE: 1 if the file has changed); with END the metadata of the file.
 """
 
 
 class FilesToSend:
-    """The files on rank 0 that are sent, read in their order and divided into parts."""
+    """On rank 0: the files that are sent. They are read one after the other, and divided into parts."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -78,10 +78,12 @@ class FilesToSend:
         self._result: TaskResult | None = None
         self._descriptor = -1
         self.existing_names: set[bytes] = set()
-        """Names of files that are in the target directory of this host already, since the source is that very file."""
+        """Names of those files that need not be written on this host, because the source is the file in the target
+        directory itself.
+        """
 
     def next_piece(self, result: TaskResult) -> tuple[tuple[Part, ...], bool]:
-        """Return the next parts, and True if they are the last ones."""
+        """Return the parts that form the next piece of the stream, and True if it is the last piece."""
         if self._parts is None:
             self._parts = self._parts_of_files()
         self._result = result
@@ -91,13 +93,15 @@ class FilesToSend:
             parts.append(part)
             if part[0] == DATA:
                 size += len(part[1])
-                self._rank.throttle.bytes.charge(len(part[1]))  # The task waits for this before the next piece.
+                self._rank.throttle.bytes.charge(len(part[1]))  # The task waits for the throttle before the next piece.
             if size >= self._piece_bytes or len(parts) >= MAX_PARTS:
                 return tuple(parts), False
         return tuple(parts), True
 
     def _parts_of_files(self) -> Iterator[Part]:
-        """Yield the parts of all files. A file that cannot be read is reported and ends with a CUT part."""
+        """Generator: yield the parts of all files. If a file cannot be read, report that, and end its parts with an
+        UNREADABLE part.
+        """
         directory = self._rank.instance(HostDirectory).descriptor
         for path in self.paths:
             name = os.path.basename(path)
@@ -107,7 +111,7 @@ class FilesToSend:
                     self._descriptor = open_to_read(None, path, follow=True)
                 status = status_of(self._descriptor, on_source=True)
                 if not stat.S_ISREG(status.st_mode):
-                    raise source_changed("open", "it is no regular file any more")
+                    raise source_changed("open", "it is not a regular file any more")
                 has_begun = True
                 if is_same_file(name, directory, status):
                     self.existing_names.add(name)
@@ -123,7 +127,8 @@ class FilesToSend:
                 self.close()
 
     def _parts_of_contents(self, status: os.stat_result) -> Iterator[Part]:
-        """Yield the DATA parts and the END part of the open file.
+        """Generator: yield the contents of the file that is open, as DATA parts of the stream, and then the END part
+        with its digest and metadata. ``status`` is its status when it was opened.
 
         Raise ``Problem`` if the file cannot be read, or has changed since it was opened.
         """
@@ -145,7 +150,9 @@ class FilesToSend:
 
     @property
     def _piece_bytes(self) -> int:
-        """Maximum number of bytes of contents in a piece; smaller if the bandwidth is limited."""
+        """Maximum number of bytes of file contents in a piece: ``PIECE_BYTES``, or fewer if the bandwidth is
+        limited.
+        """
         return self._rank.throttle.piece_size(PIECE_BYTES)
 
     def close(self) -> None:
@@ -156,8 +163,8 @@ class FilesToSend:
 
 
 class SentDataDigest:
-    """Digest of the data of one file as it is sent. Holes are not sent; the offset of the data after a hole is digested
-    instead.
+    """Digest of the contents of one file, by which receivers verify what they have written. Holes are not sent;
+    instead, the offset of the data after a hole is part of the digest.
     """
 
     def __init__(self) -> None:
@@ -165,17 +172,21 @@ class SentDataDigest:
         self._at = 0
 
     def update(self, data: bytes, at: int) -> None:
+        """Add ``data``, which stand at the offset ``at`` of the file, to the digest."""
         if at != self._at:
             self._hasher.update(b"%d" % at)
         self._hasher.update(data)
         self._at = at + len(data)
 
     def digest(self) -> bytes:
+        """Return the digest of the data that were added."""
         return self._hasher.digest()
 
 
 class SendFiles(TaskKind, code=162, doing="reading files and sending them", is_note=False):
-    """Reads a piece and sends it, then spawns itself for the next one. ``paths`` are given the first time only."""
+    """Task of rank 0 that reads one piece and sends it, then spawns a new task for the next one. ``paths`` are the
+    files to send; only the first of these tasks has them.
+    """
 
     paths: tuple[bytes, ...]
 
@@ -199,7 +210,7 @@ class SendFiles(TaskKind, code=162, doing="reading files and sending them", is_n
 
 
 class StreamPiece(Note, code=163, doing="writing files and forwarding them"):
-    """Delivers parts of the stream, in their order, to a host."""
+    """Message with the next piece of the stream to the next host: its ``parts`` in their order."""
 
     parts: tuple[tuple[int, bytes, int, Attributes | None], ...]
 
@@ -210,7 +221,9 @@ class StreamPiece(Note, code=163, doing="writing files and forwarding them"):
 
 
 class PiecesForwardedNote(Note, code=164, doing="acknowledging pieces of the stream"):
-    """Reports that the rank ``child`` has forwarded ``number`` more pieces."""
+    """Message that acknowledges pieces of the stream: the rank ``child``, to which the receiver of the message sends,
+    has forwarded ``number`` more pieces.
+    """
 
     child: int
     number: int
@@ -220,7 +233,7 @@ class PiecesForwardedNote(Note, code=164, doing="acknowledging pieces of the str
 
 
 class SendCredit:
-    """A ticket (``pcopy.engine.ticket.Ticket``) that is done when one more piece may be sent."""
+    """Ticket (an object on which a task can wait) that is done when one more piece may be sent."""
 
     def __init__(self, stream: HostStream) -> None:
         self._stream = stream
@@ -235,45 +248,48 @@ class SendCredit:
 
 
 class HostStream:
-    """The work of one host in the tree: write what arrives, and forward it. All hosts have looked for probe files when
-    it is created.
+    """What one host does in the tree of hosts: it writes the pieces that arrive, and forwards them to the next hosts.
+
+    The object is created only after all hosts have looked for the probe files, so it removes the one of this host.
     """
 
     def __init__(self, rank: Rank) -> None:
-        place = rank.leaders.index(rank.number)
-        parent_place, child_places = tree_neighbours(place, len(rank.leaders))
-        if len(rank.leaders) > 1:
+        place = rank.first_ranks.index(rank.number)
+        parent_place, child_places = tree_neighbours(place, len(rank.first_ranks))
+        if len(rank.first_ranks) > 1:
             libc.retain_freed_memory(KEPT_MEMORY_BYTES)
         rank.instance(HostDirectory).remove_probe()
         self._rank = rank
         self._writing = FileWriter(rank)
-        self._parent = rank.leaders[parent_place] if place else -1
-        self._pieces_under_way = {rank.leaders[each]: 0 for each in child_places}
-        """Number of pieces under way to each rank to which this one sends."""
+        self._parent = rank.first_ranks[parent_place] if place else -1
+        self._pieces_under_way = {rank.first_ranks[each]: 0 for each in child_places}
+        """For each rank to which this one sends: number of pieces that it has not acknowledged yet."""
         self._pieces_to_forward: deque[tuple[Part, ...]] = deque()
-        """Pieces that were written and not forwarded yet."""
+        """Pieces that were written on this host and not forwarded yet."""
         self._unacknowledged = 0
-        """Number of forwarded pieces that were not acknowledged yet."""
+        """Number of pieces that were forwarded and not yet acknowledged to the sender."""
 
     @property
     def is_full(self) -> bool:
-        """True if one of the hosts to which this one sends cannot accept another piece."""
+        """True if any of the hosts to which this one sends cannot accept another piece."""
         return any(number >= MAX_PIECES_UNDER_WAY for number in self._pieces_under_way.values())
 
     def process_parts(self, parts: tuple[Part, ...], result: TaskResult) -> Steps:
-        """Write the parts and forward them."""
+        """Write the parts of a piece, and forward the piece."""
         for part in parts:
             yield from self._writing.process_part(part, result)
         self._pieces_to_forward.append(parts)
         self._forward(result)
 
     def record_forwarded(self, child: int, number: int, result: TaskResult) -> None:
-        """Record that ``child`` has forwarded pieces, and send it more."""
+        """Record that the rank ``child`` has acknowledged ``number`` pieces, and send it more."""
         self._pieces_under_way[child] -= number
         self._forward(result)
 
     def _forward(self, result: TaskResult) -> None:
-        """Forward pieces while all receivers can accept them, and acknowledge forwarded pieces, several at a time."""
+        """Forward pieces while all receivers can accept them. Acknowledge forwarded pieces to the sender, several at a
+        time.
+        """
         while self._pieces_to_forward and not self.is_full:
             parts = self._pieces_to_forward.popleft()
             for child in self._pieces_under_way:
@@ -285,12 +301,12 @@ class HostStream:
             self._unacknowledged = 0
 
     def close(self) -> None:
-        """Remove an incomplete file. May be called again."""
+        """Remove the incomplete file if there is one. May be called again."""
         self._writing.abandon()
 
 
 class FileWriter:
-    """The file that is being written on this host."""
+    """Writes the files of the stream on this host, one after the other."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -300,11 +316,12 @@ class FileWriter:
         self._name = b""
         self._size = 0
         self._is_sparse = self._is_source_itself = False
-        """True if the file is the source itself, which is skipped."""
-        """True if the file has holes."""
+        """``_is_sparse``: the file has holes. ``_is_source_itself``: the target is the file that is sent, so that
+        nothing is written.
+        """
 
     def process_part(self, part: Part, result: TaskResult) -> Steps:
-        """Process one part. An error fails the current file only."""
+        """Process one part of the stream. After an error, only the present file fails."""
         if not self._target.is_writer:
             return
         part_type, data, number, attributes = part
@@ -324,7 +341,9 @@ class FileWriter:
             self._fail_file(Problem.from_error("write", error), result)
 
     def _create_file(self, name: bytes, size: int, result: TaskResult, *, is_hollow: bool) -> None:
-        """Create a temporary file. Raise ``Problem`` if that fails."""
+        """Begin the file ``name`` of ``size`` bytes: create a temporary file for it. ``is_hollow`` is True if it has
+        holes. Raise ``Problem`` if that fails.
+        """
         rank, target = self._rank, self._target
         self._name, self._size, self._is_sparse, self._is_source_itself = name, size, is_hollow, False
         result.count(counts.FOUND)
@@ -338,7 +357,7 @@ class FileWriter:
         self._digest = SentDataDigest()
 
     def _write_data(self, data: bytes, at: int) -> None:
-        """Write the data at the offset ``at``, without pages of zeros if the file has holes."""
+        """Write ``data`` at the offset ``at`` of the file. If the file has holes, pages of zeros are not written."""
         if self._new is None:
             return
         self._digest.update(data, at)
@@ -350,15 +369,15 @@ class FileWriter:
         self._rank.counters[counts.MOVED] += len(data)
 
     def _complete_file(self, digest: bytes, size: int, attributes: Attributes, result: TaskResult) -> Steps:
-        """Compare the digest, apply the metadata, and rename the file to its final name. Raise ``Problem`` if one
-        fails.
+        """Compare the digest of the data with ``digest``, which the sender has computed, apply the metadata, and rename
+        the file to its final name. Raise ``Problem`` if any of that fails.
         """
         if self._is_source_itself:
             result.count(counts.SKIPPED)
             result.count(counts.SKIPPED_BYTES, size)
             return
         new = self._new
-        if new is None:  # It has failed before, and was counted.
+        if new is None:  # The file has failed before, and was counted then.
             return
         if self._digest.digest() != digest:
             raise Problem("read", 0, text="what has arrived is not what was read: its digest differs")
@@ -382,14 +401,14 @@ class FileWriter:
         result.count(counts.BYTES, size)
 
     def _fail_file(self, problem: Problem, result: TaskResult) -> None:
-        """Count and report the current file as failed, and continue with the next one."""
+        """Count and report the present file as failed. The stream continues with the next file."""
         self.abandon()
         result.count(counts.FAILED)
         result.count(counts.FAILED_BYTES, self._size)
         result.report_failure(os.path.join(self._target.path, self._name), with_host(problem, self._target.host))
 
     def abandon(self) -> None:
-        """Remove the incomplete file."""
+        """Remove the incomplete file if there is one."""
         new, self._new = self._new, None
         if new is not None:
             with suppress(OSError):
@@ -397,8 +416,12 @@ class FileWriter:
 
 
 def tree_neighbours(place: int, hosts: int) -> tuple[int, range]:
-    """Return the position of the host that sends to the host at ``place`` (-1 for the first one), and the positions of
-    those to which it sends.
+    """Return where a host is in the tree: the position of the host that sends to it (-1 for the first host), and the
+    positions of those to which it sends.
+
+    Args:
+        place: position of a host in the list of all.
+        hosts: number of all hosts.
     """
     fan_out = 1 if hosts <= MAX_CHAIN_LENGTH else 2
     parent = (place - 1) // fan_out if place else -1
@@ -406,7 +429,7 @@ def tree_neighbours(place: int, hosts: int) -> tuple[int, range]:
 
 
 def is_same_file(name: bytes, directory: int, status: os.stat_result) -> bool:
-    """True if ``name`` in an open directory (-1: none) is the same file as that with this status."""
+    """Return True if ``name`` in the open ``directory`` (-1: there is none) is the file that has this ``status``."""
     if directory < 0:
         return False
     with suppress(OSError):
@@ -415,8 +438,8 @@ def is_same_file(name: bytes, directory: int, status: os.stat_result) -> bool:
 
 
 def nonzero_ranges(data: bytes) -> Iterator[tuple[int, int]]:
-    """Yield (start, end) of the ranges of ``data`` whose pages are not all zeros. ``data`` begins at a page
-    boundary.
+    """Generator: yield start and end of each range of ``data`` that contains other bytes than zeros, in whole pages.
+    ``data`` begins at a page boundary.
     """
     start = -1
     for at in range(0, len(data), PAGE_BYTES):

@@ -1,7 +1,7 @@
-"""ChangeNames and ChangeTree: change modes, owners or ACLs of everything in a tree.
+"""ChangeNames and ChangeTree: change modes, owners or ACLs of everything in a tree (pchmod).
 
-A directory that gains permissions is changed before it is entered. One that loses its owner's permission to enter is
-changed after everything below it (``pcopy.tasks.listed.deepest_first``).
+A directory is changed before it is entered, since it may gain the permissions that entering needs. A directory to which
+the change may deny this process access is changed after everything below it (``pcopy.tasks.listed.deepest_first``).
 """
 
 from __future__ import annotations
@@ -32,12 +32,17 @@ from pcopy.walk.listing import NAMES_PER_BATCH, DirectoryListing, NameQueue, lis
 from pcopy.walk.visitor import Visitor, stat_and_visit
 
 MOUNT_POINT = 0
-"""Value in place of an inode number for a directory on which a file system is mounted, and which is entered."""
+"""Value in place of a directory's inode number: a file system is mounted on the directory. It is entered
+nevertheless.
+"""
 
 
 class ChangeNames(DivisibleTask, code=115, doing="changing", is_note=False):
-    """Changes ``names`` of a directory, and everything below them. ``kinds`` and ``inodes`` are as in ``Listed``, or
-    empty.
+    """Task that changes the items ``names`` (joined by slashes) of a directory, and everything below those that are
+    directories.
+
+    ``kinds`` (type letters) and ``inodes`` (8 bytes each) come from the listing of the directory; both are empty if
+    they are unknown.
     """
 
     kinds: bytes = b""
@@ -48,7 +53,7 @@ class ChangeNames(DivisibleTask, code=115, doing="changing", is_note=False):
     is_counted_if_unfinished = True
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Change the names, then the contents of the directories among them."""
+        """Change the items, then the contents of the directories among them."""
         try:
             directory = open_place(rank, self.place)
         except Problem as problem:
@@ -62,11 +67,11 @@ class ChangeNames(DivisibleTask, code=115, doing="changing", is_note=False):
 
 
 class ChangeTree(DivisibleTask, code=116, doing="changing", is_note=False):
-    """Changes the contents of the directories ``names`` of ``place``; ``inodes`` are their inode numbers (8 bytes each)
-    or ``MOUNT_POINT``.
+    """Task that changes the contents of the directories ``names`` (joined by slashes) of ``place``. ``inodes`` are
+    their inode numbers (8 bytes each) or ``MOUNT_POINT``.
 
-    The directories have been counted, and changed themselves if that was possible. A directory that cannot be read
-    counts a second time, for its unseen contents.
+    The directories themselves have been counted already, and changed if that was possible. A directory that cannot be
+    read counts a second time, as failed, for its unseen contents.
     """
 
     inodes: bytes
@@ -84,10 +89,14 @@ class ChangeTree(DivisibleTask, code=116, doing="changing", is_note=False):
 
 
 class _TreeChange(DirectoriesToEnter):
-    """Changes the items of one task, and spawns tasks for what remains."""
+    """Changes the items of one task and of the directories that it enters. Sub-directories that it does not enter
+    itself are left to new tasks.
+    """
 
     def _can_enter_several(self, parent: Place) -> bool:
-        """Return True if the backend may change the contents of several sub-directories of ``parent`` in one call."""
+        """Return True if the backend may change the contents of several sub-directories of ``parent`` in one call. That
+        is so if items need no look in Python (no filter, report or ACL), and if no file system is mounted there.
+        """
         if not enters_several_per_call(self._rank) or self._rank.sources[
             parent.root
         ].expected_mounts.has_mount_at_or_in(parent.path):
@@ -95,8 +104,8 @@ class _TreeChange(DirectoriesToEnter):
         return self._visitor(parent).can_change_without_stat
 
     def _enter_several(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
-        """Change the contents of some sibling directories in one batch; those that the backend cannot process are done
-        one by one.
+        """Change the contents of several sub-directories of ``parent`` in one call of the backend. Enter those that the
+        backend cannot process one by one.
         """
         mended = yield from self._change_in_batch(parent, names, inodes)
         for row, code in enumerate(mended.verdicts.codes):
@@ -111,13 +120,13 @@ class _TreeChange(DirectoriesToEnter):
     def _change_in_batch(
         self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]
     ) -> TicketGenerator[ContentsResult]:
-        """Change the contents of the directories in one batch; return a result in which nothing is done if the parent
-        cannot be opened.
+        """Change the contents of the sub-directories ``names`` of ``parent`` in one call of the backend. If ``parent``
+        cannot be opened, return a result in which no directory is done.
         """
         rank, intent = self._rank, self._rank.instance(WantedMetadata)
         try:
             directory = open_place(rank, parent)
-        except Problem:  # the task of each directory reports it
+        except Problem:  # ``_enter`` reports the error for each directory
             return ContentsResult(Verdicts(len(names)), ItemCounts(), {})
         batch = SetMetadataWithin(
             directory,
@@ -133,7 +142,9 @@ class _TreeChange(DirectoriesToEnter):
         return (yield from rank.execute_counting(batch, partial(_count_changed, self._result)))
 
     def _continue_directory(self, place: Place, remaining: RemainingItems) -> Steps:
-        """Process the items of a directory that the backend did not change, and add its sub-directories."""
+        """Change the items of directory ``place`` that the backend has not changed (``remaining``), and add its
+        sub-directories to those to be entered.
+        """
         names = unpack_names(remaining.names)
         rows = [row for row, kind in enumerate(remaining.kinds) if kind == _DIRECTORY]
         if rows:
@@ -161,7 +172,7 @@ class _TreeChange(DirectoriesToEnter):
         yield from self.change_names(place, directory, ListResult(Verdicts(1), pack_names(other_names)))
 
     def _enter(self, parent: Place, name: bytes, inode: int) -> Steps:
-        """Change the contents of one directory."""
+        """Change the contents of the directory ``name`` of ``parent``, if it still has this inode number."""
         rank, result = self._rank, self._result
         place = self._place(parent, name, inode)
         try:
@@ -184,7 +195,9 @@ class _TreeChange(DirectoriesToEnter):
         result.count(counts.UNSCANNED, -1)
 
     def _spawn_names(self, place: Place, listing: DirectoryListing) -> Steps:
-        """Spawn tasks for the names of a large directory; raise ``Problem`` if it cannot be listed to its end."""
+        """Spawn tasks for the names of a large directory, which ``listing`` reads in portions. Raise ``Problem`` if the
+        directory cannot be listed to its end.
+        """
         spool = NameQueue(self._rank.open_spool)
         try:
             yield from spool_names(listing, spool)
@@ -193,8 +206,8 @@ class _TreeChange(DirectoriesToEnter):
             self._result.spawn_each(tasks, NAMES_PER_BATCH * CALL_COST, expands=True)
 
     def change_names(self, place: Place, directory: int, listed: ListResult) -> Steps:
-        """Change names of an open directory: files and links from the listing alone if possible, all others after a
-        stat(2).
+        """Change the listed items of the open ``directory``. For files and links, the type and inode number in the
+        listing may be enough; all others are statted first.
         """
         self._has_begun = True
         self._enter_mounts(place)
@@ -209,10 +222,10 @@ class _TreeChange(DirectoriesToEnter):
             self.add(place, found, inodes)
 
     def _enter_mounts(self, place: Place) -> None:
-        """Open each directory in ``place`` on which a file system must be mounted, so that an expired automount is
-        mounted again before it is changed.
+        """Open each directory in ``place`` on which a file system must be mounted. An automount that has expired is
+        thereby mounted again, so that the mounted file system is changed, and not the directory below it.
 
-        Errors are reported by the task that enters the directory.
+        Errors are ignored here: the task that enters the directory reports them.
         """
         sources = self._rank.sources[place.root]
         for name in sources.expected_mounts.mount_names_in(place.path):
@@ -220,9 +233,13 @@ class _TreeChange(DirectoriesToEnter):
                 sources.open(os.path.join(place.path, name))
 
     def _visitor(self, place: Place) -> ChangingVisitor:
+        """Return a new visitor for the items of directory ``place``."""
         return self._rank.visitor(self._rank, self._result, place, 0)  # type: ignore[return-value]
 
     def _place(self, parent: Place, name: bytes, inode: int) -> Place:
+        """Return the position (``Place``) of the sub-directory ``name`` of ``parent``. Its inode number is left out if
+        ``inode`` is ``MOUNT_POINT``: then any directory of that name is accepted.
+        """
         identity = NO_DIRECTORY if inode == MOUNT_POINT else Identity(parent.source_id.mount_code, inode)
         return Place(parent.root, os.path.join(parent.path, name), identity, NO_DIRECTORY, False, False)
 
@@ -231,10 +248,15 @@ class _TreeChange(DirectoriesToEnter):
 
 
 _DIRECTORY, _REPLACED_KIND = ord("d"), ord("!")
+"""Type letters of items that the backend has not changed: a directory, which must be entered; an item that was replaced
+since it was listed.
+"""
 
 
 def _count_changed(result: TaskResult, done: ContentsResult) -> None:
-    """Count what the backend has changed or found to be as wanted."""
+    """Count the items that the backend has changed inside directories, and those that had the wanted metadata already.
+    The result ``done`` states both numbers.
+    """
     sums = done.counts
     found = sums.files + sums.directories + sums.links + sums.other_items
     for counter, number in (
@@ -251,7 +273,9 @@ def _count_changed(result: TaskResult, done: ContentsResult) -> None:
 
 
 class ChangingVisitor(Visitor, Protocol):
-    """The members of the visitor ``ChangeVisitor`` that are used here; that module imports this one."""
+    """Protocol: the methods of the visitor of pchmod (``ChangeVisitor``) that this module calls. (The class cannot be
+    imported here, since its module imports this one.)
+    """
 
     subdirectories: list[tuple[bytes, int]]
 

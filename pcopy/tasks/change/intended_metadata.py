@@ -1,10 +1,11 @@
-"""The mode, owner and ACL that each item must get, in columns: from its status and the options of the user
-(``Options.change``).
+"""The mode, owner and ACL that each item must get. They are computed from the item's status and the user's options
+(``Options.change``), for a batch of items at a time.
 
 Rules:
 
 - Only what differs is changed.
-- chown(2) clears the set-id bits of everything but directories. The wanted mode is computed from the mode that remains.
+- chown(2) clears the set-id bits of everything but directories. So the wanted mode is computed from the mode that
+  remains after the chown.
 - A symbolic link has no mode and no ACL; chown changes the link itself.
 """
 
@@ -35,27 +36,35 @@ _ACL_ENTRY = struct.Struct("<HHI")
 _USER, _GROUP, _MASK, _OTHER = 0x01, 0x04, 0x10, 0x20
 """Tags of ACL entries that name no user or group (acl(5), <linux/posix_acl.h>)."""
 _NOBODY = 0xFFFFFFFF
-"""Value of the user or group id of an ACL entry that names none."""
+"""Value in the field for a user or group id of an ACL entry that names no user or group."""
 
 
 def acl_of(mode: int) -> bytes:
-    """Return the ACL that is equivalent to a mode, in the format of the extended attribute."""
+    """Return the ACL that is equivalent to the permission bits of ``mode``, in the form of the extended attribute that
+    contains ACLs.
+    """
     entries = ((_USER, mode >> 6 & 7), (_GROUP, mode >> 3 & 7), (_OTHER, mode & 7))
     return _ACL_VERSION.pack(2) + b"".join(_ACL_ENTRY.pack(tag, bits, _NOBODY) for tag, bits in entries)
 
 
 def mode_of(acl: bytes) -> int:
-    """Return the permission bits that correspond to an access ACL."""
+    """Return the permission bits that correspond to the access ACL ``acl``, which is in the form of the extended
+    attribute.
+    """
     entries = _ACL_ENTRY.iter_unpack(acl[_ACL_VERSION.size :])
     bits: dict[int, int] = {tag: permissions for tag, permissions, _ in entries}
     return bits[_USER] << 6 | bits.get(_MASK, bits[_GROUP]) << 3 | bits[_OTHER]
 
 
 class _ModeTable(dict[int, int]):
-    """Maps an item's ``st_mode`` to the permission bits that it must get, or ``KEEP`` if it has them already."""
+    """Maps an item's ``st_mode`` to the permission bits that it must get, or to ``UNCHANGED`` if it has them
+    already.
+    """
 
     def __init__(self, actions: tuple[ModeChange, ...], umask: int, *, owned: bool) -> None:
-        """``owned``: the item gets another owner or group first."""
+        """``actions`` are the changes that ``--mode`` requests. ``owned`` is True if the table is for items that get
+        another owner or group first, which clears their set-id bits.
+        """
         super().__init__()
         self._actions, self._umask, self._owned = actions, umask, owned
 
@@ -69,9 +78,13 @@ class _ModeTable(dict[int, int]):
 
 
 class ChangesNeeded(NamedTuple):
-    """The ``rows`` that must be changed, and what each of them gets (``wanted``, as in ``SetMetadata``).
+    """What pchmod must change in a batch of items.
 
-    ``unreadable`` holds the rows whose ACLs cannot be read, with the reason.
+    Fields:
+
+    - ``rows``: row numbers of the items to change.
+    - ``wanted``: the mode, uid and gid that each of them gets (or ``UNCHANGED``), in the order of ``rows``.
+    - ``unreadable``: rows whose ACLs cannot be read, with the reason. They are not in ``rows``.
     """
 
     rows: Sequence[int]
@@ -79,7 +92,7 @@ class ChangesNeeded(NamedTuple):
     unreadable: Mapping[int, Problem] = MappingProxyType({})
 
     def excluding(self, excluded: Iterable[int]) -> ChangesNeeded:
-        """Return the same without the rows ``excluded``, which are not changed."""
+        """Return the same changes, but without those of the items in the rows ``excluded``."""
         stay = {*excluded}
         places = [place for place, row in enumerate(self.rows) if row not in stay]
         return (
@@ -88,12 +101,12 @@ class ChangesNeeded(NamedTuple):
 
 
 def rows_without(rows: Sequence[int], excluded: Collection[int]) -> Sequence[int]:
-    """Return ``rows`` without ``excluded``."""
+    """Return those of ``rows`` that are not in ``excluded``."""
     return [row for row in rows if row not in excluded] if excluded else rows
 
 
 class WantedMetadata:
-    """The changes that the job makes to items; one object per rank."""
+    """The mode, owner and ACL changes that the options of pchmod request; one object per rank."""
 
     def __init__(self, rank: Rank) -> None:
         mode, self._uid, self._gid, access, self._default = rank.options.change
@@ -105,17 +118,19 @@ class WantedMetadata:
         self._has_dac_override = has_capability(CAP_DAC_OVERRIDE)
         self.uid, self.gid = (UNCHANGED if each < 0 else each for each in (self._uid, self._gid))
         self.modes = array("H", [changed_mode(stat.S_IFREG | bits, actions, umask) for bits in range(4096)])
-        """For each value of the permission bits of a non-directory, the bits that it gets."""
+        """For each value of the permission bits (0 to 07777) of an item that is not a directory: the bits that it must
+        get.
+        """
         self.directory_modes = array("H", [changed_mode(stat.S_IFDIR | bits, actions, umask) for bits in range(4096)])
-        """For each value of the permission bits of a directory, the bits that it gets."""
+        """For each value of the permission bits (0 to 07777) of a directory: the bits that it must get."""
 
     def changes_needed(self, directory: int, names: Sequence[bytes], rows: Rows) -> ChangesNeeded:
         """Return which items must be changed, and how.
 
         Args:
             directory: descriptor of the directory that contains the items.
-            names: names of the items, used only if ACLs are wanted.
-            rows: statuses with the columns ``MODE | OWNER | GROUP``.
+            names: names of the items; used only if the user wants ACLs.
+            rows: statuses of the items, with the columns ``MODE | OWNER | GROUP``.
         """
         modes = array("I", map(self._modes_of_owned.__getitem__, rows.mode))
         others = self._rows_to_chown(rows)
@@ -135,7 +150,9 @@ class WantedMetadata:
         )
 
     def _rows_to_chown(self, rows: Rows) -> dict[int, tuple[int, int]]:
-        """Return the rows that have another owner or group than wanted, with the user and group ids that they get."""
+        """Return which items need another owner or group: for each such row, the user and group id that the item gets.
+        An id that is right already is given as ``UNCHANGED``.
+        """
         uid, gid, number = self._uid, self._gid, len(rows)
         is_owned = uid < 0 or rows.uid.count(uid) == number
         is_grouped = gid < 0 or rows.gid.count(gid) == number
@@ -148,7 +165,9 @@ class WantedMetadata:
         }
 
     def _wanted_columns(self, modes: array[int], owners: dict[int, tuple[int, int]]) -> Rows:
-        """Return the columns of ``ChangesNeeded.wanted`` for these modes and owners."""
+        """Return the metadata to set, as status columns. ``modes`` are the modes of the items; ``owners`` are the uid
+        and gid of those items that get another owner, by index in ``modes``.
+        """
         wanted = Rows(0, MODE | OWNER | GROUP)
         wanted.row_count, wanted.mode = len(modes), modes
         wanted.uid = array("I", [UNCHANGED]) * len(modes)
@@ -160,7 +179,9 @@ class WantedMetadata:
     def _rows_with_other_acls(
         self, directory: int, names: Sequence[bytes], rows: Rows
     ) -> tuple[set[int], Mapping[int, Problem]]:
-        """Return the rows whose ACLs differ from the wanted ones, and those whose ACLs cannot be read."""
+        """Compare the ACLs of the items with the wanted ones. Return two things: the rows of the items whose ACLs
+        differ; the rows of those whose ACLs cannot be read, with the reason.
+        """
         lacking, unknown = set[int](), dict[int, Problem]()
         if self.acls is None:
             return lacking, unknown
@@ -175,7 +196,7 @@ class WantedMetadata:
         return lacking, unknown
 
     def _has_acls(self, path: bytes, mode: int) -> bool:
-        """Return True if the item has the wanted ACLs; raise ``Problem``."""
+        """Return True if the item has the wanted ACLs already. Raise ``Problem`` if they cannot be read."""
         assert self.acls is not None
         access, default = self.acls
         if (_xattr_value(path, ACCESS_ACL) or acl_of(mode)) != access:
@@ -183,15 +204,22 @@ class WantedMetadata:
         return not stat.S_ISDIR(mode) or _xattr_value(path, DEFAULT_ACL) == default
 
     def resulting_bits(self, mode: int, wanted: int) -> int:
-        """Return the permission bits of an item after the change, which had ``mode`` and gets
-        ``wanted`` (or ``KEEP``).
+        """Return the permission bits that an item has after its change. ``mode`` is its ``st_mode`` before; ``wanted``
+        are the bits that chmod sets (or ``UNCHANGED``). ACLs may change the bits further.
         """
         if self.acls is not None and not stat.S_ISLNK(mode):
             return (stat.S_IMODE(mode) if wanted == UNCHANGED else wanted) & ~0o777 | mode_of(self.acls[0])
         return stat.S_IMODE(mode) if wanted == UNCHANGED else wanted
 
     def may_lock_out(self, mode: int, owner: int, wanted: int, new_owner: int) -> bool:
-        """Return True if the change may deny this process access to a directory."""
+        """Return True if this process may not be able to enter a directory after its change, so that its contents must
+        be changed first.
+
+        Args:
+            mode, owner: ``st_mode`` and uid of the directory.
+            wanted: permission bits that it gets, or ``UNCHANGED``.
+            new_owner: uid that it gets, or ``UNCHANGED``.
+        """
         if self._has_dac_override:
             return False
         is_taken = bool(mode & 0o500 & ~self.resulting_bits(mode, wanted)) and owner == os.geteuid()
@@ -199,7 +227,9 @@ class WantedMetadata:
 
 
 def _xattr_value(path: bytes, name: str) -> bytes:
-    """Return the value of an extended attribute, or ``b""`` if there is none; raise ``Problem``."""
+    """Return the value of the extended attribute ``name``, or ``b""`` if the item has none. Raise ``Problem`` if it
+    cannot be read.
+    """
     try:
         return os.getxattr(path, name, follow_symlinks=False)
     except OSError as error:
@@ -209,7 +239,14 @@ def _xattr_value(path: bytes, name: str) -> bytes:
 
 
 def change_description(row: Rows, at: int, bits: int, uid: int, gid: int) -> str:
-    """Return a text that describes the change of an item: old and new mode, old and new owner and group as numbers."""
+    """Return a text for the report that describes how an item changes: "0644 -> 0600", "0:0 -> 1000:1000", both, or
+    "ACL" if neither changes.
+
+    Args:
+        row, at: the statuses of a batch before the change, and the index of the item in it.
+        bits: permission bits after the change.
+        uid, gid: ids that the item gets, or ``UNCHANGED``.
+    """
     parts = []
     if stat.S_IMODE(row.mode[at]) != bits:
         parts.append(f"{stat.S_IMODE(row.mode[at]):04o} -> {bits:04o}")

@@ -1,5 +1,5 @@
-"""The visitor of a change: changes items that differ from what is wanted, in batches, and collects directories to
-enter.
+"""The visitor of pchmod: changes, in batches, the items whose metadata are not the wanted ones, and collects
+directories to enter.
 """
 
 from __future__ import annotations
@@ -37,19 +37,24 @@ from pcopy.tasks.listed.deepest_first import KEPT_COLUMNS, VisitDeferred, defer_
 from pcopy.walk.visitor import VISITOR_COLUMNS, FoundItems
 
 _LISTED_KINDS = b"fl"
-"""Kinds of items for which a listing says enough to change them without a stat(2)."""
+"""Type letters of items for which a listing says enough to change them without a stat(2): files and symbolic links."""
 MAX_INODES = 1 << 20
-"""Number of inodes with several names that a rank remembers in a dry run; a further name of an older one counts as a
-new item.
+"""Number of inodes with several hard links that a rank remembers in a dry run. If there are more, the oldest is
+forgotten; its next name counts as another item that would be changed.
 """
 MAX_DECISIONS = 3
-"""How often the change of one item is decided if another process changes its mode or owner meanwhile."""
+"""Maximum number of times that the new metadata of one item are computed from its status. They are computed again if
+another process has changed the item's mode or owner meanwhile; after so many times the item fails.
+"""
 _REPLACED_TEXT = "it has changed, or another item has taken its name, since it was found: not changed"
+"""Error text for an item that was not changed: it is not the one that the scan has found, or it changed each time after
+its new metadata were computed.
+"""
 
 
 class ChangeVisitor:
-    """A ``Visitor`` of all types of items. An item counts as its type once it is as wanted, and as changed if it was
-    changed.
+    """Visitor of pchmod, which changes items of all types. An item that has the wanted metadata in the end is counted
+    by its type, and also as changed if it did not have them before.
     """
 
     separates_linked = False
@@ -70,7 +75,7 @@ class ChangeVisitor:
         """Directories to enter, with their inode numbers (or ``MOUNT_POINT``)."""
 
     def visit_failed(self, name: bytes, problem: Problem) -> None:
-        """Count and report an item that cannot be examined. A missing item is ignored unless the user has named it."""
+        """Count and report an item that cannot be statted. A missing item is ignored unless the user has named it."""
         is_named = self._is_command_line or self._is_listed
         if problem.errno == errno.ENOENT and not is_named:
             return
@@ -81,15 +86,18 @@ class ChangeVisitor:
             self._report_failure(name, problem)
 
     def _report_failure(self, name: bytes, problem: Problem, size: int = 0) -> None:
+        """Report an item that could not be changed or statted as failed. ``size`` is its size in bytes, if it is a
+        regular file.
+        """
         self._result.fail(self._place, name, problem, size, retry=RetryMode.NEVER)
 
     def _count_unselected(self, items: int) -> None:
-        """Count this many items as not selected."""
+        """Count ``items`` (a number) as skipped because filters exclude them."""
         self._result.count(counts.SKIPPED, items)
         self._result.count(counts.EXCLUDED, items)
 
     def rows_to_visit(self, found: FoundItems) -> Iterable[int]:
-        """Return the rows to change; count all others as excluded by the filters."""
+        """Return the rows of the items to change; count all others as excluded by the filters."""
         readable = len(found) - len(found.problems)
         self._result.count(counts.FOUND, readable)
         if not self._selected.has_filters:
@@ -113,7 +121,7 @@ class ChangeVisitor:
     visit_small_files = visit_large_files = visit_special_files = visit_linked = visit_directories
 
     def process_visited(self) -> Steps:
-        """Change the received items."""
+        """Change the items that were collected."""
         for found, rows in self._items:
             packed, columns = found.packed, found.rows
             if len(rows) < len(found):
@@ -125,10 +133,14 @@ class ChangeVisitor:
                 yield from self._change(found.directory, packed, columns)
 
     def end_visit(self) -> None:
-        """Do nothing: all items have been changed, or have failed, in ``settle``."""
+        """Do nothing: ``process_visited``, which is called before, has changed all items, or reported them as
+        failed.
+        """
 
     def _change_directories(self, directory: int, packed: bytes, rows: Rows) -> Steps:
-        """Change directories (other items may be among them), and have them entered unless they come from a list."""
+        """Change the items of a batch that contains directories. Collect the directories, whose contents are changed
+        later, unless they come from a list (then only the listed items are changed).
+        """
         names = unpack_names(packed)
         if not self._is_listed:
             self._add_subdirectories(names, rows)
@@ -137,6 +149,7 @@ class ChangeVisitor:
         yield from self._change(directory, packed, rows, keeps_directories=bool(stay), may_lock_out=self._may_lock_out)
 
     def _add_subdirectories(self, names: Sequence[bytes], rows: Rows) -> None:
+        """Collect the directories among the items, which the caller enters later."""
         for row, mode in enumerate(rows.mode):
             if stat.S_ISDIR(mode):
                 self.subdirectories.append(
@@ -145,22 +158,26 @@ class ChangeVisitor:
         self._result.count(counts.UNSCANNED, len(self.subdirectories))
 
     def _may_lock_out(self, rows: Rows, row: int, mode: int, uid: int) -> bool:
-        """Return True if the row is a directory to which the change may deny this process access."""
+        """Return True if this process may not be able to enter the directory in row ``row`` after its change, which
+        gives it the permission bits ``mode`` and the owner ``uid``. Return False if the item is no directory.
+        """
         return stat.S_ISDIR(rows.mode[row]) and self._intent.may_lock_out(rows.mode[row], rows.uid[row], mode, uid)
 
     @property
     def can_change_without_stat(self) -> bool:
-        """True if items may be changed from what a listing says about them, without a stat(2)."""
+        """True if the types and inode numbers in a listing are enough to change files and links, so that the caller
+        need not stat them. That is not so for a report of single items, filters, ACLs and dry runs.
+        """
         is_told = self._result.item_recorder.is_recording or self._rank.options.dry_run
         return not (is_told or self._selected.has_filters or self._intent.acls)
 
     def change_listed_files(self, directory: int, listed: ListResult) -> TicketGenerator[bytes]:
-        """Change files and symbolic links by the inode numbers in the listing; return the other names, packed.
+        """Change files and symbolic links without a stat(2) by the caller: the listing states their types and inode
+        numbers. Return the names that are left, packed; the caller must stat these.
 
-        An item with another inode number than the listing says is among these names. Nothing was decided for the listed
-        item but by its name and inode, so the change of the new item is decided from its own status, as chmod -R does.
-        A change that was decided from the status of one item, such as a set-id bit for its owner, is never applied to
-        another item: see ``_decide_again``.
+        Among them are all directories and special files. So is a name whose inode number is no longer the listed one,
+        because another item has taken the name. The new metadata of that item are computed from its own status, as
+        chmod -R does; those that were computed for one item are never applied to another.
         """
         intent, packed, other_names = self._intent, listed.names, list[bytes]()
         rows = Rows(0, INODE)
@@ -186,6 +203,9 @@ class ChangeVisitor:
         return pack_names(other_names)
 
     def _count_listed(self, mended: UniformMetadataResult) -> None:
+        """Count the items that the backend has changed without a stat(2), and those that needed no change. ``mended``
+        is its result.
+        """
         codes, seen = mended.verdicts.codes, mended.observed
         done, unchanged = codes.count(RowCode.DONE), codes.count(RowCode.SKIPPED)
         if done + unchanged < len(codes):
@@ -196,8 +216,10 @@ class ChangeVisitor:
         self._count_items(seen)
 
     def visit_deferred(self, directory: int, names: bytes, rows: Rows) -> Steps:
-        """Change directories whose contents are complete, or count names for ``DryRunInodes``; implements
-        ``DeferredVisitor``.
+        """Change directories that had to wait until everything in them was done.
+
+        In a dry run, count inodes with several hard links instead: all names of such an inode were sent to this rank,
+        so that it is counted once.
         """
         if self._rank.options.dry_run and not any(map(stat.S_ISDIR, rows.mode)):
             yield from self._count_linked_in_dry_run(directory, names, rows)
@@ -205,7 +227,9 @@ class ChangeVisitor:
             yield from self._change(directory, names, rows)
 
     def _count_linked_in_dry_run(self, directory: int, packed: bytes, before: Rows) -> Steps:
-        """Count names of inodes with several names in a dry run, on the rank that owns the inodes."""
+        """In a dry run, count names of inodes with several hard links, on the one rank that is responsible for these
+        inodes. ``before`` are their statuses when they were found.
+        """
         stated = yield from self._rank.execute(StatNames(directory, packed, VISITOR_COLUMNS | OWNER | GROUP))
         rows, names, same = stated.rows, unpack_names(packed), list[int]()
         for row, code in enumerate(stated.verdicts.codes):
@@ -230,12 +254,17 @@ class ChangeVisitor:
         may_lock_out: Callable[[Rows, int, int, int], bool] | None = None,
         is_owner: bool = False,
     ) -> Steps:
-        """Change the items that differ.
+        """Change those of the items ``packed`` whose metadata differ from the wanted ones; count and report all of
+        them.
 
         Args:
-            keeps_directories: directories are not changed.
+            directory: descriptor of the directory.
+            packed: names of the items, joined by slashes.
+            rows: statuses of the items.
+            keeps_directories: directories are not changed, because filters select files only.
             may_lock_out: returns True for a directory whose change must wait until everything below it is done.
-            is_owner: this rank owns the inodes. In a dry run, inodes with several names are handed to their owner.
+            is_owner: this rank is responsible for the inodes. Without it, a dry run sends inodes with several hard
+                links to the responsible rank.
         """
         names = unpack_names(packed)
         differing = self._intent.changes_needed(directory, names, rows)
@@ -253,7 +282,7 @@ class ChangeVisitor:
         if self._rank.options.dry_run and (linked := _multiply_linked_rows(rows, differing)):
             if is_owner:
                 foreseen = self._rank.instance(DryRunInodes)
-                differing = differing.excluding([row for row in linked if foreseen.is_further_name(rows, row)])
+                differing = differing.excluding([row for row in linked if foreseen.was_counted_before(rows, row)])
             else:
                 self._hand_to_inode_owners(names, rows, linked)
                 differing = differing.excluding(linked)
@@ -265,7 +294,9 @@ class ChangeVisitor:
             self._report_items(names, rows, differing, {*done})
 
     def _hand_to_inode_owners(self, names: Sequence[bytes], rows: Rows, linked: Sequence[int]) -> None:
-        """Spawn tasks that pass items with several names to the ranks that own their inodes."""
+        """In a dry run, send the items in the rows ``linked``, which have several hard links, to the ranks that are
+        responsible for their inodes. These ranks count each inode once.
+        """
         by_owner: dict[int, list[int]] = {}
         for row in linked:
             by_owner.setdefault(rows.inode[row] % self._rank.size, []).append(row)
@@ -279,7 +310,9 @@ class ChangeVisitor:
     def _apply_or_count(
         self, directory: int, packed: bytes, rows: Rows, differing: ChangesNeeded
     ) -> TicketGenerator[set[int]]:
-        """Change the differing rows, or only count them in a dry run; return the rows that could not be changed."""
+        """Make the changes ``differing``, or only count them in a dry run. Return the rows of the items that could not
+        be changed.
+        """
         if not differing.rows:
             return set()
         if self._rank.options.dry_run:
@@ -298,10 +331,16 @@ class ChangeVisitor:
     def _apply_changes(
         self, directory: int, packed: bytes, rows: Rows, wanted: Rows, tries: int = MAX_DECISIONS
     ) -> TicketGenerator[dict[int, Problem]]:
-        """Change all rows; return the problem of each row that was not changed.
+        """Set the mode, owner and ACLs of the items ``packed`` (names joined by slashes). Return, by row, the problems
+        of those that were not changed.
 
-        An item whose mode or owner is no longer the one by which its change was decided is statted and decided again:
-        another rank may have changed it under a further name.
+        If the mode or owner of an item changed after its new metadata were computed (another rank may have changed the
+        item through another hard link), stat it and compute them again.
+
+        Args:
+            rows: statuses from which the new metadata were computed.
+            wanted: mode, uid and gid that each item gets.
+            tries: how often the new metadata of an item may be computed.
         """
         batch = SetMetadata(directory, packed, rows, wanted, self._intent.acls)
         verdicts = (yield from self._rank.execute_counting(batch, self._count_changed)).verdicts
@@ -326,9 +365,12 @@ class ChangeVisitor:
     def _decide_again(
         self, directory: int, packed: bytes, before: Rows, tries: int
     ) -> TicketGenerator[dict[int, Problem]]:
-        """Stat the items again, decide their changes anew, and apply them; return problems as ``_mended`` does.
+        """For items whose status has changed meanwhile: stat the items ``packed`` (names joined by slashes) again,
+        compute their new metadata from that, and set these. Return, by row, the problems of those that were not
+        changed.
 
-        An item that is no longer the one of ``before`` is not changed.
+        An item whose inode is not the one in ``before``, the earlier statuses, is not changed. ``tries`` is how often
+        this may still be repeated.
         """
         ticket = self._rank.backend.submit(StatNames(directory, packed, before.mask, on_source=True))
         stated = yield from await_ticket(self._rank.backend, ticket)
@@ -350,10 +392,13 @@ class ChangeVisitor:
         return problems
 
     def _count_changed(self, mended: BatchResult) -> None:
+        """Count the items that a call of the backend has changed; ``mended`` is its result."""
         self._result.count(counts.MENDED, mended.verdicts.codes.count(RowCode.DONE))
 
     def _report_not_changed(self, name: bytes, problem: Problem, size: int) -> None:
-        """Report an item that could not be changed. A vanished item is ignored unless the user has named it."""
+        """Report an item that could not be changed as failed. A missing item is ignored unless the user has
+        named it.
+        """
         if problem.errno == errno.ENOENT and not (self._is_command_line or self._is_listed):
             self._result.count(counts.FOUND, -1)
             self._result.count(counts.FOUND_BYTES, -size)
@@ -361,12 +406,15 @@ class ChangeVisitor:
             self._report_failure(name, problem, size)
 
     def _count_items(self, rows: Rows) -> None:
+        """Count the items ``rows`` by type, because they have the wanted metadata now."""
         for mode, number in Counter(rows.mode).items():
             self._result.count(counts.copied_counter(type_byte(mode)), number)
         self._result.count(counts.BYTES, _file_bytes(rows))
 
     def _report_items(self, names: Sequence[bytes], rows: Rows, differing: ChangesNeeded, done: set[int]) -> None:
-        """Report each item that was changed, or is as wanted."""
+        """Add each item in the rows ``done`` to the report of single items: how it was changed (``differing`` are all
+        changes), or that it needed no change.
+        """
         wanted = differing.wanted
         changes = {
             row: change_description(rows, row, self._intent.resulting_bits(rows.mode[row], mode), uid, gid)
@@ -380,16 +428,19 @@ class ChangeVisitor:
 
 
 class DryRunInodes:
-    """Inodes with several names that a dry run has counted as changed, on the rank that owns them.
+    """The inodes with several hard links that this rank has counted as changed in a dry run. One rank is responsible
+    for each inode, so that the inode is counted once.
 
-    A real run changes an inode under one name; its other names are unchanged then.
+    A real run changes such an inode through one of its names; under the other names it needs no change then.
     """
 
     def __init__(self, rank: Rank) -> None:
         self._seen: dict[tuple[int, int], None] = {}
 
-    def is_further_name(self, rows: Rows, row: int) -> bool:
-        """Return True if another name of the inode was counted before; record the inode."""
+    def was_counted_before(self, rows: Rows, row: int) -> bool:
+        """Return True if the inode of item ``row`` was counted before, through another name. Otherwise remember the
+        inode.
+        """
         inode = rows.device[row], rows.inode[row]
         if inode in self._seen:
             return True
@@ -400,13 +451,15 @@ class DryRunInodes:
 
 
 def _multiply_linked_rows(rows: Rows, differing: ChangesNeeded) -> list[int]:
-    """Return the differing rows of non-directories with several names."""
+    """Return those rows of ``differing`` (items to change) whose items have several hard links and are not
+    directories.
+    """
     links = rows.links
     return [row for row in differing.rows if links[row] > 1 and not stat.S_ISDIR(rows.mode[row])] if links else []
 
 
 def _file_bytes(rows: Rows) -> int:
-    """Return the total size in bytes of the regular files."""
+    """Return the sum of the sizes, in bytes, of the regular files among the items whose statuses are ``rows``."""
     if not rows.size:
         return 0
     if all(map(stat.S_ISREG, {*rows.mode})):

@@ -1,1 +1,1 @@
-"""Tasks that compare two trees side by side by chosen properties (pverify A B)."""
+"""Tasks that compare two trees side by side by chosen properties (``pverify A B``)."""

@@ -1,4 +1,6 @@
-"""Examination of names of a directory that is open on both sides: stat, filter, compare and report, in columns."""
+"""Comparison of some names of a directory that is open on both sides: stat, filter, compare and report, as columns with
+one row per name.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,10 @@ _DONE = bytes((RowCode.DONE,))
 
 
 class NameComparison:
-    """Examines the names ``packed`` of ``place``, which is open as ``directories`` on both sides."""
+    """Comparison of the items ``packed`` (names joined by slashes) of one directory, ``place``, on both sides.
+    ``directories`` are the open descriptors of the directory on the first and the second side. The methods are called
+    in their order.
+    """
 
     def __init__(
         self, rank: Rank, result: TaskResult, place: Place, directories: tuple[int, int], packed: bytes
@@ -54,16 +59,17 @@ class NameComparison:
         self._packed = packed
         self._names = unpack_names(packed)
         self._one_sided: list[tuple[int, int, int]] = []
-        """Row, side and mode of each item that only one side has."""
+        """Items that only one side has: row, side that has it, and mode."""
         self._pairs = Pairs(directories, ([], []), (Rows(0, 0), Rows(0, 0)))
+        """The items that both sides have."""
         self._pair_names: list[bytes] = []
-        """The names of the pairs."""
+        """Names of the items that both sides have."""
         self._bits = bytearray()
-        """How each pair differs (``pcopy.tasks.compare.properties``)."""
+        """In which properties the items of each pair differ (the bits of ``pcopy.tasks.compare.properties``)."""
         self._kinds = b""
         self._problems: dict[int, Problem] = {}
         self._attribute_failures: set[int] = set()
-        """Rows of pairs whose attributes could not be read, while everything else was compared."""
+        """Rows of pairs whose extended attributes could not be read, while everything else was compared."""
 
     def stat_both(self) -> TicketGenerator[None]:
         """Stat all names on both sides, apply the filters, and pair the items that both sides have."""
@@ -89,8 +95,8 @@ class NameComparison:
         )
 
     def _rows_on_both(self, stated: Sequence[StatResult]) -> list[int]:
-        """Return the selected rows that both sides have; record items that only one side has, and report those that
-        failed.
+        """Return the rows of the names that filters select and both sides have. Record the items that only one side
+        has, and report those that could not be statted. ``stated`` are the statuses on both sides.
         """
         unreadable: list[dict[int, Problem]] = []
         missing: list[set[int]] = []
@@ -117,7 +123,14 @@ class NameComparison:
     def _selected_rows(
         self, stated: Sequence[StatResult], unseen: Sequence[dict[int, Problem]], missing: Sequence[set[int]]
     ) -> list[int]:
-        """Return the rows that the filters select on any side that has them; count the others as excluded."""
+        """Return the rows of the names that filters select: a name is selected if the item of either side is. Count the
+        others as excluded.
+
+        Args:
+            stated: the statuses on both sides.
+            unseen: for each side the errors of items that could not be statted, by row.
+            missing: for each side the rows of the names that it does not have.
+        """
         rows = {row for row in range(len(self._names)) if row not in missing[0] or row not in missing[1]}
         selected = self._rank.instance(JobFilter)
         if not selected.has_filters or self._packed == ROOT_PATH:
@@ -132,7 +145,7 @@ class NameComparison:
         return sorted(chosen)
 
     def compare_pairs(self) -> TicketGenerator[None]:
-        """Compare the pairs in everything but their contents."""
+        """Compare the items that both sides have in everything but their contents."""
         wanted, pairs = self._rank.options.compare, self._pairs
         self._bits, self._problems = differences(pairs, wanted, self._rank.options.modify_window)
         if any(bits & CONTENT for bits in self._bits) and self._is_generated():
@@ -149,7 +162,9 @@ class NameComparison:
         self._kinds = bytes(map(kinds.__getitem__, modes))
 
     def report(self, found: DifferenceReporter) -> None:
-        """Report all items whose result is known now; spawn tasks for files whose contents must be compared."""
+        """Pass all items whose result is known now to ``found``, which collects the differences. Spawn tasks that
+        compare contents for the others.
+        """
         result, path = self._result, self._place.path
         result.count(counts.FOUND, len(self._one_sided))
         for row, side, mode in self._one_sided:
@@ -157,7 +172,8 @@ class NameComparison:
             result.count(counts.copied_counter(kind))
             found.add(path, [self._names[row]], [(ONLY_A, ONLY_B)[side]], kind)
         for row, problem in self._problems.items():
-            # The directory is counted again when its contents have been compared.
+            # The directory counts as failed here. It would count a second time when its contents have been compared:
+            # subtract that now.
             if row in self._attribute_failures and self._kinds[row] == DIRECTORY[0]:
                 result.count(counts.DIRECTORIES, -1)
             report_not_compared(result, self._place, int(not problem.on_source), self._pair_names[row], problem)
@@ -177,14 +193,16 @@ class NameComparison:
         found.add(path, names, bits, kinds)
 
     def _is_generated(self) -> bool:
-        """Return True if files of either side are generated as they are read (/proc), so that their sizes are
-        meaningless; raise ``Problem``.
+        """Return True if the system generates the contents of files on reading (as in /proc) on either side, so that
+        their sizes are meaningless. Raise ``Problem`` if that cannot be determined.
         """
         generated = self._rank.mover.generated_file_systems
         return any(generated.is_generated(each, status_of(each).st_dev) for each in self._pairs.directories)
 
     def _spawn_content_comparisons(self) -> Sequence[int]:
-        """Spawn tasks that compare the contents of files that may be equal; return the rows of these files."""
+        """Spawn tasks that compare the contents of those files that may be equal so far. Return the rows of these
+        files.
+        """
         first, second = self._pairs.rows
         rows: Sequence[int] = range(len(self._pair_names))
         if any(self._bits) or self._problems or set(map(stat.S_IFMT, set(first.mode))) != {stat.S_IFREG}:
@@ -205,13 +223,15 @@ class NameComparison:
         return rows
 
     def _may_be_equal(self, row: int) -> bool:
-        """Return True if the row is a regular file of the same size on both sides."""
+        """Return True if the item is a regular file on both sides whose contents must be compared: neither its size nor
+        an error has decided the result already.
+        """
         is_file = stat.S_ISREG(self._pairs.rows[0].mode[row])
         return is_file and not self._bits[row] & (TYPE | CONTENT) and row not in self._problems
 
     def subdirectories(self) -> list[tuple[bytes, int, int]]:
-        """Return name and both inode numbers of each directory that both sides have, including those whose attributes
-        could not be read.
+        """Return each directory that both sides have: its name, and its inode number on each side. Directories whose
+        attributes could not be read are included.
         """
         first, second = self._pairs.rows
         return [

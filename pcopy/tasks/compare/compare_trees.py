@@ -1,7 +1,8 @@
-"""CompareDirs and CompareNames: list directories that both sides have, and compare the items in them.
+"""CompareDirs and CompareNames: list the directories that both sides have, and compare the items in them.
 
-One task examines a directory on both sides. Each name is statted on both, so it is known immediately which side alone
-has it, and no rank has to collect names. Of a directory that only one side has, nothing but its name is examined.
+One task examines a directory on both sides. Each name is statted on both, so the task knows at once which names only
+one side has, and no rank has to collect names. If only one side has a directory, its name is reported, and its contents
+are not examined.
 
 Rules: An item that cannot be listed or statted on either side has failed; it is not reported as missing on that side.
 Filters select an item if they select it on either side.
@@ -45,22 +46,25 @@ from pcopy.tasks.compare.sides import SIDES, on_side, open_sides, report_not_com
 from pcopy.walk.listing import NAMES_PER_BATCH, DirectoryListing, NameQueue, list_directory, spool_names
 
 MAX_NAMES_IN_TASK = 64
-"""Number of names up to which the task that lists a directory also stats them. More names become tasks that other ranks
-may take, unless they can be statted quickly.
+"""Number of names up to which the task that lists a directory also compares them. More names become tasks that other
+ranks may take, unless they were found to be compared quickly.
 """
 MAX_MERGED_NAMES = 1 << 17
 """Number of names of a directory, both sides together, that one rank merges in memory (some 20 MB).
 
-If there are more, the names of the second side are statted on the first side once more.
+If there are more, tasks compare the names of the first side; other tasks stat the names of the second side on the first
+side, and compare only those that the first side does not have.
 """
 
 _CONTENTS = ord("c")
+"""Type letter with which the backend reports a regular file that differs in its contents."""
 
 
 class CompareDirs(DivisibleTask, code=120, doing="comparing", is_note=False):
-    """Compares the directories ``names`` of ``place`` (``.``: the place itself), which both sides have.
+    """Task that compares the contents of the directories ``names`` (joined by slashes) of ``place``, which both sides
+    have. The name ``.`` means ``place`` itself.
 
-    ``inodes`` are their inode numbers on the first side, ``others`` those on the second side.
+    ``inodes`` are their inode numbers on the first side, ``others`` those on the second side (8 bytes each).
     """
 
     inodes: bytes
@@ -70,7 +74,7 @@ class CompareDirs(DivisibleTask, code=120, doing="comparing", is_note=False):
     operations_per_item = 4
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Compare the directories until ``LONG`` seconds have passed or the rank stops; the remaining ones become new
+        """Compare directories until ``MAX_TASK_SECONDS`` have passed or the rank stops; the remaining ones become new
         tasks.
         """
         found, end, row = DifferenceReporter(rank), time.monotonic() + MAX_TASK_SECONDS, 0
@@ -101,8 +105,8 @@ class CompareDirs(DivisibleTask, code=120, doing="comparing", is_note=False):
 
 
 class _Siblings(NamedTuple):
-    """Sibling directories that both sides have, with their inode numbers on the first side (``inodes``) and the second
-    (``others``).
+    """Some sub-directories ``names`` of the directory ``around``, to be compared in one call. Both sides have them,
+    with the inode numbers ``inodes`` on the first side and ``others`` on the second.
     """
 
     around: Place
@@ -112,7 +116,10 @@ class _Siblings(NamedTuple):
 
 
 def _may_use_batch(rank: Rank, parent: Place) -> bool:
-    """Return True if the backend may compare the contents of several sub-directories of ``parent`` in one call."""
+    """Return True if the backend may compare the contents of several sub-directories of ``parent`` in one call. That is
+    so if items need no look in Python (no filter, extended attributes or report of equal items), and if no file system
+    is mounted there.
+    """
     options = rank.options
     if not enters_several_per_call(rank) or rank.instance(JobFilter).has_filters:
         return False
@@ -122,7 +129,9 @@ def _may_use_batch(rank: Rank, parent: Place) -> bool:
 
 
 def _compare_batch(rank: Rank, result: TaskResult, found: DifferenceReporter, siblings: _Siblings) -> Steps:
-    """Compare some directories in one batch of the backend; those that it cannot compare are done one by one."""
+    """Compare the contents of several directories (``siblings``) in one call of the backend. Those that the backend
+    cannot process are then compared one by one. ``found`` receives the differences.
+    """
     parent = siblings.around
     done = yield from _submit_comparison(rank, siblings)
     _count_compared(rank, result, done.counts)
@@ -143,11 +152,13 @@ def _compare_batch(rank: Rank, result: TaskResult, found: DifferenceReporter, si
 
 
 def _submit_comparison(rank: Rank, siblings: _Siblings) -> TicketGenerator[ContentsResult]:
-    """Compare the directories in one batch; return a result in which nothing is done if the parent cannot be opened."""
+    """Let the backend compare the contents of the directories ``siblings``; return its result. If the parent directory
+    cannot be opened, return a result in which no directory is done.
+    """
     sides = [on_side(siblings.around, side) for side in SIDES]
     try:
         first, second = map(rank.open_source, sides)
-    except Problem:  # the task of each directory reports it
+    except Problem:  # ``_compare_directory`` reports the error for each directory
         return ContentsResult(Verdicts(len(siblings.names)), ItemCounts(), {})
     devices = rank.source_device(sides[0]) or 0, rank.source_device(sides[1]) or 0
     numbers = array("Q", siblings.inodes), array("Q", siblings.others)
@@ -159,8 +170,8 @@ def _submit_comparison(rank: Rank, siblings: _Siblings) -> TicketGenerator[Conte
 
 
 def _count_compared(rank: Rank, result: TaskResult, sums: ItemCounts) -> None:
-    """Count items that are equal, and files that differ in their contents. The directories are counted when they are
-    complete.
+    """Count the items that the backend has compared inside a directory and found equal, and the files of which only the
+    contents differ. ``sums`` are their numbers. The directory itself is not counted here.
     """
     result.count(counts.FOUND, sums.files + sums.directories + sums.links + sums.other_items)
     result.count(counts.FILES, sums.files)
@@ -174,7 +185,9 @@ def _count_compared(rank: Rank, result: TaskResult, sums: ItemCounts) -> None:
 def _continue_directory(
     rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, remaining: RemainingItems
 ) -> Steps:
-    """Process the items of a directory that the backend did not decide, and spawn tasks for its sub-directories."""
+    """Continue the comparison of directory ``place`` with the items that the backend has not found equal
+    (``remaining``): report files whose contents differ, compare the others, and spawn tasks for sub-directories.
+    """
     names = unpack_names(remaining.names)
     directories, differing, undecided = list[tuple[bytes, int, int]](), list[bytes](), list[bytes]()
     for name, kind, inode, other in zip(names, remaining.kinds, remaining.inodes, remaining.other_inodes, strict=True):
@@ -195,10 +208,11 @@ def _continue_directory(
 def _compare_directory(
     rank: Rank, result: TaskResult, found: DifferenceReporter, parent: Place, name: bytes, inodes: tuple[int, int]
 ) -> Steps:
-    """Compare the contents of one directory.
+    """Compare the contents of one directory on both sides.
 
     Args:
-        parent: the directory that contains ``name`` (``.``: the directory itself).
+        found: receives the differences.
+        parent: the directory that contains ``name``. The name ``.`` means ``parent`` itself.
         inodes: inode numbers of the directory on the first and the second side.
     """
     path = parent.path if name == ROOT_PATH else os.path.join(parent.path, name)
@@ -234,7 +248,9 @@ def _compare_directory(
 
 
 class _ListingFailed(Exception):
-    """Raised if a directory cannot be listed to its end on one ``side``."""
+    """Raised if a directory cannot be listed to its end. ``side`` is the side on which that happened, ``problem`` the
+    reason.
+    """
 
     def __init__(self, side: int, problem: Problem) -> None:
         super().__init__(problem)
@@ -242,9 +258,10 @@ class _ListingFailed(Exception):
 
 
 def _checked_identity(rank: Rank, side: int, parent: Place, path: bytes, inode: int) -> Identity:
-    """Return the identity of the directory ``path``; raise ``Problem`` (ESTALE) if it is not the one that was found.
+    """Return the identity (mount and inode) of the directory ``path`` on the side ``side``. Raise ``Problem`` (ESTALE)
+    if its inode number is no longer the one that was found, ``inode``.
 
-    A file system that was mounted there since then is accepted.
+    If a file system was mounted there since, the identity of its top directory is returned.
     """
     directories = rank.sources[side]
     identity = directories.identity(path)
@@ -255,7 +272,7 @@ def _checked_identity(rank: Rank, side: int, parent: Place, path: bytes, inode: 
 
 
 def _union_of_names(first: bytes, second: bytes) -> bytes:
-    """Return the union of two packed lists of names."""
+    """Return all names of two lists (each joined by slashes), each name once."""
     if first == second or not second:
         return first
     if not first:
@@ -268,7 +285,13 @@ def _union_of_names(first: bytes, second: bytes) -> bytes:
 def _compare_or_spawn(
     rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, opened: tuple[int, int], packed: bytes
 ) -> Steps:
-    """Compare the names of a directory here if they are few or quickly statted; otherwise spawn a task for them."""
+    """Compare the names ``packed`` of the directory ``place`` in this task, if they are few or quickly compared;
+    otherwise spawn a task for them.
+
+    Args:
+        found: receives the differences.
+        opened: descriptors of the directory on both sides.
+    """
     number, paces = packed.count(b"/") + bool(packed), rank.instance(ItemDurations)
     if number <= MAX_NAMES_IN_TASK or (
         paces.is_too_quick_to_divide(CompareNames.code, number) and not rank.throttle.is_on
@@ -283,8 +306,8 @@ def _compare_or_spawn(
 
 
 def _spawn_names(rank: Rank, result: TaskResult, place: Place, listings: Sequence[DirectoryListing]) -> Steps:
-    """Spawn tasks that compare the many names of a large directory. Raise ``_ListingFailed`` if it cannot be listed to
-    its end.
+    """Spawn tasks that compare the names of a large directory; ``listings`` read the names on both sides in portions.
+    Raise ``_ListingFailed`` if it cannot be listed to its end.
     """
     spools = [NameQueue(rank.open_spool) for _ in SIDES]
     numbers = []
@@ -308,14 +331,15 @@ def _spawn_names(rank: Rank, result: TaskResult, place: Place, listings: Sequenc
 
 
 def _name_batches(packed: bytes) -> Iterator[bytes]:
-    """Yield packed names in portions of ``NAMES_AT_ONCE``."""
+    """Generator: divide the names ``packed`` (joined by slashes) into portions of ``NAMES_PER_BATCH``."""
     names = unpack_names(packed)
     return (pack_names(names[start : start + NAMES_PER_BATCH]) for start in range(0, len(names), NAMES_PER_BATCH))
 
 
 class CompareNames(DivisibleTask, code=121, doing="comparing", is_note=False):
-    """Compares names of ``place`` that either side has. With ``skips_first_side``, names that the first side has are
-    skipped, since other tasks compare them.
+    """Task that compares the items ``names`` (joined by slashes) of ``place``. At least one side has each of them.
+
+    With ``skips_first_side``, names that the first side has are skipped, since other tasks compare them.
     """
 
     skips_first_side: bool = False
@@ -324,7 +348,7 @@ class CompareNames(DivisibleTask, code=121, doing="comparing", is_note=False):
     min_items_per_portion = 16
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Compare the names, without those that the first side has if ``skips_first_side``."""
+        """Compare the items; with ``skips_first_side`` only those that the first side does not have."""
         names = unpack_names(self.names)
         opened = open_sides(rank, result, self.place, names)
         if opened is None:
@@ -338,7 +362,9 @@ class CompareNames(DivisibleTask, code=121, doing="comparing", is_note=False):
 
 
 def _missing_names(rank: Rank, directory: int, packed: bytes) -> TicketGenerator[bytes]:
-    """Return those of the packed names that the open directory of the first side certainly does not have (ENOENT)."""
+    """Return those of the names ``packed`` that do not exist in ``directory`` (stat(2) fails with ENOENT). Names with
+    other errors are not returned.
+    """
     verdicts = (yield from rank.execute(StatNames(directory, packed, MODE, on_source=True))).verdicts
     if verdicts.codes.count(RowCode.DONE) == len(verdicts):
         return b""
@@ -353,8 +379,12 @@ def _missing_names(rank: Rank, directory: int, packed: bytes) -> TicketGenerator
 def compare_names(
     rank: Rank, result: TaskResult, found: DifferenceReporter, place: Place, opened: tuple[int, int], packed: bytes
 ) -> TicketGenerator[None]:
-    """Stat, filter and compare the names ``packed`` (at least one) of a directory that is open on both sides; report
-    differences.
+    """Stat, filter and compare the names ``packed`` (at least one) of directory ``place``; report differences, and
+    spawn tasks for sub-directories.
+
+    Args:
+        found: receives the differences.
+        opened: descriptors of the directory on both sides.
     """
     looking = NameComparison(rank, result, place, opened, packed)
     yield from looking.stat_both()
@@ -364,7 +394,9 @@ def compare_names(
 
 
 def _spawn_directories(rank: Rank, result: TaskResult, place: Place, below: Sequence[tuple[bytes, int, int]]) -> None:
-    """Spawn tasks that compare sub-directories, given as name and inode number on each side."""
+    """Spawn tasks that compare the sub-directories ``below``, each given by its name and its inode number on each
+    side.
+    """
     for share in task_slices(rank, len(below)):
         names, *inodes = zip(*below[share], strict=True)
         task = CompareDirs(place, pack_names(names), *(pack_numbers([*each]) for each in inodes))

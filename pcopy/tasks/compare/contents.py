@@ -1,6 +1,6 @@
-"""Compare the contents of files that both sides have, by their digests.
+"""Comparison of the contents of files that both sides have, by digests.
 
-``CompareFiles`` compares small files in batches. ``CompareFile`` compares a large file, which ranks read in parts
+``CompareFiles`` compares small files in batches. ``CompareFile`` compares a large file, which all ranks read in parts
 (``ComparisonStartedNote``, ``ComparePart``, ``PartComparedNote``). A file that was replaced since its status was
 compared, or that changes while it is read, has failed.
 """
@@ -31,9 +31,9 @@ from pcopy.tasks.compare.sides import SIDES, names_on_side, on_side, open_sides,
 from pcopy.tasks.verify.reading import hash_open_range, read_batch
 
 MAX_BATCH_FILES = 256
-"""Maximum number of files of one task: more would occupy one rank for too long."""
+"""Maximum number of files in one task. More would occupy one rank for too long."""
 BATCH_BYTES = 4 << 20
-"""Bytes on one side from which on a task gets no further files."""
+"""Number of bytes of contents (on one side) at which a task is full: further files go to another task."""
 
 
 def spawn_small_comparisons(
@@ -44,12 +44,12 @@ def spawn_small_comparisons(
     sizes: Sequence[int],
     inodes: Sequence[array[int]],
 ) -> None:
-    """Spawn tasks that compare small files of ``place``, in batches.
+    """Spawn tasks that compare the contents of small files of the directory ``place``, in batches.
 
     Args:
-        bits: how each file differs otherwise.
+        bits: for each file, in which other properties it differs (``pcopy.tasks.compare.properties``).
         sizes: size in bytes of each file, equal on both sides.
-        inodes: one column of inode numbers for each side.
+        inodes: for each side, the inode numbers of the files.
     """
     start = size = 0
     total = sum(sizes)
@@ -65,10 +65,10 @@ def spawn_small_comparisons(
 
 
 class CompareFiles(DivisibleTask, code=122, doing="comparing files of", is_note=False):
-    """Compares small files that both sides have with the same size.
+    """Task that compares the contents of small files that have the same size on both sides.
 
-    ``inodes`` are their inode numbers on the first side, ``others`` those on the second side. ``bits`` state how they
-    differ otherwise.
+    ``inodes`` are their inode numbers on the first side, ``others`` those on the second side (8 bytes each). ``bits``
+    say in which other properties each file differs, to be reported together with its contents.
     """
 
     bits: bytes
@@ -79,7 +79,7 @@ class CompareFiles(DivisibleTask, code=122, doing="comparing files of", is_note=
     operations_per_item = 4
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Compare all files in a batch, and those that could not be compared so one by one."""
+        """Compare all files in a batch, and those for which that fails one by one."""
         place, names = self.place, unpack_names(self.names)
         opened = open_sides(rank, result, place, names)
         if opened is None:
@@ -103,8 +103,13 @@ class CompareFiles(DivisibleTask, code=122, doing="comparing files of", is_note=
         opened: tuple[int, int],
         inodes: tuple[Sequence[int], Sequence[int]],
     ) -> TicketGenerator[list[int]]:
-        """Read all files on both sides in batches and compare their digests; return the rows that must be compared one
-        by one.
+        """Read all files of both sides in batches, and compare their digests. Return the rows of the files for which
+        that was not possible, and which must be compared one by one.
+
+        Args:
+            found: receives the differences.
+            opened: descriptors of the directory on both sides.
+            inodes: for each side, the inode numbers of the files.
         """
         sides = []
         for side in SIDES:
@@ -132,7 +137,9 @@ class CompareFiles(DivisibleTask, code=122, doing="comparing files of", is_note=
 
 
 class FilePair(NamedTuple):
-    """A file that both sides have with the same size; ``inodes`` are its inode numbers on both sides."""
+    """A file that has the same size on both sides, whose contents are to be compared. ``bits`` say in which other
+    properties it differs, ``inodes`` are its inode numbers on both sides.
+    """
 
     place: Place
     name: bytes
@@ -140,7 +147,7 @@ class FilePair(NamedTuple):
     inodes: tuple[int, int]
 
     def compare(self, rank: Rank, result: TaskResult, found: DifferenceReporter) -> Steps:
-        """Compare the contents of the file; a large file is read in parts by further tasks."""
+        """Compare the contents of the file. If it is large, spawn tasks by which all ranks read it in parts."""
         opened = self._versions_and_data(rank, result)
         if opened is None:
             return
@@ -156,8 +163,9 @@ class FilePair(NamedTuple):
             self.report_result(result, found, read.differs, read.size)
 
     def _versions_and_data(self, rank: Rank, result: TaskResult) -> tuple[tuple[FileVersion, FileVersion], int] | None:
-        """Open the file on both sides; return both versions and the number of bytes outside of holes. Return None if a
-        side has failed.
+        """Open the file on both sides. Return two values: for each side, what identifies the file's present state (to
+        notice later changes); and the number of its bytes outside of holes. If a side fails, report that and return
+        None.
         """
         versions, data = [], 0
         for side in SIDES:
@@ -175,7 +183,12 @@ class FilePair(NamedTuple):
     def _spawn_parts(
         self, rank: Rank, result: TaskResult, versions: tuple[FileVersion, FileVersion], data: int
     ) -> None:
-        """Spawn the tasks that compare the parts of the file."""
+        """Spawn the tasks that compare the parts of the file; this rank collects their results.
+
+        Args:
+            versions: the state (size, times and inode) that the file must have on each side.
+            data: the number of its bytes outside of holes; it determines the size of the parts.
+        """
         size = versions[0].size
         chunk = rank.chunk_bytes(size)
         if not rank.options.chunk_size:
@@ -188,8 +201,8 @@ class FilePair(NamedTuple):
             result.spawn(ComparePart(self.place, self.name, *versions, start, end, number), 2 * (end - start))
 
     def report_result(self, result: TaskResult, found: DifferenceReporter, differs: bool, read: int) -> None:
-        """Count the file and report the result of the comparison; ``read`` is the number of bytes read on both sides
-        together.
+        """Count the file, and pass the result to ``found``: whether its contents differ (``differs``). ``read`` is the
+        number of bytes that were read, on both sides together.
         """
         result.count(counts.FILES)
         result.count(counts.BYTES, read)
@@ -197,7 +210,7 @@ class FilePair(NamedTuple):
 
 
 class OfFilePair(TaskKind):
-    """Base of the tasks that are about one file which both sides have."""
+    """Base class of the tasks and messages that concern one file which both sides have."""
 
     place: Place
     name: bytes
@@ -207,9 +220,10 @@ class OfFilePair(TaskKind):
 
 
 class CompareFile(OfFilePair, code=123, doing="comparing", is_note=False):
-    """Compares a large file that both sides have with the same ``size`` (bytes).
+    """Task that compares the contents of a large file that has the same ``size`` (in bytes) on both sides.
 
-    ``inode`` is its inode number on the first side, ``other_inode`` the one on the second side.
+    ``bits`` say in which other properties it differs. ``inode`` is its inode number on the first side, ``other_inode``
+    the one on the second side.
     """
 
     bits: int
@@ -225,11 +239,13 @@ class CompareFile(OfFilePair, code=123, doing="comparing", is_note=False):
 
 
 ComparisonId = tuple[int, int]
-"""Identifies a file that is compared in parts: the rank that owns it, and a number."""
+"""Identifies a file that is compared in parts: the rank that waits for the parts, and a number that it assigns."""
 
 
 class ComparisonStartedNote(OfFilePair, code=124, doing="waiting for the parts of", is_note=True):
-    """A note that tells the owner of a file how many ``parts`` are compared."""
+    """Message to the rank that collects the results of a file's parts: it says how many parts there are (``parts``).
+    ``number`` identifies the comparison of the file; the other fields describe the file.
+    """
 
     bits: int
     size: int
@@ -245,8 +261,8 @@ class ComparisonStartedNote(OfFilePair, code=124, doing="waiting for the parts o
 
 
 class PartResult(NamedTuple):
-    """Result of reading a part on both sides: ``size`` bytes together, and whether it ``differs``; or the ``problem``
-    and the ``side`` that met it.
+    """Result of the comparison of one part of a file: whether it ``differs``, and the ``size`` in bytes that was read
+    on both sides together. If a side has failed: the ``problem``, and the ``side``.
     """
 
     differs: bool
@@ -258,10 +274,10 @@ class PartResult(NamedTuple):
 def compare_part(
     rank: Rank, place: Place, name: bytes, versions: tuple[FileVersion, FileVersion], start: int, end: int
 ) -> TicketGenerator[PartResult]:
-    """Compare the bytes from ``start`` to ``end`` of a file on both sides by their content roots.
+    """Compare the bytes from ``start`` to ``end`` of a file on both sides, by their digests.
 
     Args:
-        versions: the version that the file must have on each side.
+        versions: the state (size, times and inode) that the file must have on each side; otherwise the part fails.
     """
     parts: list[tuple[int, bytes]] = []
     for side in SIDES:
@@ -270,7 +286,9 @@ def compare_part(
                 check_unchanged(reading, versions[side])
                 status = status_of(reading, on_source=True)
                 is_whole = not start and end == versions[0].size
-                end_here = status.st_size if is_whole else end  # generated files (/proc) may differ in size
+                end_here = (
+                    status.st_size if is_whole else end
+                )  # a generated file (/proc) may have another size on this side
                 hasher = yield from hash_open_range(rank, reading, status, start, end_here, on_source=True)
         except Problem as problem:
             return PartResult(False, 0, side, problem)
@@ -279,8 +297,9 @@ def compare_part(
 
 
 class ComparePart(OfFilePair, code=125, doing="comparing a part of", is_note=False):
-    """Compares the bytes from ``start`` to ``end`` of the file ``number``, whose versions are ``version`` and
-    ``other_version``.
+    """Task that compares the bytes from ``start`` to ``end`` of a file. On the two sides, the file must have the state
+    ``version`` and ``other_version``. ``number`` identifies the comparison of the file, to which the result is
+    reported.
     """
 
     version: FileVersion
@@ -297,7 +316,9 @@ class ComparePart(OfFilePair, code=125, doing="comparing a part of", is_note=Fal
 
 
 class PartComparedNote(Note, code=126, doing="recording a compared part of a file"):
-    """A note with the result of one part: whether it ``differs``, or the ``problem`` and the ``side`` that met it."""
+    """Message to the rank that waits for the parts of a file, with the result of one part: whether it ``differs``, or
+    the ``problem`` and the ``side`` on which it occurred.
+    """
 
     number: ComparisonId
     differs: bool
@@ -312,29 +333,35 @@ class PartComparedNote(Note, code=126, doing="recording a compared part of a fil
 
 
 class PartwiseFile:
-    """The owner's record of a file that is compared in parts."""
+    """What a rank records about a file whose parts are compared, until the last part is done: the result so far."""
 
     def __init__(self, file: FilePair, size: int) -> None:
         self.file = file
         self.size = size
         self.differs = False
         self.side = 0
-        """The side that met the first problem."""
+        """The side on which the first problem occurred."""
 
 
 class ComparisonLedger(CompletionLedger[ComparisonId, PartwiseFile, PartComparedNote]):
-    """The files that are compared in parts and owned by this rank, by numbers that it assigns."""
+    """The files that are compared in parts, and whose results this rank collects. The keys are numbers that it
+    assigns.
+    """
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
         self.numbers = count(1)
 
     def record_part(self, awaited: AwaitedParts[PartwiseFile], note: PartComparedNote) -> None:
+        """Record the result of one part, which ``note`` contains, for the file ``awaited``: whether it differs, or its
+        error if no other part has failed before.
+        """
         awaited.opened.differs |= note.differs
         if note.problem is not None and awaited.problem is None:
             awaited.problem, awaited.opened.side = Problem.from_packed(note.problem), note.side
 
     def act_when_complete(self, awaited: AwaitedParts[PartwiseFile], result: TaskResult) -> None:
+        """After the last part of the file ``awaited``: report whether the file differs, or its first problem."""
         opened, problem = awaited.opened, awaited.problem
         file, found = opened.file, DifferenceReporter(self._rank)
         if problem is not None:

@@ -1,4 +1,5 @@
-"""Properties that are compared of an item that both sides have, one bit each.
+"""Properties that are compared of an item that both sides have. Each property is one bit; the bits of an item say in
+which properties it differs.
 
 Rules: An item of another type differs in its type only; a device with another device number is of another type. Sizes
 are those of regular files and of the texts of symbolic links; the text itself is the contents of a link. The owner is
@@ -26,40 +27,48 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.walk.visitor import VISITOR_COLUMNS
 
 PROPERTIES = ("type", "size", "mtime", "mode", "owner", "acl", "xattr", "content")
-"""Names of the properties in the order of their bits, the lowest first."""
+"""Names of the properties as the user writes them, in the order of their bits, the lowest first."""
 
 TYPE, SIZE, MTIME, MODE, OWNED, ACL, XATTR, CONTENT = (1 << at for at in range(len(PROPERTIES)))
+"""The bits of the properties."""
 
 ONLY_A, ONLY_B = 1 << 8, 1 << 9
-"""Values in place of these bits if only one side has the item."""
+"""Values in place of the bits of the differing properties, for an item that only the first or only the second side
+has.
+"""
 
 REPORTS_EQUAL = 1 << 10
-"""Bit of the wanted properties: items without any difference are reported to rank 0, too."""
+"""A bit in the mask of the properties to compare (``Options.compare``) that is no property: items without any
+difference are reported, too.
+"""
 
 _PERMISSIONS = 0o7777
-"""Permission bits, including set-id and sticky bits."""
+"""Mask of the bits of a mode that are compared: permission, set-id and sticky bits."""
 _DIFFERS_BY_SIZE = {stat.S_IFREG: SIZE | CONTENT, stat.S_IFLNK: SIZE}
-"""Properties in which items of a type differ if their sizes differ."""
+"""For each file type, the properties in which two items differ if their sizes differ."""
 
 
 _DEVICES = (stat.S_IFCHR, stat.S_IFBLK)
+"""File types that have a device number."""
 
 
 def compared_attributes(wanted: int) -> Preserve:
-    """Return which attributes the backend must compare."""
+    """Return which extended attributes are compared: ACLs, others, both or none. ``wanted`` are the bits of the
+    properties to compare.
+    """
     return Preserve(xattr=bool(wanted & XATTR), acl=bool(wanted & ACL))
 
 
 def needed_columns(wanted: int) -> int:
-    """Return the mask of the columns of a status that are needed."""
+    """Return the mask of the status columns that are needed to compare the properties ``wanted``."""
     return VISITOR_COLUMNS | (OWNER | GROUP if wanted & OWNED else 0)
 
 
 class Pairs(NamedTuple):
-    """Items that both sides have, one per row, in two open ``directories``, with ``names`` and statuses (``rows``) on
-    each side.
+    """Items that both sides have, to be compared; a row is one item. Each field is a pair, with a value for each side:
+    the open ``directories``, the ``names`` of the items, and their statuses (``rows``).
 
-    A ``Problem`` with ``on_source`` was met on the first side.
+    In errors that occurred on the first side, ``Problem.on_source`` is true.
     """
 
     directories: tuple[int, int]
@@ -67,24 +76,29 @@ class Pairs(NamedTuple):
     rows: tuple[Rows, Rows]
 
     def status(self, side: int, row: int) -> os.stat_result:
-        """Stat the item of a row again; raise ``Problem``."""
+        """Stat the item in row ``row`` again on the side ``side``. Raise ``Problem`` if that fails."""
         with as_problem("stat", on_source=not side):
             return with_retries(
                 lambda: os.stat(self.names[side][row], dir_fd=self.directories[side], follow_symlinks=False)
             )
 
     def link_text(self, side: int, row: int) -> bytes:
-        """Return the text of a symbolic link; raise ``Problem``."""
+        """Return the text (target) of the symbolic link in row ``row`` on the side ``side``. Raise ``Problem`` if it
+        cannot be read.
+        """
         with as_problem("readlink", on_source=not side):
             return with_retries(lambda: os.readlink(self.names[side][row], dir_fd=self.directories[side]))
 
     def proc_path(self, side: int, row: int) -> bytes:
-        """Return a path that leads to the item through /proc/self/fd."""
+        """Return a path through /proc/self/fd that leads to the item in row ``row`` on the side ``side``, for calls
+        that take only paths.
+        """
         return b"/proc/self/fd/%d/%b" % (self.directories[side], self.names[side][row])
 
 
 def differences(pairs: Pairs, wanted: int, window: int) -> tuple[bytearray, dict[int, Problem]]:
-    """Compare the statuses of all pairs; return the bits of each row, and the problems by row.
+    """Compare the statuses of all pairs. Return the bits of the properties in which each pair differs, and the errors
+    by row.
 
     Args:
         wanted: bits of the properties to compare.
@@ -110,6 +124,9 @@ def differences(pairs: Pairs, wanted: int, window: int) -> tuple[bytearray, dict
 
 
 def _compare_modes(pairs: Pairs, bits: bytearray, wanted: int) -> None:
+    """Compare the file types and modes of all pairs. In ``bits``, set the bits TYPE and MODE of each pair that differs;
+    ``wanted`` are the properties to compare.
+    """
     first, second = (rows.mode for rows in pairs.rows)
     for row in _differing_rows(first, second):
         mode, other = first[row], second[row]
@@ -120,11 +137,14 @@ def _compare_modes(pairs: Pairs, bits: bytearray, wanted: int) -> None:
 
 
 def _differing_rows(one: Sequence[int], other: Sequence[int]) -> Iterable[int]:
-    """Return the rows in which two columns differ."""
+    """Return the rows in which the columns ``one`` and ``other`` have different values."""
     return () if one == other else compress(count(), map(ne, one, other))
 
 
 def _compare_times(pairs: Pairs, bits: bytearray, window: int) -> None:
+    """Compare the mtimes of all pairs. In ``bits``, set the bit MTIME of each pair that differs by more than ``window``
+    seconds.
+    """
     first, second = (rows.exact_times("mtime") for rows in pairs.rows)
     for row in _differing_rows(first, second):
         if abs(first[row] - second[row]) > window * 10**9:
@@ -132,7 +152,9 @@ def _compare_times(pairs: Pairs, bits: bytearray, window: int) -> None:
 
 
 def _compare_devices_and_links(pairs: Pairs, bits: bytearray, wanted: int, problems: dict[int, Problem]) -> None:
-    """Compare device numbers and the texts of symbolic links."""
+    """Compare device numbers and the texts of symbolic links. In ``bits``, set the bits of each pair that differs; add
+    errors to ``problems``, by row. ``wanted`` are the properties to compare.
+    """
     modes = pairs.rows[0].mode
     kinds = set(map(stat.S_IFMT, set(modes)))
     if kinds.isdisjoint((*_DEVICES, stat.S_IFLNK)):
@@ -153,7 +175,9 @@ def _compare_devices_and_links(pairs: Pairs, bits: bytearray, wanted: int, probl
 def compare_attributes(
     rank: Rank, pairs: Pairs, bits: bytearray, rows: Sequence[int], wanted: int, problems: dict[int, Problem]
 ) -> TicketGenerator[None]:
-    """Compare the ACLs and extended attributes of some ``rows``; add their bits, and the problems by row."""
+    """Compare the ACLs and extended attributes of the pairs in ``rows``. In ``bits``, set the bits ACL and XATTR of
+    each pair that differs; add errors to ``problems``, by row. ``wanted`` are the properties to compare.
+    """
     first_names, second_names = (pack_names(map(each.__getitem__, rows)) for each in pairs.names)
     batch = CompareXattrs(pairs.directories[0], first_names, pairs.directories[1], second_names)
     codes = (yield from rank.execute(batch)).verdicts.codes
@@ -168,7 +192,10 @@ def compare_attributes(
 
 
 def _attributes_differ(pairs: Pairs, row: int, preserve: Preserve) -> int:
-    """Return the bits ACL and XATTR if the attributes of the row differ; raise ``Problem``."""
+    """Return the bit ACL if the ACLs of the pair in ``row`` differ, and XATTR if other extended attributes do; both
+    bits or 0 are possible. ``preserve`` says which of them are compared. Raise ``Problem`` if attributes cannot be
+    read.
+    """
     first, second = (_compared_xattrs(pairs, side, row, preserve) for side in (0, 1))
     bits = 0
     for name in first | second:
@@ -184,7 +211,9 @@ def _attributes_differ(pairs: Pairs, row: int, preserve: Preserve) -> int:
 
 
 def _compared_xattrs(pairs: Pairs, side: int, row: int, preserve: Preserve) -> set[str]:
-    """Return the names of the extended attributes that are compared; raise ``Problem``."""
+    """Return the names of those extended attributes that are compared (as ``preserve`` says) of the item in ``row`` on
+    one side. Raise ``Problem`` if they cannot be listed.
+    """
     try:
         names = with_retries(lambda: os.listxattr(pairs.proc_path(side, row), follow_symlinks=False))
     except OSError as error:
@@ -195,6 +224,8 @@ def _compared_xattrs(pairs: Pairs, side: int, row: int, preserve: Preserve) -> s
 
 
 def _xattr_value(pairs: Pairs, side: int, row: int, name: str) -> bytes:
-    """Return the value of one extended attribute; raise ``Problem``."""
+    """Return the value of the extended attribute ``name`` of the item in ``row`` on one side. Raise ``Problem`` if it
+    cannot be read.
+    """
     with as_problem(f"getxattr {name}", on_source=not side):
         return with_retries(lambda: os.getxattr(pairs.proc_path(side, row), name, follow_symlinks=False))

@@ -1,7 +1,7 @@
-"""TellDifferences: report to rank 0 items that differ or that only one side has; rank 0 sorts them by path.
+"""ReportDifferences: sends rank 0 the items that differ or that only one side has; rank 0 sorts them by path.
 
-Only such items travel, and a limited number at a time (``pcopy.tasks.report_items``). Rank 0 spills to a temporary file
-if there are very many.
+Only such items are sent, and a limited number at a time (``pcopy.tasks.report_items``). If there are very many, rank 0
+stores them in a temporary file.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from pcopy.tasks.compare.properties import ONLY_A, ONLY_B, REPORTS_EQUAL, TYPE
 from pcopy.tasks.report_items import ItemSendWindow, acknowledge_items
 
 DifferenceBatch = tuple[int, bytes, bytes, bytes]
-"""Items of one directory that differ alike: the bits, the directory's path below the root, names joined by slashes, and
-type bytes.
+"""Type: items of one directory that differ in the same properties. The values are: the bits of these properties, the
+path of the directory below the top, names joined by slashes, and type bytes.
 """
 
 
 class Difference(NamedTuple):
-    """One item by its path below the root, with the bits of ``pcopy.tasks.compare.properties``.
+    """One item that differs between the two sides: its path relative to the top directory, and the bits of the
+    properties in which it differs (``pcopy.tasks.compare.properties``).
 
-    ``is_entered`` is True for a directory that both sides have.
+    ``is_entered`` is True for a directory that both sides have, so that its contents were compared.
     """
 
     path: bytes
@@ -37,7 +38,7 @@ class Difference(NamedTuple):
 
 
 class ReportDifferences(RecreatedNote, code=127, doing="reporting differences"):
-    """A note for rank 0 with the differences that the rank ``sender`` has found."""
+    """Message to rank 0 with differences that the rank ``sender`` has found."""
 
     sender: int
     batches: tuple[DifferenceBatch, ...]
@@ -50,15 +51,15 @@ class ReportDifferences(RecreatedNote, code=127, doing="reporting differences"):
 
 
 class CollectedDifferences:
-    """All differences that rank 0 has received."""
+    """All differences that ranks have reported, collected on rank 0."""
 
     def __init__(self, rank: Rank) -> None:
         self._sorter = ExternalSorter(rank.open_spool)
         self.numbers: Counter[int] = Counter()
-        """Number of items for each value of the bits."""
+        """For each combination of bits (properties that differ): the number of items that differ in exactly these."""
 
     def add_batch(self, batch: DifferenceBatch) -> None:
-        """Add the items that a rank has reported."""
+        """Add the items in ``batch``, all of one directory, which a rank has reported."""
         bits, path, names, kinds = batch
         above = path.replace(b"/", b"\0") + b"\0" if path else b""
         for name, kind in zip(names.split(b"/"), kinds, strict=True):
@@ -66,18 +67,19 @@ class CollectedDifferences:
         self.numbers[bits] += len(kinds)
 
     def sorted(self) -> Iterator[Difference]:
-        """Yield the differences in the order of a walk."""
+        """Yield the differences in the order of a walk (each directory before its contents)."""
         for key, value in self._sorter.sorted():
             bits = int.from_bytes(value[:2], "big")
             is_entered = value[2:] == DIRECTORY and not bits & (TYPE | ONLY_A | ONLY_B)
             yield Difference(key.replace(b"\0", b"/"), bits, is_entered)
 
     def close(self) -> None:
+        """Release the temporary file."""
         self._sorter.close()
 
 
 class DifferenceReporter:
-    """Collects the differences that one task finds, and reports them when the task is done."""
+    """Collects the differences that one task finds, and sends them to rank 0 when the task is done."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -85,7 +87,9 @@ class DifferenceReporter:
         self._found: dict[tuple[int, bytes], tuple[list[bytes], bytearray]] = {}
 
     def add(self, path: bytes, names: Sequence[bytes], bits: Sequence[int], kinds: bytes) -> None:
-        """Add items of the directory ``path``, with their type bytes; ``bits`` is 0 for items without a difference."""
+        """Add the items ``names`` of the directory ``path``. ``bits`` say in which properties each one differs (0: in
+        none), ``kinds`` are their type bytes.
+        """
         if not (self._reports_equal or any(bits)):
             return
         for name, each, kind in zip(names, bits, kinds, strict=True):
@@ -95,7 +99,7 @@ class DifferenceReporter:
                 found[1].append(kind)
 
     def send(self, result: TaskResult) -> None:
-        """Report the differences to rank 0, as notes of a limited size."""
+        """Send the differences to rank 0, in messages of a limited size."""
         rank, number = self._rank, 0
         pending: list[DifferenceBatch] = []
         for batch in self._batches():
@@ -112,6 +116,7 @@ class DifferenceReporter:
             result.spawn(ReportDifferences(rank.number, tuple(pending)), owner=0)
 
     def _batches(self) -> Iterator[DifferenceBatch]:
+        """Yield the differences as batches of at most ``MAX_ITEMS_PER_MESSAGE`` items."""
         for (bits, path), (names, kinds) in self._found.items():
             for start in range(0, len(names), MAX_ITEMS_PER_MESSAGE):
                 part = slice(start, start + MAX_ITEMS_PER_MESSAGE)

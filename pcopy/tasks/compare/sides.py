@@ -1,6 +1,6 @@
-"""The two sides of a comparison, 0 and 1: both are roots of the job that are only read.
+"""The two sides of a comparison, 0 and 1. Both are roots of the job that are only read.
 
-A ``Place`` has the directory's identity on the first side in ``source_id``, and the one on the second side in
+A ``Place`` has the identity of the directory on the first side in ``source_id``, and the one on the second side in
 ``target_id``.
 """
 
@@ -16,15 +16,18 @@ from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import NO_DIRECTORY, Place
 
 SIDES = (0, 1)
+"""The numbers of the two sides."""
 
 
 def on_side(place: Place, side: int) -> Place:
-    """Return the same directory as a source ``Place`` of that side."""
+    """Return the position (``Place``) of a directory on one side. ``place`` stands for both sides; the result has the
+    form of a source directory, by which it can be opened.
+    """
     return Place(side, place.path, place.target_id if side else place.source_id, NO_DIRECTORY, False, False)
 
 
 def open_sides(rank: Rank, result: TaskResult, place: Place, names: list[bytes]) -> tuple[int, int] | None:
-    """Open the directory on both sides and return the descriptors. If that fails, count all ``names`` in it as failed
+    """Open the directory on both sides and return the descriptors. If that fails, report all ``names`` in it as failed
     and return None.
     """
     opened = []
@@ -39,21 +42,27 @@ def open_sides(rank: Rank, result: TaskResult, place: Place, names: list[bytes])
 
 
 def names_on_side(rank: Rank, side: int, names: bytes) -> bytes:
-    """Return ``names`` as they are on that side: a root that is a single item (``.``) has its own name there."""
+    """Return the names that the items ``names`` (joined by slashes) have on one side. They are the same on both sides,
+    unless two single items are compared instead of directories (``names`` is ``.`` then): each has its own name.
+    """
     return (rank.job.roots[side].item or names) if names == ROOT_PATH else names
 
 
 def report_not_compared(
     result: TaskResult, place: Place, side: int, name: bytes, problem: Problem, size: int = 0
 ) -> None:
-    """Report that the item (``.``: the directory itself) could not be compared."""
+    """Report the item ``name`` of directory ``place`` as failed, because ``problem`` on one side has prevented its
+    comparison. The name ``.`` means the directory itself. ``size`` is its size in bytes, if it is a file.
+    """
     result.fail(on_side(place, side), b"" if name == ROOT_PATH else name, problem, size, retry=RetryMode.NEVER)
 
 
 def stat_sides(
     rank: Rank, directories: tuple[int, int], packed: bytes, columns: int
 ) -> TicketGenerator[list[StatResult]]:
-    """Stat the names on both sides at the same time and return both results."""
+    """Stat the names ``packed`` (joined by slashes) on both sides at the same time; ``directories`` are the descriptors
+    of the directory. Return the results of both sides. ``columns`` is the mask of the status columns that are needed.
+    """
     backend = rank.backend
     tickets = [
         backend.submit(StatNames(directories[side], names_on_side(rank, side, packed), columns, on_source=True))

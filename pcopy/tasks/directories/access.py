@@ -1,8 +1,8 @@
-"""Temporary permissions for this process in existing target directories that it owns.
+"""Gives this process temporary permissions in existing target directories that it owns.
 
 If a target directory belongs to the effective user and lacks owner permissions (0700), they are added until the
-directory is finished. A directory of another user is never changed. A process with CAP_DAC_OVERRIDE needs no
-permissions.
+directory gets its final metadata. A directory of another user is never changed. A process with CAP_DAC_OVERRIDE needs
+no permissions.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pcopy.tasks.files.existing import status_or_none
 
 
 def grant_owner_access(parent: int, name: bytes, present: os.stat_result) -> None:
-    """Add missing owner permissions (0700) to the existing directory ``name``, if this process owns it.
+    """Add missing owner permissions (0700) to the existing directory ``name``, if this process owns it. Raise
+    ``Problem`` if the mode cannot be changed.
 
-    The mode is changed through a descriptor, so that a symbolic link that is swapped in cannot redirect the change.
-    Does nothing if CAP_DAC_OVERRIDE is effective or another user owns the directory. Raise ``Problem`` if the mode
-    cannot be changed.
+    The mode is changed through a descriptor: if another process replaces the directory by a symbolic link, the target
+    of that link is not changed. Nothing is done if CAP_DAC_OVERRIDE is effective or another user owns the directory.
 
     Args:
         parent: descriptor of the directory that contains ``name``.
@@ -40,10 +40,10 @@ def grant_owner_access(parent: int, name: bytes, present: os.stat_result) -> Non
 
 
 def grant_owner_access_to_open(target: int | bytes, status: os.stat_result) -> None:
-    """Add missing owner permissions (0700) to an open target directory, if this process owns it; raise ``Problem`` on
-    failure.
+    """Add missing owner permissions (0700) to an open target directory, if this process owns it. Raise ``Problem`` if
+    the mode cannot be changed.
 
-    Does nothing if CAP_DAC_OVERRIDE is effective or another user owns the directory.
+    Nothing is done if CAP_DAC_OVERRIDE is effective or another user owns the directory.
 
     Args:
         target: descriptor of the directory, or a path that leads to it.
@@ -56,9 +56,10 @@ def grant_owner_access_to_open(target: int | bytes, status: os.stat_result) -> N
 
 
 def regrant_owner_access(rank: Rank, place: Place) -> None:
-    """Add missing owner permissions to a target directory that was already finished and must be written again.
+    """Add missing owner permissions to the target directory of ``place``, which has its final mode already and must be
+    written to again.
 
-    Raise ``Problem`` if its mode cannot be changed, or the directory above it cannot be opened.
+    Raise ``Problem`` if its mode cannot be changed, or if its parent directory cannot be opened.
     """
     path = rank.path_below_target(place.root, place.path)
     if has_capability(CAP_DAC_OVERRIDE) or not path:

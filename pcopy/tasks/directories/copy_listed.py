@@ -1,8 +1,8 @@
-"""CopyListed: copy exactly the paths that a list names (``--files-from``).
+"""``CopyListedPaths`` copies exactly the paths that a list names (``--files-from``).
 
-Rank 0 reads the list (``pcopy.jobs.files_from``), which is sorted in the order of a walk. It creates the directories
-that lead to listed paths, and spawns tasks, which any rank may run, for the listed names in each of them. A listed
-directory is copied with everything below it, so later paths below it are skipped.
+Rank 0 reads the list (``pcopy.jobs.files_from``), which is sorted so that a directory comes before the paths below it.
+It creates the directories that lead to listed paths. For the listed names in each of them it spawns tasks, which any
+rank may run. A listed directory is copied with everything below it, so later paths below it are skipped.
 """
 
 from __future__ import annotations
@@ -34,27 +34,30 @@ from pcopy.text import printable_path
 from pcopy.walk.listing import NAMES_PER_BATCH
 
 SLICE_SECONDS = 0.05
-"""Seconds after which the task ends, and the rest of the list becomes a new task behind the rank's other tasks."""
+"""Seconds after which a task that reads the list ends. A new task for the rest of the list is then queued behind the
+other tasks of the rank.
+"""
 
 _READ_BYTES = 1 << 16
-"""Bytes of the list that one read(2) returns at most."""
+"""Largest number of bytes that one read(2) of the list returns."""
 
 
-class CopyListedPaths(TaskKind, code=23, doing="going through the list of", is_note=False):
-    """Reads the list from the byte offset ``start`` on and spawns tasks for the listed paths of one root.
+class CopyListedPaths(TaskKind, code=23, doing="reading the list of paths in", is_note=False):
+    """Task that reads the list of paths (``--files-from``) from the byte offset ``start`` on, and spawns tasks that
+    copy the listed paths of one root.
 
     Fields:
-
-    - ``root``: number of the root.
-    - ``start``, ``end``: byte offsets in the list. An ``end`` of -1 means the end of the list. Otherwise the task is
-      the retry of the one path in this range, which failed before; the directories that lead to it may exist by now.
-    - ``entered``: the directories that have been entered, from the top down to the current one.
-    - ``last_path``: the path that was handed over, or failed, last.
-    - ``copied_whole``: the last directory that is copied with everything below it.
-    - ``without_contents``: the last directory that is copied without its contents, or is excluded.
-    - ``counted_down_to``: the directories from the top down to this path are already counted as found (None: not even
-      SRC). Directories that could not be entered are counted by the retry of the first path below them. So each
-      directory counts once, whichever path is tried again, and in whatever order.
+        root: index of the root in ``Job.roots``.
+        start, end: byte offsets in the list. An ``end`` of -1 means the end of the list. Any other value means that
+            this task retries the one path in this range, which failed before; the directories that lead to it may exist
+            by now.
+        entered: the directories on the way to the last path, from the top down. Their targets exist already.
+        last_path: the last path for which a task was spawned or that failed.
+        copied_whole: the last directory that is copied with everything below it, or None.
+        without_contents: the last directory that is copied without its contents, or is excluded; or None.
+        counted_down_to: the directories from the top down to this path are already counted as found (None: not even
+            SRC). Directories that could not be entered are counted by the retry of the first path below them. So each
+            directory counts once, whichever path is tried again, and in whatever order.
     """
 
     root: int
@@ -73,17 +76,19 @@ class CopyListedPaths(TaskKind, code=23, doing="going through the list of", is_n
         return 0
 
     def contained_places(self) -> Iterator[Place]:
-        """Return no directories: those in ``above`` are only entered, not copied by this task."""
+        """Yield nothing, although ``entered`` contains directories. A resumed job therefore does not replace this task
+        if one of them has vanished: the task only passes through them and does not copy them.
+        """
         return iter(())
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Process paths of the list until ``LONG`` seconds have passed or the rank stops, then spawn a task for the
-        rest.
+        """Process the paths of the list, one after the other, until ``SLICE_SECONDS`` have passed or the job is being
+        stopped; then spawn a task for the rest of the list.
         """
         walk = _ListWalk(rank, result, self)
         deadline, after = time.monotonic() + SLICE_SECONDS, self.start
         try:
-            for offset, path in rank.instance(PathList).paths_between(self.start, self.end):
+            for offset, path in rank.instance(ListedPaths).paths_between(self.start, self.end):
                 if rank.stop_reason is not None or (after > self.start and time.monotonic() > deadline):
                     result.spawn(walk.continuation(offset))
                     break
@@ -99,22 +104,24 @@ class CopyListedPaths(TaskKind, code=23, doing="going through the list of", is_n
         walk.spawn_pending()
 
 
-class PathList:
-    """The open list of paths, one per rank."""
+class ListedPaths:
+    """The list of paths to copy (``--files-from``), which this rank has opened. It can be read from any offset, and
+    searched.
+    """
 
     def __init__(self, rank: Rank) -> None:
         self._path = rank.job.listed
         self._file: BinaryIO | None = None
 
     def paths_between(self, start: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """Yield each path of the list with its byte offset, in their order; raise ``OSError`` if reading fails.
+        """Yield (byte offset, path) for the paths of the list, in their order. Raise ``OSError`` if reading fails.
 
         Args:
             start: byte offset of the first path.
-            end: byte offset at which to stop; -1 reads to the end of the list.
+            end: byte offset at which to stop; -1 to read to the end of the list.
         """
         if self._file is None:
-            self._file = _open_list(self._path)  # ``close`` closes it at the end of the job
+            self._file = _open_list(self._path)  # ``close`` closes the file at the end of the job
         self._file.seek(start)
         offset, rest = start, b""
         while block := self._file.read(_READ_BYTES):
@@ -126,7 +133,7 @@ class PathList:
                 offset += len(path) + 1
 
     def covers(self, path: bytes) -> bool:
-        """Return True if ``path``, or a directory above it, is in the list; raise ``OSError`` if the list cannot be
+        """Return True if ``path``, or a directory above it, is in the list. Raise ``OSError`` if the list cannot be
         read.
         """
         parts = path.split(b"/")
@@ -139,7 +146,7 @@ class PathList:
 
 
 def _open_list(path: bytes) -> BinaryIO:
-    """Open the list and return the file; raise ``OSError``.
+    """Open the list of paths for reading, and return the file. Raise ``OSError`` on failure.
 
     The list is an unnamed file that this process inherited (/proc/self/fd/N), or a file in the job's directory.
     """
@@ -155,7 +162,9 @@ def _open_list(path: bytes) -> BinaryIO:
 
 
 def _contains_path(text: mmap, parts: list[bytes]) -> bool:
-    """Return True if the path with these components is in the list, which is sorted by components (binary search)."""
+    """Return True if the path with the components ``parts`` is in the list ``text``. The list is sorted by components
+    and is searched by bisection.
+    """
     low, high = 0, len(text)
     while low < high:
         start = text.rfind(b"\0", low, (low + high) // 2) + 1 or low
@@ -168,40 +177,46 @@ def _contains_path(text: mmap, parts: list[bytes]) -> bool:
 
 
 class _ListWalk:
-    """The position in the source tree to which the paths of the list have led so far."""
+    """State of a task that processes the list of paths: the directories that it has entered, and the names that it has
+    collected for the next task.
+    """
 
     def __init__(self, rank: Rank, result: TaskResult, task: CopyListedPaths) -> None:
         self._rank = rank
         self._result = result
         self._task = task
         self._is_retry = task.end >= 0
-        """True if the path has failed before. It has then been counted as found already."""
+        """True if the task retries a path that has failed before: then the path was counted as found already."""
         self.entered = [*task.entered]
         self.copied_whole = task.copied_whole
         self.copies_all = task.copied_whole == b""
-        """True if SRC itself is listed. Another task (``ScanDir``) copies everything then."""
+        """True if SRC itself is listed. Then a ``ScanDir`` task copies everything, and the rest of the list is not
+        needed.
+        """
         self._pending_names: list[bytes] = []
-        """Listed names in the last directory of ``above`` for which no task has been spawned yet."""
+        """Listed names in the last directory of ``entered`` for which no task was spawned yet."""
         self._last_path = task.last_path
         self._blocked: tuple[bytes, Problem | None] | None = (
             None if task.without_contents is None else (task.without_contents, None)
         )
-        """The directory below which nothing is copied, and why: the problem that was met, or None if the directory is
-        excluded or an existing item is kept in its place.
+        """The directory below which nothing is copied, and the error because of which it could not be entered. The
+        error is None if the directory is excluded, or if an existing item is kept in its place.
         """
         self._is_excluded = False
         self._without_contents = task.without_contents
         self._counted_down_to = task.counted_down_to
 
     def continuation(self, offset: int) -> CopyListedPaths:
-        """Return a task that continues the list at byte ``offset``."""
+        """Return a task that continues with the path at the byte ``offset`` of the list, in the state that this walk
+        has reached.
+        """
         task = self._task._replace(
             start=offset, entered=tuple(self.entered), last_path=self._last_path, copied_whole=self.copied_whole
         )
         return task._replace(without_contents=self._without_contents, counted_down_to=self._counted_down_to)
 
     def process_path(self, path: bytes, span: tuple[int, int]) -> Steps:
-        """Process one path of the list: spawn a task for it, gather its name, skip it, or count it as failed.
+        """Process one path of the list: collect its name for a task, skip it, or count it as skipped or failed.
 
         Args:
             path: the listed path, relative to SRC.
@@ -227,15 +242,15 @@ class _ListWalk:
             yield None
 
     def _spawn_whole_copy(self) -> None:
-        """Spawn the task that copies SRC with everything below it."""
+        """Spawn the task that copies SRC with everything below it, because the list names SRC itself."""
         root = self._task.root
         top = self._rank.sources[root].identity(b"")
         self._result.spawn(ScanDir(root, b"", top, None), SCAN_COST, expands=True)
         self.copied_whole, self.copies_all = b"", True
 
     def _is_directory(self, path: bytes) -> bool:
-        """Return True if the listed ``path`` is a directory, or cannot be examined now: a retry may
-        find a directory.
+        """Return True if the listed ``path`` is a directory. Return True also if it cannot be examined now, because a
+        retry may find a directory.
         """
         parent, _, name = path.rpartition(b"/")
         if not self.entered or self.entered[-1].path != parent:
@@ -248,14 +263,16 @@ class _ListWalk:
         return stat.S_ISDIR(status.st_mode)
 
     def spawn_pending(self) -> None:
-        """Spawn a task for the gathered names of the current directory, if there are any."""
+        """Spawn a task for the names that were collected in the current directory, if there are any."""
         if self._pending_names:
             task = ScanNames(self.entered[-1], pack_names(self._pending_names), int(self._is_retry))
             self._result.spawn(task, len(self._pending_names) * CALL_COST, expands=True)
             self._pending_names.clear()
 
     def _enter_down_to(self, path: bytes) -> Steps:
-        """Enter the directories down to ``path``, or down to the first one that cannot be entered (see ``_closed``)."""
+        """Enter the directories that lead to ``path`` and ``path`` itself: open each and create its target. If one of
+        them cannot be entered, it is stored in ``_blocked``, and those below it are not entered.
+        """
         if self._blocked is not None and not _is_at_or_below(path, self._blocked[0]):
             self._blocked = None
         if not self.entered or self.entered[-1].path != path:
@@ -266,7 +283,9 @@ class _ListWalk:
             yield from self._enter_next(path)
 
     def _enter_next(self, path: bytes) -> Steps:
-        """Enter the next directory on the way to ``path``. On failure or exclusion set ``_closed`` instead."""
+        """Enter the next directory on the way to ``path`` and append it to ``entered``. If that fails or the directory
+        is excluded, store it in ``_blocked`` instead.
+        """
         parent = self.entered[-1] if self.entered else None
         inner = _next_directory(parent.path if parent else None, path)
         if inner and not self._rank.instance(JobFilter).selects_directory(inner):
@@ -284,8 +303,9 @@ class _ListWalk:
             self.entered.append(place)
 
     def _explained_problem(self, problem: Problem, path: bytes, parent: Place | None) -> Problem:
-        """Return ``problem`` with a clearer text if a symbolic link stands where a directory was expected; else
-        ``problem`` itself.
+        """Return ``problem``, the error of the directory ``path``, which could not be entered. If a symbolic link has
+        the name of the directory, return an error whose text says so instead. ``parent`` is the directory that contains
+        it.
         """
         if parent is None or not problem.on_source or problem.errno not in (errno.ENOTDIR, errno.ELOOP):
             return problem
@@ -299,10 +319,12 @@ class _ListWalk:
         return Problem(problem.operation, problem.errno, on_source=True, text=text)
 
     def _create_directory(self, path: bytes, parent: Place | None) -> TicketGenerator[Place | None]:
-        """Create the target of the directory ``path`` and spawn the task that finishes it.
+        """Create the target of the directory ``path``, whose parent directory is ``parent`` (None for SRC itself), and
+        spawn the task that gives it its metadata.
 
-        Return its ``Place``, or None if nothing in it is copied (an existing item is kept, or ``--one-file-system``
-        excludes it). Raise ``Problem`` if the source cannot be opened or the target cannot be created.
+        Return the directory. Return None if nothing in it is copied, because an existing item is kept in its place or
+        ``--one-file-system`` excludes its contents. Raise ``Problem`` if the source cannot be opened or the target
+        cannot be created.
         """
         rank, result, root = self._rank, self._result, self._task.root
         identity = NO_DIRECTORY if parent else rank.sources[root].identity(b"")
@@ -324,8 +346,8 @@ class _ListWalk:
         return None if scan.is_excluded_mount_point(rank) else place
 
     def _count_blocked_path(self, path: bytes, span: tuple[int, int]) -> None:
-        """Count the listed ``path``, which lies below a directory that was not entered, as skipped, or as failed with
-        the problem of that directory.
+        """Count the listed ``path``, which lies below a directory that was not entered: as failed with the error of
+        that directory, or, if there was none, as skipped. ``span`` has the byte offsets of the path in the list.
         """
         assert self._blocked is not None
         parent, _, name = path.rpartition(b"/")
@@ -337,7 +359,7 @@ class _ListWalk:
             self._result.item_recorder.record(Action.SKIP, place, name, b"")
         else:
             start, end = span
-            if self._counted_down_to is None:  # SRC itself could not be entered: it fails, too
+            if self._counted_down_to is None:  # SRC itself could not be entered: SRC fails, too
                 top = place._replace(path=b"")
                 self._result.fail(top, b"", problem, retry=RetryMode.BY_OTHER_TASK)
             again = CopyListedPaths(self._task.root, start, end, counted_down_to=self._counted_down_to)
@@ -351,9 +373,8 @@ def _is_at_or_below(path: bytes, directory: bytes) -> bool:
 
 
 def _next_directory(above: bytes | None, path: bytes) -> bytes:
-    """Return the path of the directory that is one level below ``above`` on the way to ``path``.
-
-    If ``above`` is None, the result is the top directory itself (``b""``).
+    """Return the path of the directory one level below ``above`` on the way to ``path``. If ``above`` is None, nothing
+    was entered yet: return the top directory itself (``b""``).
     """
     if above is None:
         return b""

@@ -1,12 +1,13 @@
-"""FinishDir, SealDir and SealDirs set the metadata of target directories once their contents are complete; FailDir
-counts directories as failed.
+"""Tasks that *finish* target directories: they give them their final metadata (owner, mode, ACLs, times) once
+everything in them was copied. They are ``FinishDir``, ``SealDirNote`` and ``SealDirs``. ``DirFailedNote`` counts
+directories as failed.
 
 Directories can be finished in any order, because setting the mode and times of a child does not change its parent. The
-exception are directories whose final mode denies their owner the search permission: they are finished last, the deepest
-first (phase SEAL).
+exception are directories whose final mode denies their owner the search permission. They are finished last, in the
+phase SEAL, the deepest first.
 
-Creating an item in a finished directory changes the directory's times, so the directory is then finished again. A
-resumed job also checks there that items which earlier runs copied still exist (``lost_items``).
+If an item is created in a directory that was finished, its times change, so the directory is finished again. In a
+resumed job, the tasks also check that items which earlier runs copied into the directory still exist (``lost_items``).
 """
 
 from __future__ import annotations
@@ -46,20 +47,21 @@ from pcopy.tasks.files.existing import status_or_none, updates_metadata
 
 
 class FinishDir(DirectoryTask, code=3, doing="finishing", is_note=False):
-    """Sets the metadata of one target directory after its contents are complete.
+    """Task that gives one target directory its final metadata (owner, mode, ACLs, times) after its contents are
+    complete.
 
     Fields:
-
-    - ``attributes``: the source's attributes when it was scanned; None means that they are read when the task runs.
-    - ``counts_as_copied``: True if the directory counts as copied when this task ends. It is False once the directory
-      has failed.
-    - ``source_entries``: number of names in the source directory, or -1 if the target need not be checked for
-      additional items.
-    - ``is_again``: the directory has been finished before. Together with ``counts_as_copied`` it has also failed since
-      then.
-    - ``earlier_mtime``: the target's mtime (ns) before the job wrote into it again; None if its mode had to be changed
-      for that.
-    - ``action``: the ``Action`` that is reported to the user for this directory.
+        place: the directory.
+        attributes: metadata of the source as its scan found it; None if this task shall read it.
+        counts_as_copied: True if this task counts the directory as copied. False if the directory was counted before,
+            as copied or as failed.
+        source_entries: number of names in the source directory; -1 if it need not be checked whether the target has
+            more.
+        is_again: True if the directory was finished before. If ``counts_as_copied`` is True as well, it has failed
+            since then.
+        earlier_mtime: the target's mtime in nanoseconds before the job wrote into it again; None if its mode had to be
+            changed for that.
+        action: number of the ``Action`` that is reported to the user for this directory.
     """
 
     attributes: Attributes | None
@@ -79,19 +81,19 @@ class FinishDir(DirectoryTask, code=3, doing="finishing", is_note=False):
         _finish_directory(self, rank, result, lost)
 
     def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
-        """Yield this directory, where earlier runs may have left temporary files, unless the job had only one run so
-        far (``after_first_run``).
+        """Yield this directory, in which earlier runs may have left temporary files. Yield nothing if the job had only
+        one run so far (``after_first_run``): then the other tasks of that run name the directories in which it has left
+        some.
 
-        Temporary files of earlier runs stay until the directory is finished. Those of the first run are named by its
-        other tasks.
+        Temporary files of earlier runs remain in a directory until it is finished.
         """
         if not after_first_run:
             yield from super().leftover_locations(after_first_run=after_first_run)
 
 
 class SealDirNote(TaskKind, code=4, doing="finishing", is_note=True):
-    """A note for rank 0: a directory that must be finished last, because its final mode denies its owner the search
-    permission.
+    """Note (message in the form of a short task) to rank 0: the directory of ``finish`` must be finished (get its final
+    metadata) last, because its final mode denies its owner the search permission.
     """
 
     finish: FinishDir
@@ -100,9 +102,7 @@ class SealDirNote(TaskKind, code=4, doing="finishing", is_note=True):
         return self.finish.subject()
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        """Record the directory for ``SealDirs``. The note stays pending until ``SealDirs`` has
-        finished the directory.
-        """
+        """Keep the directory until ``SealDirs`` finishes it. This note is recorded as done only then."""
         sealed = rank.instance(DirectoriesToSeal)
         result.defer_completion()
         if not sealed:
@@ -114,19 +114,19 @@ class SealDirNote(TaskKind, code=4, doing="finishing", is_note=True):
 
 
 class SealDirs(RecreatedNote, code=5, doing="finishing directories"):
-    """Finishes all directories that ``SealDirNote`` notes have recorded, the deepest first."""
+    """Task that gives all directories that ``SealDirNote`` notes have named their final metadata, the deepest first."""
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Finish the recorded directories, the deepest first, and complete their notes."""
+        """Finish the directories, the deepest first. Their notes are recorded as done together with this task."""
         sealed = rank.instance(DirectoriesToSeal)
         result.complete_deferred(task_id for task_id, _ in sealed)
         finishes = [finish for _, finish in sealed]
         deepest_first = sorted(finishes, key=lambda finish: directory_depth(finish.place.path), reverse=True)
-        # An earlier run may have sealed some directories, and stopped before that was recorded. Their modes are
+        # An earlier run may have finished some of these, and stopped before that was recorded. Their modes are
         # changed from the top down, so that the deepest ones can be reached.
         if rank.job.run > 1:
             for finish in reversed(deepest_first):
-                with suppress(Problem):  # ``FinishDir.run`` meets it again and reports it
+                with suppress(Problem):  # ``FinishDir.run`` meets the error again and reports it
                     regrant_owner_access(rank, finish.place)
         for finish in deepest_first:
             yield from finish.run(rank, result)
@@ -135,27 +135,30 @@ class SealDirs(RecreatedNote, code=5, doing="finishing directories"):
 
 
 class DirectoriesToSeal(list[tuple[TaskId, FinishDir]]):
-    """The directories that this rank must seal, each with the id of the ``SealDirNote`` note that recorded it."""
+    """The directories that the task ``SealDirs`` must finish (give their final metadata) on this rank. Each is in the
+    form of a ``FinishDir``, with the id of the ``SealDirNote`` that named it.
+    """
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
 
 
 class DirFailedNote(DirectoryTask, code=6, doing="finishing", is_note=True):
-    """A note for the owner of a directory: the directory has failed with ``problem``.
+    """Note (message in the form of a short task) that a directory has failed with ``problem``. It goes to the rank that
+    counts the failures of this directory.
 
-    ``retry`` is the task with which a resumed job tries it again.
+    ``retry`` is the task with which a resumed job tries the directory again; None if it fails again in a resumed job.
 
-    A directory may fail more than once but counts as failed once: on the first note its owner moves it from the copied
-    items to the failed ones. Therefore the directory must have been counted as copied before the note arrives, or the
-    note must run in a later phase; otherwise a counter would fall below zero.
+    A directory may fail more than once but counts as failed once: the first note takes it from the copied items to the
+    failed ones. So the directory must have been counted as copied before the note arrives, or the note must run in a
+    later phase. Otherwise a counter would fall below zero.
     """
 
     problem: PackedProblem
     retry: TaskKind | None
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        """Count the directory as failed, unless it counts as failed already. Report the problem in either case."""
+        """Count the directory as failed, unless it counts as failed already. Report the error in either case."""
         problem = Problem.from_packed(self.problem)
         failed = rank.instance(FailedDirectories)
         if self.place.key in failed:
@@ -172,32 +175,38 @@ class DirFailedNote(DirectoryTask, code=6, doing="finishing", is_note=True):
         return directory_owner(self.place.path, ranks)
 
     def spawn_retry(self, rank: Rank, result: TaskResult, phase: int) -> None:
-        """Count the directory as copied, and spawn the note, which moves it to the failed ones again."""
+        """Retry the directory in a resumed job if no task can do so: count it as copied, and spawn this note again,
+        which takes it to the failed ones.
+        """
         result.count(counts.DIRECTORIES, 1, self.place)
         result.spawn(self, phase=phase, expands=phase == 0)
 
 
 class FailedDirectories(RankSet[tuple[int, bytes]]):
-    """Root number and path of the directories that this rank owns and has counted as failed."""
+    """The directories that this rank has counted as failed, as (index of the root, path). Each counts as failed only
+    once.
+    """
 
 
 def report_failed_directory(
     result: TaskResult, place: Place, problem: Problem, retry: TaskKind | None = None, *, phase: int | None = None
 ) -> None:
-    """Report that the directory ``place`` failed with ``problem``.
+    """Report that the directory ``place``, which counts as copied, failed with ``problem``.
 
     Args:
-        retry: the task that a resumed job runs for the directory. Without one it fails again in the resumed job.
-        phase: the phase in which the note to the owner runs; the current one by default.
+        retry: the task that a resumed job runs for the directory. Without one the directory fails again in the resumed
+            job.
+        phase: the phase in which the note to the owner of the directory runs; the current one by default.
     """
     result.spawn(DirFailedNote(place, problem.packed, retry), phase=phase)
 
 
 def _finish_directory(task: FinishDir, rank: Rank, result: TaskResult, lost: Problem | None) -> None:
-    """Set the metadata of one directory, count it, and report it. Report and count a ``Problem`` instead of raising it.
+    """Give one directory its final metadata, count it and report it. If that fails, count and report the failure.
 
     Args:
-        lost: the problem found by ``lost_items_problem``, if items of earlier runs are missing.
+        lost: error which says that items that earlier runs copied into the directory are missing
+            (``lost_items_problem``); else None.
     """
     place = task.place
     try:
@@ -205,11 +214,13 @@ def _finish_directory(task: FinishDir, rank: Rank, result: TaskResult, lost: Pro
         target = rank.open_target(place)
         lost = _remove_leftovers(rank, target) or lost
         existing = None if place.is_new else status_of(target)
-        has_extra = _has_extra_items(task, rank, target)  # before its times are set: listing changes the access time
+        has_extra = _has_extra_items(
+            task, rank, target
+        )  # before the times are set: to list the directory changes its access time
         applied = _apply_metadata(rank, target, attributes, existing)
         if lost is not None:
             raise lost
-        if not task.is_again:  # else notices were reported, and counted, when it was first finished
+        if not task.is_again:  # otherwise notices were reported and counted when the directory was first finished
             result.record_applied_metadata(place, b"", applied)
     except Problem as problem:
         if task.counts_as_copied:
@@ -217,11 +228,11 @@ def _finish_directory(task: FinishDir, rank: Rank, result: TaskResult, lost: Pro
             is_unread = task.attributes is not None and task.attributes.unread
             report_failed_directory(result, place, problem, task._replace(attributes=None) if is_unread else task)
         elif task.is_again and problem.on_source and task.earlier_mtime is not None and result.phase < Phase.SEAL:
-            result.spawn(task, phase=Phase.SEAL)  # the first ``FinishDir`` of this directory has run by then
+            result.spawn(task, phase=Phase.SEAL)  # by then the first ``FinishDir`` of this directory has run
         elif task.is_again and problem.on_source and _has_earlier_mtime(task, rank):
-            pass  # the job wrote nothing into it since it was finished, so its source does not matter any more
+            pass  # nothing was written into the directory since it was finished: an error of its source does not matter
         elif task.is_again:
-            phase = max(Phase.SEAL, result.phase)  # the directory is counted as copied by then
+            phase = max(Phase.SEAL, result.phase)  # by then the directory is counted as copied
             report_failed_directory(result, place, problem, task._replace(counts_as_copied=True), phase=phase)
         else:  # the directory has failed before and counts as failed once
             result.report_failure(rank.display_path(place, b"", on_source=False), problem)
@@ -231,14 +242,14 @@ def _finish_directory(task: FinishDir, rank: Rank, result: TaskResult, lost: Pro
     if task.counts_as_copied:
         result.count(counts.DIRECTORIES, 1, place)
         result.item_recorder.record(Action(task.action), place, b"", DIRECTORY)
-        if rank.options.verify and result.phase < Phase.REPAIR and not task.is_again:  # verified once
+        if rank.options.verify and result.phase < Phase.REPAIR and not task.is_again:  # each directory is verified once
             result.collect_digest(place, b"", rank.hashing.directory_item, counts.DIRECTORIES)
 
 
 def _apply_metadata(
     rank: Rank, target: int, attributes: Attributes, existing: os.stat_result | None
 ) -> MetadataOutcome:
-    """Set the metadata of the open directory ``target``; raise ``Problem``.
+    """Set the metadata of the open directory ``target`` to ``attributes``. Raise ``Problem`` on failure.
 
     Args:
         existing: status of a directory that existed before the job; None for one that the job created.
@@ -249,27 +260,33 @@ def _apply_metadata(
 def _apply_metadata_to_handle(
     rank: Rank, target: Handle, attributes: Attributes, existing: os.stat_result | None
 ) -> MetadataOutcome:
-    """Set the metadata of a directory by its ``Handle``; see ``_dress``."""
+    """Set the metadata of the directory ``target`` to ``attributes``. ``target`` is a descriptor, or a path of the open
+    directory. Raise ``Problem`` on failure.
+
+    Args:
+        existing: status of a directory that existed before the job; None for one that the job created.
+    """
     preserve = rank.options.preserve
     if existing is not None and updates_metadata(rank):
         from pcopy.fsio.metadata_update import metadata_difference, update_metadata
 
         lacks = metadata_difference(target, existing, attributes, preserve, rank.options.modify_window)
         return update_metadata(target, existing, attributes, preserve, lacks)
-    # Since an earlier run created it, another process may have set ACLs.
+    # After an earlier run created the directory, another process may have set ACLs on it.
     if existing is not None or rank.job.run > 1:
         remove_extra_xattrs(target, attributes, preserve)
     return apply_attributes(target, attributes, preserve, rank.options.umask, existing=existing)
 
 
 def _remove_leftovers(rank: Rank, target: int) -> Problem | None:
-    """Remove temporary files that earlier runs of this job left in ``target``; raise ``Problem``.
+    """Remove temporary files that earlier runs of this job left in the open directory ``target``. Raise ``Problem`` on
+    failure.
 
-    The directory may have its final mode already, without write permission: a killed run had finished it, and a power
-    loss undid the removal but not the change of mode. On EACCES its mode is therefore opened up and the removal
-    repeated.
+    The directory may already have its final mode, without write permission: an earlier run had finished it and was
+    killed, and a power failure undid the removal of the files but not the change of the mode. So after EACCES the owner
+    permissions are added and the removal is repeated.
 
-    Return a problem to report about a file that is not removed because it may be the user's, else None.
+    Return a ``Problem`` about a file that is not removed because it may be the user's, else None.
     """
     try:
         return rank.remove_leftovers(target)
@@ -281,14 +298,14 @@ def _remove_leftovers(rank: Rank, target: int) -> Problem | None:
 
 
 def _current_attributes(rank: Rank, place: Place) -> Attributes:
-    """Return the current attributes of the source directory; raise ``Problem``."""
+    """Return the metadata that the source directory of ``place`` has now. Raise ``Problem`` on failure."""
     source = rank.open_source(place)
     return read_attributes(source, status_of(source, on_source=True), rank.options.preserve)
 
 
 def _has_earlier_mtime(task: FinishDir, rank: Rank) -> bool:
-    """Return True if the target directory still has the mtime that it had before the job was to write into it
-    (``earlier_mtime``).
+    """Return True if nothing was written into the target directory since the task was spawned: it still has the mtime
+    that it had then (``earlier_mtime``).
     """
     try:
         return status_of(rank.open_target(task.place)).st_mtime_ns == task.earlier_mtime
@@ -297,11 +314,12 @@ def _has_earlier_mtime(task: FinishDir, rank: Rank) -> bool:
 
 
 def _has_extra_items(task: FinishDir, rank: Rank, target: int) -> bool:
-    """Return True if the target directory holds items that the source does not have.
+    """Return True if the target directory contains items that the source lacks.
 
-    Sockets, and files in the source that belong to the job, are not part of the dataset. They are distinguished only if
-    the target has more names in total. For DST itself the answer is False if several sources are copied into it, since
-    no task knows the names of all of them. The answer is also False if a directory cannot be read.
+    If the target has no more names than the source, the answer is False without a comparison of the names. Otherwise
+    sockets, and names in the source that belong to the job itself, are left out of the comparison. For DST itself
+    return False if several sources are copied into it, because no task knows the names of all of them. Also return
+    False if a directory cannot be read.
     """
     place = task.place
     shared = len(rank.job.roots) > 1 and not rank.path_below_target(place.root, place.path)
@@ -323,8 +341,8 @@ def _has_extra_items(task: FinishDir, rank: Rank, target: int) -> bool:
 
 
 def _has_unselected_items(rank: Rank, place: Place, target: int) -> bool:
-    """Return True if the target has an item, other than a socket, that the filters do not select in the source; raise
-    ``Problem``.
+    """Return True if the target has an item, other than a socket, that the source lacks or that the filters exclude.
+    Raise ``Problem`` on failure.
     """
     source, selected = rank.open_source(place), rank.instance(JobFilter)
     for name in list_names(target):
@@ -337,9 +355,11 @@ def _has_unselected_items(rank: Rank, place: Place, target: int) -> bool:
 
 
 def spawn_finish_once(rank: Rank, result: TaskResult, place: Place, phase: int) -> None:
-    """Spawn a task that finishes the directory ``place`` again after ``phase``, because this phase may write into it.
+    """Spawn a task that sets the metadata of the directory ``place`` again after ``phase``, because tasks of this phase
+    may write into it and change its times.
 
-    Does this once for each directory and finishing phase, however often it is called.
+    However often this is called, the task is spawned only once for each directory and each phase in which such tasks
+    run.
     """
     key, done = (*place.key, int(_finishing_phase(phase))), rank.instance(RefinishedDirectories)
     if key not in done and spawn_finish(rank, result, place, phase):
@@ -347,11 +367,11 @@ def spawn_finish_once(rank: Rank, result: TaskResult, place: Place, phase: int) 
 
 
 def spawn_finish(rank: Rank, result: TaskResult, place: Place, phase: int) -> bool:
-    """Spawn a task that finishes the directory ``place`` again, regardless of earlier calls; return True if it was
-    spawned.
+    """Spawn a task that sets the metadata of the directory ``place`` again after ``phase``, regardless of earlier
+    calls. Return True if it was spawned.
 
-    Return False if the directory is not copied, or cannot be opened: it has been reported as failed already. The
-    directory's permissions are opened up, so that the job can write into it.
+    Return False if the directory is not copied, or if it cannot be opened: then it was reported as failed already.
+    Missing owner permissions are added to the directory, so that the job can write into it.
     """
     if place.target_id == NO_DIRECTORY or rank.job.roots[place.root].item:
         return False
@@ -368,16 +388,20 @@ def spawn_finish(rank: Rank, result: TaskResult, place: Place, phase: int) -> bo
 
 
 def _finishing_phase(phase: int) -> int:
-    """Return the phase in which directories that ``phase`` writes into are finished."""
+    """Tasks of ``phase`` write into directories: return the phase in which these directories get their final metadata
+    after that.
+    """
     return int(Phase.REPAIR_FINISH if phase >= Phase.VERIFY else max(Phase.FINISH, phase))
 
 
 class RefinishedDirectories(RankSet[tuple[int, bytes, int]]):
-    """Root number and path of each directory that this rank has spawned a further ``FinishDir`` for, with the phase."""
+    """The directories whose metadata will be set again because this rank has spawned another ``FinishDir`` for them, as
+    (index of the root, path, phase in which that is done).
+    """
 
 
 def is_target_present(rank: Rank, place: Place) -> bool:
-    """Return True if the target directory of ``place`` can be opened and is the expected one."""
+    """Return True if the target directory of ``place`` can be opened and has the expected identity."""
     try:
         rank.open_target(place)
     except Problem:

@@ -1,4 +1,7 @@
-"""FinishDirs: set the metadata of several sibling directories in one task; ``FinishDir`` describes the semantics."""
+"""``FinishDirs`` gives several directories with the same parent their final metadata in one task, if possible by one
+call of the backend (the code in C or Python that makes system calls for many items). ``FinishDir`` does so for one
+directory.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +26,23 @@ from pcopy.tasks.directories.finish_dir import FinishDir
 from pcopy.tasks.directories.simple_directories import open_target_for_batch
 
 _ACTION_SHIFT = 2
-"""Bit offset of the ``Action`` in the state of a directory; lower bits are flags."""
+"""Number of the bit in ``FinishDirs.states`` at which the number of the ``Action`` begins. The bits below it are flags.
+"""
 
 
 class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note=False):
-    """As ``FinishDir``, for the sub-directories ``names`` of ``place``; each of them counts as copied.
+    """Task that gives the subdirectories ``names`` of ``place`` their final metadata (owner, mode, ACLs, times), after
+    everything in them was copied, and counts them as copied. If that fails for a directory, ``FinishDir`` handles it
+    and reports the error.
 
-    One column per field, with one row per name:
-
-    - ``sources``, ``targets``: inode numbers, packed.
-    - ``marks``: the mark of each target (``pcopy.fsio.identity``).
-    - ``states``: one byte each. Bit 0 is set if this job created the directory, bit 1 if items in it inherit ACLs; the
-      bits above hold the ``Action`` to report.
-    - ``attributes``: packed columns of ``DRESSED``.
+    Fields (columns have one value for each name):
+        place, names: the parent directory, and the names joined by slashes.
+        sources, targets: inode numbers of the source and of the target directories, packed.
+        marks: file handle or time of birth that identifies each target directory together with its inode number
+            (``pcopy.fsio.identity``).
+        states: one byte each. Bit 0 is 1 if this job created the directory, bit 1 if items that are created in it
+            inherit ACLs. The bits above have the number of the ``Action`` that is reported.
+        attributes: the metadata to set, packed columns (``DIRECTORY_METADATA_COLUMNS``: mode, owner, group, times).
     """
 
     sources: bytes
@@ -45,7 +52,7 @@ class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note
     attributes: bytes
 
     def subset(self, rows: Sequence[int]) -> FinishDirs:
-        """Return the same task for these ``rows`` only."""
+        """Return a task for those directories only whose indices in ``names`` are ``rows``."""
         names, number = unpack_names(self.names), self.item_count
         sources, targets = unpack_numbers(self.sources), unpack_numbers(self.targets)
         return FinishDirs(
@@ -59,7 +66,7 @@ class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note
         )
 
     def single_tasks(self) -> list[FinishDir]:
-        """Return one ``FinishDir`` for each row."""
+        """Return one ``FinishDir`` for each directory; together they do the same as this task."""
         columns = unpack_names(self.names), unpack_numbers(self.sources), unpack_numbers(self.targets), self.marks
         rows = Rows.unpacked(self.attributes, self.item_count, DIRECTORY_METADATA_COLUMNS)
         attributes_of_rows = zip(rows.mode, rows.uid, rows.gid, rows.atime, rows.mtime, strict=True)
@@ -86,8 +93,8 @@ class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note
         return iter(self.single_tasks())
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Finish the directories in one batch of the backend; those that the backend cannot finish
-        are done one by one.
+        """Give the directories their metadata by one batch of the backend. Those for which the backend cannot do so are
+        handled one by one.
         """
         codes = yield from self._finish_in_batch(rank)
         done = codes.count(RowCode.DONE)
@@ -108,8 +115,8 @@ class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note
         result.reset_current_directory()
 
     def _finish_in_batch(self, rank: Rank) -> TicketGenerator[bytes]:
-        """Finish as many directories as possible in one batch; return the ``RowCode`` of each row (0
-        if nothing was done).
+        """Give as many directories as possible their metadata by one batch. Return the ``RowCode`` of each directory,
+        which says what was done; all are 0 if the batch cannot be used.
         """
         place, number = self.place, self.item_count
         target = open_target_for_batch(rank, place, unpack_names(self.names))
@@ -126,7 +133,9 @@ class FinishDirs(SiblingsTask, code=9, doing="finishing directories in", is_note
 
 
 class FinishCollector:
-    """Collects directories of ``place`` that are to be finished, and spawns one task for them."""
+    """Collects subdirectories of one directory that shall get their final metadata, and spawns one ``FinishDirs`` task
+    for all of them.
+    """
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -138,8 +147,8 @@ class FinishCollector:
         self._rows = Rows(0, DIRECTORY_METADATA_COLUMNS)
 
     def add(self, result: TaskResult, finish: FinishDir) -> None:
-        """Add a directory to the common task; spawn ``finish`` as a task of its own if it does not fit into the
-        columns.
+        """Add the directory of the task ``finish`` to the task for all directories. If its values do not fit into the
+        columns of that task, spawn ``finish`` itself.
         """
         parent, place, attributes = self._place, finish.place, finish.attributes
         above, _, name = place.path.rpartition(b"/")
@@ -159,7 +168,16 @@ class FinishCollector:
         self.add_row(name, place.source_id.inode, place.target_id, attributes, state)
 
     def add_row(self, name: bytes, source: int, target: Identity, attributes: Attributes, state: int) -> None:
-        """Add a directory of ``place`` whose times every file system can store; ``state`` as in ``FinishDirs``."""
+        """Add a subdirectory.
+
+        Args:
+            name: name of the subdirectory.
+            source: inode number of the source directory.
+            target: identity of the target directory.
+            attributes: the metadata to set. The times must be such that every file system can store them.
+            state: a byte. Bit 0 is 1 if this job created the directory, bit 1 if items that are created in it inherit
+                ACLs. The bits above have the number of the ``Action`` that is reported.
+        """
         self._names.append(name)
         self._sources.append(source)
         self._targets.append(target.inode)
@@ -174,7 +192,7 @@ class FinishCollector:
         rows.row_count += 1
 
     def spawn(self, result: TaskResult) -> None:
-        """Spawn one task for all directories that were added."""
+        """Spawn one task in the phase FINISH for all directories that were added; none if there are none."""
         if not self._names:
             return
         sources, targets = pack_numbers(self._sources), pack_numbers(self._targets)

@@ -1,5 +1,5 @@
-"""Foresees what a job will do with a directory before it changes it: reported with ``-vv`` and ``--log``; a dry run
-does nothing else.
+"""Foresees what a job will do with a directory, before the job changes it: this is reported with ``-vv`` and ``--log``.
+A dry run does nothing else.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pcopy.tasks.files.existing import ExistingItem, status_or_none
 
 
 class ScanFields(Protocol):
-    """The fields of ``ScanDir`` that this module needs."""
+    """Protocol: the fields of a ``ScanDir`` task, which say what directory is scanned."""
 
     @property
     def root(self) -> int: ...
@@ -37,7 +37,10 @@ class ScanFields(Protocol):
 
 
 def foreseen_action(task: ScanFields, rank: Rank, attributes: Attributes) -> Action:
-    """Return the ``Action`` to report for a directory whose source has these ``attributes``; raise ``Problem``."""
+    """Return the ``Action`` that is reported for a directory: COPY if it will be created, REPLACE if an item that is no
+    directory has its name, META if its metadata differs from ``attributes`` (those of the source), else SKIP. Raise
+    ``Problem`` on failure.
+    """
     if task.parent is not None and task.parent.target_id == NOT_CREATED:
         return Action.COPY
     present = _existing_item(task, rank)
@@ -52,14 +55,14 @@ def foreseen_action(task: ScanFields, rank: Rank, attributes: Attributes) -> Act
     try:
         target = rank.targets[task.root].open(path)
         lacks = metadata_difference(target, status_of(target), attributes, options.preserve, options.modify_window)
-    except Problem:  # the task that needs the directory meets it again and reports it
+    except Problem:  # the task that needs the directory meets the error again and reports it
         return Action.META
     return Action.META if lacks.is_update_needed else Action.SKIP
 
 
 def _existing_item(task: ScanFields, rank: Rank) -> ExistingItem | None:
-    """Return the existing item with the name of the target directory, or None; always None for DST itself. Raise
-    ``Problem``.
+    """Return the existing item that has the name of the target directory; None if the name is free, and always for DST
+    itself. Raise ``Problem`` on failure.
     """
     path = rank.path_below_target(task.root, task.path)
     if not path:
@@ -72,10 +75,15 @@ def _existing_item(task: ScanFields, rank: Rank) -> ExistingItem | None:
 
 
 def foreseen_target(task: ScanFields, rank: Rank, source: os.stat_result, action: Action) -> Place | None:
-    """Return the target ``Place`` of a directory in a dry run; raise ``Problem``.
+    """Return the directory with the target that it has, or would get, in a dry run. Raise ``Problem`` on failure.
 
-    The place is the existing directory, or one with the identity ``NOT_CREATED`` if the job would create it. Return
-    None if another existing item would be kept instead.
+    If the job would create the target, its identity is ``NOT_CREATED``. Return None if an existing item that is no
+    directory would be kept instead.
+
+    Args:
+        task: says which directory is scanned.
+        source: status of the source directory.
+        action: what would be done with the directory (``foreseen_action``).
     """
     if action == Action.REPLACE:
         present = _existing_item(task, rank)
@@ -89,6 +97,8 @@ def foreseen_target(task: ScanFields, rank: Rank, source: os.stat_result, action
 
 
 def count_foreseen_finish(result: TaskResult, place: Place, action: int) -> None:
-    """Count and report, in a dry run, that the job would finish the directory."""
+    """Count and report, in a dry run, a directory that the job would create or give its metadata. ``action`` is the
+    number of the ``Action``.
+    """
     result.count(counts.DIRECTORIES, 1, place)
     result.item_recorder.record(Action(action), place, b"", DIRECTORY)

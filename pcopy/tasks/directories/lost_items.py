@@ -1,9 +1,9 @@
-"""Checks, when a resumed job finishes a directory, that items which earlier runs copied still exist.
+"""When a resumed job gives a directory its metadata, it checks that items which earlier runs copied still exist.
 
 If a name is missing, or a file has another size, the job must not end as a success. Only names, types and sizes are
 compared (``--verify`` compares contents), and only for items whose source has not changed since the job began. Items
 that ``--existing`` keeps need not match their source. Nothing is checked if any item had failed when the phase began,
-because the job does not end as a success in that case.
+because the job does not end as a success then.
 """
 
 from __future__ import annotations
@@ -31,21 +31,23 @@ from pcopy.tasks.files.existing import ExistingItem, status_or_none
 from pcopy.text import printable_path
 
 NAMES_PER_SLICE = 32
-"""Number of names after which the task yields to other tasks."""
+"""Number of names after which the task yields, so that the rank can handle messages."""
 
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 _KEEPING_MODES = ("skip", "newer")
-"""Values of ``--existing`` that keep existing files which are no copies; a differing item may be one of those."""
+"""Values of ``--existing`` with which existing files are kept that are no copies. So an item that differs from its
+source may be such a file, and does not count as lost.
+"""
 
 _PARTIAL_FILE_WARNING = (
-    "may be cut short by a run that ended early, and is no longer in the source: remove it unless it is yours"
+    "may be an incomplete copy of an earlier run, and its source no longer exists: remove it unless it is yours"
 )
 
 
 def lost_items_problem(rank: Rank, place: Place) -> Generator[None, None, Problem | None]:
-    """Return a ``Problem`` if items that earlier runs copied into the directory are missing or changed, or the source
-    cannot be listed; else None.
+    """Return a ``Problem`` if items that earlier runs copied into the directory ``place`` are missing or changed, or if
+    the source cannot be listed; else None.
     """
     if rank.options.verify or rank.totals_at_phase_start()[counts.FAILED]:
         return None
@@ -54,7 +56,7 @@ def lost_items_problem(rank: Rank, place: Place) -> Generator[None, None, Proble
     try:
         source, target = rank.open_source(place), rank.open_target(place)
     except Problem:
-        return None  # the task that has to enter it reports the error
+        return None  # the task that has to enter the directory reports the error
     lost, example = 0, b""
     try:
         for number, name in enumerate(list_names(source)):
@@ -72,13 +74,11 @@ def lost_items_problem(rank: Rank, place: Place) -> Generator[None, None, Proble
 
 
 def _is_lost(rank: Rank, place: Place, source: int, target: int, name: bytes) -> bool:
-    """Return True if the item ``name`` was copied by an earlier run and is now missing, or changed in type or size.
-
-    Return False if that cannot be determined.
+    """Return True if an earlier run copied the item ``name``, and the copy is now missing or has another type or size.
+    Return False if that cannot be found out.
 
     Args:
-        source: descriptor of the source directory.
-        target: descriptor of the target directory.
+        source, target: descriptors of the source and of the target directory.
     """
     new_name, recoded = rank.target_name(place, name), None
     try:
@@ -96,7 +96,7 @@ def _is_lost(rank: Rank, place: Place, source: int, target: int, name: bytes) ->
     ):
         return False
     if present is None or recoded:
-        return present is None  # the expected size of a recoded file is not known
+        return present is None  # the file was compressed or decompressed: its expected size is not known
     if stat.S_ISDIR(wanted.st_mode):
         return rank.options.existing == "changed" and _has_lost_names(rank, place, source, target, name)
     if rank.options.existing in _KEEPING_MODES or looks_like_copy(wanted, present, 0, contents=True):
@@ -105,10 +105,13 @@ def _is_lost(rank: Rank, place: Place, source: int, target: int, name: bytes) ->
 
 
 def _has_lost_names(rank: Rank, place: Place, source: int, target: int, name: bytes) -> bool:
-    """Return True if a name is missing in the target of the sub-directory ``name``.
+    """Return True if the target of the subdirectory ``name`` lacks a name that its source has.
 
-    A sub-directory in which nothing had to be copied is finished as soon as it is scanned, so no task of its own checks
-    it.
+    This is checked with the parent directory: a subdirectory in which nothing had to be copied got its metadata when it
+    was scanned, so no task of its own checks it.
+
+    Args:
+        source, target: descriptors of the source and of the target directory of ``place``, the parent directory.
     """
     try:
         with as_problem("open"), ExitStack() as stack:
@@ -130,21 +133,22 @@ def _has_lost_names(rank: Rank, place: Place, source: int, target: int, name: by
                 for item in list_names(inner_source)
             )
     except Problem:
-        return False  # the task that has to enter it reports the error
+        return False  # the task that has to enter the directory reports the error
 
 
 def warn_of_partial_files(rank: Rank, result: TaskResult, place: Place) -> Steps:
-    """Warn about files that a killed earlier run may have been writing and whose source no longer exists.
+    """Warn about files in the target that an earlier run may have been writing when it was killed, and whose source no
+    longer exists.
 
-    They are searched only if the target has more names than the source. DST itself is not searched if several sources
-    are copied into it, since it may hold their items.
+    They are searched only if the target has more names than the source. If several sources are copied into DST, DST
+    itself is not searched, because it contains items of other sources.
     """
     shared = len(rank.job.roots) > 1 and not rank.path_below_target(place.root, place.path)
     if (
         not rank.job.cut_short or shared or rank.options.has_compression
-    ):  # a recoded file gets its name when it is complete
+    ):  # a file that is compressed or decompressed gets its final name only when it is complete
         return
-    with suppress(Problem, OSError):  # the task that has to read them reports the error
+    with suppress(Problem, OSError):  # the task that has to read the directories reports the error
         source, target = rank.open_source(place), rank.open_target(place)
         if entry_count(target, counts_sockets=True) <= entry_count(source, counts_sockets=True):
             return

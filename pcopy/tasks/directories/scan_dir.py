@@ -1,9 +1,9 @@
-"""ScanDir creates a target directory and lists its source; ScanNames examines some names of a directory. Both pass the
-items to the tool's visitor.
+"""``ScanDir`` creates a target directory and lists its source; ``ScanNames`` examines some names of a directory. Both
+pass the items that they find to a visitor, which decides what is done with them.
 
-A new directory has mode 0700 until it is finished. An existing directory keeps its owner. If this process owns an
-existing directory and lacks permissions in it, it adds them until the directory is finished; directories of other users
-are not changed.
+A new directory has mode 0700 until it gets its final metadata. An existing directory keeps its owner. If this process
+owns an existing directory and lacks permissions in it, they are added until the directory gets its final metadata.
+Directories of other users are not changed.
 """
 
 from __future__ import annotations
@@ -44,27 +44,31 @@ from pcopy.walk.listing import NAMES_PER_BATCH, DirectoryListing, NameQueue, lis
 from pcopy.walk.visitor import stat_and_visit
 
 MAX_NAMES_IN_SCAN = 64
-"""Number of names up to which the task that lists a directory also stats them. More names become tasks that other ranks
-may take, unless they can be statted quickly.
+"""Number of names up to which the task that lists a directory also stats them. For more names it spawns tasks, which
+other ranks may take, unless the names can be statted quickly.
 """
 
 OPERATIONS_PER_DIRECTORY = 3
-"""Metadata operations that one scanned directory counts for ``--oplimit``: open, list, and create on the other side."""
+"""Number of metadata operations that ``--oplimit`` counts for the scan of one directory: open, list, and create in the
+target.
+"""
 
 FinishLater = Callable[[TaskResult, FinishDir], None]
-"""A function that receives the task which sets a directory's metadata once its contents are complete."""
+"""Type of a function that receives the task by which a directory gets its final metadata, and sees to it that the task
+is spawned, by itself or combined with others.
+"""
 
 
 class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
-    """Creates the target of the directory ``path`` and finds the items in its source.
+    """Task that creates the target of the directory ``path`` and finds the items in its source.
 
     Fields:
-
-    - ``root``: number of the root. ``path``: path of the directory below it.
-    - ``source_id``: identity that the source must have. ``NOWHERE`` accepts whatever directory exists when the task
-      runs.
-    - ``parent``: the directory that contains it; None for the top of a root.
-    - ``since``: as in ``Place``.
+        root: index of the root in ``Job.roots``.
+        path: path of the directory below its root.
+        source_id: identity that the source directory must have. ``NO_DIRECTORY`` accepts whatever directory exists when
+            the task runs.
+        parent: the directory that contains it; None for the directory of a root itself.
+        since: the first run that may have created items in the target directory, and its start (``Place.first_run``).
     """
 
     root: int
@@ -73,18 +77,18 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
     parent: Place | None
     since: tuple[int, int] = (0, 0)
 
-    estimated_operations = 0  # ``scan`` counts the operations itself
+    estimated_operations = 0  # ``scan`` charges the operations itself
 
     def subject(self) -> tuple[Place, bytes]:
         return self.source_place, b""
 
     @property
     def source_place(self) -> Place:
-        """The directory as a ``Place`` without a target."""
+        """The source directory as a ``Place`` without a target, to open it."""
         return Place(self.root, self.path, self.source_id, NO_DIRECTORY, False, False)
 
     def contained_places(self) -> Iterator[Place]:
-        """Yield the directory itself, but not ``parent``, which is only entered."""
+        """Yield the directory itself. ``parent`` is not included, because the task only enters it."""
         yield self.source_place
 
     def register_for_resume(self, task: Task, missing: MissingDirectories) -> None:
@@ -95,11 +99,11 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
         yield from self.scan(rank, result, lambda result, finish: result.spawn(finish, phase=Phase.FINISH))
 
     def scan(self, rank: Rank, result: TaskResult, finish_later: FinishLater, *, is_target_new: bool = False) -> Steps:
-        """Scan the directory: create its target, find its items, and pass the finishing task to ``schedule_finish``.
+        """Scan the directory: create its target, pass its items to the visitor, and have it get its metadata later.
 
         Args:
-            finish_later: receives the ``FinishDir`` of this directory.
-            is_target_new: True if the target directory has just been created by the caller.
+            finish_later: function that gets the task by which this directory gets its final metadata.
+            is_target_new: True if the caller has just created the target directory.
         """
         result.count(counts.UNSCANNED, -1)
         yield from rank.throttle.charge_and_wait(operations=OPERATIONS_PER_DIRECTORY)
@@ -146,14 +150,14 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
     def open_and_create(
         self, rank: Rank, result: TaskResult, *, is_target_new: bool, should_list: bool = True
     ) -> TicketGenerator[_OpenedDirectory | None]:
-        """Open the source, start listing it, and create the target unless the directory is only read.
+        """Open the source directory, begin to list it, and create the target directory, unless the source is only read.
 
-        Return None if an existing item is kept in its place and the source need not be read. Raise ``Problem`` if the
-        source cannot be opened or listed, or the target cannot be created.
+        Return None if an item that is no directory has the name in the target and is kept, and the source need not be
+        read. Raise ``Problem`` if the source cannot be opened or listed, or if the target cannot be created.
 
         Args:
-            is_target_new: True if the target directory has just been created by the caller.
-            should_list: False if the source is not to be listed.
+            is_target_new: True if the caller has just created the target directory.
+            should_list: False if the source shall not be listed.
         """
         source = rank.sources[self.root].open(self.path, self.source_id)
         status = status_of(source, on_source=True)
@@ -165,7 +169,9 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
         handle: Handle = source
         listing = DirectoryListing()
         if self.is_excluded_mount_point(rank) or not should_list:
-            handle = path_of_descriptor(source)  # the descriptor may be O_PATH (search permission only)
+            handle = path_of_descriptor(
+                source
+            )  # a path, because the descriptor may be O_PATH if this process may only search the directory
         else:
             # Listed before the target is created: an unreadable directory leaves no empty copy.
             listing = yield from list_directory(rank.backend, source)
@@ -186,27 +192,31 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
         return _OpenedDirectory(target or self.source_place, attributes, source, listing, int(action))
 
     def with_mounted_identity(self, rank: Rank) -> ScanDir:
-        """Return the task with the identity of the file system that is mounted there, if it was mounted after the
-        directory was found; raise ``Problem``.
+        """Return the task, with the identity that the source directory has now if a file system was mounted over it
+        after it was found. Otherwise return the task unchanged: if another directory has its path, opening it will
+        fail. Raise ``Problem`` on failure.
 
-        File systems that were mounted there when the job began are recorded and have been compared. A later one is
-        accepted only if it is an automount: an automounter mounts when a directory is opened, not on stat(2). Another
-        user cannot inject a directory this way, because that requires a mount; a swapped directory would be on the same
-        file system as its parent.
+        File systems that were mounted there when the job began are recorded and were compared. A later one is accepted
+        only if it is an automount: an automounter mounts it when a directory is opened, not on stat(2). Another user
+        cannot inject a directory in this way, because that requires a mount. A directory that was only exchanged would
+        be on the file system of its parent.
+
+        If ``source_id`` is ``NO_DIRECTORY``, as in the retry of a resumed job, whatever directory exists now is
+        accepted.
         """
         if self.parent is None:
             return self
         sources = rank.sources[self.root]
         found = sources.identity(self.path)
-        if self.source_id == NO_DIRECTORY:  # a resumed job copies whatever directory exists now
+        if self.source_id == NO_DIRECTORY:  # a retry in a resumed job copies whatever directory exists now
             above = sources.identity(self.parent.path)
             return self._replace(source_id=found, parent=self.parent._replace(source_id=above))
         is_mounted = self.path in sources.expected_mounts or found.mount_code != self.parent.source_id.mount_code
         return self._replace(source_id=found) if is_mounted else self
 
     def is_excluded_mount_point(self, rank: Rank) -> bool:
-        """Return True if another file system begins here and ``--one-file-system`` excludes everything but the mount
-        point.
+        """Return True if another file system is mounted on this directory and ``--one-file-system`` is given: then only
+        the directory itself is copied, without its contents.
         """
         parent = self.parent
         return (
@@ -216,10 +226,10 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
         )
 
     def _reopened_if_removed(self, rank: Rank, source: int) -> int:
-        """Return a descriptor of the source directory, which was listed as empty; raise ``Problem`` if it no longer
-        exists.
+        """Return a descriptor of the source directory, whose open descriptor ``source`` was listed as empty. Raise
+        ``Problem`` if it no longer exists.
 
-        A directory that is removed after it was opened lists as empty. In that case (no links remain) the path is
+        A directory that is removed after it was opened seems to be empty. Its link count is 0 then, and the path is
         opened again.
         """
         if status_of(source, on_source=True).st_nlink:
@@ -228,10 +238,12 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
         return rank.sources[self.root].open(self.path, self.source_id)
 
     def _refuse_endless_link(self, rank: Rank, parent: Place, source: int, status: os.stat_result) -> None:
-        """Raise ``Problem`` if following a symbolic link to this directory would never end (``pcopy.walk.link_loops``).
+        """Raise ``Problem`` if a symbolic link that leads to this directory would be followed without end
+        (``pcopy.walk.link_loops``).
 
         Args:
-            source: descriptor of the directory; ``status`` is its status.
+            parent: the directory that contains this one.
+            source, status: descriptor and status of the directory.
         """
         from pcopy.walk.link_loops import refuse_inside_target, refuse_repetition
 
@@ -261,15 +273,16 @@ class ScanDir(TaskKind, code=1, doing="scanning", is_note=False):
 
 
 class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
-    """Stats ``names`` (joined by slashes) of a directory and passes the items to the visitor.
+    """Task that stats ``names`` (joined by slashes) in a source directory and passes the items to the visitor, which
+    has them copied. The names are a part of a large directory, or they are tried again.
 
-    ``attempt`` counts from 0, or is ``REPAIR_ATTEMPT``. The names are part of a large directory, or are tried again.
+    ``attempt`` is the number of earlier attempts in this run, from 0, or ``REPAIR_ATTEMPT``.
     """
 
     attempt: int
 
     operations_per_item = 1
-    min_items_per_portion = 16  # since each portion spawns a task of its own for the files in it
+    min_items_per_portion = 16  # each portion spawns at least one task of its own for the files in it
 
     def register_for_resume(self, task: Task, missing: MissingDirectories) -> None:
         if task.phase == Phase.COPY:
@@ -279,13 +292,14 @@ class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
         yield task._replace(phase=int(Phase.COPY)) if task.phase == Phase.LINK else task
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Stat the names and pass them to the visitor. Names with an ``attempt`` above 0 have been counted as found
+        """Stat the names and pass the items to the visitor. Names with an ``attempt`` above 0 were counted as found
         before.
         """
         place = self.place
         try:
             source = rank.open_source(place)
-            # The target directory was not examined by a scan of this run: examine it before items are created in it.
+            # On a later attempt, and for a root that is a single file, no scan of this run has examined the target
+            # directory: its default ACL must be known before items are created in it.
             if (self.attempt or rank.job.roots[place.root].item) and place.target_id != NO_DIRECTORY:
                 place = with_current_acl(rank, place)
         except Problem as problem:
@@ -306,7 +320,9 @@ class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
         )
 
     def leftover_locations(self, *, after_first_run: bool) -> Iterator[LeftoverLocation]:
-        """Yield the directory, and each name, which may be that of a sub-directory."""
+        """Yield the places in which temporary files may remain: the directory itself, and each name as a directory
+        below it, because the types of the names are not known yet.
+        """
         yield from super().leftover_locations(after_first_run=after_first_run)
         for name in unpack_names(self.names):
             yield LeftoverLocation(self.place.root, os.path.join(self.place.path, name), True)
@@ -319,8 +335,14 @@ class ScanNames(DivisibleTask, code=2, doing="scanning", is_note=False):
 
 
 class _OpenedDirectory(NamedTuple):
-    """A directory that ``begin`` has opened: ``source`` is its descriptor, and ``place`` has a
-    target if it is copied.
+    """A directory that ``ScanDir.open_and_create`` has opened.
+
+    Fields:
+        place: the directory; it has a target if it is copied.
+        attributes: metadata of the source.
+        source: descriptor of the source.
+        listing: the names in the source.
+        action: number of the ``Action`` that is reported for the directory.
     """
 
     place: Place
@@ -331,9 +353,10 @@ class _OpenedDirectory(NamedTuple):
 
 
 def _stat_or_spawn_names(rank: Rank, result: TaskResult, begun: _OpenedDirectory) -> TicketGenerator[int]:
-    """Stat the names of the directory if they are few; otherwise spawn tasks for them. Return the number of names.
+    """Stat the names of the opened directory ``begun`` and pass the items to the visitor, if they are few or quickly
+    statted; otherwise spawn tasks for them. Return the number of names.
 
-    Raise ``Problem`` if not all names can be read; those that could be read are processed in any case.
+    Raise ``Problem`` if not all names can be read. Those that could be read are processed in any case.
     """
     place, listing = begun.place, begun.listing
     number, paces = listing.number, rank.instance(ItemDurations)
@@ -363,10 +386,11 @@ def _stat_or_spawn_names(rank: Rank, result: TaskResult, begun: _OpenedDirectory
 
 
 def schedule_finish(rank: Rank, result: TaskResult, finish: FinishDir, finish_later: FinishLater) -> None:
-    """Arrange that the directory gets its metadata in a later phase, or count it immediately in a dry run.
+    """Have the directory of ``finish`` get its metadata in a later phase; in a dry run count it at once.
 
-    Directories that their owner cannot enter afterwards go to ``SealDirNote``, all others to ``schedule_finish``. If
-    ``finish`` is not ``counted``, the directory has failed already.
+    A directory that its owner cannot enter afterwards gets its metadata last of all (``SealDirNote``); any other is
+    passed to ``finish_later``, which spawns the task. If ``finish.counts_as_copied`` is False, the directory has failed
+    already and is not counted.
     """
     assert finish.attributes is not None
     if rank.options.dry_run:
@@ -376,25 +400,25 @@ def schedule_finish(rank: Rank, result: TaskResult, finish: FinishDir, finish_la
             count_foreseen_finish(result, finish.place, finish.action)
     elif can_enter(finish.attributes):
         finish_later(result, finish)
-    else:  # finished last: nothing below it can be finished once its owner cannot enter it
+    else:  # last of all: once its owner cannot enter it, no directory below it can get its metadata
         result.spawn(SealDirNote(finish), owner=0)
 
 
 def can_enter(attributes: Attributes) -> bool:
-    """Return True if this process can still enter a directory that has these ``attributes``."""
+    """Return True if this process can still enter a directory of its own that has these ``attributes``."""
     return bool(attributes.mode & stat.S_IXUSR) or has_capability(CAP_DAC_OVERRIDE)
 
 
 def _create_target(
     task: ScanDir, rank: Rank, result: TaskResult, handle: Handle, source: os.stat_result, *, is_target_new: bool
 ) -> Place | None:
-    """Create or open the target directory; return its ``Place``, or None if an existing item is kept. Raise
-    ``Problem``.
+    """Create or open the target directory and return the ``Place``. Return None if an item that is no directory has its
+    name and is kept. Raise ``Problem`` on failure.
 
     Args:
-        handle: the source directory, for its file layout.
+        handle: the source directory, from which the default Lustre layout (striping) is read.
         source: status of the source directory.
-        is_target_new: True if the target has just been created by the caller.
+        is_target_new: True if the caller has just created the target directory.
     """
     targets = rank.targets[task.root]
     path = rank.path_below_target(task.root, task.path)
@@ -431,13 +455,14 @@ def _create_target(
 
 
 def _create_directory(rank: Rank, parent_place: Place, parent: int, name: bytes, source: os.stat_result) -> bool:
-    """Create the directory ``name`` in ``parent`` with mode 0700, replacing another item if that is allowed; raise
-    ``Problem``.
+    """Create the directory ``name`` with mode 0700 in the open directory ``parent``. An existing item that is no
+    directory is replaced if that is allowed. Raise ``Problem`` on failure.
 
-    Return True if the directory counts as created by this job, False if an existing item is kept.
+    Return True if the directory was created by this job, now or in an earlier run. Return False if an existing item is
+    kept.
 
     Args:
-        parent_place: the directory that contains it; ``parent`` is the descriptor of its target.
+        parent_place: the directory that contains it.
         source: status of the source directory.
     """
     for _ in range(2):
@@ -451,7 +476,7 @@ def _create_directory(rank: Rank, parent_place: Place, parent: int, name: bytes,
         present = status_or_none(parent, name)
         existing = None if present is None else ExistingItem(rank, parent_place, parent, name, present)
         if present is not None and existing is not None and stat.S_ISDIR(present.st_mode):
-            # A directory that a job has created has mode 0700 and no other users until it is finished.
+            # A directory that a job has created belongs to its user and has mode 0700 until it gets its metadata.
             is_unfinished = present.st_uid == os.geteuid() and stat.S_IMODE(present.st_mode) & ~stat.S_ISGID == 0o700
             is_this_jobs = existing.is_from_earlier_run() and is_unfinished and not rank.names_late
             # An older birth time means that this job has only changed the directory's metadata.
@@ -464,10 +489,10 @@ def _create_directory(rank: Rank, parent_place: Place, parent: int, name: bytes,
 
 
 def ensure_device_synced(rank: Rank, result: TaskResult, place: Place) -> None:
-    """Spawn a ``SyncFileSystems`` task if the target directory lies on a file system that would not be synced
-    otherwise.
+    """Have the file system of the target directory of ``place`` synced at the end of the job: spawn a
+    ``SyncFileSystems`` task if no other task does so, because the file system is mounted below the target of the root.
 
-    Such file systems are mounted below the root's target. A failure is counted and reported.
+    If the file system cannot be opened for that, this is counted and reported.
     """
     if not rank.options.sync:
         return

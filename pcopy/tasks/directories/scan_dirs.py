@@ -1,7 +1,8 @@
-"""ScanDirs: scan several sibling directories in one task.
+"""``ScanDirs`` scans several directories with the same parent in one task, so that they share the fixed cost of a task.
 
-This spreads the fixed cost of a task over many directories. The backend processes simple directories completely, in
-batches; ``ScanDir`` processes the others and describes the semantics.
+A scan reads the source directory, creates the target directory, and passes on the items that it finds. The backend does
+that for simple directories (``pcopy.fsio.backend.directory_batches``), several in one call. ``ScanDir`` handles all
+others, one by one.
 """
 
 from __future__ import annotations
@@ -33,28 +34,28 @@ from pcopy.walk.visitor import FoundItems, pass_to_visitor
 
 
 class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
-    """As ``ScanDir``, for the sub-directories ``names`` of ``place``, one after the other; ``inodes`` are their inode
-    numbers.
+    """Task that scans the subdirectories ``names`` of ``place``: it lists them, creates their targets, and has their
+    items copied. ``inodes`` are their inode numbers, packed.
     """
 
     inodes: bytes
 
-    estimated_operations = 0  # ``ScanDir.scan`` counts the operations of each directory
+    estimated_operations = 0  # ``ScanDir.scan`` charges the operations of each directory
 
     def subject(self) -> tuple[Place, bytes]:
         return self.place, self.names.partition(b"/")[0]
 
     def subset(self, rows: Sequence[int]) -> ScanDirs:
-        """Return the same task for these ``rows`` only."""
+        """Return a task for those directories only whose indices in ``names`` are ``rows``."""
         names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
         return ScanDirs(self.place, pack_names(names[row] for row in rows), pack_numbers([inodes[row] for row in rows]))
 
     def single_tasks(self) -> Iterator[ScanDir]:
-        """Yield one ``ScanDir`` for each directory."""
+        """Yield one ``ScanDir`` for each directory; together they do the same as this task."""
         return map(self.single_task, unpack_names(self.names), unpack_numbers(self.inodes))
 
     def single_task(self, name: bytes, inode: int) -> ScanDir:
-        """Return the ``ScanDir`` of one directory."""
+        """Return the ``ScanDir`` for the subdirectory ``name``, whose source must have the inode number ``inode``."""
         parent = self.place
         path = parent.path + b"/" + name if parent.path else name
         return ScanDir(parent.root, path, Identity(parent.source_id.mount_code, inode), parent, parent.first_run)
@@ -64,8 +65,8 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
             missing.expect_scan()
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Scan the directories batch by batch. After ``LONG`` seconds, or if the rank stops, the remaining ones become
-        new tasks.
+        """Scan the directories, several in one call of the backend. After ``MAX_TASK_SECONDS``, or if the job is being
+        stopped, the remaining ones become new tasks.
         """
         names, inodes, finishes = unpack_names(self.names), unpack_numbers(self.inodes), FinishCollector(self.place)
         start, end, remaining = 0, time.monotonic() + MAX_TASK_SECONDS, list[int]()
@@ -75,7 +76,7 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
             remaining += [start + row for row in rows]
             start = batch.stop
             if rank.stop_reason is not None:
-                break  # end now, so that failures are reported: a stopping rank drops a task that has yielded
+                break  # end now: a rank that is being stopped drops a task that yields, and its failures with it
             yield None
             if time.monotonic() > end:
                 break
@@ -90,7 +91,13 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
     def _scan_batch(
         self, rank: Rank, result: TaskResult, names: list[bytes], inodes: array[int], finishes: FinishCollector
     ) -> TicketGenerator[list[int]]:
-        """Scan one batch of directories; return the rows that remain because this rank is stopping."""
+        """Scan the subdirectories ``names``, as far as possible by one call of the backend. Return the indices of those
+        that were not begun, because the job is being stopped.
+
+        Args:
+            names, inodes: names and inode numbers of the subdirectories.
+            finishes: collects the directories that get their metadata later.
+        """
         entered = yield from self._enter_in_batch(rank, result, names, inodes)
         if entered is not None:
             result.reset_current_directory()
@@ -101,8 +108,8 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
             found = entered.remaining.get(row) if entered is not None else None
             if code == RowCode.DONE and found is None:
                 continue
-            # A rank that stops begins no further directories, but files that the batch has copied must be counted.
-
+            # If the job is being stopped, no further directory is begun, but files that the batch has copied must be
+            # counted.
             if rank.stop_reason is not None and not (found is not None and found.copied[0]):
                 remaining.append(row)
             elif found is None:
@@ -116,7 +123,9 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
     def _enter_in_batch(
         self, rank: Rank, result: TaskResult, names: list[bytes], inodes: array[int]
     ) -> TicketGenerator[EnterResult | None]:
-        """Let the backend process one batch; return its result, or None if the directories need the slow path."""
+        """Let the backend process the subdirectories ``names`` in one call, and return its result. Return None if they
+        must be processed one by one (the slow path). ``inodes`` are the expected inode numbers.
+        """
         place = self.place
         in_bulk = result.phase == Phase.COPY and not rank.throttle.is_on
         target = open_target_for_batch(rank, place, names) if in_bulk else None
@@ -124,7 +133,7 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
             return None
         try:
             source = rank.open_source(place)
-        except Problem:  # the slow path reports it for each directory
+        except Problem:  # the slow path meets the error again and reports it for each directory
             return None
         batch = EnterDirectories(source, pack_names(names), target, inodes, batch_parameters(rank, place))
         if batch.settings.copies_small_files:
@@ -142,7 +151,9 @@ class ScanDirs(SiblingsTask, code=8, doing="scanning", is_note=False):
 
 
 def _count_entered(result: TaskResult, entered: EnterResult) -> None:
-    """Count the directories that the backend completed in their parent directory: no later task names them."""
+    """Count the directories, and the items in them, that the backend has processed completely. They are counted for
+    their parent directory, because no later task names them.
+    """
     done = entered.verdicts.codes.count(RowCode.DONE) - len(entered.remaining)
     result.count(counts.DIRECTORIES, done)
     result.count(counts.UNSCANNED, -done)
@@ -150,7 +161,7 @@ def _count_entered(result: TaskResult, entered: EnterResult) -> None:
 
 
 def _count_skipped(result: TaskResult, items: int, size: int) -> None:
-    """Count this many items, with ``size`` bytes together, as found and skipped."""
+    """Count ``items`` items as found and skipped; together they have ``size`` bytes."""
     if items:
         for counter in (counts.FOUND, counts.SKIPPED):
             result.count(counter, items)
@@ -159,7 +170,7 @@ def _count_skipped(result: TaskResult, items: int, size: int) -> None:
 
 
 def _count_copied(rank: Rank, result: TaskResult, items: int, size: int) -> None:
-    """Count this many files, with ``size`` bytes together, as found and copied."""
+    """Count ``items`` files as found and copied; together they have ``size`` bytes."""
     rank.record_success()
     rank.counters[counts.MOVED] += size
     for counter in (counts.FOUND, counts.FILES):
@@ -177,13 +188,14 @@ def _continue_directory(
     found: RemainingDirectory,
     finishes: FinishCollector,
 ) -> Steps:
-    """Pass the items of the sub-directory ``name`` that the backend left over to the visitor, and have the directory
-    finished.
+    """Pass the items of the subdirectory ``name`` that the backend did not handle to the visitor, which spawns tasks
+    for them. Have the directory get its metadata later.
 
     Args:
-        parent: the directory that contains it.
-        found: what the backend returned for the directory.
-        finishes: collects directories to be finished.
+        parent: the directory that contains the subdirectory.
+        inode: inode number of the source.
+        found: what the backend returned for the subdirectory.
+        finishes: collects the directories that get their metadata later.
     """
     path = parent.path + b"/" + name if parent.path else name
     target = Identity(parent.target_id.mount_code, found.inode, found.mark)
@@ -210,12 +222,14 @@ def _continue_directory(
 
 
 def spawn_scan(result: TaskResult, scan: ScanDirs) -> None:
-    """Spawn the task, with a cost for each directory in it."""
+    """Spawn the task ``scan``, with an estimated cost for each of its directories."""
     result.spawn(scan, scan.item_count * SCAN_COST, expands=True)
 
 
 def spawn_scans(rank: Rank, result: TaskResult, place: Place, names: Sequence[bytes], inodes: Sequence[int]) -> None:
-    """Spawn tasks that scan the sub-directories ``names`` of ``place``, and count these as not scanned yet."""
+    """Spawn tasks that scan the subdirectories ``names`` of ``place``, and count these as not scanned yet. ``inodes``
+    are their inode numbers.
+    """
     for share in task_slices(rank, len(names)):
         spawn_scan(result, ScanDirs(place, pack_names(names[share]), pack_numbers([*inodes[share]])))
     result.count(counts.UNSCANNED, len(names))

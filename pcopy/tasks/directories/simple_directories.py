@@ -1,4 +1,7 @@
-"""Decides which directories the backend may process in batches (``pcopy.fsio.backend.directory_batches``)."""
+"""Decides which directories the backend (the code in C or Python that makes system calls for many items) may scan or
+give their metadata several per call, in a batch (``pcopy.fsio.backend.directory_batches``). All others are processed
+one by one (the slow path).
+"""
 
 from __future__ import annotations
 
@@ -20,10 +23,8 @@ from pcopy.walk.listing import NAMES_PER_BATCH
 
 
 def open_target_for_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> int | None:
-    """Return the target descriptor of ``place`` if the backend may process its sub-directories ``names`` in a batch;
-    else None.
-
-    None means that they must be processed one by one (the slow path).
+    """Return a descriptor of the target directory of ``place`` if the backend may process its subdirectories ``names``
+    in a batch; else None.
     """
     if not _may_use_batch(rank, place, names):
         return None
@@ -31,16 +32,18 @@ def open_target_for_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> i
         target = rank.open_target(place)
         if not target_layout(rank, place).uses_only_default:
             return None
-    except Problem:  # the slow path reports it for each directory
+    except Problem:  # the slow path meets the error again and reports it for each directory
         return None
     return None if rank.storage is not None and rank.storage.per_file_devices else target
 
 
 def _may_use_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
-    """Return True if nothing that is known before the directories are opened requires the slow path."""
+    """Return True if nothing that is known before the directories are opened, such as an option or a mount point,
+    requires that the subdirectories ``names`` of ``place`` are processed one by one.
+    """
     job, options = rank.job, rank.options
     if not (rank.backend.has_directory_batches and job.copies and job.run == 1) or place.target_id == NO_DIRECTORY:
-        return False  # items that an earlier run created need the slow path
+        return False  # items that an earlier run created must be examined one by one
     if (
         rank.collects_entries
         or options.verify
@@ -63,7 +66,7 @@ def _may_use_batch(rank: Rank, place: Place, names: Sequence[bytes]) -> bool:
 
 
 def batch_parameters(rank: Rank, place: Place) -> DirectoryBatchSettings:
-    """Return the parameters that all sub-directories of ``place`` share in a batch; ``place`` is open on both sides."""
+    """Return the settings for a batch of subdirectories of ``place``. ``place`` must be open on both sides."""
     policy, selects = policy_of(rank, place), rank.instance(JobFilter).has_filters
     targets = rank.targets[place.root]
     is_quick = rank.backend.runs_in_poll or rank.instance(ItemDurations).is_too_quick_to_divide(
@@ -90,10 +93,11 @@ def batch_parameters(rank: Rank, place: Place) -> DirectoryBatchSettings:
 
 
 def _copies_new_files_in_batch(rank: Rank, place: Place, policy: CopyPolicy) -> bool:
-    """Return True if the batch may copy the small files of a new directory right after it creates the directory.
+    """Return True if a batch that creates a directory may also copy the small files in it at once. ``policy`` has the
+    rules for the copies.
 
-    Such files never become tasks, which other ranks could steal; so this is done only while other ranks have enough
-    work.
+    Other ranks cannot steal this work, because the files never become tasks. So this is done only while other ranks
+    have enough work.
     """
     are_new = plan_for_free_name(policy) == CopyPlan.NEW and not rank.has_digests and rank.options.reflink != "always"
     return are_new and rank.backend.runs_in_poll and rank.all_ranks_have_work()

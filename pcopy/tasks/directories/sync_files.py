@@ -1,7 +1,7 @@
-"""SyncFiles: bring the file systems of the destination to stable storage.
+"""``SyncFileSystems`` brings the file systems of the destination to stable storage.
 
-A sync takes as long as the storage needs. It therefore runs in a thread, while the rank continues to receive messages,
-such as a request to stop.
+A sync takes as long as the storage needs. So it runs in a thread, while the rank continues to receive messages, such as
+a request to stop.
 """
 
 from __future__ import annotations
@@ -28,22 +28,23 @@ from pcopy.tasks.base.values import NO_DIRECTORY, Place
 from pcopy.tasks.files.layouts import RankLayouts, target_layout
 
 POLL_SECONDS = 0.005
-"""Seconds that one slice of the task waits for a sync."""
+"""Seconds for which the task waits for a sync before it yields, so that the rank can handle messages."""
 
 LONG_JOB_SECONDS = 1.0
-"""Seconds after which a job is considered long enough to start a separate process for its syncs
-(``pcopy.fsio.syncer``).
-"""
+"""Seconds after which a job counts as long enough to start a separate process for its syncs (``pcopy.fsio.syncer``)."""
 
 
 SyncKey = tuple[int, int]
-"""Identifies a unit that is synced separately: st_dev and the number of a metadata server (``pcopy.fsio.layout``)."""
+"""Identifies what is synced by one call: st_dev of a file system, and the number of one of its metadata servers (0
+except on Lustre; ``pcopy.fsio.layout``).
+"""
 
 
 class SyncFileSystems(TaskKind, code=7, doing="syncing the destination", is_note=False):
-    """Brings file systems to stable storage: the one of the target directory ``place``, or (None) those of the roots.
+    """Task that brings file systems to stable storage: the one of the target directory ``place``; or, if ``place`` is
+    None, those of the targets of all roots.
 
-    It names a directory, not an st_dev, because device numbers may differ in another run.
+    The task contains a directory instead of an st_dev, because device numbers may differ in another run.
     """
 
     place: Place | None
@@ -52,10 +53,10 @@ class SyncFileSystems(TaskKind, code=7, doing="syncing the destination", is_note
         return None if self.place is None else (self.place, b"")
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Sync the wanted file systems; report and count those that cannot be synced.
+        """Sync the file systems. Report and count those that cannot be synced.
 
-        In the phase STORE, before temporary files get their names, each rank syncs all file systems that it has written
-        to. If that fails, the job stops: a file that is not durable must not get its name.
+        In the phase STORE, before temporary files get their final names, each rank syncs all file systems that it has
+        written to. If that fails, the job stops: a file that is not on stable storage must not get its final name.
         """
         file_systems = rank.instance(TargetFileSystems)
         for keys_of in self._key_sources(rank, result.phase):
@@ -68,7 +69,7 @@ class SyncFileSystems(TaskKind, code=7, doing="syncing the destination", is_note
                             if self.place is None
                             else self.place
                         )
-                        text = f"synced with syncfs only: cannot sync each metadata server: {reason}"
+                        text = f"synced by syncfs(2) only: no file to sync could be created on all servers: {reason}"
                         result.warn(whole, b"", text)
                     yield from _wait_for_sync(rank, file_systems.descriptors[key], anchor)
             except Problem as problem:
@@ -81,37 +82,39 @@ class SyncFileSystems(TaskKind, code=7, doing="syncing the destination", is_note
                 result.report_failure(shown, problem)
 
     def _key_sources(self, rank: Rank, phase: int) -> list[Callable[[], list[SyncKey]]]:
-        """Return functions that each return keys of ``FileSystems.opened`` to sync, or raise ``Problem``."""
+        """Return a function for each file system that this task must sync. The function opens the file system and
+        returns its keys in ``TargetFileSystems.descriptors``, or raises ``Problem``.
+        """
         met = rank.instance(TargetFileSystems)
         if self.place is not None:
             return [partial(met.open_for_place, self.place)]
-        root_keys = met.root_of_key if rank.number in rank.leaders else ()
+        root_keys = met.root_of_key if rank.number in rank.first_ranks else ()
         other_keys = met.descriptors.keys() - met.root_of_key.keys() if phase == Phase.STORE else ()
         return [partial(met.open_key, key) for key in (*root_keys, *other_keys)]
 
 
 class TargetFileSystems:
-    """The file systems of the target that this rank has written to, each with a descriptor kept open for the sync.
+    """The file systems of the target that this rank writes to, each with a descriptor that is kept open for the sync.
 
-    Each must be opened before anything is written: the system reports a write-back error only to descriptors that were
-    open when it occurred (``pcopy.fsio.syncer``).
+    The descriptor must be opened before anything is written: the system reports a write-back error only to descriptors
+    that were open when the error occurred (``pcopy.fsio.syncer``).
     """
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self.descriptors: dict[SyncKey, int] = {}
-        """A descriptor for the sync of each file system. If a root's target has no read permission, another directory
-        of the same file system may be used.
+        """Descriptor by which each file system is synced. Usually it is that of a root's target; if that may not be
+        read, it may be that of another directory of the same file system.
         """
         self.root_of_key: dict[SyncKey, int] = {}
-        """For each file system, the number of a root whose target lies on it."""
+        """For each file system that contains the target of a root: the index of such a root."""
         self._anchors: dict[SyncKey, int] = {}
         targets = {root.target: number for number, root in enumerate(rank.descriptors)}
         for target, number in targets.items():
             status = os.fstat(target)
             try:
                 keys = self._keys_of_directory(status.st_dev, status.st_ino, target)
-            except Problem as problem:  # it ends this rank: name the path in the message
+            except Problem as problem:  # the error ends this rank: its message shall contain the path
                 problem.filename = os.readlink(b"/proc/self/fd/%d" % target)
                 raise
             for key in keys:
@@ -121,13 +124,16 @@ class TargetFileSystems:
                         self.descriptors[key] = open_for_sync(target)
 
     def _keys_of_directory(self, device: int, inode: int, directory: int) -> list[SyncKey]:
-        """Return the keys of the file system of an open directory; raise ``Problem``."""
+        """Return the keys of all parts of a file system that must be synced separately, one for each metadata server of
+        Lustre, else one. ``directory`` is a descriptor of a directory on it, ``device`` and ``inode`` are its numbers.
+        Raise ``Problem`` on failure.
+        """
         layout = self._rank.instance(RankLayouts).layout_of_device(device, directory)
         return [(device, server) for server in layout.metadata_servers(TargetDirectory(directory, inode))]
 
     def open_for_place(self, place: Place) -> list[SyncKey]:
-        """Return the keys of the file system of a target directory, after opening it for the sync;
-        raise ``Problem``.
+        """Open the file system of the target directory of ``place`` for the sync, unless it is open, and return its
+        keys. Raise ``Problem`` on failure.
         """
         directory = self._rank.open_target(place)
         keys = self._keys_of_directory(self._rank.target_device(place), place.target_id.inode, directory)
@@ -138,7 +144,9 @@ class TargetFileSystems:
         return keys
 
     def will_sync(self, place: Place) -> bool:
-        """Return True if this rank will sync the file system of a target directory; raise ``Problem``."""
+        """Return True if this rank has already opened the file system of the target directory of ``place``, so that it
+        will be synced. Raise ``Problem`` on failure.
+        """
         layout, device = target_layout(self._rank, place), self._rank.target_device(place)
         if layout.uses_only_default:
             return (device, 0) in self.descriptors
@@ -146,10 +154,11 @@ class TargetFileSystems:
         return all(key in self.descriptors for key in keys)
 
     def anchor_of(self, key: SyncKey) -> tuple[int, str]:
-        """Return the descriptor of the anchor for syncing an open file system, and a reason.
+        """Return the anchor of an open file system, or -1; and the reason why it has none. An anchor is the descriptor
+        of an unnamed file that lies on all data servers of the file system: to sync that file makes all of them store
+        their data. The caller must not close it.
 
-        The descriptor is -1 if no anchor is needed (with an empty reason), or if none could be created (with the
-        reason).
+        The reason is empty if no anchor is needed; else it says why none could be created.
         """
         storage = self._rank.storage
         if key not in self._anchors and storage is not None and (anchor := storage.anchor_of(key)) >= 0:
@@ -167,10 +176,11 @@ class TargetFileSystems:
         return self._anchors[key], ""
 
     def open_key(self, key: SyncKey) -> list[SyncKey]:
-        """Return the key as a list, after opening its file system for the sync; raise ``Problem``.
+        """Open the file system ``key`` for the sync, unless it is open already. Return a list that contains only
+        ``key``. Raise ``Problem`` on failure.
 
-        If a root's target can only be searched and not read, a directory below it that the job has opened may be used
-        instead.
+        It need not be opened again if the target of the root may be searched but not read, and the job has opened a
+        directory below it for the sync.
         """
         if key not in self.descriptors:
             number = self.root_of_key[key]
@@ -183,7 +193,7 @@ class TargetFileSystems:
         return [key]
 
     def close(self) -> None:
-        """Close all descriptors."""
+        """Close all descriptors, those of anchors as well."""
         for opened in (self.descriptors, self._anchors):
             while opened:
                 descriptor = opened.popitem()[1]
@@ -192,11 +202,12 @@ class TargetFileSystems:
 
 
 def _wait_for_sync(rank: Rank, descriptor: int, anchor: int) -> Generator[None, None, None]:
-    """Yield until the sync of ``descriptor`` is complete; raise ``Problem`` if it fails.
+    """Yield until the file system of ``descriptor``, and the unnamed file ``anchor`` (-1 for none), are synced. Raise
+    ``Problem`` if that fails.
 
-    Closing the generator abandons the sync, which then continues in its thread.
+    If this generator is closed, the sync continues in its thread, and nobody waits for it.
     """
-    errors: list[Exception] = [Problem("syncfs", errno.ENOMEM)]  # stands if the thread cannot be started
+    errors: list[Exception] = [Problem("syncfs", errno.ENOMEM)]  # remains if the thread cannot be started
     if time.monotonic() > rank.began + LONG_JOB_SECONDS:
         rank.syncer.start()
 

@@ -1,1 +1,1 @@
-"""Tasks that copy files, symbolic links and nodes, and give the copies their names."""
+"""Tasks that copy regular files, symbolic links, FIFOs, sockets and devices, and give the copies their final names."""

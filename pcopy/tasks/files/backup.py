@@ -1,19 +1,20 @@
-"""Backups of replaced and deleted items below another directory of the same file system (``--backup``).
+"""Backups of items of the target that are replaced or deleted (``--backup``), below another directory of the same file
+system.
 
 The item gets a hard link in the backup directory, at the same path as below DST. It loses its own name only when it is
 replaced or removed, so it has a name at all times. If the file system refuses the hard link, the item is moved to the
-backup directory before it is replaced; if that is refused too, it is copied.
+backup directory before it is replaced. If that is refused, too, the item is copied there.
 
 Rules:
 - Nothing in the backup directory is ever replaced. If a name is taken, ``.~1~``, ``.~2~`` and so on are appended. If
-  the name already leads to the same item, a killed run has created that link, and nothing is done.
+  the name already leads to the same item, an earlier run that was killed has created that link, and nothing is done.
 - No other user may create anything there: the directory must belong to the user of pcopy and be writable by that user
   only.
 - Directories below it are entered without following symbolic links, and only if they belong to the user of pcopy and no
   other user may enter them, because items may come there that DST hides from other users. Any other directory counts as
   a name that is taken.
-- The backup of a deleted directory gets the metadata of that directory, but for its times, which the removal of its
-  contents has changed. From then on nothing is added to the backup.
+- The backup of a deleted directory gets the metadata of that directory, including its modification time after its
+  contents were removed. From then on nothing is added to the backup.
 """
 
 from __future__ import annotations
@@ -37,38 +38,45 @@ from pcopy.tasks.base.values import Place
 _OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _PATH_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _MAX_OPEN = 16
-"""Number of directories that are kept open. Items that are replaced one after the other usually have the same
+"""Number of backup directories that are kept open. Items that are replaced one after the other usually have the same
 directory.
 """
 _MAX_NUMBER = 1 << 20
-"""Largest number that is tried as a suffix of a name; then the backup fails."""
+"""Largest number that is tried as a suffix of a name. If all are taken, the backup fails."""
 _MAX_NAME_BYTES = 255
-"""Largest length of a name in bytes, including the number (NAME_MAX, limits.h)."""
+"""Largest length in bytes of a name with its number. It is NAME_MAX of limits.h, the limit of most file systems."""
 _MAX_TRIES = 8
-"""Number of attempts to use a name that was free and is taken by another rank at that moment, or that a repeated
-request of a network file system has taken.
+"""Number of attempts to give a backup a name that was free before. Between the examination and its use another rank may
+take the name; or a network file system may repeat the request, so that the first one took it.
 """
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
-"""Mode bits that permit other users to write."""
+"""Mode bits that permit the group or other users to write."""
 _ACCESS_BY_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 """All mode bits of the group and of other users."""
 
 
 class BackupDirectory:
-    """Access of one rank to the backup directory."""
+    """One rank's access to the backup directory (``--backup``) and the directories below it. It backs up items of the
+    target before they are replaced or deleted.
+    """
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self._opened: OrderedDict[bytes, int] = OrderedDict()
         self._modes_are_reliable = True
         """False if a directory that was created with mode 0700 shows permissions for other users nevertheless, as on
-        FAT.
+        FAT. Then permissions are not checked.
         """
 
     def back_up(self, place: Place, directory: int, name: bytes, status: os.stat_result) -> bool:
-        """Back up the item ``name`` of the open target ``directory`` of ``place``. Raise ``Problem`` if that fails.
+        """Back up the item ``name`` of the target directory of ``place``. Raise ``Problem`` if that fails.
 
-        Return True if the item was moved, so that its name is free now; False if it got a further name or was copied.
+        Args:
+            directory: descriptor of the target directory.
+            status: status of the item.
+
+        Return True if the item was moved, so that its name is free now. Return False if it still has its name, because
+        it got a hard link or was copied.
         """
         to, kept = self._open_directory(self._rank.path_below_target(place.root, place.path)), name
 
@@ -94,8 +102,8 @@ class BackupDirectory:
         raise Problem("link", errno.EEXIST)
 
     def _move_or_copy(self, directory: int, name: bytes, to: int, kept: bytes, status: os.stat_result) -> bool | None:
-        """Move the item, or copy it if that is refused with EXDEV because source and target are in different projects,
-        subvolumes or mounts.
+        """Move the item ``name`` of the open ``directory`` to the name ``kept`` in the open backup directory ``to``. If
+        that is refused with EXDEV, because the directories are in different projects, subvolumes or mounts, copy it.
 
         Return True if it was moved, False if it was copied, None if the name ``kept`` is taken. Raise ``Problem`` on
         failure.
@@ -119,8 +127,8 @@ class BackupDirectory:
         return False
 
     def set_directory_metadata(self, place: Place, directory: int) -> None:
-        """Set the metadata of the backup of a directory that is deleted and is empty now. Raise
-        ``Problem`` on failure.
+        """Set the metadata of the backup of the target directory of ``place``, which is empty now and will be deleted.
+        ``directory`` is its descriptor. Raise ``Problem`` on failure.
         """
         options, status = self._rank.options, status_of(directory)
         preserve = options.preserve._replace(chown=(-1, -1))  # --chown applies to copies, not to backups
@@ -130,15 +138,14 @@ class BackupDirectory:
         self._open_directory(path)
         with closed_at_end(self._opened.pop(path)) as kept:
             attributes = read_attributes(directory, status, preserve)
-            # Its owner keeps all permissions, because more items may be put into it.
+            # The owner keeps all permissions, because more items may be put into the backup.
             attributes = attributes._replace(mode=attributes.mode | stat.S_IRWXU)
             apply_attributes(kept, attributes, preserve, options.umask)
 
     def _has_directory_metadata(self, path: bytes, status: os.stat_result) -> bool:
         """Return True if a run that was killed before it removed the directory ``path`` has already set the metadata of
-        its backup. Raise ``Problem`` on failure.
-
-        The modification times of both are equal then, because nothing was added to the backup since.
+        its backup: then both have the same modification time. ``status`` is that of the directory. Raise ``Problem`` on
+        failure.
         """
         parent_path, _, name = path.rpartition(b"/")
         parent = self._open_directory(parent_path)
@@ -149,8 +156,8 @@ class BackupDirectory:
         return last is not None and stat.S_ISDIR(last.st_mode) and last.st_mtime_ns == status.st_mtime_ns
 
     def _open_directory(self, path: bytes) -> int:
-        """Return a descriptor of the backup directory for ``path``. It is created if it does not exist. Raise
-        ``Problem`` on failure.
+        """Return a descriptor of the backup directory for items of the target directory ``path``; create it if it does
+        not exist. Raise ``Problem`` on failure.
         """
         opened_path = path
         while opened_path and opened_path not in self._opened:
@@ -164,15 +171,20 @@ class BackupDirectory:
         return descriptor
 
     def _keep_open(self, path: bytes, descriptor: int) -> None:
-        """Keep a directory open, and close the one that was not used for the longest time if there are too many."""
+        """Keep ``descriptor``, the open backup directory of the target directory ``path``, for other items. If too many
+        are open, close the one that was not used for the longest time.
+        """
         self._opened[path] = descriptor
         self._opened.move_to_end(path)
         while len(self._opened) > _MAX_OPEN:
             close_ignoring_errors(self._opened.popitem(last=False)[1])
 
     def _open_subdirectory(self, parent: int, name: bytes) -> int:
-        """Return a descriptor of the directory ``name`` in the open directory ``parent``, with a number appended if the
-        name is taken. Raise ``Problem`` on failure.
+        """Return a descriptor of the directory ``name`` in the open directory ``parent``; create it if it does not
+        exist. Raise ``Problem`` on failure.
+
+        If the name is taken by an item that may not be used, because it is no directory or other users may enter it, a
+        number is appended to the name.
         """
         for _ in range(_MAX_TRIES):
             numbered = _with_number(name, _free_number(parent, name, self._is_private))
@@ -188,8 +200,8 @@ class BackupDirectory:
         raise Problem("mkdir", errno.EEXIST)
 
     def _is_private(self, status: os.stat_result) -> bool:
-        """Return True if the status is that of a directory that belongs to this user and that no other
-        user may enter.
+        """Return True if ``status`` is that of a directory that belongs to the user of pcopy and that no other user may
+        enter.
         """
         is_open = status.st_mode & _ACCESS_BY_OTHERS and self._modes_are_reliable
         return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not is_open
@@ -217,13 +229,13 @@ class BackupDirectory:
         return top
 
     def close(self) -> None:
-        """Close all directories."""
+        """Close all directories that are kept open."""
         while self._opened:
             close_ignoring_errors(self._opened.popitem()[1])
 
 
 def reason_others_may_write(status: os.stat_result) -> str:
-    """Return, in words, why other users could change the directory with this ``status``; empty if they cannot."""
+    """Return, in words, why other users could change a directory with this ``status``; empty if they cannot."""
     if status.st_uid != os.geteuid():
         return f"belongs to user {status.st_uid}, not to the one who runs pcopy"
     if status.st_mode & _WRITABLE_BY_OTHERS:
@@ -232,8 +244,8 @@ def reason_others_may_write(status: os.stat_result) -> str:
 
 
 def _with_number(name: bytes, number: int) -> bytes:
-    """Return the name with a number appended. A name that would be too long is shortened before; a name in UTF-8 is cut
-    between two characters.
+    """Return ``name`` with a suffix such as ``.~1~``; unchanged if ``number`` is 0. A name that would be too long is
+    shortened first; if it is UTF-8, no character is cut in two.
     """
     if not number:
         return name
@@ -248,12 +260,12 @@ def _with_number(name: bytes, number: int) -> bytes:
 
 
 def _free_number(parent: int, name: bytes, fits: Callable[[os.stat_result], bool]) -> int:
-    """Return a number with which ``name`` is free in the open directory, or is taken by an item for which ``fits``
-    returns True. Raise ``Problem`` on failure.
+    """Return a number for the suffix of ``name`` (``_with_number``), so that the name with the suffix can be used in
+    the open directory ``parent``: it is free, or taken by an item whose status ``fits`` accepts. Raise ``Problem`` on
+    failure.
 
-    The number is found by a binary search, with few system calls. If numbers are missing in the sequence, it may be one
-    of these. A repeated call returns the same number, if the name was taken meanwhile by an item for which ``fits``
-    returns True.
+    The number is found by a binary search, with few system calls. It need not be the smallest one. If the name is then
+    taken by an item that ``fits`` accepts, a repeated call returns the same number.
     """
 
     def is_free(number: int) -> bool:
@@ -277,14 +289,18 @@ def _free_number(parent: int, name: bytes, fits: Callable[[os.stat_result], bool
 
 
 def _status_or_none(parent: int, name: bytes) -> os.stat_result | None:
-    """Return the status of the name; None if it is free. Raise ``Problem`` on failure."""
+    """Return the status of the item ``name`` in the open directory ``parent``; None if the name is free. Raise
+    ``Problem`` on failure.
+    """
     with as_problem("stat"), suppress(FileNotFoundError):
         return os.stat(name, dir_fd=parent, follow_symlinks=False)
     return None
 
 
 def _make_directory(parent: int, name: bytes) -> bool:
-    """Create a directory with mode 0700. Return False if the name is taken. Raise ``Problem`` on failure."""
+    """Create the directory ``name`` with mode 0700 in the open directory ``parent``. Return False if the name is taken.
+    Raise ``Problem`` on failure.
+    """
     with as_problem("mkdir"):
         try:
             os.mkdir(name, 0o700, dir_fd=parent)
@@ -294,7 +310,9 @@ def _make_directory(parent: int, name: bytes) -> bool:
 
 
 def _open_or_make_directory(parent: int, name: bytes, flags: int = _OPEN_FLAGS) -> int:
-    """Return a descriptor of a directory, which is created if it does not exist. Raise ``Problem`` on failure."""
+    """Return a descriptor of the directory ``name`` in the open directory ``parent``; create it if it does not exist.
+    Raise ``Problem`` on failure.
+    """
     with as_problem("open"):
         try:
             return open_with_retries(name, flags, dir_fd=parent)

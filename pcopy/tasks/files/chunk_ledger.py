@@ -1,6 +1,7 @@
-"""FileOpened and ChunkDone: the owner of a large file counts its chunks as they are copied.
+"""One rank, the owner of a large file, counts the chunks of the file as they are copied. The notes ``FileOpened`` and
+``ChunkDone`` (messages in the form of short tasks) tell it about them.
 
-After the last one it spawns FinishFile. A resumed job replays these notes in any order.
+After the last chunk it spawns ``FinishFile``. A resumed job runs the notes again, in any order.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ from pcopy.tasks.files.finish_file import ChunkedFileTask, FinishFile, fail_open
 
 
 class FileOpened(ChunkedFileTask, code=13, doing="waiting for the chunks of", is_note=True):
-    """Note that tells the owner of a large file how many ``chunks`` to expect.
+    """Note (message in the form of a short task) that tells the owner of a large file, the rank that collects the
+    results, how many notes about its ``chunks`` to expect.
 
-    ``chunk`` is the size in bytes of the parts for which content roots and writers are recorded: a whole chunk, or one
-    run of a chunk.
+    The owner records digests and hosts for each part of ``chunk`` bytes. A part is a whole chunk; or, if a chunk
+    consists of several runs (contiguous pieces with gaps between them), one run.
     """
 
     chunks: int
@@ -39,16 +41,17 @@ class FileOpened(ChunkedFileTask, code=13, doing="waiting for the chunks of", is
         rank.instance(ChunkLedger).open(self.file.temporary, file, self.chunks, result)
 
 
-class ChunkDone(Note, code=15, doing="noting a part of a file"):
-    """Note that reports that a chunk was copied, or that it failed with ``problem``.
+class ChunkDone(Note, code=15, doing="recording a copied part of a file"):
+    """Note (message in the form of a short task) to the owner of a large file: a chunk was copied, or failed with
+    ``problem``. A chunk consists of one or several runs, contiguous pieces of the file.
 
     Fields:
-        temporary: name of the temporary file.
-        problem: the error, or None.
-        part: number of the first run of the chunk.
-        step: distance between the numbers of two runs of the chunk.
+        temporary: name of the temporary file, which identifies the file.
+        problem: the error, packed; None if the chunk was copied.
+        part: number of the first run of the chunk. The runs of a file are numbered in the order of its bytes.
+        step: difference between the numbers of two consecutive runs of the chunk.
         runs: number of runs of the chunk.
-        roots: content roots of the runs, joined; empty if no digests are computed.
+        roots: digests of the contents of the runs, joined; empty if no digests are computed.
         writer: number of the host that wrote the chunk.
     """
 
@@ -71,12 +74,12 @@ class ChunkDone(Note, code=15, doing="noting a part of a file"):
 
 
 class FileProgress(NamedTuple):
-    """State of a large file on the rank that owns it.
+    """A large file that is being copied, and what its owner, the rank that collects the results, has received about it.
 
     Fields:
-        opened: the note that opened it.
-        roots: content root of each chunk, or of each run of one.
-        writers: number of the host that wrote each of them.
+        opened: the note that announced the file.
+        roots: digest of the contents of each part; empty where it is not known yet.
+        writers: number of the host that wrote each part, one byte each.
     """
 
     opened: FileOpened
@@ -85,7 +88,7 @@ class FileProgress(NamedTuple):
 
 
 class ChunkLedger(CompletionLedger[bytes, FileProgress, ChunkDone]):
-    """The large files that a rank owns, by the names of their temporary files."""
+    """The large files that this rank owns and that are not complete, by the names of their temporary files."""
 
     def record_part(self, awaited: AwaitedParts[FileProgress], note: ChunkDone) -> None:
         parts = awaited.opened
@@ -94,7 +97,7 @@ class ChunkLedger(CompletionLedger[bytes, FileProgress, ChunkDone]):
             awaited.problem = Problem.from_packed(note.problem)
             if file.overwritten_owner:
                 awaited.problem = incomplete_file_problem(awaited.problem)
-            remove_temporary(self._rank, file)  # the remaining chunks fail at once without the temporary file
+            remove_temporary(self._rank, file)  # so that the remaining chunks fail at once
         roots = split_digests(note.roots, len(note.roots) // note.runs) if note.roots else []
         for run in range(note.runs):
             parts.writers[note.part + run * note.step] = note.writer
@@ -114,8 +117,8 @@ class ChunkLedger(CompletionLedger[bytes, FileProgress, ChunkDone]):
 
 
 def remove_all_temporaries(rank: Rank, since: int = 1) -> None:
-    """Remove the temporary files of all unfinished large files of this rank that the run ``since`` or a later one
-    created. The job stops early.
+    """Remove the temporary files of all incomplete large files of this rank that the run with the number ``since`` or a
+    later run created. This is done when the job stops and keeps nothing for a resume.
     """
     awaited = rank.instance(ChunkLedger).awaited
     for temporary, file in awaited.items():

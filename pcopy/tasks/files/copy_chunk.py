@@ -1,9 +1,10 @@
-"""CopyChunk copies a part of a large file into its temporary file; HandChunks distributes the parts over ranks.
+"""``CopyChunk`` copies a chunk (a part) of a large file into its temporary file; ``DistributeChunks`` distributes
+chunks over ranks.
 
 A chunk never creates a file: if the temporary file was removed, the chunk fails. If there are several hosts, each is
 first given its share of the chunks, because several writers on one host share its network and its locks. Ranks without
 work steal chunks from others, like any other tasks. With ``--stripe-affinity`` a chunk contains the stripes on one OST
-and is never stolen from the rank that it was given to, so that each rank writes to its own OSTs only.
+(data server of Lustre), and no other rank can steal it. So each rank writes to its own OSTs only.
 """
 
 from __future__ import annotations
@@ -31,11 +32,12 @@ from pcopy.tasks.files.layouts import target_layout
 
 
 class Chunk(NamedTuple):
-    """A part of a large file.
+    """A part of a large file: a contiguous piece; or, with ``--stripe-affinity``, several contiguous pieces (*runs*) at
+    equal distances, all on one OST.
 
     Fields:
         start, end: first byte, and the byte after the last one.
-        part: number of the first run.
+        part: number of the first run among all runs of the file.
         stride: distance in bytes between the starts of two runs; 0 if the chunk is one run from ``start`` to ``end``.
         run: size of a run in bytes, if there is a ``stride``.
         turn: number of a group of chunks. All chunks of a group are first given to the same rank.
@@ -50,14 +52,16 @@ class Chunk(NamedTuple):
 
 
 def consecutive_chunks(size: int, chunk: int) -> list[Chunk]:
-    """Return consecutive chunks of ``chunk`` bytes that make up a file of ``size`` bytes."""
+    """Return consecutive chunks of ``chunk`` bytes, the last one perhaps shorter, that make up a file of ``size``
+    bytes.
+    """
     starts = enumerate(range(0, size, chunk))
     return [Chunk(start, min(start + chunk, size), part, turn=part) for part, start in starts]
 
 
 def chunks_by_ost(size: int, chunk: int, stripes: FileStripes) -> list[Chunk]:
-    """Return chunks of about ``chunk`` bytes that make up a file of ``size`` bytes. Each chunk contains stripes of one
-    OST only.
+    """Return chunks of about ``chunk`` bytes that make up a file of ``size`` bytes. Each chunk contains the stripes of
+    one OST within a part of the file. ``stripes`` says how the file is spread over its OSTs.
     """
     around = stripes.stripe_size * len(stripes.osts)
     window = max(1, round(chunk / stripes.stripe_size)) * around
@@ -69,7 +73,7 @@ def chunks_by_ost(size: int, chunk: int, stripes: FileStripes) -> list[Chunk]:
 
 
 class ChunkTask(TaskKind):
-    """Base class of tasks about chunks of the large file ``file``."""
+    """Base class of tasks about chunks (parts) of the large file ``file``."""
 
     file: ChunkedFile
 
@@ -82,11 +86,13 @@ class ChunkTask(TaskKind):
 
 
 class CopyChunk(ChunkTask, code=14, doing="copying a part of", is_note=False):
-    """Task that copies the bytes from ``start`` to ``end`` of a large file.
+    """Task that copies a chunk of a large file: all bytes from ``start`` to ``end``, or several runs (contiguous pieces
+    at equal distances) between them.
 
     Fields:
-        part: number of the chunk, or of its first run if there is a ``stride``.
-        stride: distance in bytes between the starts of two runs; 0 if the whole range is copied.
+        file: the file and its temporary file.
+        part: number of the first run of the chunk among all runs of the file.
+        stride: distance in bytes between the starts of two runs; 0 if all bytes from ``start`` to ``end`` are copied.
         run_bytes: size of a run in bytes, if there is a ``stride``.
         in_turn: True if this task spawns the one for the next chunk, so that chunks are copied one after the other.
     """
@@ -99,7 +105,7 @@ class CopyChunk(ChunkTask, code=14, doing="copying a part of", is_note=False):
     in_turn: bool
 
     def runs(self) -> list[tuple[int, int]]:
-        """Return start and end of each run of the chunk."""
+        """Return start and end of each run (contiguous piece) of the chunk."""
         stride, run = self.stride or self.end - self.start, self.run_bytes or self.end - self.start
         return [(at, min(at + run, self.end)) for at in range(self.start, self.end, stride)]
 
@@ -116,14 +122,16 @@ class CopyChunk(ChunkTask, code=14, doing="copying a part of", is_note=False):
         runs, here = len(self.runs()), rank.hosts.this_host
         result.spawn(ChunkDone(self.file.temporary, failure, self.part, step, runs, b"".join(roots), here))
         size = self.file.version.size
-        # The next chunk is spawned after a failure too: the owner awaits every chunk, and each fails quickly.
+        # The next chunk is spawned even after a failure: the owner of the file waits for all chunks. They fail quickly.
         if self.in_turn and self.end < size:
             end = min(2 * self.end - self.start, size)
             result.spawn(self._replace(start=self.end, end=end, part=self.part + 1), end - self.end)
 
 
 class DistributeChunks(ChunkTask, code=20, doing="distributing parts of", is_note=False):
-    """Task that spawns tasks for ``chunks`` on the rank that receives it. Each chunk is packed as six numbers."""
+    """Task that spawns the tasks for ``chunks`` of a large file on the rank to which it is sent. That rank begins with
+    them, and others can steal them. Each chunk is packed as six numbers, the fields of ``Chunk``.
+    """
 
     chunks: bytes
 
@@ -135,10 +143,10 @@ class DistributeChunks(ChunkTask, code=20, doing="distributing parts of", is_not
 
 
 def spawn_chunks(file: ChunkedFile, chunks: Sequence[Chunk], rank: Rank, result: TaskResult) -> None:
-    """Spawn tasks for the ``chunks`` of a file.
+    """Spawn the tasks for the ``chunks`` of a file.
 
-    With several hosts each host receives a share of them, which other ranks may steal. Chunks that each lie on one OST
-    are assigned to one rank, and cannot be stolen.
+    If there are several hosts, each host is sent a share of them, which other ranks may steal. A chunk on one OST is
+    assigned to one rank, and cannot be stolen.
     """
     turns = {turn: number for number, turn in enumerate(dict.fromkeys(chunk.turn for chunk in chunks))}
     ranks, hosts = rank.hosts.ranks_round_robin, rank.hosts.host_count
@@ -155,14 +163,16 @@ def spawn_chunks(file: ChunkedFile, chunks: Sequence[Chunk], rank: Rank, result:
 
 
 def _spawn_chunk(file: ChunkedFile, chunk: Chunk, result: TaskResult, owner: int | None = None) -> None:
-    """Spawn the task for one chunk."""
+    """Spawn the task for one chunk. ``owner`` is the only rank that may run it; None means any rank."""
     start, end, part, stride, run, _ = chunk
     size = sum(min(run, end - at) for at in range(start, end, stride)) if stride else end - start
     result.spawn(CopyChunk(file, start, end, part, stride, run, False), size, owner=owner)
 
 
 def _copy_chunk(task: CopyChunk, rank: Rank) -> Generator[None, None, list[bytes]]:
-    """Copy the chunk. Return the content root of each run; an empty list if no digests are computed."""
+    """Copy the chunk. Return the digest of the contents of each run (contiguous piece); an empty list if the job
+    computes no digests. Raise ``Problem`` on failure.
+    """
     file = task.file
     place = file.item.place
     with rank.open_for_reading(place, file.item.name) as reading:
@@ -199,20 +209,28 @@ def _copy_chunk(task: CopyChunk, rank: Rank) -> Generator[None, None, list[bytes
 
 
 def _is_stored_before_done(task: CopyChunk, rank: Rank) -> bool:
-    """Return True if the chunk must be on stable storage before it counts as copied, because the file was extended to
-    its full size before it was written.
+    """Return True if this task must bring what it has written to stable storage before the chunk counts as copied. The
+    file has its full size already, so its size would not show after a power failure that contents are missing.
 
-    With several hosts no other host can store the contents of this host's cache. On one host the last of the chunks
-    that are copied one after the other waits for all of them. FinishFile stores the rest.
+    With several hosts each task does so, because no other host can store the contents of this host's cache. On one
+    host, if chunks are copied one after the other, only the last task does so, for all chunks. In all other cases
+    ``FinishFile`` stores the file.
     """
     file = task.file
-    if not rank.options.sync or rank.names_late:  # files that are named in NAME are brought to storage by STORE before
+    if (
+        not rank.options.sync or rank.names_late
+    ):  # copies that get their names in NAME are stored by the phase STORE before
         return False
     return rank.hosts.host_count > 1 or (task.in_turn and task.end == file.version.size and not file.overwritten_owner)
 
 
 def _copy_runs(task: CopyChunk, rank: Rank, reading: int, writing: int) -> Generator[None, None, list[bytes]]:
-    """Copy each run of the chunk, or only digest it if ``writing`` is negative. Return the content roots."""
+    """Copy each run (contiguous piece) of the chunk, or only digest it if ``writing`` is -1. Return the digest of each
+    run; an empty list if the job computes no digests.
+
+    Args:
+        reading, writing: descriptors of the source and of the temporary file.
+    """
     roots = []
     holes = may_have_holes(status_of(reading, on_source=True))
     for start, end in task.runs():
@@ -222,7 +240,7 @@ def _copy_runs(task: CopyChunk, rank: Rank, reading: int, writing: int) -> Gener
         else:
             devices = rank.source_and_target_device(task.file.item.place)
             steps = rank.mover.copy_range(reading, writing, start, end, devices, may_have_holes=holes, digest=hasher)
-        with closing(steps):  # a thread that copies ends before the files are closed
+        with closing(steps):  # if a thread copies, it ends here, before the files are closed
             for moved in steps:
                 rank.counters[counts.MOVED] += moved
                 yield
@@ -232,8 +250,8 @@ def _copy_runs(task: CopyChunk, rank: Rank, reading: int, writing: int) -> Gener
 
 
 def _group_lock(task: CopyChunk, rank: Rank, writing: int) -> Generator[None, None, AbstractContextManager[None]]:
-    """Return a context manager that holds the group lock which all writers of the file share, if the user wants one;
-    else one that does nothing.
+    """Return a context manager that holds Lustre's group lock while the chunk is written. All writers of the file share
+    this lock. If the user does not want it (--group-lock, --direct), return a context manager that does nothing.
     """
     options = rank.options
     if writing < 0 or not (options.group_lock or options.direct):

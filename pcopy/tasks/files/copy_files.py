@@ -1,4 +1,9 @@
-"""CopyFiles copies a batch of small regular files of one directory."""
+"""``CopyFiles`` copies small regular files of one directory.
+
+Words: a *batch* is a list of items that the backend processes in one call; a *row* is one item of a batch; the *plan*
+of a row says how its file is copied (``CopyPlan``). The *slow path* is the code that copies files one by one in Python;
+it handles what the batch cannot.
+"""
 
 from __future__ import annotations
 
@@ -36,17 +41,22 @@ if TYPE_CHECKING:
     from pcopy.tasks.base.storing import StorageBatch
 
 _CREATING_PLANS = frozenset(map(int, (CopyPlan.NEW, CopyPlan.REPLACE, CopyPlan.TEMPORARY)))
-"""Plans that create a file."""
+"""Plans (``CopyPlan``) with which a new file is created."""
 _TEMPORARY_NAME_PLANS = {int(plan) | sync for plan in (CopyPlan.REPLACE, CopyPlan.TEMPORARY) for sync in (0, SYNC_FLAG)}
-"""Plans that create a file under a temporary name."""
+"""Plans, with and without ``SYNC_FLAG``, that create a file under a temporary name."""
 _SOURCE_FAILURES = (RowCode.SOURCE_FAILED, RowCode.SOURCE_CHANGED)
-"""Results of rows that failed on the source's side."""
-_DONE = int(RowCode.DONE)  # a constant of the module: no attribute look-up for each file
+"""Codes (``RowCode``) of files that were not copied because the source could not be read or has changed."""
+_DONE = int(RowCode.DONE)  # in the module, because it is compared for each file
 
 
 class CopyFiles(DivisibleTask, code=10, doing="copying files of", is_note=False):
-    """Task that copies small regular files of one directory. ``rows`` are the columns of ``VERSION``, packed, as a scan
-    found them.
+    """Task that copies small regular files of one directory.
+
+    Fields:
+        place: the directory.
+        names: names of the files, joined by slashes.
+        rows: inode number, size, mtime and ctime of each file as a scan found them (``VERSION_COLUMNS``), packed.
+        attempt: number of earlier attempts in this run, from 0.
     """
 
     rows: bytes
@@ -59,11 +69,13 @@ class CopyFiles(DivisibleTask, code=10, doing="copying files of", is_note=False)
         return [self._replace(names=names, rows=rows) for names, rows in parts]
 
     def source_rows(self) -> Rows:
-        """Return the columns that a scan found: one for each field of a ``FileVersion``."""
+        """Return what a scan found about each file: the columns inode number, size, mtime and ctime."""
         return Rows.unpacked(self.rows, self.item_count, VERSION_COLUMNS)
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Copy simple files in batches by the backend, then the remaining files one by one on the slow path."""
+        """Copy the files by batches of the backend (the code that makes system calls for many items). Files that it
+        leaves to the slow path are then copied one by one.
+        """
         if rank.options.dry_run:
             from pcopy.tasks.files.forecast import report_dry_run_files
 
@@ -97,8 +109,12 @@ class CopyFiles(DivisibleTask, code=10, doing="copying files of", is_note=False)
 
 
 def _copy_slowly(rank: Rank, result: TaskResult, items: Sequence[Item], waiting: UnnamedCopies) -> Steps:
-    """Copy files one by one. Files that must be on stable storage before they get their names are stored together."""
-    from pcopy.tasks.base.storing import StorageBatch  # imported late: the backend copies most files
+    """Copy the files ``items`` one by one. Those that must be on stable storage before they get their names are synced
+    together; the generator that copies such a file waits until this is done.
+
+    ``waiting`` collects the copies that get their final names in a later phase.
+    """
+    from pcopy.tasks.base.storing import StorageBatch  # only here: the backend copies most files
 
     together, waiting_steps = StorageBatch(), list[Steps]()
     try:
@@ -120,7 +136,9 @@ def _copy_slowly(rank: Rank, result: TaskResult, items: Sequence[Item], waiting:
 
 
 def _store_and_name(rank: Rank, together: StorageBatch, waiting_steps: list[Steps]) -> Steps:
-    """Store the files that wait for stable storage, and run their generators until they have their names."""
+    """Bring the files in ``together`` to stable storage, then finish the generators in ``waiting_steps``, which have
+    written these files and wait to give them their names.
+    """
     yield from together.store(rank)
     while waiting_steps:
         yield from waiting_steps[0]
@@ -129,7 +147,9 @@ def _store_and_name(rank: Rank, together: StorageBatch, waiting_steps: list[Step
 
 
 def _copy_one(rank: Rank, result: TaskResult, item: Item, waiting: UnnamedCopies, together: StorageBatch) -> Steps:
-    """Copy one file, and count it as failed or have it retried if that fails."""
+    """Copy one file. If that fails, the file is tried again later or counted as failed. ``waiting`` gets the copy if it
+    is named in a later phase; ``together`` gets it if it must be on stable storage first.
+    """
     try:
         item_result = yield from copy_file(rank, result, item, may_get_links=False, storage_batch=together)
         if item_result.unnamed is not None:
@@ -141,7 +161,13 @@ def _copy_one(rank: Rank, result: TaskResult, item: Item, waiting: UnnamedCopies
 def _planned_batch(
     task: CopyFiles, rank: Rank, source: int, target: int, rows: Rows, *, inherits: bool
 ) -> TicketGenerator[CopySmallFiles]:
-    """Return the batch that copies the files, with a plan for each."""
+    """Return the batch that copies all files of the task, with a plan for each.
+
+    Args:
+        source, target: descriptors of the two directories.
+        rows: what the scan found about each file.
+        inherits: True if new items in the target directory inherit ACLs, which must be removed from copies.
+    """
     place = task.place
     renames = rank.job.roots[place.root].item
     new_names = (
@@ -162,9 +188,11 @@ def _planned_batch(
 
 
 def _plans_within_limit(rank: Rank, plans: bytes | bytearray, rows: Rows) -> TicketGenerator[bytearray]:
-    """Yield until the rate limit permits to copy these files; return their plans.
+    """Yield until the rate limit (--bwlimit, --oplimit) permits to copy the files with the status ``rows``; return
+    their plans.
 
-    A file that is too large to be moved at once under the limit is planned for the slow path, which moves it in pieces.
+    A file that is too large to be copied at once under the limit gets the plan of the slow path, which copies it piece
+    by piece.
     """
     most = rank.throttle.max_step_size()
     is_copied = [plan & ~SYNC_FLAG in _CREATING_PLANS for plan in plans]
@@ -177,7 +205,7 @@ def _plans_within_limit(rank: Rank, plans: bytes | bytearray, rows: Rows) -> Tic
 
 
 def _split_by_layout(rank: Rank, place: Place, batch: CopySmallFiles) -> list[CopySmallFiles]:
-    """Split the batch into batches whose files are created with the same layout. Raise ``Problem`` on failure."""
+    """Split the batch into batches whose files get the same Lustre layout (striping). Raise ``Problem`` on failure."""
     layout = target_layout(rank, place)
     if layout.uses_only_default:
         return [batch]
@@ -202,7 +230,9 @@ def _split_by_layout(rank: Rank, place: Place, batch: CopySmallFiles) -> list[Co
 
 
 def _batch_part(batch: CopySmallFiles, rows: list[int], recipe: Recipe) -> CopySmallFiles:
-    """Return the batch of these rows, created by ``recipe``."""
+    """Return a batch of those files of ``batch`` whose indices are ``rows``. ``recipe`` is the way in which they are
+    created, so that they get their Lustre layout (striping).
+    """
 
     def chosen(packed: bytes) -> bytes:
         names = unpack_names(packed) if packed else []
@@ -224,7 +254,9 @@ def _batch_part(batch: CopySmallFiles, rows: list[int], recipe: Recipe) -> CopyS
 def _copy_batch(
     task: CopyFiles, rank: Rank, result: TaskResult, batch: CopySmallFiles, waiting: UnnamedCopies
 ) -> TicketGenerator[list[int]]:
-    """Copy the simple files of a batch by the backend. Return the rows that remain for the slow path."""
+    """Copy the files of a batch by the backend. Return the indices, in the batch, of the files that remain for the slow
+    path. ``waiting`` collects the copies that get their final names in a later phase.
+    """
     place = task.place
     if rank.names_late:
         waiting.add_temporary_names(unpack_names(batch.temporary_names))
@@ -252,8 +284,14 @@ def _copy_batch(
 def _handle_uncopied(
     task: CopyFiles, rank: Rank, result: TaskResult, batch: CopySmallFiles, done: CopyResult, waiting: UnnamedCopies
 ) -> list[int]:
-    """Count skipped and failed files, and spawn a task for those that were not begun. Return the rows that remain for
+    """Handle the files of a batch that were not copied: count the skipped and failed ones, and spawn a task for those
+    that were not begun because the batch was cancelled. Return the indices, in the batch, of the files that remain for
     the slow path.
+
+    Args:
+        batch: the batch.
+        done: its result.
+        waiting: collects the copies that get their final names in a later phase.
     """
     place, verdicts = task.place, done.verdicts
     names = unpack_names(batch.names)
@@ -273,7 +311,7 @@ def _handle_uncopied(
             not_begun.append(row)
         elif (
             code == RowCode.LACKS_METADATA and rank.names_late
-        ):  # a file with wrong metadata, and a message, is better than none
+        ):  # it gets its name nevertheless: a file with wrong metadata, and a message, is better than none
             made = UnnamedCopy(unpack_names(batch.temporary_names)[row], done.created_inodes[row], done.marks[row])
             known = ContentInfo(FILE, verdicts.bytes[row], done.digests[row], batch.rows.version(row))
             problem = verdicts.problem(row)
@@ -295,15 +333,17 @@ def _handle_uncopied(
 def _handle_copied(
     place: Place, rank: Rank, result: TaskResult, batch: CopySmallFiles, done: CopyResult, waiting: UnnamedCopies
 ) -> None:
-    """Count the copied files, or collect them until they are named, and record their digests."""
+    """Count the files that ``batch`` has copied, and collect their digests; ``done`` is its result. Copies that get
+    their final names in a later phase are not counted yet, but added to ``waiting``.
+    """
     verdicts = done.verdicts
     rows = verdicts.rows_with_code(RowCode.DONE)
     names = unpack_names(batch.names) if _needs_names(rank) else []
     if rank.options.inplace and rank.job.run > 1:
         new_names = unpack_names(batch.new_names) if batch.new_names else names
         for row in rows:
-            # The file that an earlier run overwrote in place was replaced, so its mark is removed. If that fails,
-            # FINISH removes it.
+            # If an earlier run was overwriting a file of this name (--inplace), that file has been replaced now. So its
+            # mark of incompleteness is removed. If that fails, FINISH removes it.
             with suppress(Problem):
                 remove_if_present(batch.target, sidecar_name(new_names[row]))
     if rank.names_late:
@@ -329,7 +369,9 @@ def _handle_copied(
 
 
 def _needs_names(rank: Rank) -> bool:
-    """Return True if names of the copied files are needed after the batch."""
+    """Return True if the names of copied files must be unpacked after a batch, for digests, reports or marks, or
+    because the copies are named later. Otherwise that time is saved.
+    """
     options = rank.options
     return (
         rank.names_late
@@ -342,7 +384,7 @@ def _needs_names(rank: Rank) -> bool:
 
 
 def _record_outcomes(place: Place, result: TaskResult, batch: CopySmallFiles, verdicts: Verdicts) -> None:
-    """Record the outcome of each file that was created or replaced."""
+    """Record, for the report of each item, the files that were created and those that replaced an existing item."""
     names, codes, plans = unpack_names(batch.names), verdicts.codes, batch.plans
     for action, plan in ((Action.COPY, CopyPlan.NEW), (Action.REPLACE, CopyPlan.REPLACE)):
         rows = [row for row, code in enumerate(codes) if code == _DONE and plans[row] & ~SYNC_FLAG == plan]
@@ -351,6 +393,8 @@ def _record_outcomes(place: Place, result: TaskResult, batch: CopySmallFiles, ve
 
 
 def _make_item(task: CopyFiles, names: list[bytes], rows: Rows, row: int) -> Item:
-    """Return one of the files as an item."""
+    """Return the file with the index ``row`` in ``names`` and ``rows`` as an ``Item``, for the code that copies files
+    one by one.
+    """
     place = task.place
     return Item(place.source_id.mount_code, rows.inode[row], rows.size[row], ((place, names[row]),), task.attempt)

@@ -1,4 +1,6 @@
-"""CopyNodes copies a batch of symbolic links, FIFOs, sockets and devices of one directory."""
+"""``CopyNodes`` copies symbolic links, FIFOs, sockets and devices of one directory. The code calls these four types
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,14 @@ from pcopy.tasks.verify.read_items import count_or_read_skipped
 
 
 class CopyNodes(DivisibleTask, code=11, doing="copying links and nodes of", is_note=False):
-    """Task that copies symbolic links, FIFOs, sockets and devices of one directory."""
+    """Task that copies symbolic links, FIFOs, sockets and devices of one directory.
+
+    Fields:
+        place: the directory.
+        names: names of the items, joined by slashes.
+        inodes: inode numbers that the scan found, packed.
+        attempt: number of earlier attempts in this run, from 0.
+    """
 
     inodes: bytes
     attempt: int
@@ -45,7 +54,8 @@ class CopyNodes(DivisibleTask, code=11, doing="copying links and nodes of", is_n
     def run(self, rank: Rank, result: TaskResult) -> Steps:
         """Copy the items one by one.
 
-        Each is created by one system call, so a new one needs no temporary name, unless it is named in NAME.
+        Each is created by one system call. So a new item is complete at once and needs no temporary name, unless copies
+        get their names only in the phase NAME.
         """
         place = self.place
         waiting = UnnamedCopies(rank, place, self.attempt)
@@ -62,19 +72,19 @@ class CopyNodes(DivisibleTask, code=11, doing="copying links and nodes of", is_n
 
 
 def copy_node(rank: Rank, result: TaskResult, item: Item, *, may_get_links: bool) -> ItemResult:
-    """Copy one item, and count it unless it is still ``unnamed``. Raise ``Problem``; the existing item is unchanged
-    then.
+    """Copy one symbolic link, FIFO, socket or device. Count it as copied or skipped, unless it still has a temporary
+    name (``ItemResult.unnamed``). On failure raise ``Problem``; an existing item is unchanged then.
 
     Args:
-        may_get_links: True if further names of the inode may be found later. An item with further names is verified
-            together with its links.
+        item: the item. If it has several names (hard links), the copy is verified later, together with the other names.
+        may_get_links: True if other names of the inode may be found later, so that the identity of the copy is needed.
     """
     began = time.monotonic_ns()
     place, name = item.names[0]
     source, new_name, options = rank.open_source(place), rank.target_name(place, name), rank.options
     status = source_status(source, name, follow=options.dereference)
     if status.st_ino != item.inode or stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
-        raise source_changed("stat", "another item has taken its name")
+        raise source_changed("stat", "another item has taken its name since the scan")
     present = find_existing_item(rank, place, name)
     present, stays = _outcome_if_kept(result, item, present, source, status, may_get_links=may_get_links)
     if stays is not None:
@@ -116,9 +126,11 @@ def copy_node(rank: Rank, result: TaskResult, item: Item, *, may_get_links: bool
 
 
 def _replace_existing(new: NewNode, name: bytes, present: ExistingItem, source: os.stat_result) -> None:
-    """Rename the new item to ``name``, in place of the item ``present``. Raise ``Problem`` on failure."""
+    """Give the new item its final ``name``. This replaces the existing item ``present``, which is backed up before if
+    the user wants that. ``source`` is the status of the source. Raise ``Problem`` on failure.
+    """
     present.back_up(source)
-    new.commit(name, present.status, marked=may_have_mark(present.rank, present))
+    new.commit(name, present.status, has_sidecar=may_have_mark(present.rank, present))
 
 
 def _outcome_if_kept(
@@ -130,7 +142,17 @@ def _outcome_if_kept(
     *,
     may_get_links: bool,
 ) -> tuple[ExistingItem | None, ItemResult | None]:
-    """Do the same as ``whole_file.result_if_kept`` for the first name of ``item`` in the open directory ``source``."""
+    """Decide whether the existing item ``present`` is kept. If it has changed since it was examined, examine it again.
+    Raise ``Problem`` on failure.
+
+    Args:
+        source: descriptor of the source directory.
+        status: status of the item in the source.
+        may_get_links: True if other names (hard links) of the inode may be found later.
+
+    Return the existing item as it was examined last, or None; and the outcome if it is kept (the item counts as skipped
+    then), or None.
+    """
     for examination in range(1, MAX_EXAMINATIONS + 1):
         if present is None:
             break
@@ -146,15 +168,22 @@ def _outcome_if_kept(
 def _keep_existing(
     result: TaskResult, item: Item, present: ExistingItem, source: int, status: os.stat_result, *, may_get_links: bool
 ) -> ItemResult | None:
-    """Count the item as skipped if the existing item ``present`` is kept, and return the outcome; return None if it is
-    replaced. Raise ``Problem`` on failure.
+    """If the existing item ``present`` is kept, count the item as skipped and return the outcome; return None if it is
+    replaced. Raise ``Problem`` on failure, and ``TargetChanged`` if the existing item must be examined again.
+
+    Args:
+        source: descriptor of the source directory.
+        status: status of the item in the source.
+        may_get_links: True if other names (hard links) of the inode may be found later.
     """
     (place, name), rank, options = item.names[0], present.rank, present.rank.options
     if _is_replaced(present, source, name, status):
         return None
-    is_link = stat.S_ISLNK(status.st_mode)  # the texts of both were compared already, and are equal
+    is_link = stat.S_ISLNK(status.st_mode)  # the target texts of both links were compared already, and are equal
     same = options.compares_existing and (is_link or looks_like_copy(status, present.status, options.modify_window))
-    may_link = may_get_links and same and present.is_linkable(status)  # decided before its metadata is updated
+    may_link = (
+        may_get_links and same and present.is_linkable(status)
+    )  # decided before its metadata is updated, which may hide that others could write to it
     action = Action.SKIP
     if updates_metadata(rank):
         from pcopy.tasks.files.update_metadata import has_source_metadata, is_copied_for_links, update_existing_metadata
@@ -174,14 +203,16 @@ def _keep_existing(
 
 
 def _is_replaced(present: ExistingItem, source: int, name: bytes, status: os.stat_result) -> bool:
-    """Return True if ``present`` is replaced by the item ``name`` of the open directory ``source``. Raise ``Problem``
-    on failure.
+    """Return True if the existing item ``present`` is replaced by the item ``name`` of the open directory ``source``.
+    Raise ``Problem`` on failure.
 
-    A symbolic link that would be kept is replaced if its target text differs, which its length and time do not show.
+    A symbolic link that would be kept is replaced if its target text differs: its length and time do not show that.
     """
     if not present.may_be_replaced(status):
         return present.has_other_link_text(status, source, name)
     is_link = stat.S_ISLNK(status.st_mode) and stat.S_ISLNK(present.status.st_mode)
     if not is_link or not updates_metadata(present.rank) or present.is_from_earlier_run():
         return True
-    return not has_same_link_text(source, name, present.directory, present.name)  # if equal, only its time differs
+    return not has_same_link_text(
+        source, name, present.directory, present.name
+    )  # if the texts are equal, only the time differs

@@ -1,8 +1,9 @@
 """Handling of an existing item that has the name of a new copy in the target.
 
-An existing item may be the job's own, created by an earlier run (``ExistingItem.is_made``). In the table, "before" and
-"after" refer to the start of the job, with a tolerance for differing clocks. "keeping" stands for ``--existing newer``,
-``skip`` or ``fail``: with these an item is recognised by its identity alone (``naming``).
+An existing item may be the job's own, created by an earlier run (``ExistingItem.is_made_by_job``). The table shows when
+it is taken for the job's own. "changed" is its ctime, "born" its time of birth; "before" and "after" refer to the start
+of the job, with a tolerance for differing clocks. "keeping" stands for ``--existing newer``, ``skip`` or ``fail``: with
+these an item is recognised by its identity alone (``pcopy.tasks.files.naming``).
 
 | run   | option    | changed | born    | links | own |
 | first | -         | -       | -       | -     | no  |
@@ -14,7 +15,7 @@ An existing item may be the job's own, created by an earlier run (``ExistingItem
 | later | --inplace | after   | before  | 1     | yes |
 | later | --inplace | after   | before  | more  | no  |
 
-If a directory treats names as equal that differ in case, the existing item may also be another item of the job. The
+If a directory treats names as equal that differ in case, the existing item may also be another item of the job. The new
 item fails then (``refuse_name_collision``).
 """
 
@@ -56,20 +57,20 @@ from pcopy.tasks.base.values import NOT_CREATED, Place
 from pcopy.tasks.files.layouts import target_layout
 
 MAX_EXAMINATIONS = 3
-"""Number of times that one attempt examines an item of the target that has changed since it was last examined
-(``TargetChanged``).
+"""Number of times that one attempt to copy an item examines the item which has its name in the target. It is examined
+again if it has changed since it was last examined (``TargetChanged``).
 
-The ctime of an inode changes whenever a rank replaces another of its names. If it still changes after so many
+The ctime of an inode changes whenever a rank replaces another of its names. If the ctime still changes after so many
 examinations, the attempt fails; the next attempt is made when the other names have been copied.
 """
 
 _POWER_OF_OTHERS = stat.S_ISUID | stat.S_ISGID | stat.S_IWGRP | stat.S_IWOTH
-"""Mode bits that give other users power over a file."""
+"""Mode bits that let other users write to a file, or run it with the rights of its owner or group."""
 
 
 def status_or_none(directory: int, name: bytes) -> os.stat_result | None:
-    """Return the status of ``name`` without following a symbolic link; None if the name is free. Raise ``Problem`` on
-    failure.
+    """Return the status of ``name`` in the open ``directory``, without following a symbolic link; None if the name is
+    free. Raise ``Problem`` on failure.
     """
     try:
         return os.stat(name, dir_fd=directory, follow_symlinks=False)
@@ -80,8 +81,8 @@ def status_or_none(directory: int, name: bytes) -> os.stat_result | None:
 
 
 def target_status(rank: Rank, place: Place, name: bytes) -> os.stat_result | None:
-    """Return the status of the item that ``name`` is copied to in the target; None if there is none or it cannot be
-    read.
+    """Return the status of the item in the target to which the item ``name`` is copied; None if there is none, or its
+    status cannot be read.
     """
     try:
         return status_or_none(rank.open_target(place), rank.target_name(place, name))
@@ -90,10 +91,11 @@ def target_status(rank: Rank, place: Place, name: bytes) -> os.stat_result | Non
 
 
 def updates_metadata(rank: Rank) -> bool:
-    """Return True if existing items that are kept get the metadata of their source.
+    """Return True if existing items that are kept get the metadata of their source. This requires ``--existing
+    changed``.
 
-    With ``--checksum`` they do so only if the whole destination is to equal the source. They do not during a repair,
-    which copies items instead.
+    With ``--checksum`` it is done only together with ``--delete``, because then the whole destination is to equal the
+    source. A repair does not do it: it copies items instead.
     """
     options = rank.options
     return (
@@ -105,8 +107,8 @@ def updates_metadata(rank: Rank) -> bool:
 
 
 def owner_columns(rank: Rank) -> int:
-    """Return the columns OWNER and GROUP if they are needed in addition to those of each scan, to update metadata or
-    for an archive; else 0.
+    """Return the columns OWNER and GROUP (bits of a column mask) if a scan must also read the owner of each item, to
+    update metadata or to write an archive; else 0.
     """
     return OWNER | GROUP if rank.options.archive_file or updates_metadata(rank) else 0
 
@@ -115,6 +117,7 @@ class ExistingItem(NamedTuple):
     """An existing item of the target that has the name of a new copy.
 
     Fields:
+        rank: the rank that found it.
         place: the directory.
         directory: descriptor of the target directory.
         name: name in the target.
@@ -128,15 +131,15 @@ class ExistingItem(NamedTuple):
     status: os.stat_result
 
     def is_from_earlier_run(self) -> bool:
-        """Return True if an earlier run of this job created the item. Raise ``Problem`` as ``refuse_name_collision``
-        does.
+        """Return True if an earlier run of this job created the item. Raise ``Problem`` if another item of this job, or
+        another program, has taken the name (``refuse_name_collision``).
         """
         self.refuse_name_collision()
         return self.is_made_by_job()
 
     def refuse_name_collision(self) -> None:
         """Raise ``Problem`` if the existing item is another item of this job, whose name the directory treats as equal
-        to this one.
+        to this one (for example because it ignores case).
 
         Raise it also if another program created the item in a directory that this job has created.
         """
@@ -145,14 +148,15 @@ class ExistingItem(NamedTuple):
                 "something else has taken its name in the target meanwhile (does another job copy to the same place?)"
             )
             if self.rank.spellings.other_spellings(self.directory, self.name, self.status):
-                text = "its name in the target is taken by another item of this job (does the file system fold case?)"
+                text = "its name in the target is taken by another item of this job (does the file system ignore case?)"
             raise Problem("create", errno.EEXIST, text=text)
 
     def is_made_by_job(self) -> bool:
-        """Return True as ``is_own`` does, for a name that no other item of this job can have taken.
+        """Return True if an earlier run of this job created the item. The caller knows already that no other item of
+        this job has taken the name.
 
-        Under ``--existing newer``, ``skip`` and ``fail`` it is False: the job's own items are recognised by their
-        identity alone (``naming``).
+        Under ``--existing newer``, ``skip`` and ``fail`` this is always False: the job's own items are recognised by
+        their identity alone (``pcopy.tasks.files.naming``).
         """
         return (
             not self.rank.names_late
@@ -161,10 +165,11 @@ class ExistingItem(NamedTuple):
         )
 
     def _is_older_than_job(self) -> bool:
-        """Return True if the item, which has changed since the job began, is older than the job.
+        """Return True if the item was created before the job, as its time of birth shows, although its ctime is later:
+        its ctime also changes when hard links to it are added or removed.
 
-        This is so if hard links to the file were added or removed. With ``--inplace`` a file with a single name is
-        excluded, because an earlier run may have been overwriting it.
+        With ``--inplace``, return False for a file with a single name, because an earlier run may have been overwriting
+        it.
         """
         if stat.S_ISREG(self.status.st_mode) and self.rank.options.inplace and self.status.st_nlink == 1:
             return False
@@ -176,7 +181,8 @@ class ExistingItem(NamedTuple):
         ``Problem`` on failure.
         """
         rank, place = self.rank, self.place
-        # In a later run, an item that is older than the job shows that the directory is older, too.
+        # Only in the first run: in a later one, an item that is older than the job shows that its directory is older,
+        # too, whatever ``is_new`` says.
         is_new = place.is_new and rank.job.run == 1
         if is_new and not rank.names_late:
             return True
@@ -185,11 +191,11 @@ class ExistingItem(NamedTuple):
         return any(map(self._is_made_here, rank.spellings.other_spellings(self.directory, self.name, self.status)))
 
     def _is_made_here(self, name: bytes) -> bool:
-        """Return True if this job creates an item ``name`` in this target directory. Raise ``Problem`` on failure."""
+        """Return True if this job copies an item to ``name`` in this target directory. Raise ``Problem`` on failure."""
         rank, root = self.rank, self.place.root
         if not os.path.sameopenfile(self.directory, rank.targets[root].open(b"")):
             return _contains(rank.open_source(self.place), name)
-        roots = rank.job.roots  # this is the common target directory of all roots
+        roots = rank.job.roots  # the common target directory of all roots
         if any(root.name == name for root in roots):
             return True
         return any(
@@ -197,8 +203,9 @@ class ExistingItem(NamedTuple):
         )
 
     def may_be_replaced(self, source: ComparedStatus) -> bool:
-        """Return True if the item may be replaced by ``source``; False if it is kept and the copy is skipped. Raise
-        ``Problem`` if the copy fails instead.
+        """Decide what happens to the item, which has the name of a copy of an item with the status ``source``. Return
+        True if it may be replaced. Return False if it is kept and the copy is skipped. Raise ``Problem`` if the copy
+        fails instead.
 
         An item that differed when it was verified is replaced, and so is one that an earlier run of this job created.
         If ``needs_comparison`` returns True, False only means that the contents must be compared.
@@ -206,7 +213,9 @@ class ExistingItem(NamedTuple):
         rank, target, options = self.rank, self.status, self.rank.options
         if rank.phase >= Phase.REPAIR:
             if rank.names_late and not self.may_be_replaced_if_keeping(source):
-                raise Problem("create", errno.EEXIST, text="it was changed since it was copied, and is not replaced")
+                raise Problem(
+                    "create", errno.EEXIST, text="the copy was changed after it was written, and is not replaced"
+                )
             return True
         if self.is_from_earlier_run() and not stat.S_ISDIR(target.st_mode):
             return True
@@ -225,17 +234,18 @@ class ExistingItem(NamedTuple):
         return decision is ExistingDecision.REPLACE and (half is not None or not self._may_differ_in_time_only(source))
 
     def refuse_nonempty_directory(self) -> None:
-        """Raise ``Problem`` if the item is a directory that is not empty, before anything is copied that could not
-        replace it.
+        """Raise ``Problem`` if the item is a directory that is not empty, which a copy cannot replace. This is found
+        out before anything is copied.
         """
         if stat.S_ISDIR(self.status.st_mode) and not is_directory_empty(self.directory, self.name):
             raise directory_not_empty()
 
     def may_be_replaced_if_keeping(self, source: ComparedStatus) -> bool:
-        """Return True if the item may be replaced by ``source`` under ``--existing newer``, ``skip`` or ``fail``.
+        """Return True if the item may be replaced by an item with the status ``source`` under ``--existing newer``,
+        ``skip`` or ``fail``.
 
-        During a repair, it may be replaced if it still has the time of its source: no other program has written to the
-        copy then.
+        In a repair, it may be replaced if it still has the time of its source: then no other program has written to the
+        copy.
         """
         options = self.rank.options
         if self.rank.phase >= Phase.REPAIR:
@@ -250,15 +260,15 @@ class ExistingItem(NamedTuple):
     def has_other_link_text(
         self, source: ComparedStatus, directory: int, name: bytes, *, on_source: bool = True
     ) -> bool:
-        """Return True if this is a symbolic link that must be replaced because its target text differs from that of
-        another link.
+        """Return True if this item and another one are symbolic links, and this one must be replaced because its target
+        text differs. It would otherwise be kept, because it has the right type, size and time.
 
-        Texts are compared if the existing item would be kept because it looks like its source. This excludes
-        ``--existing skip`` and ``fail``, and ``newer`` if the existing item is later. Raise ``Problem`` on failure.
+        Texts are not compared with ``--existing skip`` or ``fail``, nor with ``newer`` if this link is later: then it
+        is kept in any case. Raise ``Problem`` on failure.
 
         Args:
-            source: status of the other link, or of the item that it is a copy of.
-            directory, name: the other link in an open directory.
+            source: status of the other link, or of the item of which that link is a copy.
+            directory, name: descriptor of the directory of the other link, and its name.
             on_source: True if ``directory`` belongs to the source.
         """
         options, present = self.rank.options, self.status
@@ -271,10 +281,8 @@ class ExistingItem(NamedTuple):
         return not has_same_link_text(directory, name, self.directory, self.name, on_source=on_source)
 
     def _incomplete_mark(self) -> IncompleteMark | None:
-        """Return the mark that says that the file is incomplete, written by this job or by an abandoned job; None if
-        there is none.
-
-        Only files that may have a mark are examined.
+        """Return the mark of the file which says that an ``--inplace`` job has written only a part of it: this job, or
+        one that was given up. Return None if it has none. Only files that may have a mark are examined.
         """
         options, target = self.rank.options, self.status
         if not stat.S_ISREG(target.st_mode) or not (options.inplace or is_private_file(target)):
@@ -283,16 +291,16 @@ class ExistingItem(NamedTuple):
         return mark if mark is not None and (mark.job == self.rank.job.name or options.existing != "fail") else None
 
     def _is_certainly_incomplete(self) -> bool:
-        """Return True if the file is certainly incomplete."""
+        """Return True if the file has a mark of incompleteness that certainly belongs to it."""
         mark = self._incomplete_mark()
         return mark is not None and mark.is_certain
 
     def status_to_keep(self, source: os.stat_result) -> os.stat_result | None:
-        """Return the status of the item if the copy gets its mode, because modes are not preserved; None if the item is
-        the remainder of a killed run.
+        """Return the status of the item, whose mode the copy gets if the user does not preserve modes. Return None if
+        its mode is not the user's, because the item is an incomplete copy that a killed run has left.
 
-        Such a remainder has the mode of a new file, and does not yet have the size or time of ``source``. A mark of an
-        incomplete file is evidence, too.
+        Such a remainder has the mode of a new file (0600), and not yet the size or time of ``source``. An older file,
+        or one that has a mark of incompleteness (``--inplace``), is not taken for such a remainder.
         """
         rank, present, preserve = self.rank, self.status, self.rank.options.preserve
         if preserve.mode or rank.names_late or stat.S_IMODE(present.st_mode) != 0o600:
@@ -305,45 +313,49 @@ class ExistingItem(NamedTuple):
         return present if is_old or self._is_certainly_incomplete() else None
 
     def open_to_overwrite(self, source: os.stat_result, temporary: bytes, recipe: Recipe) -> OverwrittenFile | None:
-        """Open the file to be overwritten (``--inplace``); return None if it must be replaced by a new file. Raise
-        ``Problem`` on failure.
+        """Open the file to be overwritten, and return it. Return None if it must be replaced by a new file instead, for
+        example without ``--inplace``. Raise ``Problem`` on failure.
 
         Args:
             source: status of the source.
-            temporary: a free name.
-            recipe: the layout that a new copy would get.
+            temporary: a free name in the target directory.
+            recipe: way in which a new file would be created, so that it gets its Lustre layout (striping).
         """
         rank = self.rank
         if not rank.options.inplace:
             return None
         if recipe.attribute is not None and target_layout(rank, self.place).lacks_layout(self.directory, self.name):
-            return None  # the run that created the file was killed before the file got its layout
+            return None  # a run that created the file was killed before the file got its layout
         preserve, job = rank.options.preserve, rank.job.name
         return open_for_overwrite(self.directory, self.name, self.status, source, preserve, job, temporary)
 
     def is_linkable(self, source: os.stat_result) -> bool:
-        """Return True if the item may be kept and get further hard links in directories of other users.
+        """Return True if the item may be kept and get hard links in other directories, which may belong to other users.
 
-        It may not if a user could write to it, or give it away, who could not do so with a copy of ``source``.
+        Return False if it gives another user more power than a copy of an item with the status ``source`` would: by its
+        owner, or by mode bits that permit others to write or to run it with the rights of its owner or group.
         """
         preserve, present = self.rank.options.preserve, self.status
         owner = preserve.chown[0] if preserve.chown[0] >= 0 else source.st_uid if preserve.ownership else os.geteuid()
         return present.st_uid in (owner, os.geteuid()) and not present.st_mode & ~source.st_mode & _POWER_OF_OTHERS
 
     def has_links_to_copy(self, source: os.stat_result) -> bool:
-        """Return True if ``source`` has other names that are to become hard links to this item. If it may not be
-        linked, it is copied again.
+        """Return True if the source has other names that are copied as hard links to this item. (If ``is_linkable``
+        returns False, the caller then copies the item again and links them to the copy.)
         """
         return source.st_nlink > 1 and self.rank.options.preserve.links
 
     def identity(self) -> Identity:
-        """Return the identity of the item. Raise ``Problem`` on failure."""
+        """Return the identity (mount code, inode number, and file handle or time of birth) by which the item is
+        recognised later. Raise ``TargetChanged`` if it has changed since it was examined, and ``Problem`` for other
+        errors.
+        """
         with self.open_unchanged() as descriptor:
             return identity_of(descriptor, status_of(descriptor), self.place.target_id.mount_code, created_by_job=False)
 
     @contextmanager
     def open_unchanged(self) -> Iterator[int]:
-        """Yield an O_PATH descriptor of the item. Raise ``TargetChanged`` if its status has changed since it was
+        """Context manager: open the item with O_PATH. Raise ``TargetChanged`` if its status has changed since it was
         examined, and ``Problem`` for other errors.
         """
         with closed_at_end(open_without_access(self.directory, self.name, on_source=False)) as descriptor:
@@ -352,16 +364,18 @@ class ExistingItem(NamedTuple):
             yield descriptor
 
     def examine_again(self) -> ExistingItem | None:
-        """Return the item that has the name now; None if the name is free. Raise ``Problem`` on failure."""
+        """Return the item that has the name now, with its status; None if the name is free now. Raise ``Problem`` on
+        failure.
+        """
         status = status_or_none(self.directory, self.name)
         return None if status is None else self._replace(status=status)
 
     def back_up(self, source: ComparedStatus | None = None) -> None:
-        """Back up the item, which will be replaced, if the user wants backups. Raise ``Problem`` on failure.
+        """Back up the item before it is replaced, if the user wants backups. Raise ``Problem`` on failure.
 
-        Empty directories and items that this job created are not backed up. Clocks alone do not prove that the job
-        created an item, so it must also look like ``source``: the user may have saved it after the job began, or
-        shortly before.
+        Directories and items that this job created are not backed up. Times alone do not prove that this job created an
+        item, because the user may have saved it after the job began. So it must also look like an item with the status
+        ``source``.
         """
         rank = self.rank
         if not rank.options.backup or stat.S_ISDIR(self.status.st_mode) or rank.phase >= Phase.REPAIR:
@@ -373,19 +387,21 @@ class ExistingItem(NamedTuple):
         rank.instance(BackupDirectory).back_up(self.place, self.directory, self.name, self.status)
 
     def remove(self) -> None:
-        """Remove the item to make room for a directory. Raise ``Problem`` on failure."""
+        """Remove the item, which is not a directory, to make room for a directory. Back it up before, if the user wants
+        that. Raise ``Problem`` on failure.
+        """
         self.back_up()
         with (
             as_problem("unlink"),
             suppress(FileNotFoundError),
-        ):  # the backup has moved it, or another program removed it
+        ):  # no error if the backup has moved it, or another program has removed it
             os.unlink(self.name, dir_fd=self.directory)
 
     def needs_comparison(self, source: ComparedStatus) -> bool:
         """Return True if the item is kept only if its contents equal the source.
 
-        This is so with ``--checksum``, if only its time differs, and if an unfinished job may have left it without its
-        contents.
+        This is so with ``--checksum``, if the item seems to differ in its time only, and if an unfinished job may have
+        left it without its contents.
         """
         if self.rank.options.checksum or self._may_differ_in_time_only(source):
             return True
@@ -396,8 +412,8 @@ class ExistingItem(NamedTuple):
         )
 
     def _may_differ_in_time_only(self, source: ComparedStatus) -> bool:
-        """Return True if the item differs from its source in its time only, so that it may suffice to set the time.
-        With ``--checksum`` it is False.
+        """Return True if the item seems to differ from its source in its time only, so that it may suffice to set the
+        time if the contents are equal. With ``--checksum`` return False, because all contents are compared.
         """
         options, present = self.rank.options, self.status
         if not options.compares_existing or options.checksum or not can_compare_contents(source, present):
@@ -406,8 +422,8 @@ class ExistingItem(NamedTuple):
 
 
 def find_existing_item(rank: Rank, place: Place, name: bytes) -> ExistingItem | None:
-    """Return the existing item that has the name of the copy of ``name``; None if the name is free. Raise ``Problem``
-    on failure.
+    """Return the item that exists in the target under the name of the copy of ``name``; None if that name is free.
+    Raise ``Problem`` on failure.
     """
     if place.target_id == NOT_CREATED:
         return None
@@ -419,8 +435,9 @@ def find_existing_item(rank: Rank, place: Place, name: bytes) -> ExistingItem | 
 
 
 def _is_deleted_in_dry_run(rank: Rank, status: os.stat_result) -> bool:
-    """Return True for a directory that a dry run has reported as deleted. No other item can be in the way of items that
-    were deferred until deletion.
+    """Return True if ``status`` is that of a directory that a real run would have deleted before. In the phase AGAIN of
+    a dry run, items are examined that were deferred until the deletion; only directories that were reported as deleted
+    can have their names.
     """
     return stat.S_ISDIR(status.st_mode) and rank.totals_at_phase_start()[counts.DELETED] > 0
 
@@ -428,32 +445,37 @@ def _is_deleted_in_dry_run(rank: Rank, status: os.stat_result) -> bool:
 def prepare_name(
     rank: Rank, directory: int, name: bytes, present: os.stat_result | None, source: os.stat_result | None = None
 ) -> bytes:
-    """Return the name under which an item is created that is to be called ``name`` in the open directory.
+    """Return the name under which a new item is created that shall finally be called ``name`` in the open
+    ``directory``. Usually this is a temporary name.
 
-    Usually this is a temporary name. In a destination that cannot rename (``Options.sequential``) it is ``name``
-    itself. The item ``present`` is removed then, unless it is the ``source``. Raise ``Problem`` on failure.
+    A destination that cannot rename (``Options.sequential``) needs the final name at once: there the existing item is
+    removed first, and ``name`` is returned. Raise ``Problem`` on failure, or if the existing item is the source itself.
+
+    Args:
+        present: status of the existing item of that name; None if there is none.
+        source: status of the source, if it might be the existing item itself.
     """
     if not rank.options.sequential:
         return rank.temporary_names.next_name()
     if present is None:
         return name
     if source is not None and os.path.samestat(source, present) and present.st_nlink == 1:
-        raise Problem("create", errno.EEXIST, text="it is the source itself")
+        raise Problem("create", errno.EEXIST, text="the item in the target is the source itself")
     if stat.S_ISDIR(present.st_mode):
         make_way_for_rename(directory, name, present)
     else:
         try:
             remove_if_present(directory, name)
         except Problem as problem:
-            text = "it has to be removed first, since a file cannot be renamed to it here"
+            text = "the existing file has to be removed first, since the destination cannot rename files"
             raise Problem("replace", problem.errno or errno.EIO, text=text) from problem
     return name
 
 
 @contextmanager
 def report_removal(rank: Rank, directory: int, name: bytes, present: os.stat_result | None) -> Iterator[None]:
-    """Add to a ``Problem`` the information that ``prepare_name`` has removed the existing item
-    ``present``, if it did.
+    """Context manager: if its block raises a ``Problem``, add to the message that the existing item was removed. This
+    applies only if ``prepare_name`` has removed an item; ``present`` is the status of that item, or None.
     """
     try:
         yield
@@ -463,20 +485,21 @@ def report_removal(rank: Rank, directory: int, name: bytes, present: os.stat_res
         operation, number, text, on_source, changed, again = problem.packed
         if status_or_none(directory, name) is not None:
             raise
-        text = f"{text}; the existing file has been removed already, since files cannot be renamed here"
+        text = f"{text}; the existing file has been removed already, since the destination cannot rename files"
         raise Problem.from_packed((operation, number, text, on_source, changed, again)) from problem
 
 
 def overwritten_or_recipe(
     rank: Rank, place: Place, present: ExistingItem | None, reading: int, status: os.stat_result, temporary: bytes
 ) -> tuple[OverwrittenFile | None, Recipe]:
-    """Return the existing file, opened to be overwritten, or None and the recipe for a new file. Raise ``Problem`` on
-    failure.
+    """Decide whether the existing item ``present`` is overwritten (``--inplace``) or a new file is created. Return the
+    opened file and the default recipe, or None and the recipe for the new file: the way to create it so that it gets
+    its Lustre layout. Raise ``Problem`` on failure.
 
     Args:
         reading: descriptor of the source.
-        status: its status.
-        temporary: a free name.
+        status: status of the source.
+        temporary: a free name in the target directory.
     """
     target = TargetDirectory(rank.open_target(place), place.target_id.inode)
     recipe = target_layout(rank, place).recipe_for_file(reading, status, target)
@@ -485,7 +508,9 @@ def overwritten_or_recipe(
 
 
 def _contains(source: int, name: bytes) -> bool:
-    """Return True if the open source directory contains ``name``. Raise ``Problem`` for the source's side."""
+    """Return True if the open source directory contains ``name``. Raise ``Problem`` on failure; the message names the
+    source.
+    """
     try:
         return status_or_none(source, name) is not None
     except Problem as problem:
@@ -493,8 +518,8 @@ def _contains(source: int, name: bytes) -> bool:
 
 
 def with_current_acl(rank: Rank, place: Place) -> Place:
-    """Return ``place`` with ``inherits`` determined anew. The directory may have got a default ACL when it was
-    finished. Raise ``Problem`` on failure.
+    """Return ``place`` with ``inherits_acl`` determined anew: the target directory may have got a default ACL when its
+    metadata was set. Raise ``Problem`` on failure.
     """
     if place.target_id == NOT_CREATED:
         return place
@@ -503,12 +528,13 @@ def with_current_acl(rank: Rank, place: Place) -> Place:
 
 
 def _status_version(status: os.stat_result) -> tuple[int, ...]:
-    """Return the parts of a status that change if the item is replaced or changed."""
+    """Return a tuple of values of a status. If the item is replaced or changed, at least one of them differs."""
     return status.st_dev, status.st_ino, status.st_ctime_ns, status.st_size, status.st_uid, status.st_mode
 
 
 def open_copy(rank: Rank, place: Place, name: bytes, made: Identity) -> tuple[int, bool]:
-    """Return an O_PATH descriptor of the item ``made`` under this name, and whether it is certainly that item.
+    """Return an O_PATH descriptor of the item ``name`` of the target directory, and True if it is certainly the inode
+    ``made``.
 
     If the file system provides no reliable identities, the inode number suffices in a directory that only this user may
     write to, because no other user can have put another item there. Raise ``Problem`` if the item was removed or is
@@ -528,23 +554,25 @@ def open_copy(rank: Rank, place: Place, name: bytes, made: Identity) -> tuple[in
 
 
 def _is_writable_by_us_only(directory: os.stat_result) -> bool:
-    """Return True if only this user may create names in the directory."""
+    """Return True if only this user may create names in a directory with this status."""
     return directory.st_uid == os.geteuid() and not directory.st_mode & 0o022
 
 
 def inherits_acl(rank: Rank, place: Place, target: int) -> bool:
-    """Return True if items created in the open target directory of ``place`` must be freed from inherited ACLs. Raise
-    ``Problem`` on failure.
+    """Return True if items created in the target directory of ``place`` inherit ACLs, which must be removed from them.
+    ``target`` is its descriptor. Raise ``Problem`` on failure.
 
-    The answer that an earlier run recorded is not trusted, because the directory may have got a default ACL since.
+    In a later run the directory is examined again, because it may have got a default ACL since an earlier run recorded
+    that it has none.
     """
     return place.inherits_acl or (rank.job.run > 1 and can_inherit_acl(target, status_of(target).st_uid))
 
 
 def may_have_mark(rank: Rank, present: object) -> bool:
-    """Return True if a file in the same directory may mark the item as incomplete (``--inplace``).
+    """Return True if there may be a sidecar for the item: a file in the same directory that marks the item as
+    incomplete (``--inplace``).
 
-    This is possible if an item exists (``present`` is not None), or if an earlier run marked one that was removed
-    since.
+    This is possible if an item exists in the target (``present`` is not None). It is also possible if an earlier run
+    marked an item that was removed since.
     """
     return rank.options.inplace and (present is not None or rank.job.run > 1)

@@ -1,6 +1,8 @@
-"""Decision about regular files whose names may be taken, from the status of source and target, before a file is opened.
+"""Decides how regular files are copied whose names may be taken in the target, from the status of source and target,
+before a file is opened.
 
-If that does not suffice, files are decided one by one (``pcopy.tasks.files.existing.may_be_replaced``).
+If the status does not suffice, files are decided one by one
+(``pcopy.tasks.files.existing.ExistingItem.may_be_replaced``).
 """
 
 from __future__ import annotations
@@ -23,16 +25,20 @@ from pcopy.tasks.files.existing import owner_columns, updates_metadata
 from pcopy.tasks.verify.read_items import count_or_read_skipped
 
 DECIDING_COLUMNS = MODE | SIZE | MTIME | CTIME | OWNER
-"""Columns of an existing item that the decision needs."""
+"""Bits of a column mask (``pcopy.fsio.backend.columns``): what must be known of an existing item to decide whether it
+is replaced.
+"""
 
 
 def policy_of(rank: Rank, place: Place) -> CopyPolicy:
-    """Return the policy for small files of one directory that have no other names.
+    """Return the rules by which the backend decides what is done with the small files of the directory ``place`` that
+    have only one name: create, replace or skip them.
 
-    - An item that changed since the job began may be the job's own, or it may be another item of the job whose name the
-      file system treats as equal.
-    - An item that an unfinished job may have left without its contents is compared.
-    - A file that is repaired replaces the existing item, unless that may be the user's.
+    - If an existing item has changed since the job began, an earlier run of this job may have created it; or it may be
+      another item of this job whose name the file system treats as equal. Such a file is decided on the slow path, one
+      by one in Python.
+    - If another, unfinished job may have left an existing item without its contents, the contents are compared.
+    - In a repair, the file replaces the existing item, unless that may be the user's.
     """
     options, preserve = rank.options, rank.options.preserve
     repairs = rank.phase >= Phase.REPAIR
@@ -55,12 +61,13 @@ def policy_of(rank: Rank, place: Place) -> CopyPolicy:
 
 
 def plans_for(rank: Rank, place: Place, target: int, new_names: bytes, sources: Rows) -> TicketGenerator[bytearray]:
-    """Return a plan for each row of ``sources``.
+    """Return a plan (``CopyPlan``) for each file of ``sources``: create, replace, skip, refuse, or leave it to the slow
+    path, which decides files one by one.
 
     In a directory that this job created, existing items are not examined, because usually there are none.
 
     Args:
-        target: the open target directory.
+        target: descriptor of the target directory.
         new_names: names of the copies, joined by slashes.
         sources: the status of each file as a scan found it.
     """
@@ -72,13 +79,15 @@ def plans_for(rank: Rank, place: Place, target: int, new_names: bytes, sources: 
         batch = StatNames(target, new_names, DECIDING_COLUMNS | owner_columns(rank), on_source=False)
         targets = yield from rank.execute(batch)
     plans = (yield from rank.execute(PlanCopies(policy, sources, targets))).plans
-    if rank.options.reflink == "always":  # the backend cannot clone files
+    if rank.options.reflink == "always":  # the backend cannot clone files (reflink), the slow path can
         return bytearray(plan if plan in (CopyPlan.SKIP, CopyPlan.REFUSE) else CopyPlan.SLOW_PATH for plan in plans)
     return plans
 
 
 def can_decide_in_scan(rank: Rank, place: Place) -> bool:
-    """Return True if a scan can recognise files that stay as they are, so that no task is needed for them."""
+    """Return True if a scan can recognise files that stay as they are, so that no task is needed for them: the target
+    directory existed before, and ``--existing`` is changed, newer or skip.
+    """
     if not rank.job.copies or place.target_id == NO_DIRECTORY or place.is_new:
         return False
     return policy_of(rank, place).existing in ("changed", "newer", "skip")
@@ -87,13 +96,13 @@ def can_decide_in_scan(rank: Rank, place: Place) -> bool:
 def rows_to_copy(
     rank: Rank, result: TaskResult, place: Place, packed: bytes, rows: Rows
 ) -> TicketGenerator[Sequence[int]]:
-    """Return the numbers of the rows that must be copied; count the others as skipped.
+    """Return the indices of the files that must be copied; count the others as skipped.
 
-    If the target directory cannot be opened, all rows are returned: the tasks that copy them report the error.
+    If the target directory cannot be opened, all indices are returned: the tasks that copy the files report the error.
 
     Args:
         packed: names of the files that a scan found, joined by slashes.
-        rows: their status.
+        rows: status of these files.
     """
     all_rows = range(len(rows))
     try:
@@ -126,8 +135,12 @@ def rows_to_copy(
 def _plan_differing_xattrs(
     rank: Rank, place: Place, target: int, packed: bytes, new_names: bytes, plans: bytearray
 ) -> TicketGenerator[None]:
-    """Change the plan of files that would be skipped, but whose extended attributes differ from their source's, to the
-    slow path.
+    """Find the files that would be skipped although their extended attributes differ from those of their source. Plan
+    the slow path for them, which sets the attributes.
+
+    Args:
+        packed, new_names: names in the source and in the target, joined by slashes.
+        plans: the plan of each file; this is changed.
     """
     rows = [row for row, plan in enumerate(plans) if plan == CopyPlan.SKIP]
     if not rows:

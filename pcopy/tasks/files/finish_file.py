@@ -1,4 +1,4 @@
-"""FinishFile sets the metadata and the final name of a large file after all of its chunks were copied."""
+"""``FinishFile`` sets the metadata and the final name of a large file after all of its chunks were copied."""
 
 from __future__ import annotations
 
@@ -40,7 +40,9 @@ from pcopy.tasks.links.make_links import report_representative_failure, spawn_li
 
 
 class ChunkedFileTask(TaskKind):
-    """Base class of tasks about a large ``file`` that is copied in chunks."""
+    """Base class of tasks about a large file that is copied in chunks (parts). ``file`` describes the source and the
+    temporary file.
+    """
 
     file: ChunkedFile
 
@@ -52,14 +54,20 @@ class ChunkedFileTask(TaskKind):
         return self.file.item
 
     def register_for_resume(self, task: Task, missing: MissingDirectories) -> None:
-        """Record in ``missing`` the directories of the file, which its chunks do not contain."""
+        """Record in ``missing`` the directories of all names of the file. The tasks that copy its chunks know only the
+        first name.
+        """
         missing.add_large_file(self.file.temporary, self.contained_places(), task.phase)
 
 
 class FinishFile(ChunkedFileTask, code=16, doing="finishing", is_note=True):
-    """Task that sets the metadata and the final name of a file whose chunks are all copied.
+    """Task that sets the metadata and the final name of a large file whose chunks are all copied.
 
-    ``digest`` is the digest of the file; ``chunk`` and ``writers`` are as in ``Copy``.
+    Fields:
+        file: the file and its temporary file.
+        digest: digest of the contents; empty if the job computes none.
+        chunk: size of the chunks in bytes.
+        writers: number of the host that wrote each chunk, one byte each.
     """
 
     digest: bytes
@@ -77,8 +85,8 @@ class FinishFile(ChunkedFileTask, code=16, doing="finishing", is_note=True):
             remove_temporary(rank, self.file)
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Finish the file in one slice, after its contents were stored. The source must still have the version from
-        which the chunks were copied.
+        """Bring the contents of the file to stable storage; then set its metadata and give it its name, without a yield
+        between. The source must still have the version (inode, size, mtime, ctime) that was copied.
         """
         file, item = self.file, self.file.item
         known = ContentInfo(FILE, file.version.size, self.digest, file.version)
@@ -88,12 +96,12 @@ class FinishFile(ChunkedFileTask, code=16, doing="finishing", is_note=True):
         try:
             unnamed, shortcoming, action = yield from _finish(self, rank, result)
         except MetadataProblem as problem:  # the copy is complete and has its final name
-            spawn_links(rank, result, item, copy, shortcoming=problem)
+            spawn_links(rank, result, item, copy, metadata_problem=problem)
         except Problem as problem:
             fail_opened(rank, result, file, problem)
         else:
             if unnamed is not None:
-                spawn_naming(result, item, unnamed, copy, shortcoming=shortcoming, duration_ns=took)
+                spawn_naming(result, item, unnamed, copy, metadata_problem=shortcoming, duration_ns=took)
                 return
             chunk, writers, how = self.chunk, self.writers, CopyAction(action, took)
             result.count_copied(
@@ -103,9 +111,9 @@ class FinishFile(ChunkedFileTask, code=16, doing="finishing", is_note=True):
 
 
 class OpeningTimes(dict[bytes, int]):
-    """Time at which this rank opened each large file that it owns, by temporary name: monotonic, in nanoseconds.
-
-    Files whose duration is not reported are missing.
+    """For each large file whose chunks this rank counts: the time (time.monotonic_ns()) at which it created the
+    temporary file, by the name of that file. It is used to report how long the copy took; files for which that is not
+    reported have no entry.
     """
 
     def __init__(self, rank: Rank) -> None:
@@ -113,18 +121,21 @@ class OpeningTimes(dict[bytes, int]):
 
 
 def remove_temporary(rank: Rank, file: ChunkedFile) -> None:
-    """Remove the temporary file, if its directory still exists. An existing file that is overwritten is not removed."""
+    """Remove the temporary file of ``file``, if its directory still exists. An existing file that is being overwritten
+    (``--inplace``) is not removed.
+    """
     if file.overwritten_owner:
         return
-    with suppress(Problem):  # if the directory was removed or replaced, its items fail for that reason anyway
+    with suppress(Problem):  # no error if the directory was removed or replaced: its items fail for that reason anyway
         remove_if_present(rank.open_target(file.item.place), file.temporary)
 
 
 def fail_opened(rank: Rank, result: TaskResult, file: ChunkedFile, problem: Problem) -> None:
-    """Record the failure of a file that was opened and could not be copied completely.
+    """Handle the failure (``problem``) of a large file whose temporary file was created, but that could not be copied
+    completely: it is tried again or counted as failed.
 
-    If an earlier run opened the file, the failure does not count as an attempt of this run: the source may have changed
-    since, or that run may have renamed the copy and stopped before this was recorded.
+    If an earlier run created the temporary file, the failure does not count as an attempt of this run. The source may
+    have changed since; or that run may have renamed the copy and stopped before this was recorded.
     """
     item = file.item
     if problem.may_retry and run_and_rank_of(file.temporary)[0] < rank.job.run:
@@ -138,11 +149,12 @@ def fail_opened(rank: Rank, result: TaskResult, file: ChunkedFile, problem: Prob
 
 
 def _finish_renamed(rank: Rank, result: TaskResult, file: ChunkedFile, target: int, name: bytes) -> bool:
-    """Return True if an earlier run has renamed the copy and stopped before that was recorded. Raise ``Problem`` on
-    failure.
+    """If an earlier run has already renamed the copy to ``name`` and stopped before that was recorded, set its metadata
+    again and return True. Raise ``Problem`` on failure.
 
-    The copy gets its metadata again, because a power failure may have preserved the rename and lost the changes before
-    it. If the identity of the copy is not certain, the file is copied again.
+    The metadata is set again because a power failure may have preserved the rename and lost what was done before it. If
+    the identity of the copy is not certain, return False: the file is copied again. ``target`` is a descriptor of the
+    target directory.
     """
     if (
         rank.job.run == 1
@@ -170,7 +182,9 @@ def _finish_renamed(rank: Rank, result: TaskResult, file: ChunkedFile, target: i
 
 
 class _Source(NamedTuple):
-    """Status and metadata of the source, and the layout recipe of its copy."""
+    """The source of a large file, as it is when the copy is finished: its status, its metadata, and the recipe (the way
+    to create a copy so that it gets its Lustre layout).
+    """
 
     status: os.stat_result
     attributes: Attributes
@@ -178,8 +192,8 @@ class _Source(NamedTuple):
 
 
 def _read_source(rank: Rank, file: ChunkedFile) -> _Source:
-    """Return the status and metadata of the source. Raise ``Problem`` if it is not of the version from which the chunks
-    were copied.
+    """Return status, metadata and recipe of the source. Raise ``Problem`` if its version (inode, size, mtime, ctime) is
+    not the one that was copied.
     """
     place, preserve = file.item.place, rank.options.preserve
     target = TargetDirectory(rank.open_target(place), place.target_id.inode)
@@ -195,10 +209,11 @@ def _read_source(rank: Rank, file: ChunkedFile) -> _Source:
 
 
 def _is_replaced(present: ExistingItem, name: bytes, source: os.stat_result) -> bool:
-    """Return True if the existing item may be replaced by the copy. Raise ``Problem`` on failure.
+    """Return True if the existing item ``present`` may be replaced by the copy. ``name`` and ``source`` are name and
+    status of the source. Raise ``Problem`` on failure.
 
-    When the file was split, the contents of the existing item were compared, if they had to be, and its metadata was
-    not updated.
+    If its contents had to be compared, that was done before the file was divided into chunks, and they differed. Its
+    metadata was not updated then.
     """
     if present.may_be_replaced(source) or present.needs_comparison(source):
         return True
@@ -212,10 +227,11 @@ def _is_replaced(present: ExistingItem, name: bytes, source: os.stat_result) -> 
 def _finish(
     task: FinishFile, rank: Rank, result: TaskResult
 ) -> Generator[None, None, tuple[UnnamedCopy | None, MetadataProblem | None, Action]]:
-    """Set the metadata of the file, and its final name unless it is named later.
+    """Set the metadata of a large file, and give it its final name unless it is named in the phase NAME.
 
-    Return the unnamed copy if it is named later (else None), the problem with its metadata (or None), and the action
-    that was taken. Raise ``Problem`` on failure.
+    Return three values: the copy with its temporary name, or None if it has its final name; the error because of which
+    not all metadata could be set, or None; and the action, COPY or REPLACE, for the report. Raise ``Problem`` on
+    failure.
     """
     file = task.file
     place, name = file.item.place, file.item.name
@@ -230,15 +246,17 @@ def _finish(
         new.reopen(file.version.size, file.server_status, extended=not file.is_cloned)
         sync = rank.syncs_items(place)
         if not (file.overwritten_owner or named_later or sync):
-            from pcopy.tasks.base.storing import wait_until_stored  # imported late: most files are not split
+            from pcopy.tasks.base.storing import wait_until_stored  # only here: most files are not split
 
-            # Stored before the rename, so that after a power failure no file has its final name without its contents.
+            # Before the rename, so that after a power failure no file has its final name without its contents.
             yield from wait_until_stored(rank, new)
         source = _read_source(rank, file)
         present = None if file.overwritten_owner else find_existing_item(rank, place, name)
         present_status = None if present is None else present.status
         if present is not None and not named_later and not _is_replaced(present, name, source.status):
-            raise Problem("create", errno.EEXIST)  # it was created after the file was split, and was not compared
+            raise Problem(
+                "create", errno.EEXIST
+            )  # the existing item was created after the file was split, and was not compared
         layout = ""
         if not file.overwritten_owner:
             around = TargetDirectory(target, place.target_id.inode)
@@ -252,7 +270,9 @@ def _finish(
         else:
             if present is not None:
                 present.back_up(source.status)
-            new.commit(new_name, present_status, sync=sync, store=options.sync, marked=may_have_mark(rank, present))
+            new.commit(
+                new_name, present_status, sync=sync, store=options.sync, has_sidecar=may_have_mark(rank, present)
+            )
     item = UnnamedCopy(file.temporary, file.identity.inode, file.identity.mark) if named_later else None
     if file.overwritten_owner:
         result.record_overwritten(place, name, file.identity.inode, lacks_metadata=new.metadata_problem is not None)
@@ -262,5 +282,5 @@ def _finish(
         count_layout(rank, result, layout)
     result.record_applied_metadata(
         place, name, applied
-    )  # only after the copy has succeeded: an item that fails is tried again
+    )  # only now: if the copy fails, it is tried again, and its notices would be shown twice
     return item, new.metadata_problem, Action.REPLACE if file.overwritten_owner or present is not None else Action.COPY

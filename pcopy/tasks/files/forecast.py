@@ -1,7 +1,8 @@
-"""Dry run of files (``--dry-run``): decisions are made as for a copy, and nothing is created.
+"""Dry run of files (``--dry-run``): what would be done with each file is decided and reported as in a copy, but nothing
+is created.
 
-Small files are decided by their status and are not opened. All others go through the code that copies them, up to the
-point at which something would be created (``whole_file``, ``copy_nodes``).
+Small files are decided by their status and are not opened. All others go through the code that copies them
+(``whole_file``, ``copy_nodes``), up to the point at which it would create something.
 """
 
 from __future__ import annotations
@@ -27,15 +28,15 @@ from pcopy.tasks.files.whole_file import copy_file
 from pcopy.tasks.verify.read_items import count_or_read_skipped
 
 _CREATING_PLANS = frozenset(map(int, (CopyPlan.NEW, CopyPlan.TEMPORARY, CopyPlan.REPLACE)))
-"""Plans that create a file."""
+"""Plans (``CopyPlan``) with which a real run creates a new file."""
 
 
 def report_dry_run_files(rank: Rank, result: TaskResult, place: Place, names: list[bytes], rows: Rows) -> Steps:
-    """Report the outcome that small files of one directory would have.
+    """Report what would be done with small files of one directory.
 
     Args:
         names: names as a scan found them.
-        rows: their status.
+        rows: status of these files.
     """
     if place.target_id == NOT_CREATED:
         _report_copied(result, place, names, rows.size, Action.COPY)
@@ -71,14 +72,16 @@ def report_dry_run_files(rank: Rank, result: TaskResult, place: Place, names: li
 
 
 def _planned_action(rank: Rank, place: Place, name: bytes, plan: int) -> Action:
-    """Return the action that a plan would lead to. Raise ``Problem`` on failure."""
+    """Return the action that is reported for a file with this ``plan`` (``CopyPlan``): COPY if its name is free, else
+    REPLACE. Raise ``Problem`` on failure.
+    """
     if plan == CopyPlan.TEMPORARY:
         return Action.COPY if find_existing_item(rank, place, name) is None else Action.REPLACE
     return Action.COPY if plan == CopyPlan.NEW else Action.REPLACE
 
 
 def _report_copied(result: TaskResult, place: Place, names: list[bytes], sizes: Sequence[int], action: Action) -> None:
-    """Count and report files that would be copied."""
+    """Count and report files that would be copied. ``sizes`` are in bytes; ``action`` is COPY or REPLACE."""
     result.count(counts.FILES, len(names))
     result.count(counts.BYTES, sum(sizes))
     result.item_recorder.record_files(action, place, names, array("Q", sizes))

@@ -1,8 +1,8 @@
-"""Layouts of new files, for each file system that one rank writes to (``pcopy.fsio.layout``), and reports of the
-layouts that were used.
+"""Lustre layouts (striping) of new files: the layout policy of each file system that one rank writes to
+(``pcopy.fsio.layout``), and a report of the layouts that files have got.
 
-Each rank counts the layouts that its files got. TellLayouts waits for the end of the phase and sends the counts to rank
-0 in one note, LayoutsUsed.
+Each rank counts the files by layout. ``ReportLayouts`` waits for the end of the phase and sends the counts to rank 0 in
+one note, ``UsedLayouts``. In a long phase they are also sent from time to time.
 """
 
 from __future__ import annotations
@@ -21,41 +21,47 @@ from pcopy.tasks.base.result import TaskResult
 from pcopy.tasks.base.values import Place
 
 FilesByLayout = Counter[str]
-"""Number of files by layout."""
+"""Number of files, by the description of their layout in words."""
 
 
 REPORT_SECONDS = 1.0
-"""Seconds after which a rank reports the layouts that it has used."""
+"""Seconds after which a rank sends its counts of layouts again. A job that is stopped does not reach the end of the
+phase.
+"""
 MAX_REPORTED_LAYOUTS = 4096
-"""Largest number of different layouts that a rank reports. The owner of a source could create any number of them."""
+"""Largest number of different layouts that a rank reports. Layouts may be copied from the source, whose owner could
+create any number of them.
+"""
 OTHER_LAYOUTS = "others"
-"""Name for all further layouts in the report."""
+"""Name under which files are counted whose layout is not among the first ``MAX_REPORTED_LAYOUTS`` different ones."""
 
 
 class RankLayouts:
-    """Layouts on one rank: the file systems it writes to, and the counts of files."""
+    """The rules of one rank for the Lustre layout (striping) of new files, by file system; and the numbers of files
+    that it has created with each layout.
+    """
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self.by_device: dict[int, LayoutPolicy] = {}
-        """Layout of each file system, by st_dev."""
+        """Layout policy of each file system, by st_dev."""
         self.unreported = FilesByLayout()
-        """Number of files that this rank has created with each layout (in words), as far as they were
-        not reported yet.
-        """
+        """Number of files that this rank has created, by layout, since it last sent these numbers to rank 0."""
         self.job_totals = FilesByLayout()
-        """On rank 0: the reported numbers of all ranks."""
+        """On rank 0: number of files of all ranks, by layout, as far as the ranks have sent them."""
         self._is_report_spawned = False
         self._reported_at = time.monotonic()
         self._reported_names: set[str] = set()
 
     def add(self, result: TaskResult, sums: Mapping[str, int]) -> None:
-        """Add to the number of files with each layout, and have it reported."""
+        """Add ``sums`` (number of files by layout) to the numbers of this rank, and spawn a note that sends these to
+        rank 0: at once if that was long ago, else at the end of the phase.
+        """
         for layout, number in sums.items():
             self.unreported[layout] += number
         if (
             time.monotonic() > self._reported_at + REPORT_SECONDS
-        ):  # reported before the end too: a stopped job does not get there
+        ):  # a job that is stopped does not reach the report at the end of the phase
             self._reported_at = time.monotonic()
             result.spawn(UsedLayouts(tuple(self.take_unreported().items())), owner=0)
         elif not self._is_report_spawned:
@@ -63,7 +69,9 @@ class RankLayouts:
             result.spawn(ReportLayouts(), phase=max(Phase.FINISH, result.phase), owner=self._rank.number)
 
     def reported_name(self, layout: str) -> str:
-        """Return the name of a layout in the report: ``OTHERS`` once there are too many different ones."""
+        """Return the name under which ``layout`` is counted: itself, or ``OTHER_LAYOUTS`` once there are too many
+        different ones.
+        """
         if layout not in self._reported_names:
             if len(self._reported_names) >= MAX_REPORTED_LAYOUTS:
                 return OTHER_LAYOUTS
@@ -71,21 +79,19 @@ class RankLayouts:
         return layout
 
     def take_unreported(self) -> FilesByLayout:
-        """Return the numbers that were not reported yet, and reset them."""
+        """Return the numbers of files by layout that were not sent to rank 0 yet, and set them to 0."""
         used, self.unreported = self.unreported, FilesByLayout()
         return used
 
     def take_last_unreported(self) -> FilesByLayout:
-        """Return the same as ``told``, for the task that waits for the end of the phase. If more files are created
-        later, another such task is spawned.
+        """Return the numbers of files by layout that were not sent to rank 0 yet, and set them to 0. ``ReportLayouts``
+        calls this at the end of the phase. If files are created after that, another ``ReportLayouts`` is spawned.
         """
         self._is_report_spawned = False
         return self.take_unreported()
 
     def layout_at(self, place: Place) -> LayoutPolicy:
-        """Return the layout for new files in this target directory, which was opened before. Raise ``Problem`` on
-        failure.
-        """
+        """Return the layout policy for new files in the target directory of ``place``. Raise ``Problem`` on failure."""
         rank = self._rank
         device = rank.target_device(place)
         layout = self.by_device.get(device)
@@ -96,8 +102,8 @@ class RankLayouts:
         )
 
     def layout_of_device(self, device: int, directory: int) -> LayoutPolicy:
-        """Return the layout of the file system ``device``, on which ``directory`` is an open directory. Raise
-        ``Problem`` on failure.
+        """Return the layout policy of the file system ``device``; ``directory`` is a descriptor of any directory on it.
+        Raise ``Problem`` on failure.
         """
         layout = self.by_device.get(device)
         if layout is None:
@@ -107,11 +113,11 @@ class RankLayouts:
 
 
 def make_layout(rank: Rank, directory: int) -> LayoutPolicy:
-    """Create the layout for the file system of an open directory. Raise ``OSError``."""
+    """Create the layout policy for the file system of the open ``directory``. Raise ``OSError`` if statfs(2) fails."""
     if type_of_file_system(directory) != LUSTRE_TYPE:
         return LayoutPolicy()
     from pcopy.lustre.layout_request import MAX_STRIPES, parse_stripe_options
-    from pcopy.lustre.layouts import LustreLayout, Writers  # imported late: few jobs need it
+    from pcopy.lustre.layouts import LustreLayout, Writers  # only here: few jobs need the modules
 
     writers = Writers(rank.hosts.host_count, rank.size, rank.is_split)
     if not rank.job.copies:  # the number of ranks and hosts that wrote existing files is unknown
@@ -122,15 +128,15 @@ def make_layout(rank: Rank, directory: int) -> LayoutPolicy:
 
 
 def target_layout(rank: Rank, place: Place) -> LayoutPolicy:
-    """Return the layout for new files in the target directory of ``place``, as ``RankLayouts.at`` does."""
+    """Return the layout policy for new files in the target directory of ``place``. Raise ``Problem`` on failure."""
     return rank.instance(RankLayouts).layout_at(place)
 
 
 def count_layout_of_recipe(
     rank: Rank, result: TaskResult, place: Place, recipe: Recipe, target: int, files: int
 ) -> None:
-    """Count ``files`` that were created by ``recipe`` in the open directory ``target``. Raise
-    ``Problem`` on failure.
+    """Count ``files`` new files in the target directory of ``place`` under the layout that they got. ``recipe`` is the
+    way in which they were created, and ``target`` a descriptor of the directory. Raise ``Problem`` on failure.
     """
     layout = target_layout(rank, place)
     if files and not layout.uses_only_default:
@@ -140,13 +146,17 @@ def count_layout_of_recipe(
 
 
 def count_layout(rank: Rank, result: TaskResult, layout: str, files: int = 1) -> None:
-    """Count ``files`` that have got this ``layout``, which is given in words."""
+    """Count ``files`` new files as files with this ``layout``, a description in words. The counts are shown at the end
+    of the job.
+    """
     layouts = rank.instance(RankLayouts)
     layouts.add(result, {layouts.reported_name(layout): files})
 
 
 class ReportLayouts(RecreatedNote, code=21, doing="reporting layouts of files"):
-    """Note that sends the layouts that a rank has used to rank 0. It runs on that rank."""
+    """Note (message in the form of a short task) that a rank spawns for itself. It runs at the end of the phase and
+    sends rank 0 the numbers of files by layout that this rank has not sent yet.
+    """
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         if used := rank.instance(RankLayouts).take_last_unreported():
@@ -154,7 +164,9 @@ class ReportLayouts(RecreatedNote, code=21, doing="reporting layouts of files"):
 
 
 class UsedLayouts(RecreatedNote, code=22, doing="receiving layouts of files"):
-    """Note that reports to rank 0 how many files of one rank have got each layout, in words."""
+    """Note (message in the form of a short task) that tells rank 0 how many files of one rank have got each Lustre
+    layout. ``used`` has pairs (layout in words, number).
+    """
 
     used: tuple[tuple[str, int], ...]
 

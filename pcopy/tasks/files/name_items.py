@@ -1,10 +1,10 @@
-"""NameItems and NameGroup give complete and durable copies their final names, without replacing anything that may not
-be replaced.
+"""``NameItems`` and ``NameGroup`` give copies that are complete and on stable storage their final names, without
+replacing anything that may not be replaced.
 
-With ``--existing skip``, ``newer`` and ``fail``, copies wait for this until the phase NAME. So a copy is complete and
-on stable storage before it has its name, and the task that names it is recorded with the identity of the copy. Any
-other item under a final name, in this run or in a later one, is therefore not the job's own. These tasks decide whether
-an item counts as copied; ``pcopy.tasks.files.naming`` gives it its name.
+With ``--existing skip``, ``newer`` and ``fail``, copies have temporary names until the phase NAME. So a copy is
+complete and on stable storage before it has its final name, and the task that names it is recorded with the identity of
+the copy. Any other item under a final name, in this run or in a later one, is therefore not the job's own. These tasks
+decide whether an item counts as copied; ``pcopy.tasks.files.naming`` renames the copy.
 """
 
 from __future__ import annotations
@@ -49,14 +49,18 @@ from pcopy.tasks.verify.read_items import count_or_read_skipped
 
 
 class NameItems(DivisibleTask, code=18, doing="naming copies of", is_note=False):
-    """Task that gives items of one directory their final names. There is one column for each field of ``UnnamedCopy``
-    and of ``ContentInfo``.
+    """Task that gives copies in one directory their final names. The copies are complete and have temporary names.
+    Value number i of each column belongs to name number i.
 
     Fields:
-        temporaries: temporary names, joined by slashes.
-        inodes, marks: inode numbers and marks that identify the copies.
-        kinds, sizes, versions, digests: contents of the copies.
-        writer: number of the host that wrote them.
+        place: the directory.
+        names: names of the items in the source, joined by slashes.
+        temporaries: temporary names of the copies, joined by slashes.
+        inodes, marks: inode numbers, and file handles or times of birth (``pcopy.fsio.identity``), that identify the
+            copies.
+        kinds, sizes, versions, digests: contents of the copies, in packed columns (``ItemColumns``).
+        attempt: number of earlier attempts in this run, from 0.
+        writer: number of the host that wrote the copies.
         durations: duration of each copy in nanoseconds, packed; empty if durations are not reported.
     """
 
@@ -83,7 +87,7 @@ class NameItems(DivisibleTask, code=18, doing="naming copies of", is_note=False)
         ]
 
     def unnamed_copies(self) -> list[UnnamedCopy]:
-        """Return the copies that are to be named."""
+        """Return the copies that get their final names."""
         return [*map(UnnamedCopy, unpack_names(self.temporaries), unpack_numbers(self.inodes), self.marks)]
 
     def remove_temporaries(self, rank: Rank, since: int) -> None:
@@ -92,7 +96,9 @@ class NameItems(DivisibleTask, code=18, doing="naming copies of", is_note=False)
                 remove_unnamed(rank, self.place, made)
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Name the items one by one. A copy that gets no name is removed."""
+        """Give the copies their names one by one. A copy that gets none, because an existing item is kept or an error
+        occurs, is removed.
+        """
         place, naming = self.place, None
         names, sizes = unpack_names(self.names), unpack_numbers(self.sizes)
         digests = (
@@ -111,7 +117,9 @@ class NameItems(DivisibleTask, code=18, doing="naming copies of", is_note=False)
                     count_or_read_skipped(rank, result, place, name, known)
             except Problem as problem:
                 remove_unnamed(rank, place, item, result)
-                if is_retried(problem, self.attempt):  # an earlier run named the copy, and it was removed since
+                if is_retried(
+                    problem, self.attempt
+                ):  # the temporary file is missing: an earlier run named the copy, which was removed since
                     result.examine_again(place, name, self.attempt + 1)
                 else:
                     result.fail(place, name, problem, known.size, may_exist=True)
@@ -120,13 +128,16 @@ class NameItems(DivisibleTask, code=18, doing="naming copies of", is_note=False)
 
 
 class NameGroup(ItemTask, code=19, doing="naming the copy of", is_note=False):
-    """Task that gives a copy the first name of ``item`` that is free; the other names become hard links to it.
+    """Task that gives the copy of an inode the first of its names that is free; the other names become hard links to
+    it.
 
     Fields:
-        unnamed_copy: the copy.
-        known: its contents.
-        chunk, writers: as in ``Copy``.
-        shortcoming: the problem with its metadata, or None.
+        item: the item with all of its names.
+        unnamed_copy: the copy, which has a temporary name.
+        known: type, size, digest and version of its contents.
+        chunk: size in bytes of the chunks in which the copy was written; 0 if one task wrote it.
+        writers: number of the host that wrote each chunk, one byte each.
+        metadata_problem: the error because of which not all metadata could be set, packed; or None.
         duration: duration of the copy in nanoseconds.
     """
 
@@ -134,7 +145,7 @@ class NameGroup(ItemTask, code=19, doing="naming the copy of", is_note=False):
     known: ContentInfo
     chunk: int
     writers: bytes
-    shortcoming: PackedProblem | None = None
+    metadata_problem: PackedProblem | None = None
     duration: int = 0
 
     def remove_temporaries(self, rank: Rank, since: int) -> None:
@@ -142,7 +153,9 @@ class NameGroup(ItemTask, code=19, doing="naming the copy of", is_note=False):
             remove_unnamed(rank, self.item.place, self.unnamed_copy)
 
     def add_to_group(self, groups: BucketContents) -> bool:
-        """Add this task to the group of its inode, where it waits for further names. Return True."""
+        """Add this task to ``groups``, where all names of an inode are brought together. There it gets the other names
+        that a resumed job has found. Return True: the recorded task is then done, because a new one replaces it.
+        """
         groups.waiting_for_name.append(self)
         return True
 
@@ -150,18 +163,18 @@ class NameGroup(ItemTask, code=19, doing="naming the copy of", is_note=False):
         return regathering_tasks(missing, self.item, self.unnamed_copy, self.known)
 
     def regrouped_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
-        """Yield this task for the phase COPY, in which it waits for the other names of the inode. The item was copied
-        already.
+        """Yield this task for a resumed job that may find more names of the inode: in the phase COPY, and for the rank
+        that brings the names together. There it waits until they are found. The item itself was copied already.
         """
         yield task._replace(phase=int(Phase.COPY), owner=bucket_of(self.item.inode))
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Give the copy the first name that is possible. Existing items under earlier names may be kept, and these
-        names are skipped; others may fail.
+        """Give the copy the first name that can be given. If an existing item under a name is kept, the name counts as
+        skipped; if it cannot be replaced, the name fails.
 
-        If the next name is in another directory, the item is copied again, since a copy gets a name only in its own
-        directory (``CopyNaming``). In a resumed job that looks for further names of any inode, the task waits for these
-        first.
+        A copy gets a name only in its own directory (``CopyNaming``). So if the next name is in another directory, the
+        item is copied again there. In a resumed job that looks for other names of any inode, the task first waits for
+        these.
         """
         if result.phase < Phase.NAME:
             defer_to_bucket(self, bucket_of(self.item.inode), rank, result)
@@ -201,10 +214,12 @@ class NameGroup(ItemTask, code=19, doing="naming the copy of", is_note=False):
 
 
 def _first_linked_name(task: NameGroup, rank: Rank, since: int) -> int:
-    """Return the index of the first name, from ``since`` on, that leads to the copy already; -1 if there is none.
+    """Return the index of the first name, from the index ``since`` on, that already leads to the copy; -1 if there is
+    none.
 
-    An earlier run has named the copy, linked this name to it, and stopped before that was recorded. If another program
-    has replaced the first name since, this name would otherwise be treated as the user's.
+    An earlier run may have given the copy its first name and linked another name to it, and stopped before that was
+    recorded. If another program then replaced the first name, the other name would be taken for an item of the user
+    without this search.
     """
     if rank.job.run == 1:
         return -1
@@ -217,9 +232,11 @@ def _first_linked_name(task: NameGroup, rank: Rank, since: int) -> int:
 
 
 def _handle_named(task: NameGroup, item: Item, how: CopyAction, rank: Rank, result: TaskResult) -> None:
-    """Count the item as copied, and have its further names linked. Its first name is the one that the copy has now."""
+    """Count the item, whose copy has just got the first name of ``item``, as copied, and have its other names created
+    as hard links. ``how`` says whether the copy replaced an item, and how long it took.
+    """
     known, made = task.known, task.unnamed_copy
-    shortcoming = None if task.shortcoming is None else MetadataProblem.from_packed(task.shortcoming)
+    shortcoming = None if task.metadata_problem is None else MetadataProblem.from_packed(task.metadata_problem)
     if shortcoming is None:
         chunk, writers = task.chunk, task.writers
         result.count_copied(
@@ -230,11 +247,13 @@ def _handle_named(task: NameGroup, item: Item, how: CopyAction, rank: Rank, resu
         result.fail(item.place, item.name, shortcoming, item.size, retry=retry, may_exist=True)
         return
     copy = ItemCopy(Identity(item.place.target_id.mount_code, made.inode, made.mark), known, task.chunk, task.writers)
-    spawn_links(rank, result, item, copy, shortcoming=shortcoming)
+    spawn_links(rank, result, item, copy, metadata_problem=shortcoming)
 
 
 class UnnamedCopies:
-    """The copies of one task, all in one directory, that are still to be named."""
+    """Copies that one task has created in one directory under temporary names. When the task ends, it spawns a task
+    that gives them their final names in a later phase.
+    """
 
     def __init__(self, rank: Rank, place: Place, attempt: int) -> None:
         self._rank = rank
@@ -246,19 +265,21 @@ class UnnamedCopies:
         self._took = array("Q")
 
     def add_temporary_names(self, temporaries: list[bytes]) -> None:
-        """Record temporary names under which files may be created, so that they are removed if the task fails before
-        the files are added.
+        """Remember temporary names under which files may be created, so that these files are removed if the task fails
+        before the files are added.
         """
         self._temporaries += filter(None, temporaries)
 
     def add(self, result: TaskResult, item: Item, item_result: ItemResult) -> None:
-        """Add one copy. If not all of its metadata could be set, spawn a task of its own for it, which reports that."""
-        made, known, shortcoming = item_result.unnamed, item_result.known, item_result.shortcoming
+        """Add one copy, whose outcome is ``item_result``. If not all of its metadata could be set, it gets a naming
+        task of its own, which also reports the error.
+        """
+        made, known, shortcoming = item_result.unnamed, item_result.known, item_result.metadata_problem
         assert made is not None
         self._temporaries.append(made.temporary)
         if shortcoming is not None:
             spawn_naming(
-                result, item, made, copy_by_this_host(self._rank, NO_DIRECTORY, known), shortcoming=shortcoming
+                result, item, made, copy_by_this_host(self._rank, NO_DIRECTORY, known), metadata_problem=shortcoming
             )
             return
         self._items.append(made)
@@ -268,17 +289,26 @@ class UnnamedCopies:
     def add_file(
         self, name: bytes, item: UnnamedCopy, version: FileVersion, size: int, digest: bytes, took: int
     ) -> None:
-        """Add one regular file whose values are given separately."""
+        """Add one regular file whose values are given one by one.
+
+        Args:
+            name: name in the source.
+            item: temporary name, inode number and mark of the copy.
+            version: version of the source.
+            size: size in bytes.
+            digest: digest of the contents, or empty.
+            took: duration of the copy in nanoseconds.
+        """
         self._items.append(item)
         self._took.append(took)
         self._known.add_file(name, version, size, digest, 0)
 
     @contextmanager
     def spawn_at_end(self, result: TaskResult) -> Iterator[None]:
-        """Spawn the task that names the copies added within the block, at its end; remove the copies if the block is
-        left by an exception.
+        """Context manager: at the end of the block, spawn the task that names all copies that were added within it. If
+        the block is left by an exception, remove the copies.
 
-        The latter happens if the task is closed or the rank cannot continue.
+        An exception means that the task is closed or that the rank cannot continue.
         """
         try:
             yield
@@ -292,7 +322,7 @@ class UnnamedCopies:
                 )
                 result.spawn(task, len(marks) * CALL_COST // 4, phase=max(Phase.NAME, result.phase))
         except BaseException:
-            with suppress(Problem):  # the directory was removed
+            with suppress(Problem):  # no error if the directory was removed
                 target = self._rank.open_target(self._place)
                 for temporary in self._temporaries:
                     remove_if_present(target, temporary)
@@ -305,14 +335,19 @@ def spawn_naming(
     made: UnnamedCopy,
     copy: ItemCopy,
     *,
-    shortcoming: MetadataProblem | None = None,
+    metadata_problem: MetadataProblem | None = None,
     duration_ns: int = 0,
 ) -> None:
-    """Spawn the task that gives a copy, perhaps with further names, its final name in the phase NAME.
+    """Spawn the task that gives a copy its final name in the phase NAME, and then has its other names (hard links)
+    created.
 
-    It corresponds to ``spawn_links`` for a copy whose first name is not given yet. ``duration_ns`` is the duration of
-    the copy in nanoseconds.
+    Args:
+        item: the item with all of its names.
+        made: the copy, which still has a temporary name.
+        copy: type, size, digest and version of the contents, and who wrote them.
+        metadata_problem: the error because of which not all metadata could be set, or None.
+        duration_ns: duration of the copy in nanoseconds.
     """
-    lacks = None if shortcoming is None else shortcoming.packed
+    lacks = None if metadata_problem is None else metadata_problem.packed
     task = NameGroup(item, made, copy.known, copy.chunk, copy.writers, lacks, duration_ns)
     result.spawn(task, CALL_COST, phase=max(Phase.NAME, result.phase))

@@ -1,9 +1,10 @@
-"""Giving copies their final names if nothing may be replaced without permission (docs/design/jobs.md).
+"""Gives copies their final names if nothing may be replaced without permission: with ``--existing newer``, ``skip`` or
+``fail`` (docs/design/jobs.md).
 
-If the name leads to the copy itself already, an earlier run has given it that name; any other existing item is handled
-according to ``--existing``. An item that is replaced is first exchanged with the copy and then examined once more: if
-it has changed since the decision, both are exchanged back. If a file system cannot exchange two names, a file that
-another program saves between the examination and the rename is lost.
+If the final name already leads to the copy itself, an earlier run has given it that name. Any other existing item is
+handled as ``--existing`` says. To replace an existing item, its name is exchanged with that of the copy
+(RENAME_EXCHANGE), and it is examined once more: if it has changed since the decision, the exchange is undone. If the
+file system cannot exchange two names, a file that another program saves between the examination and the rename is lost.
 """
 
 from __future__ import annotations
@@ -30,32 +31,35 @@ from pcopy.tasks.base.values import ContentInfo, Place, UnnamedCopy
 from pcopy.tasks.files.existing import ExistingItem, find_existing_item, status_or_none
 
 _MAX_TRIES = 5
-"""Number of attempts to give a name, if other programs change it at the same time."""
+"""Number of attempts to give a copy its name, if other programs use the name at the same time."""
 
 _FILE_TYPES = {FILE: stat.S_IFREG, b"l": stat.S_IFLNK, b"p": stat.S_IFIFO, b"s": stat.S_IFSOCK}
-"""File type bits of st_mode, by type byte."""
+"""File type bits of st_mode, by the type byte of a signature."""
 _FILE_TYPES |= {CHARACTER: stat.S_IFCHR, BLOCK: stat.S_IFBLK}
 
 
 class CopyNaming:
-    """Service that gives copies their names in the directory ``place``, in which they have temporary names.
+    """Gives copies that have temporary names in the target directory of ``place`` their final names there.
 
-    No copy is moved there from another directory: the owner of that directory could have replaced it under its
-    temporary name, and his item would then be moved into a directory of another user.
+    No copy is moved here from another directory: the owner of that directory could have put an item of his own under
+    the temporary name, and that item would then be moved into a directory of another user.
     """
 
     def __init__(self, rank: Rank, place: Place) -> None:
-        """Open the target directory. Raise ``Problem`` on failure."""
+        """Open the target directory of ``place``. Raise ``Problem`` on failure."""
         self._rank = rank
         self._place = place
         self._target = rank.open_target(place)
         self._device = rank.target_device(place)
 
     def give_name(self, name: bytes, item: UnnamedCopy, known: ContentInfo) -> bool:
-        """Rename the copy ``item`` to ``name``. Return False if an existing item is kept. Raise ``Problem`` on failure.
+        """Rename the copy ``item`` to the final name of the item ``name``. Return False if an existing item is kept
+        instead. Raise ``Problem`` on failure.
 
         Args:
-            known: contents of the copy.
+            name: name of the item in the source.
+            item: the copy: its temporary name, inode number and mark (file handle or time of birth).
+            known: type, size, digest and version of the contents of the copy.
         """
         rank, place, target = self._rank, self._place, self._target
         new_name = rank.target_name(place, name)
@@ -71,7 +75,7 @@ class CopyNaming:
                 return True
             present = find_existing_item(rank, place, name)
             if present is not None and is_same_copy(present, item, known):
-                _remove_item(target, item)  # an earlier attempt, or an earlier run, gave it the name
+                _remove_item(target, item)  # an earlier attempt or run has given the copy its name
                 return self._finish_exchange(present)
             if present is not None and self._is_old_placeholder(present):
                 if self._rename(item.temporary, new_name):
@@ -80,20 +84,24 @@ class CopyNaming:
             if present is not None and not self._may_replace(present, item.temporary):
                 return False
             if given is RenameResult.SOURCE_MISSING:
-                raise Problem("rename", errno.ENOENT, text="its temporary file no longer exists", may_retry=True)
+                raise Problem(
+                    "rename", errno.ENOENT, text="the temporary file of the copy no longer exists", may_retry=True
+                )
             if present is not None and self._replace(present):
                 self._has_replaced = True
                 verify_name(target, new_name, item.inode)
                 return True
-        raise Problem("rename", errno.EAGAIN, text="other programs keep replacing the item that has its name")
+        raise Problem("rename", errno.EAGAIN, text="other programs keep replacing the item of this name in the target")
 
     def copy_action(self, nanoseconds: int) -> CopyAction:
-        """Return how the item that was named last was copied; ``nanoseconds`` is the duration of its copy."""
+        """Return action and duration of the copy that was named last, for the report of each item: REPLACE if it
+        replaced an item, else COPY. ``nanoseconds`` is the duration.
+        """
         return CopyAction(Action.REPLACE if self._has_replaced else Action.COPY, nanoseconds)
 
     def _may_replace(self, present: ExistingItem, name: bytes) -> bool:
-        """Return True if the existing item may be replaced by the copy, which has the temporary name ``name``. Raise
-        ``Problem`` on failure.
+        """Return True if the existing item ``present`` may be replaced by the copy, which has the temporary name
+        ``name``. Raise ``Problem`` if the copy fails instead.
         """
         source = self._source_status()
         return present.may_be_replaced(source) or present.has_other_link_text(
@@ -101,9 +109,11 @@ class CopyNaming:
         )
 
     def _source_status(self) -> RowStatus:
-        """Return the part of the source's status that decisions need. Raise ``Problem`` on failure.
+        """Return those parts of the source's status from which the decision is made whether an existing item is
+        replaced. Raise ``Problem`` on failure.
 
-        The length of a symbolic link and the number of a device are taken from the copy.
+        Type, size and time are those that were recorded with the copy. The length of a symbolic link and the number of
+        a device are read from the copy.
         """
         known = self._known
         kind, size, device = _FILE_TYPES[known.kind], known.size, 0
@@ -117,8 +127,8 @@ class CopyNaming:
         return RowStatus(kind, size, device, known.version.mtime, 0)
 
     def _replace(self, present: ExistingItem) -> bool:
-        """Replace the existing item by the copy. Return False if the name must be examined again. Raise ``Problem`` on
-        failure.
+        """Replace the existing item ``present`` by the copy. Return False if the name must be examined again, because
+        it changed meanwhile or is free now. Raise ``Problem`` on failure.
         """
         target, device, name = self._target, self._device, present.name
         if stat.S_ISDIR(present.status.st_mode):
@@ -145,8 +155,8 @@ class CopyNaming:
         return self._finish_exchange(present)
 
     def _restore_temporary_name(self) -> None:
-        """Give the copy its temporary name again, if it has the name under which it was to be exchanged. Raise
-        ``Problem`` on failure.
+        """Rename the copy back to its temporary name, if it still has the name that it got for an exchange of names.
+        Raise ``Problem`` on failure.
         """
         present = status_or_none(self._target, self._exchanged)
         if present is not None and present.st_ino == self._item.inode:
@@ -155,8 +165,9 @@ class CopyNaming:
             remove_if_present(self._target, self._exchanged)
 
     def _is_old_placeholder(self, present: ExistingItem) -> bool:
-        """Return True if the existing item is a placeholder of an earlier run that was killed while it gave the name.
-        Raise ``Problem`` on failure.
+        """Return True if the existing item is a placeholder: an empty file that reserves the name on a file system
+        without RENAME_NOREPLACE. An earlier run created it and was killed before it could give the name. Raise
+        ``Problem`` on failure.
         """
         rank = self._rank
         if rank.job.run == 1 or not is_placeholder(present.status):
@@ -164,8 +175,8 @@ class CopyNaming:
         return rank.namer.needs_placeholders(self._target, self._device, rank.temporary_names.next_name())
 
     def _rename(self, old: bytes, new: bytes) -> bool:
-        """Rename ``old`` to ``new``, replacing an existing item. Return False if one of the two does not exist. Raise
-        ``Problem`` on failure.
+        """Rename ``old`` to ``new``; an existing item ``new`` is replaced. Return False if ``old`` does not exist.
+        Raise ``Problem`` on failure.
         """
         try:
             os.rename(old, new, src_dir_fd=self._target, dst_dir_fd=self._target)
@@ -176,8 +187,9 @@ class CopyNaming:
         return True
 
     def _finish_exchange(self, present: ExistingItem) -> bool:
-        """Remove the item that was exchanged for the copy, or exchange both back and return False. Raise ``Problem`` on
-        failure.
+        """Complete the replacement of the existing item ``present`` after its name was exchanged with that of the copy:
+        examine the replaced item once more. Remove it and return True; or, if it has changed so that it may not be
+        replaced, undo the exchange and return False. Raise ``Problem`` on failure.
         """
         target, name, aside = self._target, present.name, self._exchanged
         status = status_or_none(target, aside)
@@ -201,9 +213,9 @@ class CopyNaming:
         return True
 
     def _undo_exchange(self, name: bytes) -> None:
-        """Exchange the copy and the replaced item once more.
+        """Exchange the names of the copy and the replaced item once more.
 
-        If another program saved an item over the copy meanwhile, that item gets its name back immediately, and
+        If another program has replaced the copy meanwhile, that program's item gets its name back at once, and
         ``Problem`` is raised.
         """
         exchange, aside = self._rank.namer.exchange, self._exchanged
@@ -216,13 +228,16 @@ class CopyNaming:
             exchange(self._target, aside, self._device, name)
         except FileNotFoundError:
             pass
-        raise Problem("rename", errno.ESTALE, text=f"it was replaced several times at once; {leftover_notice([aside])}")
+        raise Problem(
+            "rename", errno.ESTALE, text=f"other programs replaced it several times; {leftover_notice([aside])}"
+        )
 
 
 def is_same_copy(present: ExistingItem, item: UnnamedCopy, known: ContentInfo) -> bool:
-    """Return True if the existing item is the copy ``item``. Raise ``Problem`` on failure.
+    """Return True if the existing item ``present`` is the copy ``item``. Raise ``Problem`` on failure.
 
-    If only inode numbers can be compared, size and time must also equal those of the source.
+    If the file system provides no more than inode numbers to compare, size and mtime must also equal those in
+    ``known``.
     """
     status, mount = present.status, present.place.target_id.mount_code
     if status.st_ino != item.inode:
@@ -237,21 +252,27 @@ def is_same_copy(present: ExistingItem, item: UnnamedCopy, known: ContentInfo) -
 
 
 def _remove_item(directory: int, item: UnnamedCopy) -> None:
-    """Remove the copy if it has its temporary name. Raise ``Problem`` on failure."""
+    """Remove the copy ``item`` from the open ``directory``, if it still has its temporary name. Raise ``Problem`` on
+    failure.
+    """
     present = status_or_none(directory, item.temporary)
     if present is not None and present.st_ino == item.inode:
         remove_if_present(directory, item.temporary)
 
 
 def remove_unnamed(rank: Rank, home: Place, item: UnnamedCopy, result: TaskResult | None = None) -> None:
-    """Remove a copy that gets no name. Any other item under its temporary name is kept.
+    """Remove the copy ``item``, which will get no final name, from the target directory of ``home``. If another item
+    has its temporary name, that item is kept.
 
-    If ``result`` is given, a copy that cannot be removed is reported.
+    If the copy cannot be removed, this is reported in ``result``, if given.
     """
     try:
         _remove_item(rank.open_target(home), item)
     except Problem as problem:
-        if result is not None and problem.errno not in (errno.ENOENT, errno.ESTALE):  # its directory was removed
+        if result is not None and problem.errno not in (
+            errno.ENOENT,
+            errno.ESTALE,
+        ):  # without an error if the directory was removed
             name = os.fsdecode(item.temporary)
             text = f"a temporary file cannot be removed: {name}: {problem.operation}: {problem.strerror}"
             result.warn(home, b"", text)

@@ -1,7 +1,8 @@
-"""Unmark removes the marks of files that were overwritten (``--inplace``), once their contents are on stable storage.
+"""``Unmark`` removes the marks of files that were overwritten (``--inplace``), once their contents are on stable
+storage. A mark says that a file is incomplete (``pcopy.fsio.incomplete_mark``).
 
-The task runs in LINK, and is recorded together with the end of the task that filled the files. So a resumed job
-recognises incomplete files by their marks, however the earlier run has ended.
+The task runs in LINK. It is recorded together with the end of the task that wrote the files. So however an earlier run
+has ended, a resumed job recognises incomplete files by their marks.
 """
 
 from __future__ import annotations
@@ -18,9 +19,13 @@ from pcopy.tasks.files.existing import target_status
 
 
 class Unmark(DirectoryTask, code=17, doing="syncing overwritten files of", is_note=False):
-    """Task that syncs files of one directory that were overwritten completely, and removes their marks.
+    """Task that syncs files of one directory that were overwritten completely (``--inplace``), and then removes the
+    marks which say that they are incomplete.
 
-    ``lacks_metadata`` is True if they lack metadata, so that they were counted as failed already.
+    Fields:
+        names: names of the files, joined by slashes.
+        inodes: their inode numbers, packed.
+        lacks_metadata: True if the metadata of these files could not be set; they were counted as failed already.
     """
 
     names: bytes
@@ -28,8 +33,8 @@ class Unmark(DirectoryTask, code=17, doing="syncing overwritten files of", is_no
     lacks_metadata: bool = False
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Process the files one by one. A file that cannot be brought to stable storage counts as failed, although it
-        was counted as copied.
+        """Process the files one by one. A file that cannot be brought to stable storage was counted as copied; that
+        count is taken back, and the file counts as failed.
         """
         place = self.place
         for name, inode in zip(unpack_names(self.names), unpack_numbers(self.inodes), strict=True):
@@ -41,7 +46,7 @@ class Unmark(DirectoryTask, code=17, doing="syncing overwritten files of", is_no
                     result.warn(
                         place,
                         name,
-                        f"its mark as incomplete cannot be removed: {problem.operation}: {problem.strerror}",
+                        f"its mark of incompleteness cannot be removed: {problem.operation}: {problem.strerror}",
                     )
                     continue
                 present = target_status(rank, place, name)

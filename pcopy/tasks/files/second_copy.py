@@ -1,4 +1,4 @@
-"""Copying an item of the destination, if the file system refuses a further hard link to it."""
+"""Copies an item of the destination that should get another hard link, if the file system refuses the hard link."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.source import open_to_read, status_of
 from pcopy.tasks.base.rank import Rank
 
-_CHANGED_TEXT = "it changed while it was copied (it was copied because the file system refuses a hard link)"
+_CHANGED_TEXT = "the item changed while it was copied (it was copied because the file system refuses a hard link to it)"
 _PRESERVE_ALL = Preserve()
 
 
 def copy_item(rank: Rank, directory: int, name: bytes, present: os.stat_result, to: int, new_name: bytes) -> int:
-    """Copy the item ``name`` of the open ``directory`` to ``target_name`` in the open directory ``to``, with all of its
+    """Copy the item ``name`` of the open ``directory`` to ``new_name`` in the open directory ``to``, with all of its
     metadata.
 
-    Return the inode number of the copy. Raise ``Problem``, with EEXIST if the new name is taken; no copy remains then.
+    Return the inode number of the copy. On failure raise ``Problem`` (with EEXIST if the new name is taken); no copy
+    remains then.
 
     Args:
         present: the status of the item. If another item has its name now, ``Problem`` is raised.
@@ -31,7 +32,7 @@ def copy_item(rank: Rank, directory: int, name: bytes, present: os.stat_result, 
         return _copy_file(rank, directory, name, present, to, new_name)
     try:
         node = read_node(directory, name, present.st_ino, _PRESERVE_ALL)
-    except Problem as problem:  # raised anew, because read_node reports every problem as one of the source
+    except Problem as problem:  # raised anew: read_node says that the source failed, but this item is in the target
         raise Problem(problem.operation, problem.errno or 0, text=problem.strerror or "") from problem
     with NewNode.create_node(to, new_name, node, is_temporary=True) as new:
         new.apply_metadata(node.attributes, _PRESERVE_ALL, rank.options.umask)
@@ -42,7 +43,10 @@ def copy_item(rank: Rank, directory: int, name: bytes, present: os.stat_result, 
 
 
 def _copy_file(rank: Rank, directory: int, name: bytes, present: os.stat_result, to: int, new_name: bytes) -> int:
-    """Copy a regular file, as ``copy_item`` does."""
+    """Copy the regular file ``name`` of the open ``directory`` to ``new_name`` in the open directory ``to``, with all
+    of its metadata. Return the inode number of the copy. Raise ``Problem`` on failure, or if the file is no longer the
+    one with the status ``present``.
+    """
     with as_problem("open"):
         reading = open_to_read(directory, name)
     with closed_at_end(reading), NewFile.create(to, new_name) as new:

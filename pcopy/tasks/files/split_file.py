@@ -1,12 +1,12 @@
-"""SplitFile divides a large file into chunks, which are copied into one temporary file.
+"""``SplitFile`` divides a large file into chunks (parts), which tasks of all ranks copy into one temporary file.
 
-All ranks copy chunks at the same time, unless both sides are local file systems: several writers of one file would only
-wait for its lock there (``pcopy.fsio.copy_methods``), so each chunk spawns the next one when it is done. In both cases
-a resumed job continues with the chunks that remain.
+If both sides are local file systems, several writers of one file would only wait for its lock
+(``pcopy.fsio.copy_methods``). Then chunks are copied one after the other: the task of each chunk spawns that of the
+next. In both cases a resumed job continues with the chunks that remain.
 
-The size of the chunks is chosen when the file is opened, from the bytes found by then: about 1/64 of each rank's share
-(``pcopy.tasks.base.distribution``), in whole stripes. Every chunk is reported to the owner of the file
-(``chunk_ledger``).
+The size of the chunks is chosen when the temporary file is created: about 1/64 of each rank's share of the bytes that
+the job has found by then (``pcopy.tasks.base.distribution``), in whole stripes. The task of each chunk reports to one
+rank, the owner of the file (``pcopy.tasks.files.chunk_ledger``).
 """
 
 from __future__ import annotations
@@ -36,21 +36,23 @@ from pcopy.tasks.links.make_links import copy_by_this_host, copy_next_name, repo
 from pcopy.units import format_size
 
 MAX_STRIPES = 1 << 20
-"""Largest number of stripes of a file whose chunks are formed by OST. A few bytes are kept in memory
-for each stripe.
+"""Largest number of stripes of a file whose chunks each contain the stripes on one OST (``--stripe-affinity``). Each
+stripe takes a few bytes of memory.
 """
 
 
 class SplitFile(ItemTask, code=12, doing="copying", is_note=False):
-    """Task that copies a large file. The further names of ``item`` become hard links to the copy."""
+    """Task that divides the large file ``item`` into chunks and spawns the tasks that copy them. Other names (hard
+    links) of the item become hard links to the copy.
+    """
 
     @property
     def uncopied_item(self) -> Item:
-        """The file: the task creates its first copy."""
+        """The item, because this task begins the first copy of its inode."""
         return self.item
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Split the file into chunks, or copy it as a whole if it has less than one and a half chunks."""
+        """Divide the file into chunks; or copy it as a whole if it would have less than one and a half chunks."""
         item = self.item
         try:
             if rank.options.dry_run:
@@ -68,10 +70,11 @@ class SplitFile(ItemTask, code=12, doing="copying", is_note=False):
 
 
 def handle_further_names(rank: Rank, result: TaskResult, item: Item, item_result: ItemResult) -> None:
-    """Have the further names of ``item`` copied or linked, after its first name was copied or skipped.
+    """Have the other names (hard links) of ``item`` created, after its first name was copied or skipped
+    (``item_result``).
 
-    They become hard links to an existing item only if it equals the source; an old file that the user keeps gets no
-    further names.
+    If an existing item was kept under the first name, they become hard links to it only if it equals the source.
+    Otherwise the next name is copied.
     """
     if item_result.unnamed is not None:
         copy = copy_by_this_host(rank, NO_DIRECTORY, item_result.known)
@@ -80,7 +83,7 @@ def handle_further_names(rank: Rank, result: TaskResult, item: Item, item_result
             item,
             item_result.unnamed,
             copy,
-            shortcoming=item_result.shortcoming,
+            metadata_problem=item_result.metadata_problem,
             duration_ns=item_result.how.nanoseconds,
         )
     elif item_result.identity is not None:
@@ -90,17 +93,20 @@ def handle_further_names(rank: Rank, result: TaskResult, item: Item, item_result
 
 
 def _copies_in_turn(rank: Rank, place: Place) -> bool:
-    """Return True if the chunks of a large file are copied one after the other. Raise ``Problem`` on failure."""
+    """Return True if the chunks of a large file are copied one after the other: there is only one rank, or both file
+    systems are local. Raise ``Problem`` on failure.
+    """
     if rank.size == 1:
         return True
-    opened = rank.open_source(place), rank.open_target(place)  # opened first: only then are the device numbers certain
+    opened = rank.open_source(place), rank.open_target(place)  # opened first: the device numbers are known only then
     sides = zip(rank.source_and_target_device(place), opened, strict=True)
     return all(rank.mover.transfer_traits.traits_of(device, directory).is_local for device, directory in sides)
 
 
 def _chunk_bytes(rank: Rank, size: int, in_turn: bool, unit: int = 0) -> int:
-    """Return the size of a chunk in bytes. Chunks that are copied one after the other may be larger, because they are
-    not distributed over ranks.
+    """Return the size in bytes of the chunks of a file of ``size`` bytes. Chunks that are copied one after the other
+    (``in_turn``) may be larger, because they are not distributed over ranks. ``unit`` is a least size, such as that of
+    a stripe; 0 for none.
     """
     if in_turn and not rank.options.chunk_size:
         unit = max(unit, MIN_SEQUENTIAL_CHUNK)
@@ -108,12 +114,12 @@ def _chunk_bytes(rank: Rank, size: int, in_turn: bool, unit: int = 0) -> int:
 
 
 def _split(item: Item, rank: Rank, result: TaskResult, *, in_turn: bool) -> Generator[None, None, None]:
-    """Create the temporary file, or empty the existing file, and spawn the tasks that fill it. Raise ``Problem`` on
-    failure.
+    """Create the temporary file, or open the existing file to overwrite it (``--inplace``), and spawn the tasks that
+    copy the chunks. Raise ``Problem`` on failure. ``in_turn`` is True if chunks are copied one after the other.
     """
     began = time.monotonic_ns()
     source, target = rank.open_source(item.place), rank.open_target(item.place)
-    # Closed without a check: the tasks that copy the chunks, and FinishFile, open the file again.
+    # Errors of close(2) do not matter: the tasks that copy the chunks, and FinishFile, open the file again.
     with closed_at_end(open_source(source, item.name, follow=rank.options.dereference)) as reading:
         status = status_of(reading, on_source=True)
         check_is_found_file(status, rank.source_device(item.place, item.mount), item.inode)
@@ -145,26 +151,29 @@ def _split(item: Item, rank: Rank, result: TaskResult, *, in_turn: bool) -> Gene
 def _spawn_chunks(
     rank: Rank, result: TaskResult, file: ChunkedFile, stripes: FileStripes, *, data: int, in_turn: bool
 ) -> None:
-    """Spawn the tasks that fill the file, and FileOpened; or FinishFile alone if there is nothing to fill.
+    """Spawn the tasks that copy the chunks, and the note ``FileOpened`` for the owner of the file; or only
+    ``FinishFile`` if there is nothing to copy.
 
     Args:
-        stripes: layout of the new file.
+        stripes: how the new file is spread over the servers of Lustre.
         data: bytes of the file that are not in holes.
         in_turn: True if chunks are copied one after the other.
     """
     size = file.version.size
     chunk = _chunk_bytes(
         rank, size, in_turn, stripes.max_stripe_size
-    )  # computed anew: the file may have grown since it was found
+    )  # computed again: the file may have grown since the scan
     if not rank.options.chunk_size:
         chunk = sparse_chunk_size(chunk, size, data, rank.size)
     nothing_to_read = file.is_cloned and not rank.has_digests
-    if nothing_to_read or not size:  # an empty file (truncated since it was found) has no chunk that could end it
+    if (
+        nothing_to_read or not size
+    ):  # a file that was truncated since the scan may be empty: no chunk would cause FinishFile
         rank.counters[counts.MOVED] += size
         digest = rank.hashing.digest_of_chunks(0, []) if rank.has_digests else b""
         result.spawn(FinishFile(file, digest, chunk, bytes((rank.hosts.this_host,))), owner=rank.number)
         return
-    from pcopy.tasks.files.copy_chunk import (  # few jobs need it
+    from pcopy.tasks.files.copy_chunk import (  # only here: few jobs need the module
         CopyChunk,
         chunks_by_ost,
         consecutive_chunks,
@@ -186,8 +195,10 @@ def _spawn_chunks(
 
 
 def _can_chunk_by_ost(rank: Rank, result: TaskResult, file: ChunkedFile, stripes: FileStripes) -> bool:
-    """Return True if each chunk may consist of the stripes on one OST. If digests are computed, a stripe must be a
-    power of two of blocks.
+    """Return True if each chunk may consist of the stripes on one OST (``--stripe-affinity``); otherwise warn the user.
+
+    The file must lie on several OSTs. If digests are computed, the number of blocks in a stripe must be a power of two.
+    ``stripes`` says how the file is spread over its OSTs.
     """
     place, name = file.item.names[0]
     if len(stripes.osts) < 2:
@@ -195,7 +206,7 @@ def _can_chunk_by_ost(rank: Rank, result: TaskResult, file: ChunkedFile, stripes
     blocks = stripes.stripe_size // rank.options.block_size
     why = ""
     if rank.has_digests and (stripes.stripe_size % rank.options.block_size or blocks & (blocks - 1)):
-        why = f"its stripe size is no power of two of blocks (--block-size {format_size(rank.options.block_size)})"
+        why = f"its stripe size must be a power of two times --block-size ({format_size(rank.options.block_size)})"
     elif file.version.size > MAX_STRIPES * stripes.stripe_size:
         why = f"it has more than {MAX_STRIPES:,} stripes"
     if why:

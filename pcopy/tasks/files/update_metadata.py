@@ -1,8 +1,8 @@
-"""Updating the metadata of existing items that are kept (``--existing changed``), if it differs from their source's.
+"""Updates the metadata of existing items that are kept (``--existing changed``), if it differs from their source's.
 
 No data is copied to change an owner, mode, ACL or extended attribute, nor to change a time if the contents are equal.
-``pcopy.fsio.metadata_update`` describes how this is done and when the item is copied instead. It is also copied if it
-belongs to another user, so that its time cannot be set; the copy belongs to the user of pcopy then.
+``pcopy.fsio.metadata_update`` describes how this is done and when the item is copied instead. An item of another user,
+whose time this user cannot set, is also replaced by a copy, which belongs to this user.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ from pcopy.tasks.files.existing import ExistingItem, status_or_none
 
 
 def has_source_metadata(rank: Rank, place: Place, name: bytes, source: os.stat_result, present: ExistingItem) -> bool:
-    """Return True if the existing item has all metadata of the item ``name`` of the source. Raise ``Problem`` on
-    failure.
+    """Return True if the existing item ``present`` has all metadata of the item ``name`` of the source. Raise
+    ``Problem`` on failure.
 
-    It opens nothing. False may also mean that this cannot be determined so.
+    No item is opened. False may also mean that the metadata cannot be compared in this way.
 
     Args:
         source: status of the item of the source.
@@ -59,11 +59,11 @@ def has_source_metadata(rank: Rank, place: Place, name: bytes, source: os.stat_r
 def update_existing_metadata(
     result: TaskResult, name: bytes, present: ExistingItem, attributes: Attributes
 ) -> tuple[ExistingItem, Action] | None:
-    """Set the metadata of the existing item that differs from ``attributes``, and count it as updated if something
-    changed.
+    """Set that metadata of the existing item ``present`` which differs from ``attributes``, and count the item as
+    updated if something changed. ``name`` is its name in the source.
 
-    Return the item as it is afterwards, and the action that was taken; None if the item must be copied instead. Raise
-    ``Problem`` on failure.
+    Return the item as it is afterwards, and the action (META or SKIP). Return None if the item must be copied instead.
+    Raise ``Problem`` on failure.
     """
     rank, place = present.rank, present.place
     with present.open_unchanged() as descriptor:
@@ -99,10 +99,13 @@ def update_existing_metadata(
 def _lacking_in_place(
     present: ExistingItem, handle: Handle, status: os.stat_result, attributes: Attributes
 ) -> MetadataDifference | None:
-    """Return the metadata of the open item that differs from ``attributes`` and can be set without a copy.
+    """Return those differences between the metadata of the existing item and ``attributes`` that can be set without a
+    copy. Return None if the item must be copied instead, as far as that is known before anything is set. Raise
+    ``Problem`` on failure.
 
-    Return None if the item must be copied, as far as this is known before anything is set. Raise ``Problem`` on
-    failure.
+    Args:
+        handle, status: a path of the open item, and its status.
+        attributes: the metadata of the source.
     """
     rank = present.rank
     is_on_target = status.st_dev == rank.target_device(present.place)
@@ -117,18 +120,19 @@ def _lacking_in_place(
     return lacks if is_on_target and lacks.can_update_in_place(attributes, status) and not is_refused else None
 
 
-def _is_replaced_by_copy(present: ExistingItem, status: os.stat_result, lacks: MetadataDifference) -> bool:
-    """Return True if an item whose metadata this user may not set is replaced by a copy. Raise ``Problem`` on failure.
+def _is_replaced_by_copy(present: ExistingItem, status: os.stat_result, difference: MetadataDifference) -> bool:
+    """Return True if the existing item ``present``, whose metadata this user may not set, is replaced by a copy.
+    ``difference`` says what differs from the source. Raise ``Problem`` on failure.
 
     All of these must hold:
-    - Its time differs, so its contents were compared.
+    - Its time differs; its contents were compared for that reason.
     - It is a regular file or symbolic link of another user.
     - This user may replace it in its directory.
-    - ``--inplace`` is not given, because then no file gets another inode for the sake of its metadata.
+    - ``--inplace`` is not given, because with it no file gets another inode only for its metadata.
     """
     user = os.geteuid()
     is_simple = stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode)
-    if present.rank.options.inplace or not (lacks.times and is_simple) or status.st_uid == user:
+    if present.rank.options.inplace or not (difference.times and is_simple) or status.st_uid == user:
         return False
     directory = status_of(present.directory)
     if directory.st_mode & stat.S_ISVTX and directory.st_uid != user and not has_capability(CAP_FOWNER):
@@ -136,24 +140,36 @@ def _is_replaced_by_copy(present: ExistingItem, status: os.stat_result, lacks: M
     return os.access(path_of_descriptor(present.directory), os.W_OK | os.X_OK, effective_ids=True)
 
 
-def _without_fictitious(present: ExistingItem, lacks: MetadataDifference, attributes: Attributes) -> MetadataDifference:
-    """Return ``lacks`` without a mode and an owner that the file system reports whatever was set.
+def _without_fictitious(
+    present: ExistingItem, difference: MetadataDifference, attributes: Attributes
+) -> MetadataDifference:
+    """Return ``difference``, what differs between an existing item and its source. If the file system shows the same
+    mode or owner for all files, a difference in mode or owner is removed from it.
 
-    CIFS and FUSE with fixed modes or owners do so, and NFS with root_squash. A new copy would have no better mode or
+    CIFS and FUSE with fixed modes or owners do so, and NFS with root_squash. A new copy would show no better mode or
     owner there than the existing item, so nothing is copied for them. A dry run does not find this out, because it
     creates no file. Raise ``Problem`` on failure.
     """
     if present.rank.options.dry_run:
-        return lacks
+        return difference
     shown = new_file_status(present.directory, present.rank.temporary_names.next_name())
     is_equal = stat.S_IMODE(present.status.st_mode) == stat.S_IMODE(attributes.mode)  # including the set-id bits
     has_mode = shown.has_other_mode or (shown.has_other_owner and is_equal)
-    return lacks._replace(owner=lacks.owner and not shown.has_other_owner, mode=lacks.mode and not has_mode)
+    return difference._replace(
+        owner=difference.owner and not shown.has_other_owner, mode=difference.mode and not has_mode
+    )
 
 
 def is_copied_for_links(present: ExistingItem, source: os.stat_result) -> bool:
-    """Return True if ``present``, which looks like ``source`` and may not be linked, is copied again, so that the
-    source's further names can become hard links to the copy. Raise ``Problem`` on failure.
+    """Return True if an existing item that would be kept is copied again, so that the other names of its source can
+    become hard links to the copy. The existing item itself must not get hard links.
+
+    Return False if a new copy could not get them either, because the file system shows another owner or mode. Raise
+    ``Problem`` on failure.
+
+    Args:
+        present: the existing item.
+        source: status of the source.
     """
     if not present.has_links_to_copy(source) or present.rank.options.dry_run:
         return present.has_links_to_copy(source)

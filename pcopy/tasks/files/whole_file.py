@@ -1,5 +1,5 @@
-"""Copying of one regular file by one rank, under a temporary name: files with holes, existing files that are replaced,
-and medium-sized files.
+"""Copies one regular file by one rank, usually under a temporary name: files that the batches of the backend leave to
+Python, such as files with holes, files that replace existing ones, and files of medium size.
 """
 
 from __future__ import annotations
@@ -44,45 +44,48 @@ if TYPE_CHECKING:
 
 
 class ItemResult(NamedTuple):
-    """Outcome of an item that was copied or skipped. The item was counted already, unless ``unnamed`` is set.
+    """Outcome of an item that was copied or skipped. Unless ``unnamed`` is set, the item was counted already.
 
     Fields:
         known: type, size, digest and version of the source.
-        identity: identity of the item in the target, if further names may be linked to it; else None. For a skipped
-            item it is None unless that item equals the source.
+        identity: identity of the item in the target, if other names (hard links) of the source may be linked to it;
+            else None. For a skipped item it is None unless the item in the target equals the source.
         unnamed: the copy, if it still has its temporary name; else None.
-        shortcoming: the problem with its metadata, or None.
-        how: action and duration of the copy.
+        metadata_problem: the error because of which not all metadata could be set, or None.
+        how: whether an existing item was replaced, and duration of the copy.
     """
 
     known: ContentInfo
     identity: Identity | None
     unnamed: UnnamedCopy | None = None
-    shortcoming: MetadataProblem | None = None
+    metadata_problem: MetadataProblem | None = None
     how: CopyAction = NEW_COPY
 
     @property
     def is_existing_kept(self) -> bool:
-        """True if the item existed and was kept, and gets no further names."""
+        """True if an existing item was kept that must not get other names of the source as hard links.
+
+        Valid only for the outcome of a call with ``may_get_links``: otherwise a new copy has no ``identity`` either.
+        """
         return self.unnamed is None and self.identity is None
 
 
 def dry_run_result(known: ContentInfo) -> ItemResult:
-    """Return the outcome, in a dry run, of an item that would be created."""
+    """Return the outcome, in a dry run, of an item that would be created. ``known`` describes the source."""
     return ItemResult(known, NOT_CREATED)
 
 
 def copy_file(
     rank: Rank, result: TaskResult, item: Item, *, may_get_links: bool, storage_batch: StorageBatch | None = None
 ) -> Generator[None, None, ItemResult]:
-    """Copy the file, by its first name, unless the existing item is kept. Raise ``Problem``; the existing item is
-    unchanged then.
+    """Copy the file ``item``, by its first name, unless an existing item is kept. Return the outcome. On failure raise
+    ``Problem``; an existing item is unchanged then.
 
     Args:
-        may_get_links: True if further names of the inode may be found later. An item with further names is verified
-            together with its links.
-        storage_batch: if given, a file that must be on stable storage before it gets its name is added to it; the next
-            step must come after these files were stored.
+        item: the file. If it has several names (hard links), the copy is verified later, together with the other names.
+        may_get_links: True if other names of the inode may be found later, so that the identity of the copy is needed.
+        storage_batch: if given, a small file that must be on stable storage before it gets its name is added to it.
+            Then the caller must store the files of the batch before it takes the next step of this generator.
     """
     began = time.monotonic_ns()
     with _open_checked(rank, item) as opened:
@@ -92,7 +95,7 @@ def copy_file(
             result, item.name, present, reading, status, may_get_links=may_get_links
         )
         if stays is not None:
-            opened.is_kept = True
+            opened.ignores_close_error = True
             return stays
         if rank.options.dry_run:
             item_result = dry_run_result(ContentInfo(FILE, status.st_size, b"", FileVersion.from_status(status)))
@@ -112,21 +115,23 @@ def copy_file(
 
 
 class _OpenSource:
-    """A file of the source, open for reading.
+    """A file of the source that is open for reading, within the block of a context manager.
 
-    ``is_kept`` is True if the existing item was kept and counted already, so that an error on closing must not fail the
-    file.
+    ``ignores_close_error`` is True if an existing item was kept and the file was counted as skipped. Then an error of
+    close(2) must not fail the file.
     """
 
     def __init__(self, descriptor: int, status: os.stat_result) -> None:
         self.descriptor = descriptor
         self.status = status
-        self.is_kept = False
+        self.ignores_close_error = False
 
 
 @contextmanager
 def _open_checked(rank: Rank, item: Item) -> Generator[_OpenSource, None, None]:
-    """Open the file for reading, and close it at the end. Raise ``Problem`` if it is not the file that was found."""
+    """Context manager: open the file ``item`` for reading, and close it at the end. Raise ``Problem`` if another file
+    has its name than the one that the scan found.
+    """
     reading = open_source(rank.open_source(item.place), item.name, follow=rank.options.dereference)
     stays = False
     try:
@@ -134,17 +139,17 @@ def _open_checked(rank: Rank, item: Item) -> Generator[_OpenSource, None, None]:
         check_is_found_file(status, rank.source_device(item.place, item.mount), item.inode)
         opened = _OpenSource(reading, status)
         yield opened
-        stays = opened.is_kept
+        stays = opened.ignores_close_error
     finally:
         (close_ignoring_errors if stays else close_after_read)(reading)
 
 
 def keep_if_equal(rank: Rank, result: TaskResult, item: Item) -> Generator[None, None, ItemResult | None]:
-    """Count the item as skipped if the existing item is kept, and return the outcome; return None if the file must be
+    """If an existing item is kept, count ``item`` as skipped and return the outcome. Return None if the file must be
     copied. Raise ``Problem`` on failure.
     """
     with _open_checked(rank, item) as opened:
-        opened.is_kept = True  # if it is not kept, the file is opened again to be copied
+        opened.ignores_close_error = True  # an error of close(2) does not matter: a file that is copied is opened again
         present = find_existing_item(rank, item.place, item.name)
         reading, status = opened.descriptor, opened.status
         return (yield from result_if_kept(result, item.name, present, reading, status, may_get_links=True))[1]
@@ -159,12 +164,16 @@ def result_if_kept(
     *,
     may_get_links: bool,
 ) -> Generator[None, None, tuple[ExistingItem | None, ItemResult | None]]:
-    """Return the existing item of the target (or None), and the outcome of the file ``name`` if the existing item is
-    kept.
+    """Decide whether the existing item ``present`` is kept instead of a copy of the file ``name``. If it has changed
+    since it was examined, examine it again. Raise ``Problem`` on failure.
 
-    The file counts as skipped then. The outcome is None if there is no existing item, or if it is replaced.
+    Args:
+        present: the existing item of the target, or None.
+        reading, status: descriptor and status of the file in the source.
+        may_get_links: True if other names (hard links) of the file may be found later.
 
-    An item that has changed since it was examined is examined again. Raise ``Problem`` on failure.
+    Return the existing item as it was examined last, or None; and the outcome if it is kept (the file is counted as
+    skipped then), or None if the file must be copied.
     """
     for examination in range(1, MAX_EXAMINATIONS + 1):
         if present is None or present.may_be_replaced(status):
@@ -183,8 +192,13 @@ def result_if_kept(
 def _keep_existing(
     result: TaskResult, name: bytes, present: ExistingItem, reading: int, status: os.stat_result, *, may_get_links: bool
 ) -> Generator[None, None, ItemResult | None]:
-    """Do the same as ``result_if_kept`` for an existing item that is kept if its contents equal the source. Raise
-    ``TargetChanged`` if it must be examined again.
+    """If the existing item ``present`` is kept, which may depend on its contents, update its metadata, count the file
+    as skipped, and return the outcome. Return None if the file must be copied. Raise ``TargetChanged`` if the existing
+    item must be examined again.
+
+    Args:
+        reading, status: descriptor and status of the file in the source.
+        may_get_links: True if other names (hard links) of the file may be found later.
     """
     rank, options = present.rank, present.rank.options
     known = ContentInfo(FILE, status.st_size, b"", FileVersion.from_status(status))
@@ -196,7 +210,8 @@ def _keep_existing(
             return None
     else:
         same = options.compares_existing and looks_like_copy(status, present.status, options.modify_window)
-    # Decided before its metadata is updated: another user may have opened the file for writing before that.
+    # Decided before the item's metadata is updated: the update may make the item look safe, although another user
+    # has opened it for writing before.
     may_link = may_get_links and same and present.is_linkable(status)
     action = Action.SKIP
     if updates_metadata(rank):
@@ -226,8 +241,13 @@ def _write_copy(
     may_get_links: bool,
     storage_batch: StorageBatch | None,
 ) -> Generator[None, None, ItemResult]:
-    """Copy the file, and return the outcome. ``source`` is an open descriptor and its status. Raise ``Problem`` on
-    failure.
+    """Copy the file, and return the outcome. Raise ``Problem`` on failure.
+
+    Args:
+        source: descriptor and status of the file in the source.
+        present: the existing item of the target, or None.
+        may_get_links: True if other names (hard links) of the file may be found later.
+        storage_batch: if given, a small file that must be on stable storage before it gets its name is added to it.
     """
     reading, status = source
     (place, name), version = item.names[0], FileVersion.from_status(status)
@@ -249,12 +269,14 @@ def _write_copy(
         unnamed = UnnamedCopy(temporary, inode, mark_of(new.descriptor, created_by_job=True)) if named_later else None
         if over is None and unnamed is None:
             if not sync and new.needs_sync:
-                from pcopy.tasks.base.storing import wait_until_stored  # imported late: few files have holes
+                from pcopy.tasks.base.storing import wait_until_stored  # only here: few files have holes
 
                 yield from wait_until_stored(rank, new, storage_batch)
             if present is not None:
                 present.back_up(status)
-            new.commit(new_name, present_status, sync=sync, store=options.sync, marked=may_have_mark(rank, present))
+            new.commit(
+                new_name, present_status, sync=sync, store=options.sync, has_sidecar=may_have_mark(rank, present)
+            )
         else:
             new.close_and_keep(sync=sync)
     if over is not None:
@@ -267,7 +289,7 @@ def _write_copy(
         count_layout_of_recipe(rank, result, place, new.recipe if new.layout_reason else recipe, target, 1)
     result.record_applied_metadata(
         place, name, applied
-    )  # only after the copy has succeeded: an item that fails is tried again
+    )  # only now: if the copy fails, it is tried again, and its notices would be shown twice
     known = ContentInfo(FILE, size, rank.hashing.digest_of_file(hasher) if hasher is not None else b"", version)
     return ItemResult(known, made, unnamed, shortcoming)
 
@@ -275,14 +297,15 @@ def _write_copy(
 def _fill(
     rank: Rank, reading: int, status: os.stat_result, new: NewFile
 ) -> Generator[None, None, tuple[ContentHasher | None, int]]:
-    """Write the contents of the new file. Return the hasher of the contents, if digests are computed, and the size in
-    bytes.
+    """Write the contents of the source into the file ``new``. Return the hasher that has received them, or None if the
+    job computes no digests; and the size in bytes. Raise ``Problem`` on failure.
 
-    The size of files that are generated when they are read (/proc) is known only then. Raise ``Problem`` on failure.
+    ``status`` is the status of the source. The returned size may differ from that in ``status`` if the file is
+    generated when it is read (/proc).
     """
     devices, hasher, size = (status.st_dev, new.status.st_dev), rank.new_hasher(), 0
     with closing(rank.mover.copy_all(reading, new.descriptor, status, devices, hasher, extend=new.extend)) as steps:
-        for moved in steps:  # a thread that copies ends before the files are closed
+        for moved in steps:  # if a thread copies, it ends here, before the files are closed
             rank.counters[counts.MOVED] += moved
             size += moved
             yield

@@ -1,8 +1,9 @@
-"""CopyAnew: copy an item again whose copy an earlier run has named, but without all of its metadata.
+"""``ReplaceIncompleteCopy`` copies an item again whose copy an earlier run has given its final name, but not all of its
+metadata.
 
-By its name alone such a copy would be taken for a file of the user and be kept. The failure therefore leaves a task for
-a resumed job that records the copy's identity: the copy is removed if it is still that inode and nothing has written to
-it since.
+With ``--existing newer``, ``skip`` or ``fail``, such a copy would be taken for a file of the user and be kept. So the
+failure leaves a task for a resumed job, which contains the identity of the copy. The task removes the copy if it is
+still that inode and nothing has written to it since.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from pcopy.tasks.files.existing import find_existing_item, target_status
 from pcopy.tasks.files.naming import is_same_copy
 
 
-class ReplaceIncompleteCopy(ItemTask, code=35, doing="looking at", is_note=False):
-    """Removes those names of ``item`` that are an incomplete copy made by an earlier run, and has the item copied
-    again.
+class ReplaceIncompleteCopy(ItemTask, code=35, doing="examining an incomplete copy of", is_note=False):
+    """Task that removes an incomplete copy, which an earlier run made, under those names of ``item`` that still lead to
+    it, and has the item copied again.
 
     Fields:
-
-    - ``inode``, ``mark``: identity of that copy (``pcopy.fsio.identity``).
-    - ``size_and_mtime``: size and mtime of the copy if nothing has written to it since. The size is compared for
-      regular files only.
-    - ``has_metadata``: the copy had all of its metadata. If something has written to it since, it then belongs to the
-      user and is no failure.
+        item: the item with all of its names.
+        inode, mark: identity of the copy: inode number, and file handle or time of birth (``pcopy.fsio.identity``).
+        size_and_mtime: size in bytes, and mtime in nanoseconds, that the copy has if nothing has written to it since.
+            The size is compared for regular files only.
+        has_metadata: True if the copy had all of its metadata. If something has written to it since, it belongs to the
+            user then, and its name does not fail.
 
     If ``item.attempt`` is 0, the size of the inode has been subtracted from the counters and is added again.
     """
@@ -53,15 +54,15 @@ class ReplaceIncompleteCopy(ItemTask, code=35, doing="looking at", is_note=False
             yield task._replace(payload=encode(self._replace(item=item)))
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Remove the names that are the incomplete copy, and have all names statted again.
+        """Remove the names that are the incomplete copy, and have all names looked up again in the source.
 
-        They are statted now because all names of an inode are gathered in the phase LINK, together with those in
+        They are looked up now, because all names of an inode are brought together in the phase LINK, including those in
         directories that are created again.
         """
         size, mtime = self.size_and_mtime
         made = UnnamedCopy(b"", self.inode, self.mark)
         known = ContentInfo(FILE, size, b"", FileVersion(0, size, mtime, 0))
-        if not self.item.attempt:  # names that are statted again (attempt > 0) do not count the size
+        if not self.item.attempt:  # names that are looked up again (attempt > 0) do not count the size
             result.count(counts.FOUND_BYTES, self.item.size, self.item.names[0][0])
         item = self.item._replace(attempt=max(1, self.item.attempt))
         for place, name in self.item.names:
@@ -72,7 +73,9 @@ class ReplaceIncompleteCopy(ItemTask, code=35, doing="looking at", is_note=False
                     if present.st_mtime_ns == mtime and (present.st_size == size or not stat.S_ISREG(present.st_mode)):
                         remove_if_present(existing_item.directory, existing_item.name)
                     elif not self.has_metadata:
-                        text = "it lacks metadata and was changed since it was copied: remove it, and resume the job"
+                        text = (
+                            "the copy lacks metadata and was changed since it was written: remove it and resume the job"
+                        )
                         raise Problem("create", errno.EEXIST, text=text)
                 result.examine_again(place, name, item.attempt)
             except Problem as problem:
@@ -82,8 +85,8 @@ class ReplaceIncompleteCopy(ItemTask, code=35, doing="looking at", is_note=False
 
 
 def retry_of_incomplete_copy(rank: Rank, item: Item, made: UnnamedCopy | Identity) -> ReplaceIncompleteCopy | Item:
-    """Return the retry for the names of ``item`` in a resumed job: a ``ReplaceIncompleteCopy``, or the item if its
-    first name does not exist.
+    """Return what a resumed job does for the names of ``item`` after a failure: a task that first removes the
+    incomplete copy; or, if its first name does not exist in the target, the item itself, which is then copied as usual.
 
     Args:
         made: the inode that the job created under the first name.
@@ -97,8 +100,9 @@ def retry_of_incomplete_copy(rank: Rank, item: Item, made: UnnamedCopy | Identit
 def regathering_tasks(
     missing: MissingDirectories, item: Item, made: UnnamedCopy | Identity, known: ContentInfo
 ) -> Iterator[Task]:
-    """Yield a task that removes the copy ``made`` under the names of ``item`` and gathers them with names that will be
-    found.
+    """Yield, for a resumed job, a task that removes the copy ``made`` under the names of ``item``. These names are then
+    collected together with the names that the resumed job still finds, and copied again. Names in directories that were
+    removed (``missing``) are left out. ``known`` describes the contents of the copy.
     """
     all_names = (*((place, name) for place, name, _ in item.failed_names), *item.names)
     if kept := tuple(dict.fromkeys(missing.names_elsewhere(all_names))):

@@ -1,4 +1,6 @@
-"""Foresees, in a dry run, what ``CreateHardLinks`` would do with the further names of an inode."""
+"""Dry run of hard links: reports what a real run (``CreateHardLinks``) would do with the names of an inode other than
+the first.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,13 @@ from pcopy.tasks.verify.read_items import count_or_read_skipped
 
 
 def foresee_links(rank: Rank, result: TaskResult, item: Item, first: ItemResult) -> Steps:
-    """Count and report the further names of ``item`` as links or as skipped; report the names that failed before.
+    """Count and report, in a dry run, all names of ``item`` but the first: each as a hard link, as skipped or as
+    failed.
 
     Args:
-        first: outcome of the first name, which would be created, or is an existing item that gets the links.
+        item: the item with its names. Names that failed before (``item.failed_names``) are reported, too.
+        first: outcome of the first name: it would be created, or an existing item is kept under it. The hard links
+            would lead to that copy or existing item.
     """
     for place, name, problem in item.failed_names:
         result.fail(place, name, Problem.from_packed(problem), item.size)
@@ -47,9 +52,10 @@ def foresee_links(rank: Rank, result: TaskResult, item: Item, first: ItemResult)
 
 
 def _link_target_status(rank: Rank, item: Item, first: ItemResult) -> os.stat_result:
-    """Return the status of the file to which the links would lead; raise ``Problem``.
+    """Return the status of the file to which hard links to the first name of ``item`` would lead. ``first`` is the
+    outcome of that name. Raise ``Problem`` on failure.
 
-    If it does not exist yet, return the status of its source, which has the same values as far as they matter here.
+    If a dry run has not created that file, return the status of its source: type, size and time are the same.
     """
     place, name = item.names[0]
     existing_item = find_existing_item(rank, place, name) if first.identity != NOT_CREATED else None
@@ -57,11 +63,11 @@ def _link_target_status(rank: Rank, item: Item, first: ItemResult) -> os.stat_re
 
 
 def _is_kept(rank: Rank, present: ExistingItem, first: ItemResult, like: os.stat_result, name: bytes) -> bool:
-    """Return True if the existing item would be kept instead of the link ``name``; raise ``Problem`` if the item would
-    fail.
+    """Return True if the existing item ``present`` would be kept instead of the hard link ``name``. Raise ``Problem``
+    if the name would fail.
 
     Args:
-        present: the existing item.
+        first: outcome of the first name of the inode.
         like: status of the file to which the link would lead.
     """
     if rank.names_late:

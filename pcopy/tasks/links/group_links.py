@@ -1,8 +1,10 @@
-"""LinkNote, InodeCopied and GroupLinks: gather the names of each inode at one rank, wherever they were found.
+"""Brings the names (hard links) of each inode together at one rank, wherever they were found. ``LinkNote`` and
+``InodeCopiedNote`` are notes, messages in the form of short tasks; ``GatherHardLinks`` processes them.
 
-Notes about names wait in spools, in buckets by inode number. In the phase LINK one bucket after the other is gathered,
-so that only a small part of all names is in memory at a time. Names are sorted by path, so that which name is copied,
-and which existing item is kept, does not depend on the order in which ranks found them.
+Inodes are divided by their numbers into 64 groups, the buckets. Notes about names wait in a spool (temporary file) for
+each bucket. In the phase LINK one bucket after the other is read, so that only a small part of all names is in memory
+at a time. Names are sorted by path. So it does not depend on the order in which ranks found the names which of them is
+copied, and which existing item is kept.
 """
 
 from __future__ import annotations
@@ -30,7 +32,13 @@ from pcopy.tasks.links.make_links import CreateHardLinks
 
 
 class FoundNames(NamedTuple):
-    """The names of an inode that were found, its size in bytes, and the attempt number of each note."""
+    """The names of one inode that were found and must be created.
+
+    Fields:
+        size: size of the inode in bytes.
+        attempts: for each name the number of earlier attempts.
+        names: directory and name of each.
+    """
 
     size: int
     attempts: list[int]
@@ -38,27 +46,40 @@ class FoundNames(NamedTuple):
 
 
 class BucketContents:
-    """All that is known about the inodes of one bucket, by mount code and inode number."""
+    """All that is known about the inodes of one bucket (group of inodes by number), when its notes are read in the
+    phase LINK. Keys are (mount code, inode number).
+    """
 
     def __init__(self) -> None:
         self.found: dict[tuple[int, int], FoundNames] = {}
-        """Names that must be created."""
+        """Names of an inode that were found in the source and must be created in the target."""
         self.copies: dict[tuple[int, int], list[InodeCopiedNote]] = {}
-        """Existing copies of an inode. The first name of each counts as the copy, even if it was removed since."""
+        """Notes about existing copies of an inode. The first name in a note counts as the copy, even if it was removed
+        since.
+        """
         self.waiting_for_name: list[ItemTask] = []
-        """Tasks with an item that is copied and waits for its name."""
+        """Tasks about an item that is copied and still has a temporary name."""
 
 
 class Buckets(dict[int, SpoolBacklog]):
-    """The notes that wait on one rank for the phase LINK, by bucket."""
+    """The notes that wait on one rank for the phase LINK, by the number of the bucket."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
 
 
 class LinkNote(DirectoryTask, code=30, doing="recording hard links of", is_note=True):
-    """A note with names in one directory that belong to inodes with several links, all of one bucket; ``attempt`` as in
-    ``ScanNames``.
+    """Note (message in the form of a short task) about names of inodes that have several names (hard links), in one
+    directory. It goes to the rank that brings together the names of each inode of the group with the number ``bucket``;
+    all inodes of the note belong to that group.
+
+    Fields:
+        place: the directory.
+        names: the names, joined by slashes.
+        mounts, inodes, sizes: for each name the mount code (number of the file system), the inode number and the size
+            in bytes, packed.
+        attempt: number of earlier attempts in this run, from 0.
+        bucket: number of the group of inodes.
     """
 
     names: bytes
@@ -78,7 +99,7 @@ class LinkNote(DirectoryTask, code=30, doing="recording hard links of", is_note=
         defer_to_bucket(self, self.bucket, rank, result)
 
     def add_to_group(self, groups: BucketContents) -> bool:
-        """Add the names to their inodes in ``groups``; return True, since the note is then complete."""
+        """Add the names in this note to ``groups``, each to its inode. Return True: the note has then done its work."""
         columns = (unpack_names(self.names), unpack_numbers(self.mounts), unpack_numbers(self.inodes))
         for name, mount, inode, size in zip(*columns, unpack_numbers(self.sizes), strict=True):
             found = groups.found.setdefault((mount, inode), FoundNames(size, [], []))
@@ -88,11 +109,13 @@ class LinkNote(DirectoryTask, code=30, doing="recording hard links of", is_note=
 
 
 class InodeCopiedNote(ItemTask, code=34, doing="recording a copy with hard links of", is_note=True):
-    """A note for the owner of an inode with several names: a copy exists, to which names that a resumed job finds are
-    linked.
+    """Note (message in the form of a short task) that a copy of the inode of ``item`` exists. It goes to the rank that
+    brings together the names (hard links) of the inode. If a resumed job finds more names, they are linked to this
+    copy.
 
-    Such names may be in a directory that could not be read, or that is created again. Any name of ``item`` may serve as
-    the origin of further links. The first of them counts as the copy, even if it was removed since.
+    Such names may be in a directory that could not be read, or that is created again. Each name of ``item`` leads to
+    the copy, and any of them may serve to create other links. The first of them counts as the copy, even if it was
+    removed since.
     """
 
     copy: ItemCopy
@@ -106,10 +129,11 @@ class InodeCopiedNote(ItemTask, code=34, doing="recording a copy with hard links
         return task._replace(phase=int(Phase.COPY), owner=self.assigned_rank(ranks))
 
     def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
-        """Yield the note if any of its names still exists.
+        """Yield this note for a resumed job in which directories of its names were removed (``missing``), unless none
+        of the names exists any more.
 
-        The first name counts as the copy even if it was removed. A place whose directory was removed gets the identity
-        ``NOWHERE``, because a directory that is created there later is another one.
+        The first name counts as the copy even if it was removed. For a directory that was removed, the identity becomes
+        ``NO_DIRECTORY``, because a directory that is created there later is another one.
         """
         if missing.names_elsewhere(self.item.names):
             lost = {
@@ -119,10 +143,11 @@ class InodeCopiedNote(ItemTask, code=34, doing="recording a copy with hard links
             yield task._replace(payload=encode(self._replace(item=self.item._replace(names=names))))
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        """Keep the note for a resumed job, or put it into its bucket if an earlier run recorded it.
+        """If the note comes from an earlier run, keep it until the names of the inode are brought together; otherwise
+        only keep it for a resumed job.
 
-        It stays pending until the end of the job, because names may have to be created again even if nothing has
-        failed.
+        It is not recorded as done before the end of the job. If the job is resumed, even a name that was created may
+        have to be created again, because its directory was removed.
         """
         if result.id[0] < rank.job.run:
             defer_to_bucket(self, bucket_of(self.item.inode), rank, result)
@@ -130,18 +155,24 @@ class InodeCopiedNote(ItemTask, code=34, doing="recording a copy with hard links
             result.defer_completion()
 
     def add_to_group(self, groups: BucketContents) -> bool:
-        """Add the copy to ``groups``; return False, since the note is kept for the next run."""
+        """Add the copy to ``groups``, under its inode. Return False: the note must not be recorded as done, because the
+        next run needs it, too.
+        """
         groups.copies.setdefault((self.item.mount, self.item.inode), []).append(self)
         return False
 
 
 class GatherHardLinks(RecreatedNote, code=31, doing="gathering hard links"):
-    """Gathers the notes of one bucket, and spawns tasks that copy or link the names of each inode."""
+    """Task that reads all notes about the names (hard links) of one group of inodes, and spawns tasks that copy one
+    name of each inode and link the others to it. ``bucket`` is the number of the group.
+    """
 
     bucket: int
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Gather all notes of the bucket; no further notes arrive for it in this phase."""
+        """Read all notes of the group of inodes, then spawn the tasks. No more notes for this group arrive in this
+        phase.
+        """
         groups = BucketContents()
         backlog = rank.instance(Buckets).pop(self.bucket)
         while backlog.count:
@@ -160,10 +191,11 @@ class GatherHardLinks(RecreatedNote, code=31, doing="gathering hard links"):
 
 
 def defer_to_bucket(task: TaskKind, bucket: int, rank: Rank, result: TaskResult) -> None:
-    """Put a note about the names of an inode into its bucket until the phase LINK.
+    """Keep ``task``, a note about names or a copy of an inode, on this rank until the phase LINK, with the other notes
+    of the group of inodes with the number ``bucket``.
 
-    The ``gather`` method of ``task`` later adds its contents to ``BucketContents``. If it returns False, the note is
-    not complete then, and is kept for the next run.
+    Then its method ``add_to_group`` adds what it says to ``BucketContents``. If that returns False, the note is not
+    recorded as done, and remains for the next run.
     """
     result.defer_completion()
     buckets = rank.instance(Buckets)
@@ -177,10 +209,12 @@ def defer_to_bucket(task: TaskKind, bucket: int, rank: Rank, result: TaskResult)
 def _copy_or_link(
     rank: Rank, result: TaskResult, mount: int, inode: int, found: FoundNames, copies: list[InodeCopiedNote]
 ) -> None:
-    """Link the names to an existing copy, or have one of them copied."""
+    """Spawn a task for the names of one inode that were found. If a copy of the inode exists already (``copies``), the
+    task links the names to it. Otherwise it copies one of them and links the others to that copy.
+    """
     size, attempts, names = found
     names.sort()
-    is_new = not any(attempts)  # in further attempts its size has been counted already
+    is_new = not any(attempts)  # in a later attempt the size of the inode has been counted already
     links = None
     if any(_is_copy_unsynced(rank, each, names) for each in copies):
         _add_linked_names(rank, result, copies, names)
@@ -196,13 +230,15 @@ def _copy_or_link(
 
 
 def _key_of_name(item: tuple[Place, bytes] | None) -> tuple[tuple[int, bytes], bytes] | None:
-    """Return the directory and name, without the identities of the directory, for comparisons; None for None."""
+    """Return directory and name of ``item`` in a form that can be compared: without the identities of the directory,
+    which change if it is created again. Return None for None.
+    """
     return (item[0].key, item[1]) if item else None
 
 
 def _is_repaired(result: TaskResult, copied: InodeCopiedNote, names: list[tuple[Place, bytes]]) -> bool:
-    """Return True if the copy itself is among the names that are copied again because they did not verify
-    (``--repair``).
+    """Return True if ``names``, which are copied again because the copy did not verify (``--repair``), include a name
+    of the existing copy: then they must not be linked to that copy.
     """
     return result.phase >= Phase.REPAIR and not {*map(_key_of_name, copied.item.names)}.isdisjoint(
         map(_key_of_name, names)
@@ -210,8 +246,8 @@ def _is_repaired(result: TaskResult, copied: InodeCopiedNote, names: list[tuple[
 
 
 def _is_copy_unsynced(rank: Rank, copied: InodeCopiedNote, names: list[tuple[Place, bytes]]) -> bool:
-    """Return True if the copy itself must be made again: ``--inplace`` could not bring it to storage, so it is still
-    marked.
+    """Return True if the existing copy must be copied again: its name is among ``names``, and it still has the mark of
+    ``--inplace``, because its contents could not be brought to stable storage.
     """
     place, name = copy = copied.item.names[0]
     if not rank.options.inplace or _key_of_name(copy) not in map(_key_of_name, names):
@@ -229,8 +265,8 @@ def _is_copy_unsynced(rank: Rank, copied: InodeCopiedNote, names: list[tuple[Pla
 def _add_linked_names(
     rank: Rank, result: TaskResult, copies: list[InodeCopiedNote], names: list[tuple[Place, bytes]]
 ) -> None:
-    """Add to ``names``, which are copied again, the names that were linked to an earlier copy; these no longer count as
-    links.
+    """Add to ``names``, which are copied again, all other names that were linked to an earlier copy in ``copies``. They
+    no longer count as hard links, and the metadata of their directories is set again later.
     """
     present = set(map(_key_of_name, names))
     for place, name in (item for copied in copies for item in copied.item.names):
@@ -243,8 +279,8 @@ def _add_linked_names(
 
 
 def _links_to_copy(rank: Rank, copied: InodeCopiedNote, names: list[tuple[Place, bytes]]) -> CreateHardLinks | None:
-    """Return a task that links ``names`` to an existing copy; None if none of the copy's names is
-    that inode any more.
+    """Return a task that links ``names`` to the copy that the note ``copied`` describes; None if no name of the copy
+    leads to its inode any more.
     """
     for place, name in copied.item.names:
         with suppress(Problem):

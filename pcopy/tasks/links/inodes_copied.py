@@ -1,4 +1,6 @@
-"""InodesCopied: several ``InodeCopiedNote`` notes of one bucket, packed into one note."""
+"""``InodesCopiedNote`` contains several ``InodeCopiedNote`` of one bucket (group of inodes), so that fewer messages are
+sent.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from pcopy.tasks.links.group_links import InodeCopiedNote
 
 
 class InodesCopiedNote(Note, code=36, doing="recording copies with hard links"):
-    """A note that contains the packed ``InodeCopiedNote`` ``notes`` of one bucket."""
+    """Note (message in the form of a short task) that contains several packed notes, each of which says that a copy of
+    an inode with several names exists (``InodeCopiedNote``). All inodes belong to the group with the number ``bucket``.
+    """
 
     notes: tuple[bytes, ...]
     bucket: int
@@ -50,7 +54,9 @@ class InodesCopiedNote(Note, code=36, doing="recording copies with hard links"):
 
 
 def packed_notes(copied: Iterable[InodeCopiedNote]) -> Iterator[TaskKind]:
-    """Yield one note for each bucket."""
+    """Combine the notes in ``copied``: yield one note for each group of inodes (``bucket_of``), which contains all
+    notes about inodes of that group.
+    """
     buckets: dict[int, list[InodeCopiedNote]] = {}
     for note in copied:
         buckets.setdefault(bucket_of(note.item.inode), []).append(note)

@@ -1,4 +1,6 @@
-"""LinkGroup: copy one of the names of an inode; ``CreateHardLinks`` then links the other names to it."""
+"""``CopyLinkGroup`` copies an inode with several names: it copies one of the names, and ``CreateHardLinks`` creates the
+others as hard links to that copy.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,23 @@ from pcopy.tasks.files.copy_nodes import copy_node
 from pcopy.tasks.files.existing import with_current_acl
 from pcopy.tasks.files.split_file import SplitFile, handle_further_names
 from pcopy.tasks.files.whole_file import ItemResult, copy_file, keep_if_equal
-from pcopy.tasks.links.make_links import CreateHardLinks, copy_by_this_host, copy_next_name, failed_names_so_far
+from pcopy.tasks.links.make_links import (
+    CreateHardLinks,
+    copy_by_this_host,
+    copy_next_name,
+    retry_or_collect_failed_names,
+)
 
 MAX_LINKS_IN_TASK = 64
-"""Maximum number of links that the task which copies the file also creates. More links become a task for any rank."""
+"""Maximum number of hard links that the task which copies the file also creates. If there are more, they become a task
+that any rank may run.
+"""
 
 
 class CopyLinkGroup(ItemTask, code=32, doing="copying and linking", is_note=False):
-    """Copies the first name of ``item`` that can be copied, and links the other names to it."""
+    """Task that copies an inode with several names (hard links): it copies the first name of ``item`` that can be
+    copied, and creates the other names as hard links to the copy.
+    """
 
     @property
     def uncopied_item(self) -> Item:
@@ -33,13 +44,15 @@ class CopyLinkGroup(ItemTask, code=32, doing="copying and linking", is_note=Fals
 
 
 def copy_group(rank: Rank, result: TaskResult, item: Item, first: ItemResult | Problem | None = None) -> Steps:
-    """Copy the first name of ``item`` that can be copied and is not kept as it is; create or spawn the links to it.
+    """Copy the first name of ``item`` that can be copied and under which no existing item is kept. Then create the
+    other names as hard links to the copy, or spawn a task that does so.
 
-    Names that fail are skipped here, one after the other: a task for each attempt would carry all the names that
-    follow.
+    If a name fails, this function goes on to the next one itself: a task for each attempt would contain all the names
+    that follow.
 
     Args:
-        first: outcome of the first name if it was copied already (it is not counted yet), else None.
+        first: outcome of the first name if it was copied already but not counted; a ``Problem`` if the copy exists but
+            not all of its metadata could be set; else None.
     """
     rest = item
     while True:
@@ -55,7 +68,7 @@ def copy_group(rank: Rank, result: TaskResult, item: Item, first: ItemResult | P
                 return
             failed: tuple[FailedName, ...] | None = rest.failed_names
         except Problem as problem:
-            failed = failed_names_so_far(rank, result, rest, problem)
+            failed = retry_or_collect_failed_names(rank, result, rest, problem)
         if failed is None:
             return
         if not rest.links:
@@ -66,7 +79,9 @@ def copy_group(rank: Rank, result: TaskResult, item: Item, first: ItemResult | P
 
 
 def _link_others(rank: Rank, result: TaskResult, item: Item, item_result: ItemResult) -> Steps:
-    """Link the other names to the first one, in this task if they are few; else as ``handle_further_names``."""
+    """Create all names of ``item`` but the first as hard links to the copy of the first one: within this task if they
+    are few, else by a task of their own. ``item_result`` is the outcome of the first name. A dry run only reports them.
+    """
     if rank.options.dry_run:
         from pcopy.tasks.links.forecast import foresee_links
 
@@ -87,9 +102,10 @@ def _link_others(rank: Rank, result: TaskResult, item: Item, item_result: ItemRe
 def _copy_first_name(
     item: Item, rank: Rank, result: TaskResult, first: ItemResult | Problem | None
 ) -> Generator[None, None, ItemResult | None]:
-    """Copy the first name, unless ``first`` says that this is done, and count it; raise ``Problem``.
+    """Copy the first name of ``item`` and count it. Raise ``Problem`` if it fails. ``first`` is its outcome if it was
+    copied already: then it is only counted, or raised if it is a ``Problem``.
 
-    Return its outcome, or None for a large file, which is copied by a task of its own.
+    Return the outcome, or None for a large file, which a task of its own copies (``SplitFile``).
     """
     place, name = item.names[0]
     if isinstance(first, Problem):
@@ -99,11 +115,11 @@ def _copy_first_name(
         return first
     status = rank.source_status(place, name)
     if status.st_ino != item.inode or rank.source_device(place, item.mount) not in (None, status.st_dev):
-        raise source_changed("stat", "another item has taken its name")
+        raise source_changed("stat", "another item has taken its name since the scan")
     if not stat.S_ISREG(status.st_mode):
         return copy_node(rank, result, item, may_get_links=True)
     if item.size <= MAX_SMALL_FILE_BYTES or rank.options.dry_run:
         return (yield from copy_file(rank, result, item, may_get_links=True))
-    if rank.options.checksum:  # ``SplitFile`` compares the contents; so they are read only once
+    if rank.options.checksum:  # ``SplitFile`` compares the contents; if that were done here, they would be read twice
         return None
     return (yield from keep_if_equal(rank, result, item))

@@ -1,7 +1,7 @@
-"""LinkGroups: copy several inodes that have several names each, in columns; ``CopyLinkGroup`` describes what is done
-with each.
+"""``CopyLinkGroups`` copies several inodes that have several names (hard links) each: one of the names is copied, and
+the others become hard links to the copy.
 
-The backend copies the first names in batches where this is possible.
+Where possible, the backend copies the first names of many inodes in one call.
 """
 
 from __future__ import annotations
@@ -34,19 +34,20 @@ from pcopy.tasks.links.link_group import CopyLinkGroup, copy_group
 MAX_NAMES = 128
 """Maximum number of names of one task, unless all of them belong to one inode."""
 MAX_BYTES = 4 << 20
-"""Total size in bytes from which on a task gets no further inodes."""
+"""Bytes (sum of sizes) at which a task is full and gets no more inodes."""
 
 
 class CopyLinkGroups(TaskKind, code=37, doing="copying and linking", is_note=False):
-    """As ``CopyLinkGroup``, for several items on their first attempt.
+    """Task that copies several items with all of their names (hard links), at their first attempt. ``CopyLinkGroup``
+    does the same for one item.
 
     Fields:
-
-    - ``directories``: the directories in which the names lie.
-    - ``names``: all names, packed, item by item.
-    - ``directory_indices``: for each name the index of its directory in ``directories``.
-    - ``names_per_item``: number of names of each item.
-    - ``mounts``, ``inodes``, ``sizes``: one number for each item.
+        directories: the directories in which the names lie.
+        names: all names, joined by slashes, item by item.
+        directory_indices: for each name the index of its directory in ``directories``, packed.
+        names_per_item: number of names of each item, packed.
+        mounts, inodes, sizes: mount code (number of the file system), inode number and size in bytes of each item,
+            packed.
     """
 
     directories: tuple[Place, ...]
@@ -61,7 +62,7 @@ class CopyLinkGroups(TaskKind, code=37, doing="copying and linking", is_note=Fal
         return self.directories[unpack_numbers(self.directory_indices)[0]], self.names.partition(b"/")[0]
 
     def unpacked_items(self) -> list[Item]:
-        """Return the items."""
+        """Return the items of the task, which its fields contain in packed columns."""
         places = (self.directories[number] for number in unpack_numbers(self.directory_indices))
         names = tuple(zip(places, unpack_names(self.names), strict=True))
         stretches = pairwise(accumulate(unpack_numbers(self.names_per_item), initial=0))
@@ -73,7 +74,7 @@ class CopyLinkGroups(TaskKind, code=37, doing="copying and linking", is_note=Fal
 
     @classmethod
     def from_items(cls, items: list[Item]) -> CopyLinkGroups:
-        """Return one task for these items."""
+        """Return one task that copies all of ``items``."""
         names = [each for item in items for each in item.names]
         numbers: dict[Place, int] = {}
         lying = [numbers.setdefault(place, len(numbers)) for place, _ in names]
@@ -96,8 +97,8 @@ class CopyLinkGroups(TaskKind, code=37, doing="copying and linking", is_note=Fal
         return self.tasks_without_missing(task, missing) if task.phase == Phase.LINK else iter((task,))
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Copy the first names in batches, then process the items one by one. If the rank stops, the remaining items
-        become new tasks.
+        """Copy the first names by batches of the backend, then process the items one by one. If the job is being
+        stopped, the remaining items become new tasks.
         """
         items = self.unpacked_items()
         copied = yield from _copy_first_names(rank, result, items)
@@ -106,7 +107,9 @@ class CopyLinkGroups(TaskKind, code=37, doing="copying and linking", is_note=Fal
             yield from copy_group(rank, result, item, copied.get(item))
             if rank.stop_reason is None:
                 yield None
-            elif item not in copied:  # end now, since a stopping rank drops a task that has yielded, with its failures
+            elif (
+                item not in copied
+            ):  # end now: a rank that is being stopped drops a task that yields, and its failures with it
                 for other in items[number:]:
                     result.spawn_copy(other)
                 return
@@ -115,11 +118,12 @@ class CopyLinkGroups(TaskKind, code=37, doing="copying and linking", is_note=Fal
 def _copy_first_names(
     rank: Rank, result: TaskResult, items: Sequence[Item]
 ) -> TicketGenerator[dict[Item, ItemResult | Problem]]:
-    """Copy the first names of small files that the backend can copy in batches; return the outcome of each, and count
-    nothing.
+    """Copy the first names of those small files that the backend can copy in batches. Return the outcome by item, and
+    count nothing.
 
-    Files that it cannot copy are left untouched; ``copy_group`` copies them and reports errors. A ``Problem`` as
-    outcome means that the file was copied without some of its metadata. Raise ``TicketCancelled``.
+    A ``Problem`` as outcome means that the file was copied without some of its metadata. A file that could not be
+    copied has no outcome; the caller tries it again one by one and reports the error. Raise ``TicketCancelled`` if the
+    batch is cancelled.
     """
     copied: dict[Item, ItemResult | Problem] = {}
     for place, place_items in _items_by_place(rank, items).items():
@@ -127,7 +131,7 @@ def _copy_first_names(
             source, target = rank.open_source(place), rank.open_target(place)
             inherits = inherits_acl(rank, place, target)
             rank.detect_late_times(target, rank.target_device(place), result.notices)
-        except Problem:  # ``copy_group`` reports it for each item
+        except Problem:  # ``copy_group`` meets the error again and reports it for each item
             continue
         found = yield from _stat_unchanged_items(rank, place, source, place_items)
         if found is None:
@@ -137,7 +141,9 @@ def _copy_first_names(
         batch = CopySmallFiles(source, names, target, plans, rows, inherits_acl=inherits, reports_identities=True)
         if rank.throttle.is_on:
             yield from rank.throttle.charge_and_wait(sum(rows.size))
-        done = yield from rank.execute_moving(batch)  # if the target is full, the remaining files fail one by one
+        done = yield from rank.execute_moving(
+            batch
+        )  # if the target is full, the remaining files fail one by one, in ``copy_group``
         for row, code in enumerate(done.verdicts.codes):
             made = Identity(place.target_id.mount_code, done.created_inodes[row], done.marks[row])
             if code == RowCode.DONE:
@@ -154,8 +160,8 @@ def _copy_first_names(
 
 
 def _items_by_place(rank: Rank, items: Sequence[Item]) -> dict[Place, list[Item]]:
-    """Group those items whose first name lies in a new directory and can be created by the backend,
-    by that directory.
+    """Return those items whose first name the backend can create, by the directory of that name: the job has created
+    the directory, and no option requires that files are copied one by one.
     """
     places: dict[Place, list[Item]] = {}
     if rank.options.reflink == "always" or rank.options.dry_run:
@@ -172,21 +178,19 @@ def _items_by_place(rank: Rank, items: Sequence[Item]) -> dict[Place, list[Item]
 
 
 def _has_default_layout(rank: Rank, place: Place) -> bool:
-    """Return True if files in this directory need no file layout (striping) of their own."""
+    """Return True if files in the target directory of ``place`` need no Lustre layout (striping) of their own."""
     try:
         rank.open_target(place)
         return target_layout(rank, place).uses_only_default
-    except Problem:  # the task of each file reports it
+    except Problem:  # the task of each file meets the error again and reports it
         return True
 
 
 def _stat_unchanged_items(
     rank: Rank, place: Place, source: int, items: list[Item]
 ) -> TicketGenerator[tuple[bytes, list[Item], Rows] | None]:
-    """Stat the first names of the items in the source; return the names, items and rows of those that are unchanged
-    regular files.
-
-    Return None if there are none.
+    """Stat the first names of the items in the open directory ``source``. Return those items that are still the same
+    regular files: their names joined by slashes, the items, and their status rows. Return None if there are none.
     """
     names = pack_names(item.name for item in items)
     batch = StatNames(source, names, VERSION_COLUMNS | DEVICE | MODE, follows_links=rank.options.dereference)
@@ -206,7 +210,9 @@ def _stat_unchanged_items(
 
 
 def tasks_for_items(copies: Iterable[tuple[Item, int]]) -> Iterator[tuple[TaskKind, int, int]]:
-    """Yield tasks that copy these items, given with their phases: the task, its cost, and the phase."""
+    """Yield tasks that copy items with all of their names, as (task, cost in bytes, phase). Small items share tasks.
+    ``copies`` has each item with the phase in which it is copied.
+    """
     items: list[Item] = []
     names = size = at = 0
     for item, phase in copies:

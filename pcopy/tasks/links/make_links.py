@@ -1,7 +1,7 @@
-"""MakeLinks: link the further names of an inode to the copy of its first name.
+"""``CreateHardLinks`` creates the names of an inode, except the first one, as hard links to the copy of the first one.
 
-The first name represents the inode. If it cannot be copied, the next name takes its place, and the first one has
-failed. Such failures are reported once the other names are copied or linked.
+The first name is the representative of the inode: it is copied. If it cannot be copied, it has failed, and the next
+name becomes the first one. Names that failed are reported once the other names are copied or linked.
 """
 
 from __future__ import annotations
@@ -42,31 +42,35 @@ from pcopy.tasks.files.naming import CopyNaming, remove_unnamed
 from pcopy.tasks.links.copy_anew import regathering_tasks, retry_of_incomplete_copy
 from pcopy.tasks.verify.read_items import count_or_read_skipped, spawn_read
 
-_TOO_MANY_LINKS = "its inode can take no more links: further names of it are linked to a second copy"
+_TOO_MANY_LINKS = (
+    "the file system permits no more hard links to this file: its other names become hard links to a second copy"
+)
 NOT_LINKED = (
     "the file system refuses this hard link: the name is a copy of its own"
     " (--no-preserve links makes such copies without a warning)"
 )
 UNIDENTIFIED = (
-    "its further names become copies: the file system does not identify files for certain, and others may write in"
-    " this directory (--no-preserve links makes such copies without a warning)"
+    "its other names (hard links) become copies: the file system does not identify files for certain, and others may"
+    " write in this directory (--no-preserve links makes such copies without a warning)"
 )
 
 
 class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
-    """Links the names of ``item`` to the ``copy`` of the first one.
+    """Task that creates the names of ``item``, except the first one, as hard links to the ``copy``, which has the first
+    name.
 
     Fields:
-
-    - ``are_further_names``: these are further names of an inode whose first name is verified by another task.
-    - ``item.failed``: if there are any, the first of them is the first name itself, whose metadata could not be set
-      completely.
-    - ``counted_name``: the name that counts as the copy, if it is not the first name. It was removed since, and may be
-      among the names to be created.
+        item: the item with all of its names. If it has ``failed_names``, the first of them is the first name itself,
+            because not all of its metadata could be set.
+        copy: the copy: its inode and contents.
+        is_first_name_finished: True if another task has finished the first name: it has recorded the copy for a resumed
+            job, and has it verified. Then this task does so for the other names only.
+        counted_name: the name that was counted as the copy, if it is not the first name; else None. It has been removed
+            since, and may be among the names to be created.
     """
 
     copy: ItemCopy
-    are_further_names: bool
+    is_first_name_finished: bool
     counted_name: tuple[Place, bytes] | None = None
 
     def replacement_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
@@ -77,18 +81,22 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         )
 
     def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
-        """Yield what a resumed job does instead of this task if directories of its names were removed.
+        """Yield the tasks that a resumed job runs instead of this one if directories of its names were removed
+        (``missing``).
 
-        If the copy's own directory was removed, or a half-finished link could be taken for a file of the user, the
-        names are copied again. Otherwise the links in the remaining directories are created.
+        If the directory of the copy was removed, or if a link that was created and not recorded could be taken for a
+        file of the user, the names are collected and copied again. Otherwise the links in the remaining directories are
+        created.
         """
         item = self.item
         first, *further_names = item.names
         is_first_lost = missing.contains(first[0])
-        # Links that were created but not recorded would be taken for files of the user.
+        # Links that were created and not recorded would be taken for files of the user.
         if missing.keeps_existing and (item.failed_names or is_first_lost):
             return regathering_tasks(missing, item, self.copy.identity, self.copy.known)
-        if is_first_lost:  # the copy itself was removed; a note records its other names, if it has any
+        if (
+            is_first_lost
+        ):  # the copy was removed with its directory; a note about its other names, if it has any, remains
             return iter(missing.link_notes(item, further_names))
         failed = tuple(each for each in item.failed_names if not missing.contains(each[0]))
         remaining = self._replace(
@@ -96,18 +104,22 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         )
         return (
             remaining._with_copy_note(task, missing)
-            if len(remaining.item.names) > 1 or failed or not self.are_further_names
+            if len(remaining.item.names) > 1 or failed or not self.is_first_name_finished
             else iter(())
         )
 
     def _with_copy_note(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
-        """Yield the task, and a note about the copy for names of the inode that a resumed job will find."""
+        """Yield this task for a resumed job, and a note (message in the form of a short task) which says that the copy
+        exists. Because of the note, names of the inode that the resumed job still finds are linked to the copy.
+        """
         yield task._replace(payload=encode(self))
-        if not (self.are_further_names or self.item.failed_names):
+        if not (self.is_first_name_finished or self.item.failed_names):
             yield from missing.copied_notes(self.item._replace(names=self.item.names[:1]), self.copy)
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Link each further name to the first one, which is kept open so that it cannot be replaced meanwhile."""
+        """Create all names but the first as hard links to the copy. The copy is kept open, so that no other item can
+        take its place meanwhile.
+        """
         first, *further_names = self.item.names
         linked, failed = [first], list(self.item.failed_names)
         copy_fd, problem_met, reason = -1, None, ""
@@ -117,8 +129,10 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
             if not is_known:
                 reason = UNIDENTIFIED
         except Problem as problem:
-            if rank.names_late:  # replaced by the user since: that file is kept, and the other names get a second copy
-                reason = "has been replaced since it was copied: further names are copied again"
+            if (
+                rank.names_late
+            ):  # the user has replaced the copy: the user's file is kept, and the other names get another copy
+                reason = "another program has replaced the copy: its other names (hard links) get another copy"
             else:
                 problem_met = problem
         if reason and further_names:
@@ -144,7 +158,7 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
                         failed.append((place, name, problem.packed))
                     else:
                         alone = self._replace(
-                            item=self.item._replace(names=(first, (place, name))), are_further_names=True
+                            item=self.item._replace(names=(first, (place, name))), is_first_name_finished=True
                         )
                         result.fail(place, name, problem, retry=alone)
                 yield None
@@ -156,16 +170,16 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         if failed:
             self._report_failed_together(rank, result, linked, failed)
             return
-        if len(linked) > 1 or not self.are_further_names:
+        if len(linked) > 1 or not self.is_first_name_finished:
             names = tuple(dict.fromkeys((self.counted_name or first, *linked)))
             result.record_copied_inode(self.item._replace(names=names), self.copy)
-        if rank.options.verify and self.copy.known.digest and len(linked) > self.are_further_names:
-            self._spawn_verification(rank, result, tuple(linked[self.are_further_names :]))
+        if rank.options.verify and self.copy.known.digest and len(linked) > self.is_first_name_finished:
+            self._spawn_verification(rank, result, tuple(linked[self.is_first_name_finished :]))
 
     def _spawn_verification(self, rank: Rank, result: TaskResult, names: tuple[tuple[Place, bytes], ...]) -> None:
-        """Spawn the task that reads the copy back for all of these names."""
+        """Spawn the task that reads the copy back and checks that all of ``names`` are hard links to it."""
         group, (made, known, chunk, writers) = self.item._replace(names=names), self.copy
-        is_link = self.are_further_names and not self._counts_as_copy(*names[0])
+        is_link = self.is_first_name_finished and not self._counts_as_copy(*names[0])
         counter = counts.HARDLINKS if is_link else counts.copied_counter(known.kind)
         contents = FileToRead(*names[0], known, False, 0, counter, chunk, writers, group)
         from pcopy.tasks.verify.verify_items import VerifyLinks
@@ -173,13 +187,15 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         verify = VerifyLinks(contents, made.inode)
         for number, (place, _) in enumerate(names):
             result.count_to_verify(1, 0 if number else known.size, place)
-        result.spawn_on_other_host(verify, known.size, writers[0], phase=result.verify_phase)
+        result.spawn_on_other_host(verify, known.size, writers[0], phase=result.verification_phase)
 
     def _open_any_name(self, rank: Rank) -> tuple[int, bool]:
-        """Open the first name as ``open_copy`` does, or any name of the copy in a resumed job that keeps existing
-        files.
+        """Open the copy, and return an O_PATH descriptor, and True if the open item is certainly the copy. Raise
+        ``Problem`` on failure.
 
-        In such a job a name that an earlier run created would otherwise be taken for the user's. Raise ``Problem``.
+        Usually the first name is opened. In a resumed job with ``--existing newer``, ``skip`` or ``fail``, all names
+        are tried: if another program has replaced the first name, a name that an earlier run has linked to the copy
+        would otherwise be taken for an item of the user.
         """
         for place, name in self.item.names if rank.names_late and rank.job.run > 1 and self.copy.identity.mark else ():
             with suppress(Problem):
@@ -187,19 +203,21 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         return open_copy(rank, *self.item.names[0], self.copy.identity)
 
     def _copy_again(self, result: TaskResult, names: list[tuple[Place, bytes]]) -> None:
-        """Copy the first of ``names``, and link the others to that copy."""
+        """Have the first of ``names`` copied, and the others created as hard links to that copy."""
         result.spawn_copy(self.item._replace(names=tuple(names), failed_names=()))
 
     def _copy_names_refused_links(
         self, rank: Rank, result: TaskResult, copy_fd: int, refused: list[tuple[Place, bytes]]
     ) -> None:
-        """Copy the names for which link(2) was refused, and warn.
+        """Handle names for which link(2) was refused: warn the user, and have them copied.
 
-        If further links to the copy can be created in its own directory, the refused names lie in another project,
-        subvolume or mount; they are then linked to each other where that is possible. Otherwise each becomes a copy.
+        If hard links to the copy are possible in its own directory, the refused names lie in another project, subvolume
+        or mount: then one of them is copied, and the others are linked to that copy where that is possible. Otherwise
+        each becomes a copy of its own.
 
         Args:
             copy_fd: descriptor of the copy.
+            refused: directories and names of the links that were refused.
         """
         for place, name in refused:
             result.warn_once(place, name, NOT_LINKED)
@@ -210,15 +228,16 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
                 self._copy_again(result, [each])
 
     def _counts_as_copy(self, place: Place, name: bytes) -> bool:
-        """Return True if this name counts as the copy, not as a link."""
+        """Return True if this name was counted as the copy (``counted_name``), not as a hard link."""
         return self.counted_name is not None and (place.key, name) == (self.counted_name[0].key, self.counted_name[1])
 
     def _report_failed_together(
         self, rank: Rank, result: TaskResult, linked: list[tuple[Place, bytes]], failed: list[FailedName]
     ) -> None:
-        """Report the names that failed together with the first one, whose inode lacks some metadata.
+        """Report the failure of an inode some of whose metadata could not be set: all names in ``failed``, of which the
+        first is the first name of the item.
 
-        A resumed job copies and links all names again, including those that count as created.
+        A resumed job copies and links all names again, including those in ``linked``, which were created and counted.
         """
         item = self.item
         names = (*linked, *((place, name) for place, name, _ in failed[1:]))
@@ -231,13 +250,15 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
     def _create_and_count_link(
         self, rank: Rank, result: TaskResult, copy_fd: int, before: os.stat_result, place: Place, source_name: bytes
     ) -> bool:
-        """Create and count one link to the copy, or count an existing item as skipped; return True if the link was
-        created. Raise ``Problem``.
+        """Create one hard link to the copy and count it, or count an existing item as skipped. Return True if the link
+        was created. Raise ``Problem`` on failure.
 
         Args:
             copy_fd: descriptor of the copy.
-            before: status of the copy when the task began. In a resumed job an existing link belongs to the job only if
-                the copy had been changed by then; creating a link changes its ctime.
+            before: status of the copy when the task began. In a resumed job an existing link to the copy is taken for
+                the job's own only if this status shows a change since an earlier run began. (Each link that this task
+                creates changes the ctime of the copy.)
+            place, source_name: directory of the link, and its name in the source.
         """
         target, name = rank.open_target(place), rank.target_name(place, source_name)
         present = status_or_none(target, name)
@@ -264,7 +285,7 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
                     existing.back_up(like)
                     if temporary != name:
                         move_into_place(
-                            target, temporary, name, like.st_ino, present, marked=may_have_mark(rank, present)
+                            target, temporary, name, like.st_ino, present, has_sidecar=may_have_mark(rank, present)
                         )
                 except Problem:
                     remove_if_present(target, temporary)
@@ -300,8 +321,13 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
         source_name: bytes,
         present: os.stat_result | None,
     ) -> bool:
-        """Create a link without replacing any item that must be kept; return False if such an item exists or appears.
-        Raise ``Problem``.
+        """Create one hard link to the copy, with ``--existing newer``, ``skip`` or ``fail``. Return False if an
+        existing item must be kept instead. Raise ``Problem`` on failure.
+
+        Args:
+            copy_fd: descriptor of the copy.
+            place, source_name: directory of the link, and its name in the source.
+            present: status of the existing item of that name, or None.
         """
         target, name = rank.open_target(place), rank.target_name(place, source_name)
         if present is None:
@@ -323,13 +349,12 @@ class CreateHardLinks(ItemTask, code=33, doing="linking", is_note=False):
 
 
 def may_replace_by_link(existing: ExistingItem, like: os.stat_result) -> bool:
-    """Return True if an existing file, which is a separate copy and no hard link, may be replaced by a link.
-
-    That is the case unless the options keep existing files.
+    """Return True if an existing file that is no hard link to the copy may be replaced by one. With ``--existing
+    changed`` it always may, unless this job has created the directory; otherwise the rules for copies decide.
 
     Args:
         existing: the existing file.
-        like: status of the file to which the link would lead.
+        like: status of the copy.
     """
     if existing.rank.options.existing == "changed" and not existing.place.is_new:
         return True
@@ -337,9 +362,10 @@ def may_replace_by_link(existing: ExistingItem, like: os.stat_result) -> bool:
 
 
 def _create_link(copy_fd: int, target: int, name: bytes) -> None:
-    """Link the open item ``copy_fd`` to ``name``; raise ``Problem``.
+    """Create ``name`` in the open directory ``target`` as a hard link to the open item ``copy_fd``. Raise ``Problem``
+    on failure.
 
-    The link is made through /proc/self/fd, because AT_EMPTY_PATH requires CAP_DAC_READ_SEARCH.
+    The link is created through /proc/self/fd, because AT_EMPTY_PATH requires CAP_DAC_READ_SEARCH.
     """
     with as_problem("link"):
         with_retries(
@@ -349,7 +375,9 @@ def _create_link(copy_fd: int, target: int, name: bytes) -> None:
 
 
 def _can_be_linked(rank: Rank, copy_fd: int, place: Place) -> bool:
-    """Return True if a link to the open item ``copy_fd`` can be created in the target directory of ``place``."""
+    """Return True if a hard link to the open item ``copy_fd`` can be created in the target directory of ``place``. To
+    find that out, a link is created under a temporary name and removed.
+    """
     temporary = rank.temporary_names.next_name()
     try:
         target = rank.open_target(place)
@@ -361,31 +389,37 @@ def _can_be_linked(rank: Rank, copy_fd: int, place: Place) -> bool:
 
 
 def copy_by_this_host(rank: Rank, made: Identity, known: ContentInfo) -> ItemCopy:
-    """Return the ``Copy`` of a file that this host has just written or found."""
+    """Return the ``ItemCopy`` for a copy that this host has just written as a whole, or has found in the target.
+    ``made`` is the identity of its inode, ``known`` what it contains.
+    """
     return ItemCopy(made, known, 0, bytes((rank.hosts.this_host,)))
 
 
 def report_representative_failure(rank: Rank, result: TaskResult, item: Item, problem: Problem) -> None:
-    """Report that the first name of ``item`` has failed; spawn the tasks for the next name, which takes its place."""
-    failed = failed_names_so_far(rank, result, item, problem)
+    """Record that the first name of ``item`` has failed with ``problem``, and have its next name copied instead."""
+    failed = retry_or_collect_failed_names(rank, result, item, problem)
     if failed is not None:
         copy_next_name(result, item, failed)
 
 
-def failed_names_so_far(rank: Rank, result: TaskResult, item: Item, problem: Problem) -> tuple[FailedName, ...] | None:
-    """Return the names that have failed if the next name is to take the place of the first one; None if it is not.
+def retry_or_collect_failed_names(
+    rank: Rank, result: TaskResult, item: Item, problem: Problem
+) -> tuple[FailedName, ...] | None:
+    """Decide what is done after the first name of ``item`` failed with ``problem``. If its next name is to be copied
+    instead, return all names that have failed so far, with this one. Otherwise spawn the tasks by which all names are
+    tried again or linked, and return None.
 
-    An inode that changes while it is copied is tried again with all of its names: a name that was copied separately
-    would not be a link.
+    If the inode changes while it is copied, it is tried again with all of its names together: a name that was copied
+    separately would not be a hard link.
     """
-    # With ``rank.keeps`` a copy with incomplete metadata has not been named.
+    # If copies are named late (``rank.names_late``), a copy without all of its metadata has no final name yet.
     made = problem.identity if isinstance(problem, MetadataProblem) and not rank.names_late else None
     present = target_status(rank, *item.names[0]) if made is not None else None
-    if made is not None and present is not None:  # the copy exists, without some of its metadata
+    if made is not None and present is not None:  # the copy exists under its final name, without some of its metadata
         known = ContentInfo(
             type_byte_of(present), item.size, b"", FileVersion(item.inode, item.size, 0, 0)
-        )  # without a digest
-        spawn_links(rank, result, item, copy_by_this_host(rank, made, known), shortcoming=problem)
+        )  # the digest is empty: the copy is not verified
+        spawn_links(rank, result, item, copy_by_this_host(rank, made, known), metadata_problem=problem)
         return None
     is_again = is_retried(problem, item.attempt)
     if is_again and item.links and _has_same_inode(rank, item):
@@ -407,7 +441,9 @@ def copy_next_name(result: TaskResult, item: Item, failed: tuple[FailedName, ...
 
 
 def report_all_failed(result: TaskResult, item: Item, failed: tuple[FailedName, ...], *, touched: bool) -> None:
-    """Report that all names have failed. A resumed job tries them together, so that they become links to each other."""
+    """Report that all names of an inode have failed (``failed``). A resumed job tries them together, so that they
+    become hard links to each other. ``touched`` is True if something may have been created for them.
+    """
     names = tuple((place, name) for place, name, _ in failed)
     together = item._replace(names=names, attempt=max(1, item.attempt), failed_names=())
     retry = RetryMode.EXAMINE_AGAIN if len(names) == 1 else together
@@ -415,7 +451,7 @@ def report_all_failed(result: TaskResult, item: Item, failed: tuple[FailedName, 
 
 
 def _has_same_inode(rank: Rank, item: Item) -> bool:
-    """Return True if the first name of ``item`` is still its inode in the source."""
+    """Return True if the first name of ``item`` still leads to the same inode in the source."""
     try:
         return rank.source_status(item.place, item.name).st_ino == item.inode
     except Problem:
@@ -423,18 +459,19 @@ def _has_same_inode(rank: Rank, item: Item) -> bool:
 
 
 def spawn_links(
-    rank: Rank, result: TaskResult, item: Item, copy: ItemCopy, *, shortcoming: Problem | None = None
+    rank: Rank, result: TaskResult, item: Item, copy: ItemCopy, *, metadata_problem: Problem | None = None
 ) -> None:
-    """Spawn the links for the other names after the first name was copied.
+    """Spawn the task that creates all names of ``item`` but the first as hard links to ``copy``, which has the first
+    name. Report the names that failed before.
 
     Args:
-        shortcoming: the problem with the metadata of the first name, if not all of it could be set.
+        metadata_problem: the error because of which not all metadata of the copy could be set, or None.
     """
-    if shortcoming is not None and not (item.links or item.failed_names):
-        result.fail(item.place, item.name, shortcoming, item.size)
+    if metadata_problem is not None and not (item.links or item.failed_names):
+        result.fail(item.place, item.name, metadata_problem, item.size)
         return
     first = item.names[0]
-    failed = () if shortcoming is None else ((*first, shortcoming.packed), *item.failed_names)
+    failed = () if metadata_problem is None else ((*first, metadata_problem.packed), *item.failed_names)
     if item.links or failed:
         links = CreateHardLinks(item._replace(failed_names=failed), copy, False)
         result.spawn(links, len(item.names) * CALL_COST)
@@ -449,7 +486,9 @@ def spawn_links(
 
 
 def _has_more_names(rank: Rank, item: Item) -> bool:
-    """Return True if a resumed job may find further names of the inode in the source."""
+    """Return True if the inode has more names in the source than the one that was found, so that a resumed job may find
+    them.
+    """
     if not (rank.job.began and rank.options.preserve.links):
         return False
     try:

@@ -1,1 +1,1 @@
-"""Tasks for items that a list names, and for directories that must wait for their contents."""
+"""Tasks for items that a list names (``--from``), and for directories that must wait for their contents."""

@@ -1,9 +1,11 @@
-"""Tasks on directories that must wait until everything in them is done, the deepest first: for removal, or for taking
-access away from their owner.
+"""Tasks on directories that must wait until everything in them is done, the deepest first.
 
-Ranks report such directories to rank 0 (``DeferredDirectoriesNote``). At the end of a phase, rank 0 distributes those
-of the deepest remaining level (``DistributeLevel``), and any rank processes them (``VisitDeferred``). There is one
-phase for each level. The visitor determines what is done.
+Two programs need that: prm removes listed directories, and pchmod may deny their owner access to directories.
+
+Ranks report such directories to rank 0 (``DeferredDirectoriesNote``). At the end of a phase, rank 0 creates tasks for
+the directories of the deepest level that remains (``DistributeLevel``), and any rank processes them
+(``VisitDeferred``). There is one phase for each level. The visitor of the program determines what is done with a
+directory.
 """
 
 from __future__ import annotations
@@ -22,28 +24,34 @@ from pcopy.tasks.base.values import NO_DIRECTORY, Place
 from pcopy.walk.visitor import Visitor
 
 KEPT_COLUMNS = MODE | INODE | OWNER | GROUP
-"""Columns of the status of each directory that are kept."""
+"""Which parts of the status of a directory are kept until the directory is processed."""
 
 _DEPTH_ORIGIN = 1 << 31
-"""Number that is greater than the depth of any path. It is the origin of sort keys, so that deeper directories sort
-first.
+"""A number that is greater than the depth of any path. The depth is subtracted from it to make a sort key, so that
+deeper directories sort first.
 """
 
 
 class DeferredVisitor(Visitor, Protocol):
-    """Visitor that can also process directories after their contents."""
+    """Protocol of a visitor that can also process directories after their contents."""
 
     def visit_deferred(self, directory: int, names: bytes, rows: Rows) -> Steps:
-        """Process these ``names`` of an open directory; ``rows`` are their statuses when they were found."""
+        """Process the directories ``names`` (joined by slashes) of an open ``directory``, after their contents.
+        ``rows`` are their statuses as they were found.
+        """
 
 
 def defer_directories(result: TaskResult, place: Place, names: Sequence[bytes], rows: Rows) -> None:
-    """Register directories of ``place`` to be processed after everything in them."""
+    """Have the directories ``names`` of ``place`` processed later, after everything in them; ``rows`` are their
+    statuses. To this end they are reported to rank 0.
+    """
     result.spawn(DeferredDirectoriesNote(place, pack_names(names), rows.packed(KEPT_COLUMNS)), owner=0)
 
 
 class DeferredDirectoriesNote(Note, code=112, doing="recording directories"):
-    """Reports to rank 0 the directories ``names`` of ``place``, with the columns ``rows``."""
+    """Message to rank 0 about directories ``names`` (joined by slashes) of ``place`` that must be processed after their
+    contents; ``rows`` are their statuses, packed (``KEPT_COLUMNS``).
+    """
 
     place: Place
     names: bytes
@@ -55,7 +63,7 @@ class DeferredDirectoriesNote(Note, code=112, doing="recording directories"):
 
 
 class DistributeLevel(Note, code=113, doing="distributing directories"):
-    """Distributes, on rank 0, the directories of the deepest remaining level."""
+    """Task of rank 0 at the end of a phase: create the tasks for the directories of the deepest level that remains."""
 
     is_respawned_on_resume = True
 
@@ -64,9 +72,11 @@ class DistributeLevel(Note, code=113, doing="distributing directories"):
 
 
 class VisitDeferred(DirectoryTask, code=114, doing="finishing directories of", is_note=False):
-    """Processes the directories ``names`` of ``place`` after their contents; ``rows`` are the columns ``COLUMNS``.
+    """Task that processes the directories ``names`` (joined by slashes) of ``place``, now that their contents have been
+    processed. ``rows`` are their statuses, packed (``KEPT_COLUMNS``).
 
-    In a dry run of ``pchmod``, this task also processes other items, on the rank that owns their inodes.
+    In a dry run of ``pchmod``, this task also processes names of inodes that have several hard links, on the one rank
+    that is responsible for the inode. (That rank counts the inode once.)
     """
 
     names: bytes
@@ -86,16 +96,19 @@ class VisitDeferred(DirectoryTask, code=114, doing="finishing directories of", i
 
 
 def open_place(rank: Rank, place: Place) -> int:
-    """Return a descriptor of the directory ``place``. Raise ``Problem``.
+    """Return a descriptor of the source directory ``place``. Raise ``Problem`` if it cannot be opened, or is not the
+    one that was found.
 
-    If the identity of ``place`` is unknown (``NOWHERE``), any directory at this path is accepted.
+    If the identity in ``place`` is unknown (``NO_DIRECTORY``), any directory at this path is accepted.
     """
     identity = None if place.source_id == NO_DIRECTORY else place.source_id
     return rank.sources[place.root].open(place.path, identity)
 
 
 class DeferredDirectories:
-    """On rank 0: all directories that ranks have reported, sorted by depth."""
+    """On rank 0: all directories that must be processed after their contents, as ``VisitDeferred`` tasks sorted by
+    depth.
+    """
 
     def __init__(self, rank: Rank) -> None:
         self._sorter = ExternalSorter(rank.open_spool)
@@ -104,7 +117,9 @@ class DeferredDirectories:
         self._next_record: SortRecord | None = None
 
     def add(self, task: TaskKind) -> None:
-        """Add a task for some directories, before the first level is requested. May raise ``OSError``."""
+        """Add a ``VisitDeferred`` task. Call this only before ``deepest_level_tasks``. May raise ``OSError`` if the
+        temporary file cannot be written.
+        """
         (place, *_) = task
         depth = place.path.count(b"/") + 1 if place.path else 0
         self._sorter.add((_DEPTH_ORIGIN - depth).to_bytes(4, "big"), encode(task))
@@ -112,22 +127,27 @@ class DeferredDirectories:
 
     @property
     def is_empty(self) -> bool:
-        """True if no level remains."""
+        """True if no directory remains: all levels were distributed, or none was reported."""
         return self._next_record is None if self._sorted_records is not None else not self._count
 
     def deepest_level_tasks(self) -> Iterator[TaskKind]:
-        """Return the tasks of the deepest remaining level."""
+        """Return an iterator over the tasks for the deepest level that remains. Each task is removed from this object
+        when it is yielded.
+        """
         if self._sorted_records is None:
             self._sorted_records = self._sorter.sorted()
             self._next_record = next(self._sorted_records, None)
         return self._tasks_of_level(self._sorted_records)
 
     def _tasks_of_level(self, rest: Iterator[SortRecord]) -> Iterator[TaskKind]:
+        """Generator: yield the tasks of the next level in ``rest``, the sorted records that remain, and remember the
+        first record of the level after it.
+        """
         depth = self._next_record[0] if self._next_record else b""
         while self._next_record is not None and self._next_record[0] == depth:
             task, self._next_record = self._next_record[1], next(rest, None)
             yield decode(task)
 
     def close(self) -> None:
-        """Release the temporary file."""
+        """Release the temporary file in which the tasks are sorted."""
         self._sorter.close()

@@ -1,8 +1,9 @@
-"""Tasks for a list of items: rank 0 distributes the listed paths, and any rank passes them to the visitor. Nothing else
-is visited.
+"""Tasks for a list of items (``--from``): rank 0 divides the listed paths into tasks, and any rank passes the items to
+the visitor. Nothing else is visited.
 
-Rank 0 reads the list (``pcopy.jobs.path_list``), which is in the order of a walk, and creates tasks for batches of
-paths. An item of a saved listing must still be the one that was listed.
+The list is a file that was made from the user's list (``pcopy.jobs.path_list``), in the order of a walk. If the user's
+list is a saved listing of pwalk, each path is followed by a record of what is known of the item, and the item is
+processed only if it is still the one that was listed.
 """
 
 from __future__ import annotations
@@ -30,32 +31,35 @@ from pcopy.walk.listing import NAMES_PER_BATCH
 from pcopy.walk.visitor import VISITOR_COLUMNS, FoundItems, pass_to_visitor
 
 LISTED_RECORD = struct.Struct("=BIQQQqI")
-"""Record of the properties that a saved listing contains of an item: flags (below), type (0: unknown), inode, device,
-size, and mtime in seconds and nanoseconds.
+"""Format of the record that a list contains for each path, if it is made from a saved listing. It states: flags
+(``HAS_...``, ``IS_CONTRADICTORY``), type (as in ``st_mode``; 0: unknown), inode number, device, size in bytes, and
+mtime in seconds and nanoseconds.
 """
 HAS_INODE, HAS_DEVICE, HAS_SIZE, HAS_MTIME = 1, 2, 4, 8
-"""Flags of the properties that the record contains. Size and mtime of directories are never contained."""
+"""Flags of a ``LISTED_RECORD`` that say which properties it contains. It never contains size or mtime of a
+directory.
+"""
 HAS_SLASH, IS_CONTRADICTORY = 16, 32
-"""Further flags: the path ends with a slash; the list has the item twice with different properties."""
+"""Flags of a ``LISTED_RECORD``: its path ends with a slash; the list has its path twice, with different properties."""
 
 NOT_LISTED_ITEM_TEXT = "it is not the item that was listed, or has changed since: not processed"
-"""Error text for an item that is not the listed one any longer."""
+"""Error text for an item whose type, inode, device, size or mtime is not the one in the list."""
 _CONTRADICTORY_TEXT = "the list has it twice, with different properties: not processed"
-"""Error text for an item that the list has twice with different properties."""
+"""Error text for a path that the list has twice, with different properties."""
 _LINK_WITH_SLASH_TEXT = "is a symbolic link; leave out the slash, or list what it leads to"
-"""Error text for a path that ends with a slash and is a symbolic link."""
-_NO_DIRECTORY_TEXT = "is no directory; leave out the slash"
-"""Error text for a path that ends with a slash and is not a directory."""
+"""Error text for a listed path that ends with a slash, although it is a symbolic link."""
+_NO_DIRECTORY_TEXT = "is not a directory; leave out the slash"
+"""Error text for a listed path that ends with a slash, although it is not a directory."""
 
 _SLICE_SECONDS = 0.05
-"""Seconds after which the rest of the list is left to a new task, so that the rank can run its other tasks."""
+"""Seconds of reading the list after which a new task continues, so that the rank can run its other tasks in between."""
 _READ_BYTES = 1 << 16
 """Bytes of the list that are read in one call."""
 
 
 class DistributeList(TaskKind, code=110, doing="reading the list of", is_note=False):
-    """Reads the list from the offset ``start`` (in bytes) and creates tasks for its paths. ``record_size``: length in
-    bytes of the record after each path.
+    """Task that reads the list from the offset ``start`` (in bytes), and creates tasks for its paths. After each path
+    stands a record of ``record_size`` bytes with the properties of the item (0 if the list has no properties).
     """
 
     record_size: int
@@ -84,13 +88,15 @@ class DistributeList(TaskKind, code=110, doing="reading the list of", is_note=Fa
                             result.spawn(self._replace(start=at))
                             return
         except OSError as error:
-            rank.stop(f"the list of paths cannot be read: {error.strerror}")
+            rank.stop(f"the list of paths (--from) cannot be read: {error.strerror}")
         _spawn_visit(result, paths, records)
         result.count(counts.UNSCANNED, -1)
 
 
 def _records(file: BinaryIO, start: int, record_size: int) -> Iterator[tuple[bytes, bytes]]:
-    """Yield (path, record) for the rest of the list from the offset ``start``."""
+    """Generator: yield (path, record) for each path of the list in the open ``file``, from the offset ``start`` (in
+    bytes) on. Each record has ``record_size`` bytes.
+    """
     file.seek(start)
     rest = b""
     while block := file.read(_READ_BYTES):
@@ -103,7 +109,7 @@ def _records(file: BinaryIO, start: int, record_size: int) -> Iterator[tuple[byt
 
 
 def _spawn_visit(result: TaskResult, paths: list[bytes], records: list[bytes]) -> None:
-    """Create a task for these paths and their records, and clear both lists."""
+    """Spawn a task that visits these paths, with their records, and clear both lists."""
     if paths:
         result.spawn(VisitListed(b"\0".join(paths), b"".join(records)), len(paths) * CALL_COST)
         paths.clear()
@@ -111,11 +117,12 @@ def _spawn_visit(result: TaskResult, paths: list[bytes], records: list[bytes]) -
 
 
 class VisitListed(TaskKind, code=111, doing="processing listed items of", is_note=False):
-    """Passes listed items to the visitor.
+    """Task that passes listed items to the visitor of the program, which copies, removes or changes them.
 
     Fields:
-    - ``paths``: paths below the root, joined by NUL bytes.
-    - ``records``: a ``LISTED`` record for each path, or empty.
+
+    - ``paths``: paths relative to the top directory of the job, joined by NUL bytes.
+    - ``records``: one ``LISTED_RECORD`` per path, or empty if the list has no properties.
     """
 
     paths: bytes
@@ -140,7 +147,9 @@ class VisitListed(TaskKind, code=111, doing="processing listed items of", is_not
 
 
 def _visit_names(rank: Rank, result: TaskResult, path: bytes, names: list[bytes], records: bytes) -> Steps:
-    """Pass the items ``names`` of the directory ``path`` to the visitor."""
+    """Pass the items ``names`` of the directory ``path`` to the visitor of the program. ``records`` are their
+    ``LISTED_RECORD`` values (properties in the list), or empty. Items that differ from their records count as failed.
+    """
     place = Place(0, path, NO_DIRECTORY, NO_DIRECTORY, False, False)
     try:
         place = place._replace(source_id=rank.sources[0].identity(path))
@@ -168,7 +177,7 @@ def _visit_names(rank: Rank, result: TaskResult, path: bytes, names: list[bytes]
 
 
 def _first_link_in(rank: Rank, path: bytes) -> bytes:
-    """Return the first symbolic link that ``path`` leads through, or empty if there is none."""
+    """Return the first component of ``path`` that is a symbolic link, as a path; empty if there is none."""
     parts = path.split(b"/")
     for depth in range(len(parts)):
         directory, name = b"/".join(parts[:depth]), parts[depth]
@@ -182,7 +191,9 @@ def _first_link_in(rank: Rank, path: bytes) -> bytes:
 
 
 def _mismatch_reason(rows: Rows, row: int, item: tuple[int, ...]) -> str:
-    """Return the reason why an item is not the listed one, or "" if it still is."""
+    """Return why the item in row ``row`` of the statuses ``rows`` is not the one that was listed; "" if it still is.
+    ``item`` are the fields of its ``LISTED_RECORD``.
+    """
     flags, kind, inode, device, size, seconds, nanoseconds = item
     type_ = stat.S_IFMT(rows.mode[row])
     if flags & HAS_SLASH and type_ != stat.S_IFDIR:

@@ -1,1 +1,1 @@
-"""Tasks of a copy that compresses or decompresses files (``--compress``, ``--decompress``)."""
+"""Tasks of a copy that recodes files: compresses or decompresses them on the way (``--compress``, ``--decompress``)."""

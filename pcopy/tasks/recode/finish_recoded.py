@@ -14,7 +14,7 @@ from pcopy.fsio.data import set_size
 from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem
-from pcopy.fsio.seekable_zstd import Frame, packed_seek_table
+from pcopy.fsio.seekable_zstd import ZstdFrame, packed_seek_table
 from pcopy.fsio.source import check_unchanged
 from pcopy.fsio.temporary import run_and_rank_of
 from pcopy.signature.items import FILE
@@ -31,7 +31,7 @@ from pcopy.tasks.recode.recode_target import commit_recoded, open_checked, recod
 
 
 class RecodedFileTask(TaskKind):
-    """Base of the tasks about a large ``file`` that is recoded in parts.
+    """Base class of the tasks that concern a large ``file`` which is recoded (compressed or decompressed) in parts.
 
     Until the file is finished, its temporary file has ``temporary_size`` bytes.
     """
@@ -54,10 +54,10 @@ class RecodedFileTask(TaskKind):
 
 
 class FinishRecoded(RecodedFileTask, code=176, doing="finishing", is_note=True):
-    """Task that finishes a large file whose parts are all written.
+    """Task that finishes a large file after all its parts were written.
 
     Fields:
-      frames: for compression, packed: the bytes of each frame in the file, and in the source.
+      frames: only for compression: for each frame its bytes in the new file and in the source, packed.
       digest: the digest of the source; empty if digests are not computed.
     """
 
@@ -67,14 +67,16 @@ class FinishRecoded(RecodedFileTask, code=176, doing="finishing", is_note=True):
     is_dropped_on_stop = True
 
     def remove_temporaries(self, rank: Rank, since: int) -> None:
-        """Remove the temporary file, if the run ``since`` or a later one has created it."""
+        """Remove the temporary file, if the run number ``since`` of the job or a later one has created it. This is
+        called when the job stops and keeps nothing for a resume. (Each resume is a new run.)
+        """
         if run_and_rank_of(self.file.temporary)[0] >= since:
             remove_temporary(rank, self.file)
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Finish the file, in one slice except for the wait for stable storage, and count it.
+        """Finish the file and count it. The task yields only to wait for stable storage.
 
-        It fails if the source has changed since its parts were read.
+        The file fails if the source has changed since its parts were read.
         """
         file, (place, name) = self.file, self.file.item.names[0]
         now = time.monotonic_ns()
@@ -89,10 +91,11 @@ class FinishRecoded(RecodedFileTask, code=176, doing="finishing", is_note=True):
 
 
 def report_recoding_failure(rank: Rank, result: TaskResult, file: ChunkedFile, problem: Problem) -> None:
-    """Report that a file could not be recoded, or try again.
+    """Report that a file could not be recoded (compressed or decompressed); or spawn a task that tries it again, if it
+    has not failed too often.
 
-    If an earlier run has created its temporary file, this failure does not count as an attempt of this run: the state
-    of that file may differ from the records.
+    If an earlier run of the job has created its temporary file, this failure does not count as an attempt, because that
+    file may have been changed since.
     """
     item = file.item
     attempt = 0 if run_and_rank_of(file.temporary)[0] < rank.job.run else item.attempt
@@ -100,7 +103,7 @@ def report_recoding_failure(rank: Rank, result: TaskResult, file: ChunkedFile, p
 
 
 def _finish_file(task: FinishRecoded, rank: Rank, result: TaskResult) -> Generator[None, None, object]:
-    """Write the seek table, apply the metadata and rename the file; return the item that it has replaced, or None.
+    """Write the seek table, apply the metadata and rename the file. Return the item that it has replaced, or None.
 
     Raise ``Problem`` if that fails.
     """
@@ -116,7 +119,7 @@ def _finish_file(task: FinishRecoded, rank: Rank, result: TaskResult) -> Generat
         new.reopen(task.temporary_size, file.server_status)
         if rank.options.compress:
             numbers = array("Q", task.frames)
-            end, table = sum(numbers[::2]), packed_seek_table([*map(Frame, numbers[::2], numbers[1::2])])
+            end, table = sum(numbers[::2]), packed_seek_table([*map(ZstdFrame, numbers[::2], numbers[1::2])])
             write_all(new.descriptor, table, end)
             set_size(new.descriptor, end + len(table))
         recipe = goal.recipe(reading, status)

@@ -1,4 +1,6 @@
-"""State of a file that is recoded in parts, on the rank that has split it."""
+"""Which parts of a large file were recoded (compressed or decompressed) already, on the rank that has split
+the file.
+"""
 
 from __future__ import annotations
 
@@ -11,18 +13,18 @@ from pcopy.fsio.problem import Problem
 from pcopy.fsio.seekable_zstd import SeekTable
 
 PackedTable = tuple[bytes, bytes, bytes]
-"""The columns of a ``SeekTable``, packed."""
+"""The columns of a ``SeekTable``, packed: offsets of frames in the file, offsets of their contents, and checksums."""
 
 
 class Division(NamedTuple):
-    """Division of a file into parts.
+    """How a file is divided into parts that are compressed or decompressed separately.
 
     Fields:
-      bounds: the limits of the parts, packed; bytes of a source that is compressed, or frames of one that is
-          decompressed.
-      table: the seek table of a source that is decompressed; empty columns otherwise.
-      span: bytes of the source that a frame holds.
-      temporary_size: bytes of the temporary file.
+      bounds: start of each part and end of the last one, packed: offsets in bytes of a source that is compressed,
+          numbers of frames of one that is decompressed.
+      table: the seek table of a source that is decompressed; empty columns for one that is compressed.
+      span: bytes of the source in each frame, for compression.
+      temporary_size: bytes that the temporary file has until the file is finished.
     """
 
     bounds: bytes
@@ -32,16 +34,18 @@ class Division(NamedTuple):
 
     @property
     def part_count(self) -> int:
-        """The number of parts."""
+        """The number of parts into which the file is divided."""
         return len(self.bounds) // 8 - 1
 
     def part_range(self, number: int) -> tuple[int, int]:
-        """Return start and end of the part ``number``."""
+        """Return start and end of the part ``number``: offsets in bytes for compression, numbers of frames for
+        decompression.
+        """
         start, end = array("Q", self.bounds[8 * number : 8 * number + 16])
         return start, end
 
     def frame_table(self, start: int, end: int) -> PackedTable:
-        """Return the rows of the table for the frames from ``start`` up to ``end``."""
+        """Return that part of the source's seek table which describes the frames from ``start`` up to ``end``."""
         at, contents_at, checksums = self.table
         return at[8 * start : 8 * end + 8], contents_at[8 * start : 8 * end + 8], checksums[8 * start : 8 * end]
 
@@ -52,31 +56,34 @@ def packed_table(table: SeekTable) -> PackedTable:
 
 
 def unpacked_table(packed: PackedTable) -> SeekTable:
-    """Return the seek table of which ``packed`` was made."""
+    """Return the seek table whose columns are ``packed``."""
     return SeekTable(*(array("Q", column) for column in packed))
 
 
 class PartProgress:
-    """The parts of one file, and how far they are.
+    """The parts of one file that is recoded (compressed or decompressed), and how far each of them is.
 
-    A part is handed out, then compressed and held in the memory of a rank, then written. A part that is decompressed is
-    written directly.
+    A part that is compressed has these states: waiting, under way on a rank, compressed and in the memory of that rank,
+    written. A part that is decompressed is written as soon as it is decompressed.
     """
 
     def __init__(self, parts: int, most: int, deferred: TaskId) -> None:
-        """Initialise ``parts`` parts, of which the first ``most`` are handed out already.
+        """Initialise the state of a file with ``parts`` parts. The first ones are under way already, up to the limit
+        ``most``.
 
         Args:
-          most: the largest number of parts under way at a time.
-          deferred: the id of the task ``RecodeOpened``, which is completed with the file.
+            most: the largest number of parts under way at a time.
+            deferred: the id of the task ``RecodeOpened``, which counts as done only when the file is finished.
         """
         self.deferred_note = deferred
-        """The deferred note that is recorded as done when the file is finished."""
+        """The id of the task that is recorded as done when the file is finished."""
         self.frames: list[bytes | None] = [None] * parts
-        """For each part, packed: the bytes of each frame in the file and in the source; None until they are known."""
+        """For each part: the bytes of each frame in the new file and in the source, packed; None until they
+        are known.
+        """
         self.roots = [b""] * parts
         self.problem: Problem | None = None
-        """The first error of any part."""
+        """The first error of any part; None if there was none."""
         self._max_under_way = most
         self._next = self._under_way = min(most, parts)
         self._holders: dict[int, int] = {}
@@ -84,21 +91,24 @@ class PartProgress:
 
     @property
     def is_finished(self) -> bool:
-        """True if no part is under way any longer."""
+        """True if no part is under way: the file is complete, or has failed."""
         return not self._under_way
 
-    def part_compressed(self, number: int, frames: bytes, root: bytes, holder: int) -> None:
-        """Record that the part ``number`` is compressed, and that the rank ``holder`` has it in memory."""
+    def record_part_compressed(self, number: int, frames: bytes, root: bytes, holder: int) -> None:
+        """Record that the part ``number`` is compressed, and in the memory of the rank ``holder``. ``frames`` are the
+        bytes of each of its frames in the new file and in the source, packed; ``root`` is the digest of its contents.
+        """
         self.frames[number], self.roots[number], self._holders[number] = frames, root, holder
 
-    def part_ended(self) -> None:
-        """Record that a part was written, or will not be written."""
+    def record_part_ended(self) -> None:
+        """Record that a part is no longer under way: it was written, has failed or was discarded."""
         self._under_way -= 1
 
     def parts_to_write(self) -> Iterator[tuple[int, int, int]]:
-        """Yield the parts whose offset is known by now: number, rank that holds it, and offset in the file.
+        """Generator: yield the parts that are compressed and whose offset is known by now. For each: number, rank that
+        has it in memory, and offset in the file.
 
-        After an error the offset is -1: the rank discards the part.
+        After an error the offset is -1, which means that the rank must discard the part.
         """
         if self.problem is not None:
             for number, holder in self._holders.items():
@@ -112,7 +122,7 @@ class PartProgress:
             self._placed += 1
 
     def parts_to_hand_out(self) -> Iterator[int]:
-        """Yield the numbers of the next parts, which count as under way from now on."""
+        """Yield the numbers of the parts for which tasks must be spawned now. These count as under way from now on."""
         while self.problem is None and self._under_way < self._max_under_way and self._next < len(self.frames):
             yield self._next
             self._next += 1

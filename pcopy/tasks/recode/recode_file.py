@@ -1,12 +1,12 @@
-"""Compression or decompression of a large file in parts, by all ranks in parallel, into one temporary file.
+"""Recoding (compression or decompression) of a large file in parts, by all ranks in parallel, into one temporary file.
 
-In decompression, the seek table states the offset of each frame. In compression, the offset of a part is known only
-after all earlier parts are compressed. So the rank that has compressed a part holds it in memory until the rank that
-has split the file announces the offset (``WritePart``). To limit the memory, only a few parts of a file are under way
-at a time.
+In decompression, the seek table of the source states the offset of each frame. In compression, the offset of a part is
+known only after all earlier parts are compressed. So the rank that has compressed a part keeps it in memory until the
+rank that has split the file sends it the offset (``WritePart``). To limit the memory, only a few parts of a file are
+under way at a time.
 
-The progress of a file is known only in the memory of these ranks. A resumed job recodes the file from the start: the
-note ``RecodeOpened`` stays deferred until the file is complete, and tasks for parts that an earlier run has left do
+Only the memory of these ranks knows how far a file is. So a resumed job recodes the file from the start: the task
+``RecodeOpened`` counts as done only when the file is complete, and tasks for parts that an earlier run has left do
 nothing.
 """
 
@@ -46,14 +46,18 @@ from pcopy.tasks.recode.recode_target import (
 )
 
 PARTS_PER_RANK = 2
-"""Number of parts of one file that are under way for each rank: one that it works on, and one that waits."""
+"""Number of parts of one file that are under way per rank: one that the rank works on, and one that waits."""
 
 
 class RecodeFile(ItemTask, code=171, doing="compressing or decompressing", is_note=False):
-    """Task that recodes a large file, or one that lies on another file system than its directory."""
+    """Task that recodes (compresses or decompresses) one file: a large one, or a mount point (a file that lies on
+    another file system than its directory). ``RecodeFiles`` recodes the others, in batches.
+    """
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Split the file if there are several ranks and it can be split; otherwise recode it on this rank."""
+        """Split the file if there are several ranks and the file can be split; otherwise recode the whole file on this
+        rank.
+        """
         item = self.item
         try:
             if needs_rank_0(rank, item):
@@ -65,9 +69,11 @@ class RecodeFile(ItemTask, code=171, doing="compressing or decompressing", is_no
 
 
 class RecodeOpened(RecodedFileTask, code=172, doing="waiting for the parts of", is_note=True):
-    """Note to the rank that has split a file: how the file is divided.
+    """Message that tells the rank which has split a file how the file is divided. That rank then collects the results
+    of the parts.
 
-    In a resumed job it starts the file again.
+    In a resumed job, this task starts the file again. ``bounds``, ``table`` and ``span`` say how the file is divided:
+    see the fields of ``Division``.
     """
 
     bounds: bytes
@@ -75,7 +81,9 @@ class RecodeOpened(RecodedFileTask, code=172, doing="waiting for the parts of", 
     span: int
 
     def assigned_rank(self, ranks: int) -> int:
-        """Return the number of the rank that has split the file."""
+        """Return the rank to which this message is sent: the one that has split the file, whose number (below
+        ``ranks``) is part of the temporary name.
+        """
         return run_and_rank_of(self.file.temporary)[1] % ranks
 
     def run(self, rank: Rank, result: TaskResult) -> None:
@@ -88,26 +96,29 @@ class RecodeOpened(RecodedFileTask, code=172, doing="waiting for the parts of", 
 
     @property
     def division(self) -> Division:
-        """The division of the file."""
+        """How the file is divided, as a ``Division``, which is made from the fields of this message."""
         return Division(self.bounds, self.table, self.span, self.temporary_size)
 
     def part_task(self, number: int) -> RecodePart:
-        """Return the task for the part ``number``."""
+        """Return the task that recodes the part ``number``."""
         start, end = self.division.part_range(number)
         table = self.division.frame_table(start, end) if any(self.table) else self.table
         return RecodePart(self.file, self.temporary_size, number, start, end, table, self.span)
 
 
 class FilesBeingRecoded(dict[bytes, tuple[RecodeOpened, PartProgress]]):
-    """The unfinished files that this rank has split, by the names of their temporary files."""
+    """The files that this rank has split into parts and that are not complete yet, by the names of their temporary
+    files.
+    """
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
 
 
-class HeldFrames(dict[tuple[bytes, int], list[bytes]]):
-    """Compressed frames of parts that wait to be written, by the name of the temporary file and the number
-    of the part."""
+class PendingFrames(dict[tuple[bytes, int], list[bytes]]):
+    """Compressed frames that wait in memory until the offset of their part is known, by the name of the temporary file
+    and the number of the part.
+    """
 
     def __init__(self, rank: Rank) -> None:
         super().__init__()
@@ -116,8 +127,8 @@ class HeldFrames(dict[tuple[bytes, int], list[bytes]]):
 class RecodePart(RecodedFileTask, code=173, doing="compressing or decompressing a part of", is_note=False):
     """Task that recodes the part ``number`` of a file.
 
-    For compression, it is the bytes from ``start`` to ``end`` of the source, in frames of ``span`` bytes. For
-    decompression, it is the frames in ``table``.
+    For compression, the part consists of the bytes from ``start`` to ``end`` of the source, and becomes frames with
+    ``span`` bytes of contents each. For decompression, it consists of the frames in ``table``.
     """
 
     number: int
@@ -128,11 +139,13 @@ class RecodePart(RecodedFileTask, code=173, doing="compressing or decompressing 
 
     @property
     def cost(self) -> int:
-        """The cost of the task: bytes of the source, or frames."""
+        """The cost of the task: bytes of the source for compression, number of frames for decompression."""
         return self.end - self.start
 
     def remove_temporaries(self, rank: Rank, since: int) -> None:
-        """Remove the temporary file, if the run ``since`` or a later one has created it."""
+        """Remove the temporary file, if the run number ``since`` of the job or a later one has created it. This is
+        called when the job stops and keeps nothing for a resume. (Each resume is a new run.)
+        """
         if run_and_rank_of(self.file.temporary)[0] >= since:
             remove_temporary(rank, self.file)
 
@@ -155,15 +168,15 @@ class RecodePart(RecodedFileTask, code=173, doing="compressing or decompressing 
 
 
 class PartRecoded(Note, code=174, doing="recording a part of a file"):
-    """Note to the rank that has split a file: a part is written, compressed, or has failed.
+    """Message to the rank that has split a file: a part was compressed or written, or has failed.
 
     Fields:
       temporary: the name of the temporary file.
       number: the number of the part.
       problem: the error, or None.
-      frames: for a compressed part the bytes of each frame, packed.
-      root: the content root of the part, if digests are computed.
-      holder: the rank that holds the compressed part in memory; -1 if the part is written or has failed.
+      frames: for a part that was compressed: the bytes of each frame in the new file and in the source, packed.
+      root: the digest of the contents of the part, if digests are computed.
+      holder: the rank that has the compressed part in memory; -1 if the part was written, discarded, or has failed.
     """
 
     temporary: bytes
@@ -174,7 +187,9 @@ class PartRecoded(Note, code=174, doing="recording a part of a file"):
     holder: int
 
     def assigned_rank(self, ranks: int) -> int:
-        """Return the number of the rank that has split the file."""
+        """Return the rank to which this message is sent: the one that has split the file, whose number (below
+        ``ranks``) is part of the temporary name.
+        """
         return run_and_rank_of(self.temporary)[1] % ranks
 
     def run(self, rank: Rank, result: TaskResult) -> None:
@@ -183,11 +198,11 @@ class PartRecoded(Note, code=174, doing="recording a part of a file"):
         opened, parts = rank.instance(FilesBeingRecoded)[self.temporary]
         if self.problem is not None and parts.problem is None:
             parts.problem = Problem.from_packed(self.problem)
-            remove_temporary(rank, opened.file)  # so that the parts under way fail at once
+            remove_temporary(rank, opened.file)  # so that the tasks for other parts fail at once
         if self.holder < 0:
-            parts.part_ended()
+            parts.record_part_ended()
         else:
-            parts.part_compressed(self.number, self.frames, self.root, self.holder)
+            parts.record_part_compressed(self.number, self.frames, self.root, self.holder)
         for number, holder, offset in parts.parts_to_write():
             result.spawn(WritePart(opened.file, opened.temporary_size, number, offset), owner=holder)
         for number in parts.parts_to_hand_out():
@@ -200,8 +215,9 @@ class PartRecoded(Note, code=174, doing="recording a part of a file"):
 
 
 class WritePart(RecodedFileTask, code=175, doing="writing a part of", is_note=True):
-    """Task of the rank that holds a compressed part: write it at the byte ``offset``; discard it if the
-    offset is -1."""
+    """Message to the rank that has a compressed part in memory: write it at ``offset`` of the file. If the offset is
+    -1, discard the part.
+    """
 
     number: int
     offset: int
@@ -212,7 +228,7 @@ class WritePart(RecodedFileTask, code=175, doing="writing a part of", is_note=Tr
         if not self.is_of_this_run(rank):
             return
         file, failure = self.file, None
-        frames = rank.instance(HeldFrames).pop((file.temporary, self.number))
+        frames = rank.instance(PendingFrames).pop((file.temporary, self.number))
         if self.offset >= 0:
             try:
                 yield from _write_frames(self, frames, rank)
@@ -224,8 +240,8 @@ class WritePart(RecodedFileTask, code=175, doing="writing a part of", is_note=Tr
 
 
 def _split_file(item: Item, rank: Rank, result: TaskResult) -> Generator[None, None, bool]:
-    """Create the temporary file and spawn the first parts; return True if that was done or the existing item is
-    unchanged.
+    """Divide a large file into parts: create the temporary file, and spawn the tasks for the first parts. Return True
+    if that was done, or if the existing item in the target is up to date and stays.
 
     Return False if one rank must recode the whole file. Raise ``Problem`` if the file cannot be opened or created.
     """
@@ -251,13 +267,15 @@ def _split_file(item: Item, rank: Rank, result: TaskResult) -> Generator[None, N
     opened = RecodeOpened(file, division.temporary_size, division.bounds, division.table, division.span)
     result.spawn(opened)
     first = range(min(PARTS_PER_RANK * rank.size, division.part_count))
-    for part in map(opened.part_task, reversed(first)):  # a rank runs the newest task first
+    for part in map(opened.part_task, reversed(first)):  # reversed, because a rank runs the newest task first
         result.spawn(part, part.cost)
     return True
 
 
 def _division_of(rank: Rank, place: Place, reading: int, size: int) -> Division | None:
-    """Return how the file is divided; None if it is not divided. Raise ``Problem`` if its seek table cannot be read."""
+    """Return how the file that is open as ``reading`` is divided into parts; None if one rank must recode all of it.
+    Raise ``Problem`` if its seek table cannot be read.
+    """
     options = rank.options
     if options.sequential:
         return None
@@ -281,10 +299,10 @@ def _division_of(rank: Rank, place: Place, reading: int, size: int) -> Division 
 
 
 def _compress_part(task: RecodePart, rank: Rank) -> Generator[None, None, tuple[bytes, bytes]]:
-    """Compress a part, and hold its frames in memory.
+    """Compress the part of the file that ``task`` describes, and keep its frames in memory.
 
-    Return for each frame its bytes and those of its contents, packed, and the content root. Raise ``Problem`` on an
-    error.
+    Return two values: for each frame its bytes and those of its contents, packed; the digest of the contents (content
+    root). Raise ``Problem`` if the source cannot be read or has changed.
     """
     file, level, hasher = task.file, compression_level(rank), rank.new_hasher()
     compressed: list[bytes] = []
@@ -302,12 +320,14 @@ def _compress_part(task: RecodePart, rank: Rank) -> Generator[None, None, tuple[
             rank.counters[counts.MOVED] += length
             yield
         check_unchanged(reading, file.version)
-    rank.instance(HeldFrames)[file.temporary, task.number] = compressed
+    rank.instance(PendingFrames)[file.temporary, task.number] = compressed
     return pack_numbers(numbers), b"" if hasher is None else hasher.root()
 
 
 def _decompress_part(task: RecodePart, rank: Rank) -> Steps:
-    """Decompress a part, and write it into the temporary file. Raise ``Problem`` if that fails."""
+    """Decompress the part of the file that ``task`` describes, and write it into the temporary file. Raise ``Problem``
+    if that fails.
+    """
     file, table, sparse = task.file, unpacked_table(task.table), rank.options.preserve.sparse
     with rank.open_for_reading(file.item.place, file.item.name) as reading:
         check_unchanged(reading, file.version)
@@ -334,14 +354,17 @@ def _decompress_part(task: RecodePart, rank: Rank) -> Steps:
 def _must_sync_part(rank: Rank) -> bool:
     """Return True if a part counts as written only after it is on stable storage.
 
-    That is so with several hosts: the size of the file was set before, so missing data would not be noticed, and the
-    rank that finishes the file may run on another host, which cannot sync what this one has cached.
+    That is so with several hosts, for two reasons. The temporary file had its full size from the start, so missing data
+    would not be noticed by the size. And the rank that finishes the file may run on another host, which cannot sync
+    what this one has in its page cache.
     """
     return rank.options.sync and rank.hosts.host_count > 1
 
 
 def _write_frames(task: WritePart, frames: list[bytes], rank: Rank) -> Steps:
-    """Write the ``frames`` of a compressed part into the temporary file. Raise ``Problem`` if that fails."""
+    """Write the ``frames`` of a compressed part into the temporary file, at the offset that ``task`` contains. Raise
+    ``Problem`` if that fails.
+    """
     file, at = task.file, task.offset
     writing = reopen_temporary(
         rank.open_target(file.item.place), file.temporary, file.identity, task.temporary_size, file.server_status
@@ -360,7 +383,9 @@ def _write_frames(task: WritePart, frames: list[bytes], rank: Rank) -> Steps:
 
 
 def _finish_parts(opened: RecodeOpened, parts: PartProgress, rank: Rank, result: TaskResult) -> None:
-    """Spawn the task that finishes the file, or report its failure, after the last part has ended."""
+    """After the last part of a file: spawn the task that finishes the file, or report the file as failed if any part
+    has failed. ``parts`` are the results of the parts, ``opened`` is how the file is divided.
+    """
     file = opened.file
     if parts.problem is not None:
         remove_temporary(rank, file)
@@ -372,8 +397,9 @@ def _finish_parts(opened: RecodeOpened, parts: PartProgress, rank: Rank, result:
 
 
 def discard_unfinished(rank: Rank, since: int = 1) -> None:
-    """Remove the temporary files of this rank, because the job stops; only those that the run ``since`` or a later one
-    created."""
+    """When the job stops: remove the temporary files of the files that this rank has split, but only those that the run
+    number ``since`` of the job or a later one has created. (Each resume is a new run.)
+    """
     recoded = rank.instance(FilesBeingRecoded)
     for temporary, (opened, _) in recoded.items():
         if run_and_rank_of(temporary)[0] >= since:

@@ -1,6 +1,7 @@
-"""Compression or decompression of whole files by one rank each, into a file with a temporary name.
+"""Recoding (compression or decompression) of whole files by one rank each, into a file with a temporary name.
 
-That is done for small files, and for larger ones (``recode_file``) that cannot be split or are not worth it.
+This is done for small files, and for larger ones (``recode_file``) that cannot be split, or are not large enough for
+it.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pcopy.fsio.memory_copy import write_all
 from pcopy.fsio.new_file import NewFile
 from pcopy.fsio.problem import Problem
 from pcopy.fsio.recode import read_source_range, write_around_holes
-from pcopy.fsio.seekable_zstd import Frame, SeekTable, compress_frame, packed_seek_table, read_frame, read_frames
+from pcopy.fsio.seekable_zstd import SeekTable, ZstdFrame, compress_frame, packed_seek_table, read_frame, read_frames
 from pcopy.fsio.source import FileVersion, check_unchanged
 from pcopy.signature.items import FILE
 from pcopy.signature.tree import ContentHasher
@@ -41,7 +42,10 @@ from pcopy.tasks.recode.recode_target import (
 
 
 class RecodeFiles(DivisibleTask, code=170, doing="compressing or decompressing files of", is_note=False):
-    """Task that recodes small regular files of one directory. The columns have 8 bytes for each file."""
+    """Task that recodes (compresses or decompresses) small regular files of one directory.
+
+    ``inodes`` and ``sizes`` have 8 bytes for each of the ``names``.
+    """
 
     inodes: bytes
     sizes: bytes
@@ -50,7 +54,9 @@ class RecodeFiles(DivisibleTask, code=170, doing="compressing or decompressing f
     columns = ("inodes", "sizes")
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Recode the files one after another."""
+        """Recode the files one after another. Files that only rank 0 can recode (with ``--files-from``, since only it
+        knows the list) are passed to rank 0.
+        """
         place, numbers = self.place, zip(unpack_numbers(self.inodes), unpack_numbers(self.sizes), strict=True)
         for index, (name, (inode, size)) in enumerate(zip(unpack_names(self.names), numbers, strict=True)):
             item = Item(place.source_id.mount_code, inode, size, ((place, name),), self.attempt)
@@ -67,7 +73,8 @@ class RecodeFiles(DivisibleTask, code=170, doing="compressing or decompressing f
 
 
 def recode_whole(rank: Rank, result: TaskResult, item: Item) -> Generator[None, None, None]:
-    """Recode the file ``item`` and count it; count it as skipped if the existing item is current.
+    """Recode (compress or decompress) the file ``item`` on this rank, and count it. If the existing item in the target
+    is up to date, count the file as skipped.
 
     Raise ``Problem`` if that fails; the existing item is unchanged then.
     """
@@ -104,7 +111,14 @@ def recode_whole(rank: Rank, result: TaskResult, item: Item) -> Generator[None, 
 def _write_recoded(
     rank: Rank, goal: RecodeTarget, reading: int, size: int, new: NewFile, hasher: ContentHasher | None
 ) -> Generator[None, None, None]:
-    """Write the recoded contents into ``new``. Raise ``Problem`` if that fails."""
+    """Write the contents of the open file ``reading``, compressed or decompressed, into ``new``. Raise ``Problem`` if
+    that fails.
+
+    Args:
+        goal: the target of the file.
+        size: the size of the source in bytes.
+        hasher: gets the contents of the source, unless it is None.
+    """
     if rank.options.compress:
         yield from _compress_file(rank, goal, reading, size, new.descriptor, hasher)
     else:
@@ -114,12 +128,17 @@ def _write_recoded(
 def _compress_file(
     rank: Rank, goal: RecodeTarget, reading: int, size: int, writing: int, hasher: ContentHasher | None
 ) -> Generator[None, None, None]:
-    """Compress the file into frames, followed by the seek table.
+    """Compress the open file ``reading`` into frames, and write these and the seek table to the open file ``writing``.
+    Raise ``Problem`` if that fails.
 
-    A file of size 0 is read until its end, because files in /proc report that size but have contents.
+    Args:
+        goal: the target of the file, which determines the size of the frames.
+        size: the size of the source in bytes; 0 also for files in /proc, which have contents all the same: such a file
+            is read until its end.
+        hasher: gets the contents of the source, unless it is None.
     """
     span, level = frame_span(rank, goal.place, reading, size), compression_level(rank)
-    frames: list[Frame] = []
+    frames: list[ZstdFrame] = []
     at, end, begin, packed = 0, size, 0, b""
     while not frames or at < end:
         length = min(span, size - at) if size else span
@@ -129,7 +148,7 @@ def _compress_file(
             write_all(writing, packed, begin)
             begin += len(packed)
         packed = compress_frame(data, level)
-        frames.append(Frame(len(packed), len(data)))
+        frames.append(ZstdFrame(len(packed), len(data)))
         if hasher is not None:
             hasher.update(data)
         at += len(data)
@@ -142,7 +161,9 @@ def _compress_file(
 
 
 def _decompress_file(rank: Rank, reading: int, size: int, new: NewFile) -> Generator[None, None, None]:
-    """Decompress the file: frame by frame if it has a seek table, otherwise as a stream."""
+    """Decompress the open file ``reading`` into ``new``: frame by frame if it has a seek table, otherwise as a
+    stream.
+    """
     table, sparse = SeekTable.read(reading, size), rank.options.preserve.sparse
     pieces = read_frames(reading, size)
     if table is not None:

@@ -1,5 +1,6 @@
-"""Targets of files that are compressed or decompressed: their names, and the treatment of existing items of these
-names."""
+"""Targets of files that are recoded (compressed or decompressed): their names, and what is done with existing items of
+these names.
+"""
 
 from __future__ import annotations
 
@@ -34,11 +35,11 @@ from pcopy.tasks.verify.read_items import count_or_read_skipped
 from pcopy.text import printable_path
 
 _LONGEST_NAME = 255
-"""Largest number of bytes of a file name, on any file system of Linux."""
+"""Largest number of bytes of a file name, on any file system of Linux (NAME_MAX)."""
 
 
 class RecodeTarget(NamedTuple):
-    """The target of an item of ``place`` that is recoded.
+    """Where a file of the source directory ``place`` goes when it is recoded (compressed or decompressed).
 
     ``name`` is its name in the target directory, with or without the ending of the compressed format. ``present`` is
     the existing item of that name, or None.
@@ -56,7 +57,7 @@ class RecodeTarget(NamedTuple):
 
     @property
     def target_directory(self) -> TargetDirectory:
-        """The target directory, for the layout of the new file."""
+        """The target directory, as the functions that choose a layout (Lustre: striping) need it."""
         return TargetDirectory(self.directory_descriptor, self.place.target_id.inode)
 
     @property
@@ -65,8 +66,8 @@ class RecodeTarget(NamedTuple):
         return None if self.present is None else self.present.status
 
     def recipe(self, reading: int, status: os.stat_result) -> Recipe:
-        """Return the recipe for the layout of the new file. ``reading`` is the open source file, and ``status`` its
-        status.
+        """Return how the new file is to be created, so that it gets its layout on the file system (Lustre: striping).
+        ``reading`` is the open source file, ``status`` its status.
 
         Raise ``Problem`` if the layout of the source cannot be read.
         """
@@ -74,16 +75,15 @@ class RecodeTarget(NamedTuple):
 
 
 def recode_target(rank: Rank, item: Item) -> RecodeTarget:
-    """Return the target of ``item``.
+    """Return the target of the file ``item``: its new name, and the existing item of that name.
 
-    Raise ``Problem`` if the name in the target is too long, is also the name of another item of this job, or cannot be
-    examined.
+    Raise ``Problem`` if the new name is too long, is also that of another item that is copied, or cannot be examined.
     """
     place, name = item.names[0]
     new_name = recoded_target_name(rank.job, place, name)
     assert new_name is not None  # these tasks exist only for files that are recoded
     if len(new_name) > _LONGEST_NAME:
-        text = f"its name in the target would be too long, with the ending: {printable_path(new_name)}"
+        text = f"its name in the target would be too long (more than 255 bytes): {printable_path(new_name)}"
         raise Problem("create", errno.ENAMETOOLONG, text=text)
     if _is_taken(rank, place, new_name):
         text = f"its name in the target, {printable_path(new_name)}, is that of another item of the source"
@@ -97,9 +97,10 @@ def recode_target(rank: Rank, item: Item) -> RecodeTarget:
 
 
 def _is_taken(rank: Rank, place: Place, new_name: bytes) -> bool:
-    """Return True if another item of the source, which is copied as well, has the name ``target_name``.
+    """Return True if the name that a file gets in the target belongs to another item: the source has an item
+    ``new_name`` in the same directory, ``place``, and copies it as well.
 
-    That item gets the name, whichever of the two is copied first.
+    That item gets the name in the target, whichever of the two is copied first.
     """
     roots = rank.job.roots
     if roots[place.root].item:
@@ -110,10 +111,11 @@ def _is_taken(rank: Rank, place: Place, new_name: bytes) -> bool:
 
 
 def needs_rank_0(rank: Rank, item: Item) -> bool:
-    """Return True if ``item`` must be passed to rank 0, because of ``--files-from``.
+    """Return True if ``item`` must be passed to rank 0, because only rank 0 can recode it. That is so with
+    ``--files-from``, if the source also has an item of the name that the recoded file gets.
 
-    Only rank 0 knows the list, and must check whether the list contains the new name of the item, too. Raise
-    ``Problem`` if the source cannot be examined.
+    Only rank 0 knows the list, and can check whether that item is in it. Raise ``Problem`` if the source cannot be
+    examined.
     """
     if not rank.number or not rank.options.files_from:
         return False
@@ -123,15 +125,17 @@ def needs_rank_0(rank: Rank, item: Item) -> bool:
 
 
 def _is_listed(rank: Rank, path: bytes) -> bool:
-    """Return True if the list of ``--files-from`` contains ``path``. Raise ``Problem`` if it cannot be read."""
-    from pcopy.tasks.directories.copy_listed import PathList
+    """Return True if the list of ``--files-from`` contains ``path``. Raise ``Problem`` if the list cannot be read."""
+    from pcopy.tasks.directories.copy_listed import ListedPaths
 
     with as_problem("read the list of --files-from", on_source=True):
-        return rank.instance(PathList).covers(path)
+        return rank.instance(ListedPaths).covers(path)
 
 
 def _is_selected(rank: Rank, place: Place, name: bytes) -> bool:
-    """Return True if the source has an item ``name`` that the filters do not exclude. Raise ``Problem`` on an error."""
+    """Return True if the source has an item ``name`` that the filters do not exclude. Raise ``Problem`` if it cannot be
+    examined.
+    """
     directory = rank.open_source(place)
     try:
         status = source_status(directory, name)
@@ -147,7 +151,7 @@ def _is_selected(rank: Rank, place: Place, name: bytes) -> bool:
 
 @contextmanager
 def open_checked(rank: Rank, item: Item) -> Iterator[tuple[int, os.stat_result]]:
-    """Open the source file of ``item``; provide its descriptor and its status.
+    """Context manager: open the source file of ``item``, and provide its descriptor and its status.
 
     Raise ``Problem`` if it cannot be opened, or is not the file that the scan has found.
     """
@@ -158,12 +162,13 @@ def open_checked(rank: Rank, item: Item) -> Iterator[tuple[int, os.stat_result]]
 
 
 def compression_level(rank: Rank) -> int:
-    """Return the compression level of ``--compress``."""
+    """Return the compression level that the option ``--compress`` states."""
     return int(rank.options.compress.partition(":")[2])
 
 
 def frame_span(rank: Rank, place: Place, reading: int, size: int) -> int:
-    """Return the bytes of the source that each frame of the compressed file holds (``pcopy.fsio.recode``).
+    """Return how many bytes of the source each frame of the compressed file holds. (A frame is compressed by itself;
+    larger files with wider stripes get larger frames.)
 
     Raise ``Problem`` if the layout of the open source file ``reading`` cannot be read.
     """
@@ -178,10 +183,11 @@ def frame_span(rank: Rank, place: Place, reading: int, size: int) -> int:
 def skip_if_current(
     result: TaskResult, goal: RecodeTarget, item: Item, reading: int, status: os.stat_result
 ) -> Generator[None, None, bool]:
-    """Return True if the existing item is left unchanged; the item is then counted as skipped.
+    """If the existing item in the target is up to date and stays, count the source as skipped, and return True. Return
+    False if it must be replaced, or if there is none.
 
-    A file that an earlier run of this job has created is replaced, because only what is on record is known to be
-    complete. Raise ``Problem`` if the existing item cannot be examined.
+    A file that an earlier run of this job has created is replaced, because only files that are recorded as done are
+    known to be complete. Raise ``Problem`` if the existing item cannot be examined.
     """
     present = goal.present
     for examination in range(1, MAX_EXAMINATIONS + 1):
@@ -199,7 +205,8 @@ def skip_if_current(
 def _skip_if_current_once(
     result: TaskResult, present: ExistingItem, item: Item, reading: int, status: os.stat_result
 ) -> Generator[None, None, bool]:
-    """Do one examination for ``stays``, and return its result.
+    """If the existing item ``present`` is up to date and stays, count the source as skipped, and return True; otherwise
+    return False.
 
     Raise ``TargetChanged`` if the existing item has changed meanwhile, and must be examined again.
     """
@@ -232,11 +239,11 @@ def _skip_if_current_once(
 
 
 def _is_current(rank: Rank, reading: int, status: os.stat_result, present: ExistingItem) -> Generator[None, None, bool]:
-    """Return True if ``present`` is what the source would be compressed or decompressed to.
+    """Return True if the existing file ``present`` is what the source would be compressed or decompressed to.
 
     Its mtime must equal that of the source, and the seek table of the compressed file must state the size of the other
-    file. The table must fit the compressed file to the byte: a truncated file has none, and neither has a file that was
-    extended before it was written. If a compressed source has no such table, the contents are compared. Raise
+    file. The table must fit the compressed file to the byte: a truncated file has none, and neither has a file whose
+    size was set before it was written. If a compressed source has no such table, the contents are compared. Raise
     ``Problem`` if the source cannot be read.
     """
     target_status = present.status
@@ -260,7 +267,9 @@ def _is_current(rank: Rank, reading: int, status: os.stat_result, present: Exist
 
 
 def _states_size(compressed: int, length: int, size: int) -> bool:
-    """Return True if the open target, which has ``length`` bytes, has a seek table that states ``size``."""
+    """Return True if the open target file ``compressed``, which has ``length`` bytes, has a seek table that states
+    ``size``.
+    """
     try:
         table = SeekTable.read(compressed, length)
     except Problem:  # a target that cannot be read is replaced
@@ -269,10 +278,10 @@ def _states_size(compressed: int, length: int, size: int) -> bool:
 
 
 def _has_contents(rank: Rank, target: int, size: int, compressed: int, length: int) -> Generator[None, None, bool]:
-    """Return True if the open file ``target`` of ``size`` bytes contains exactly what the open file ``compressed``
-    holds.
+    """Return True if the open file ``target`` of ``size`` bytes contains exactly the decompressed contents of the open
+    file ``compressed``, which has ``length`` bytes.
 
-    ``length`` is the size of the compressed file. Raise ``Problem`` if that cannot be read.
+    Raise ``Problem`` if the compressed file cannot be read.
     """
     at = 0
     for piece in read_frames(compressed, length):
@@ -285,11 +294,13 @@ def _has_contents(rank: Rank, target: int, size: int, compressed: int, length: i
 
 
 def _has_bytes(target: int, at: int, piece: bytes) -> bool:
-    """Return True if an open file has the bytes of ``piece`` at this offset; False also if it cannot be read there."""
+    """Return True if the open file ``target`` has the bytes of ``piece`` at the offset ``at``. If it cannot be read
+    there, return False.
+    """
     while piece:
         try:
             present = with_retries(partial(os.pread, target, len(piece), at))
-        except OSError:  # the target is replaced
+        except OSError:  # a target that cannot be read is replaced
             return False
         if not present or not piece.startswith(present):
             return False
@@ -300,7 +311,8 @@ def _has_bytes(target: int, at: int, piece: bytes) -> bool:
 def commit_recoded(
     result: TaskResult, goal: RecodeTarget, item: Item, new: NewFile, status: os.stat_result, attributes: Attributes
 ) -> None:
-    """Apply the metadata to a complete file, and give it its final name.
+    """Apply the metadata ``attributes`` to the complete file ``new``, and rename it to its final name in the target
+    ``goal``.
 
     Raise ``Problem`` if that fails; ``MetadataProblem`` if the file exists but lacks some metadata.
     """

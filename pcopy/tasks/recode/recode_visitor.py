@@ -1,4 +1,6 @@
-"""The visitor of a copy that compresses or decompresses: the name of a file decides whether it is recoded or copied."""
+"""The visitor of a copy that compresses or decompresses. The name of a file decides whether it is recoded (compressed
+or decompressed) or copied unchanged.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ from pcopy.walk.visitor import FoundItems, Visitor
 
 
 class RecodeVisitor(CopyVisitor):
-    """Visitor that spawns tasks which recode files.
+    """Visitor that spawns tasks which recode files, and tasks which copy all others.
 
     Each name of an inode with several hard links becomes a separate file, because one name may be recoded and another
     not.
@@ -51,7 +53,7 @@ class RecodeVisitor(CopyVisitor):
             self._result.spawn(RecodeFile(item), size)
 
     def _spawn_recoded(self, found: FoundItems, rows: Sequence[int], size: int) -> None:
-        """Spawn the task that recodes the small files in ``rows``, which have ``size`` bytes in total."""
+        """Spawn the task that recodes the small files in ``rows``, which have ``size`` bytes together."""
         inodes, sizes = (array("Q", map(column.__getitem__, rows)) for column in (found.rows.inode, found.rows.size))
         names = pack_names(map(found.names.__getitem__, rows))
         self._found_bytes += size
@@ -59,20 +61,25 @@ class RecodeVisitor(CopyVisitor):
         self._result.spawn(task, size + len(rows) * CALL_COST)
 
     def _split_rows(self, found: FoundItems, rows: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return the rows of files that are recoded, and those of the others. Files with several hard links cause a
-        warning."""
+        """Divide the files in ``rows`` into two lists of rows: those that are recoded (compressed or decompressed), and
+        those that are copied unchanged. Warn about files with several hard links.
+        """
         options, names, links = self._rank.options, found.names, found.rows.links
         recoded: list[int] = []
         others: list[int] = []
         for row in rows:
             (others if recoded_name(options, names[row]) is None else recoded).append(row)
             if links[row] > 1:
-                self._result.warn_once(self._place, names[row], "each of its names becomes a separate file")
+                self._result.warn_once(
+                    self._place, names[row], "it has several hard links: each of its names becomes a separate file"
+                )
         return recoded, others
 
 
 def visitor_of(rank: Rank, result: TaskResult, place: Place, attempt: int) -> Visitor:
-    """Return the visitor of a directory, as ``pcopy.tasks.copying.make_visitor`` does, for a job that recodes."""
+    """Return the visitor of the directory ``place``, for a job that recodes files. A directory without a target is
+    visited as in a copy.
+    """
     if place.target_id == NO_DIRECTORY:
         return visitor_of_copy(rank, result, place, attempt)
     return RecodeVisitor(rank, result, place, attempt)

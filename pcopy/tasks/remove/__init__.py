@@ -1,1 +1,1 @@
-"""Tasks that remove directory trees and files."""
+"""Tasks that remove directory trees and files: for ``prm``, and for ``--delete`` of a copy."""

@@ -1,17 +1,19 @@
-"""ExamineMounts, DeleteExtra, DeleteAmong: delete what a target directory has and its source lacks (``--delete``).
+"""ExamineMounts, DeleteExtra, DeleteExtraNames: delete what a target directory has and its source lacks (``--delete``).
 
-Both sides are listed again after everything has been copied. Names to delete become ``RemoveNames`` tasks, as in prm.
+Both sides of each directory are listed again after everything has been copied. Extra names of the target become
+``RemoveNames`` tasks, which prm also uses.
 
 Rules:
 
-- A name is deleted only if the source directory is open, is the one that was found, and does not have that name. A
-  directory that cannot be read on either side has failed, and nothing in it is deleted.
-- Nothing is deleted if anything has failed in the job when the phase begins (``CopyDirector``), or if mounts in its
-  source have been removed or added by then, on any host. If a directory cannot be compared later, its rank deletes
-  nothing more, nor do the others as soon as they are notified (``pcopy.tasks.remove.stop_deletion``).
-- A directory of the target is entered only if it is the one that was listed. File systems mounted in the target are
-  never entered.
-- A name that the target file system treats as another name of the source (case folding) is not deleted.
+- A name is deleted only if its source directory can be opened and listed and does not have that name. If a directory
+  cannot be read on either side, it counts as failed, and nothing in it is deleted.
+- Nothing is deleted if anything has failed in the job before the deletion begins (``CopyDirector`` checks that), or if,
+  on any host, file systems were mounted or unmounted in the source since the job began. If a directory cannot be
+  compared later, the rank that compares it stops deleting, and all others stop as soon as they are notified
+  (``pcopy.tasks.remove.stop_deletion``).
+- A directory of the target is entered only if it is still the one that was listed (same inode). File systems mounted in
+  the target are never entered.
+- A name that the target file system treats as another spelling of a name in the source (case folding) is not deleted.
 - Directories that the job itself has created since it began are not examined: they contain nothing that the source
   lacks.
 """
@@ -44,22 +46,26 @@ from pcopy.tasks.remove.remove_tree import MOUNTED_HERE_TEXT, NO_WAITER, RemoveN
 from pcopy.tasks.remove.stop_deletion import DeletionState
 from pcopy.walk.listing import NAMES_PER_BATCH, DirectoryListing, NameQueue, list_directory, spool_names, unpack_listed
 
-EMPTY_SOURCE_TEXT = "nothing was deleted: the source is empty (--delete-all deletes all the same)"
+EMPTY_SOURCE_TEXT = (
+    "nothing was deleted: the source is empty; --delete-all deletes the contents of the target even then"
+)
+"""Message if the top directory of the source has no items: probably a file system is not mounted there."""
 
 _NO_DIRECTORY_ERRNOS = (errno.ENOTDIR, errno.ELOOP, errno.ENOENT)
 """Errors of opening a target directory that mean that it no longer exists, so that nothing in it is to be deleted."""
 
 
 class ExamineMounts(DirectoryTask, code=169, doing="examining the mounts below", is_note=False):
-    """Compares the mounts below the source ``place`` with those at the start of the job, on one host after another;
-    then spawns ``DeleteExtra``.
+    """Task that finds out whether file systems were mounted or unmounted in a source tree since the start of the job.
+    It runs on one host after another; the last one spawns ``DeleteExtra``. ``place`` is the top directory of the tree.
 
     Fields:
 
-    - ``host_index``: index of the host, as in ``Rank.leaders``.
-    - ``counted_before``: passed on to ``DeleteExtra``.
+    - ``host_index``: index of the host that compares now, in ``Rank.first_ranks`` (one rank per host).
+    - ``counted_before``: number of items that an earlier run has counted as to be deleted and not deleted;
+      ``DeleteExtra`` needs it.
 
-    If the mounts of one host differ, nothing is deleted on any host, because the hosts see different sources.
+    If the mounts of any host differ, nothing is deleted on any host, because the hosts may see different sources.
     """
 
     counted_before: int = 0
@@ -70,26 +76,30 @@ class ExamineMounts(DirectoryTask, code=169, doing="examining the mounts below",
         if _have_mounts_changed(rank, result, self.place):
             return
         following = self.host_index + 1
-        if following < len(rank.leaders):
-            result.spawn(self._replace(host_index=following), owner=rank.leaders[following])
+        if following < len(rank.first_ranks):
+            result.spawn(self._replace(host_index=following), owner=rank.first_ranks[following])
         else:
             result.spawn(DeleteExtra(self.place, self.counted_before), SCAN_COST, expands=True)
 
 
 class DeleteExtra(DirectoryTask, code=84, doing="deleting from", is_note=False):
-    """Deletes what the target of ``place`` has and its source lacks, there and in all directories below that both sides
-    have.
+    """Task that deletes the items that the target directory of ``place`` has and the source directory lacks. It spawns
+    a task of the same kind for each sub-directory that both sides have.
 
-    The ``source_id`` is ``NOWHERE``: whatever directory exists now is the source. In the phase COUNT, items to delete
-    are only counted. ``counted_before`` is the number of items that an earlier run has counted and not deleted; it is
-    subtracted from the counter first.
+    The inode number of the source directory (``source_id``) is unknown: whatever directory exists at this path in the
+    source is accepted. In the phase COUNT, which precedes the phase that deletes, items are counted and not deleted.
+
+    ``counted_before`` is the number of items that an earlier run of the job has counted as to be deleted and not
+    deleted. The task first subtracts it from the counter, since these items are counted again.
     """
 
     counted_before: int = 0
     is_respawned_on_resume = True
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """List both sides of the directory; spawn tasks that delete extra names and compare common sub-directories."""
+        """List the directory on both sides. Spawn a task that deletes the extra names of the target, and tasks that
+        compare the sub-directories that both sides have.
+        """
         result.count(counts.TO_DELETE, -self.counted_before)
         if rank.instance(DeletionState).is_stopped:
             return
@@ -114,6 +124,9 @@ class DeleteExtra(DirectoryTask, code=84, doing="deleting from", is_note=False):
             spawn_finish(rank, result, sides.place, result.phase)
 
     def _spawn_names(self, rank: Rank, result: TaskResult, listing: DirectoryListing, place: Place) -> Steps:
+        """Spawn tasks (``DeleteExtraNames``) for all names of a large target directory, which ``listing`` reads in
+        portions.
+        """
         spool = NameQueue(rank.open_spool)
         yield from spool_names(listing, spool)
         tasks = (DeleteExtraNames(place, *each) for each in map(unpack_listed, spool))
@@ -121,7 +134,12 @@ class DeleteExtra(DirectoryTask, code=84, doing="deleting from", is_note=False):
 
 
 class DeleteExtraNames(DirectoryTask, code=85, doing="deleting from", is_note=False):
-    """As ``DeleteExtra``, for some ``names`` of a large target directory; ``kinds`` and ``inodes`` as in ``Listed``."""
+    """Task that deletes those of the ``names`` of a large target directory that its source lacks. The other names of
+    the directory have their own tasks.
+
+    ``names`` are packed; ``kinds`` are their types and ``inodes`` their inode numbers (8 bytes each), all from the
+    listing of the target.
+    """
 
     names: bytes
     kinds: bytes
@@ -129,7 +147,9 @@ class DeleteExtraNames(DirectoryTask, code=85, doing="deleting from", is_note=Fa
     is_respawned_on_resume = True
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Stat the names in the source; spawn tasks that delete those it lacks and compare common sub-directories."""
+        """Stat the names in the source. Spawn a task that deletes those that the source lacks, and tasks that compare
+        the sub-directories that both sides have.
+        """
         if rank.instance(DeletionState).is_stopped:
             return
         try:
@@ -153,7 +173,9 @@ class DeleteExtraNames(DirectoryTask, code=85, doing="deleting from", is_note=Fa
 
 
 class _Sides(NamedTuple):
-    """A directory that is open on both sides (two descriptors); ``place`` has both identities."""
+    """A directory of the source and the target: open descriptors of both (``source`` and ``target``), and its
+    ``place``, which contains the inode numbers of both.
+    """
 
     place: Place
     source: int
@@ -161,18 +183,20 @@ class _Sides(NamedTuple):
 
 
 def _report_not_compared(rank: Rank, result: TaskResult, place: Place, problem: Problem) -> None:
-    """Count the directory ``place`` as failed; if the source is the reason, nothing more is deleted."""
+    """Count the directory ``place`` as failed, since its target could not be compared with its source. If the error
+    occurred in the source, stop the deletion on all ranks.
+    """
     RemovalCounts(rank, result).report_failed(place, b"", problem)
     if problem.on_source:
         rank.instance(DeletionState).stop(result)
 
 
 def _have_mounts_changed(rank: Rank, result: TaskResult, top: Place) -> bool:
-    """Return True if the source ``top`` does not have the mounts that it had when the job began; each that differs
-    counts as failed.
+    """Return True if file systems were mounted or unmounted in a source tree since the start of the job. ``top`` is the
+    top directory of the tree. Each directory where that has happened counts as failed.
 
-    Directories that are open already do not show that. Mounts that filters exclude are not examined; nor, with
-    ``--one-file-system``, those that were added.
+    The directories are opened anew, because cached descriptors would still lead to the old file systems. Mounts that
+    filters exclude are not examined. With ``--one-file-system``, mounts that were added are not examined either.
     """
     source, selected = rank.sources[top.root], rank.instance(JobFilter)
     paths, has_others = {*source.expected_mounts.paths}, False
@@ -186,15 +210,16 @@ def _have_mounts_changed(rank: Rank, result: TaskResult, top: Place) -> bool:
             differs = _mount_problem(source, path)
             if differs is not None:
                 has_others = True
-                if len(rank.leaders) > 1:
+                if len(rank.first_ranks) > 1:
                     differs.strerror = f"on {os.uname().nodename}: {differs.strerror}"
                 _report_not_compared(rank, result, top._replace(path=path), differs)
     return has_others
 
 
 def _mount_problem(source: RootDirectories, path: bytes) -> Problem | None:
-    """Return why the directory ``path`` of the source is not what was there when the job began; None if it is, or if
-    nothing had to be mounted there and it cannot be opened."""
+    """Return a ``Problem`` if another file system is at ``path`` in the source than when the job began. Return None if
+    it is the same one, or if the directory cannot be opened and was no mount point when the job began.
+    """
     source.discard(path)
     try:
         source.expected_mounts.check_mount(source.open(path))
@@ -206,22 +231,22 @@ def _mount_problem(source: RootDirectories, path: bytes) -> Problem | None:
 
 
 def _open_sides(rank: Rank, result: TaskResult, place: Place) -> _Sides | None:
-    """Open both sides of a directory; return None if nothing in it is to be deleted. Raise ``Problem`` if they cannot
-    be compared.
+    """Open the source and the target directory of ``place``, so that they can be compared. Return None if nothing in
+    the target is to be deleted. Raise ``Problem`` if the two cannot be compared.
 
-    If the source cannot be opened, or is another directory, ``Problem`` is raised even if a mount was removed or added
-    meanwhile: what the target has below it may or may not be extra.
+    If the source cannot be opened, or is another directory, ``Problem`` is raised even if the reason is a mount that
+    was removed or added meanwhile: it is unknown then which items of the target are extra.
     """
     try:
         known_place = _with_identities(rank, place)
         rank.sources[place.root].expected_mounts.check_mount(rank.open_source(known_place))
         target = rank.open_target(known_place)
     except Problem as problem:
-        is_missing = rank.options.dry_run and problem.errno == errno.ENOENT  # a dry run has not created it
-        is_lost = problem.on_source and problem.errno == errno.ENOENT  # its names were never compared
+        is_missing = rank.options.dry_run and problem.errno == errno.ENOENT  # a dry run does not create it
+        is_lost = problem.on_source and problem.errno == errno.ENOENT  # its names cannot be compared
         if is_lost or not (place.path or is_missing) or problem.errno not in _NO_DIRECTORY_ERRNOS:
             raise
-        return None  # the target has no directory of this name any more, or never had one
+        return None  # there is no such target directory any more, or there never was
     if not is_on_root_mount(rank, known_place, target):
         if not place.path:
             raise Problem("open", 0, text=MOUNTED_HERE_TEXT)
@@ -230,53 +255,57 @@ def _open_sides(rank: Rank, result: TaskResult, place: Place) -> _Sides | None:
         return None
     is_left_out = known_place.source_id.mount_code != rank.sources[place.root].identity(b"").mount_code
     is_new = rank.job.began and birth_time(target) > rank.job.began
-    # With --one-file-system the contents of mount points are not copied.
+    # With --one-file-system the contents of mount points were not copied, so they are not compared either.
     if is_new or (is_left_out and rank.options.one_file_system):
         return None
     return _Sides(known_place, rank.open_source(known_place), target)
 
 
 def _with_identities(rank: Rank, place: Place) -> Place:
-    """Return ``place`` with the identities of the directories that exist now, as far as they are not known; raise
-    ``Problem``.
+    """Return ``place`` with the inode numbers of its source and target directory. Where ``place`` lacks them, those of
+    the directories that exist now are used. Raise ``Problem`` if a directory cannot be opened.
     """
     targets, path, target_id = rank.targets[place.root], rank.path_below_target(place.root, place.path), place.target_id
     if target_id == NO_DIRECTORY:
         target_id = targets.identity(path)
-    elif place.path and not target_id.mark:  # its inode number comes from a listing, which may differ from stat(2)
+    elif place.path and not target_id.mark:  # it was listed: stat(2) may show another inode number
         target_id = targets.listed_identity(path, target_id.inode, target_id.mount_code, accepts_mounts=True)
     return place._replace(source_id=rank.sources[place.root].identity(place.path), target_id=target_id)
 
 
 def _listed_kind(mode: int) -> int:
-    """Return the kind of an item with this mode, as a directory listing gives it; special files count as ``f``."""
-    return ord("d") if stat.S_ISDIR(mode) else ord("l") if stat.S_ISLNK(mode) else ord("f")  # or a special file
+    """Return the type of an item with this ``st_mode`` as a letter: d (directory), l (symbolic link), or f (everything
+    else, special files included).
+    """
+    return ord("d") if stat.S_ISDIR(mode) else ord("l") if stat.S_ISLNK(mode) else ord("f")
 
 
 def _resolved_kind(directory: int, name: bytes, kind: int) -> int:
-    """Return the kind of a listed item, statting it if the directory does not give its kind
-    (``?``); raise ``Problem``.
+    """Return the type letter of an item; ``kind`` is the one in the listing. If the listing does not state the type
+    (``?``), stat the item; raise ``Problem`` if that fails.
     """
     present = status_or_none(directory, name) if kind == ord("?") else None
     return kind if present is None else _listed_kind(present.st_mode)
 
 
 def _must_make_way(rank: Rank, selected: JobFilter, path: bytes, kind: int) -> bool:
-    """Return True if a target directory is deleted because an item of the source, of this ``kind``, has the same
-    ``path``.
+    """Return True if a directory of the target must be deleted because the source has an item of another type at the
+    same ``path``, which cannot be copied before. ``kind`` is the type letter of the item in the source.
 
-    Copying that item waits for the deletion (``Result.fail``). If ``--existing`` may keep existing items, no name is
-    deleted that the source has.
+    Return False with ``--existing``, if existing items may stay. Return False, too, if filters may exclude the item in
+    the source from the copy.
     """
     is_other = kind not in (b"dl" if rank.options.dereference else b"d")
     select = selected.select
-    chooses = select.by_age or select.by_size or selected.excludes(path)  # then the item may not be copied at all
+    chooses = (
+        select.by_age or select.by_size or selected.excludes(path)
+    )  # then filters may exclude the item from the copy
     return is_other and not rank.options.keeps_existing and not chooses
 
 
 class _SortedRows(NamedTuple):
-    """Row numbers of a listing of the target: ``to_delete`` are to be deleted, ``to_compare`` are directories to
-    compare.
+    """Result of a comparison of a target directory with its source, as row numbers in the listing of the target:
+    ``to_delete`` are extra items, ``to_compare`` are directories that both sides have.
     """
 
     to_delete: list[int]
@@ -286,10 +315,12 @@ class _SortedRows(NamedTuple):
 def _sort_rows(
     rank: Rank, sides: _Sides, names: list[bytes], kinds: bytes, source_kinds: Mapping[bytes, int]
 ) -> _SortedRows:
-    """Return which rows are to be deleted, and which are directories to compare; raise ``Problem``.
+    """Find out which items of the target directory are to be deleted, and which are directories to compare with the
+    source; return both as row numbers. Raise ``Problem`` if an item cannot be examined.
 
-    Args: names, kinds: the listing of the target.
-        source_kinds: kind of each name of the source, as a listing gives it.
+    Args:
+        names, kinds: names and type letters of the items in the target directory.
+        source_kinds: type letter of each name of the source directory.
     """
     extra: list[int] = []
     below: list[int] = []
@@ -304,7 +335,7 @@ def _sort_rows(
             if _must_make_way(rank, selected, path, _resolved_kind(sides.source, name, source_kinds[name])):
                 if not (
                     rank.options.dry_run and is_directory_empty(sides.target, name)
-                ):  # a copy would have replaced it
+                ):  # a real run would have replaced this empty directory when it copied the item
                     extra.append(row)
             elif not selected.has_filters or selected.selects_directory(path):
                 below.append(row)
@@ -314,14 +345,16 @@ def _sort_rows(
 def _spawn_deletions(
     rank: Rank, result: TaskResult, sides: _Sides, listed: ListResult, source_kinds: Mapping[bytes, int]
 ) -> bool:
-    """Spawn tasks that delete the extra names of the target and compare common directories; return True if any name is
-    deleted.
+    """Spawn tasks that delete the extra names of a target directory, and tasks that compare the sub-directories that
+    both sides have. Return True if any name is to be deleted.
 
-    Names are extra if the source does not have them, or if a directory is in the way of another item.
+    A name is extra if the source lacks it, or if it is a directory and the source has an item of another type with that
+    name.
 
     Args:
-        listed: listing of the target.
-        source_kinds: kind of each name of the source, as a listing gives it.
+        sides: the open source and target directory.
+        listed: listing of the target directory.
+        source_kinds: type letter of each name of the source directory.
     """
     place, names = sides.place, unpack_names(listed.names, len(listed.names))
     try:
@@ -345,10 +378,11 @@ def _spawn_deletions(
 
 
 def _is_source_name(sides: _Sides, name: bytes, folded: Callable[[], Container[bytes]]) -> bool:
-    """Return True if the target file system treats ``name`` as another name, which the source has. Raise ``Problem``.
+    """Return True if the target file system treats ``name`` as another spelling of a name that the source has. Raise
+    ``Problem`` if the item cannot be examined.
 
     Args:
-        folded: returns the case-folded names of the source.
+        folded: returns the case-folded names of the source directory.
     """
     present = status_or_none(sides.target, name)
     return present is not None and has_other_spelling(sides.target, name, present) and folded_name(name) in folded()

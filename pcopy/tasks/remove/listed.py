@@ -1,8 +1,8 @@
 """The visitor of a removal by a list (prm --from): removes the listed items and nothing else.
 
-Directories are removed last, the deepest first, and only if they are empty by then; a directory that is not empty has
-failed. With the option ``whole_directories`` listed directories are removed with all their contents, as PATHs of the
-command line are.
+Listed directories are removed last, the deepest first, and only if they are empty by then. A directory that is not
+empty counts as failed. With the option ``whole_directories``, listed directories are removed with all their contents,
+as PATHs of the command line are.
 """
 
 from __future__ import annotations
@@ -28,14 +28,25 @@ from pcopy.tasks.remove.visitor import OTHER_DEVICE_TEXT, RemoveVisitor, removal
 from pcopy.walk.visitor import FoundItems
 
 _NEVER_REMOVED_TEXT = "is the working directory, or one above it, which is never removed"
-_OTHER_MOUNT_TEXT = "is on another file system than most of the list: list such directories by themselves"
+"""Message for a listed directory that is not removed because it is the working directory, or above it."""
+_OTHER_MOUNT_TEXT = "is on another file system than most of the list: not removed; remove it with a list of its own"
+"""Message for a listed directory that was to be removed with all its contents, but lies on another file system than the
+directory that contains all listed paths.
+"""
 
 
 class _ProtectedDirectories:
-    """The directories that are never removed, one object per rank, as (device, inode) on this host."""
+    """The directories that are never removed (the working directory and those above it), each as a pair of device
+    number and inode number on this host; one object per rank.
+    """
 
     def __init__(self, rank: Rank) -> None:
-        """Determine them from the options; raise ``Problem``."""
+        """Determine the directories from the options. Raise ``Problem`` if the top directory of the job cannot be
+        examined.
+
+        The device numbers in the options are those of the host that recorded them. The number of the top directory's
+        device is replaced by the number that it has on this host.
+        """
         recorded_device = rank.job.roots[0].source_id[0]
         device_here = status_of(rank.sources[0].open(b"", None)).st_dev
         pairs = rank.options.never_removed
@@ -43,24 +54,32 @@ class _ProtectedDirectories:
 
 
 class ListedRemoval(RemoveVisitor):
-    """Removes listed items of one directory; implements ``DeferredVisitor``."""
+    """Visitor that removes the listed items of one directory. Listed directories are only recorded; they are removed
+    later (``visit_deferred``), when their contents have been removed.
+    """
 
     def __init__(self, rank: Rank, result: TaskResult, place: Place, attempt: int) -> None:
-        """Open the directory; raise ``Problem`` if it cannot be opened."""
+        """Open the directory ``place``. Raise ``Problem`` if it cannot be opened."""
         directory = rank.open_source(place)
         super().__init__(rank, result, place, directory, status_of(directory).st_dev)
         self._protected = rank.instance(_ProtectedDirectories).directories
 
     def visit_failed(self, name: bytes, problem: Problem) -> None:
+        """Count and report an item that could not be statted. A missing item is ignored if the option
+        ``missing_is_fine`` is set.
+        """
         if problem.errno != errno.ENOENT or not self._rank.options.missing_is_fine:
             self._counts.count_found()
             self._report_failure(name, problem)
 
     def rows_to_visit(self, found: FoundItems) -> Sequence[int]:
+        """Return the rows of all items that were found: filters do not apply to a list."""
         return range(len(found))
 
     def visit_directories(self, found: FoundItems, rows: Sequence[int]) -> None:
-        """Have directories removed later, when their contents are complete; report those that are never removed."""
+        """Defer the removal of directories until their contents have been removed. Report those that are on another
+        device, and those that are never removed.
+        """
         self._counts.count_found(len(rows))
         accepted = []
         for row in rows:
@@ -78,8 +97,8 @@ class ListedRemoval(RemoveVisitor):
             )
 
     def _remove_whole(self, found: FoundItems, rows: Sequence[int]) -> None:
-        """Spawn tasks that remove these directories with their contents, as far as they lie on the
-        mount of the root.
+        """Spawn tasks that remove the directories in ``rows`` with their contents. If they lie on another mount than
+        the top directory of the job, report each as failed instead.
         """
         if rows and not is_on_root_mount(self._rank, self._place, found.directory):
             for row in rows:
@@ -93,7 +112,9 @@ class ListedRemoval(RemoveVisitor):
         self._counts.count_unread(len(rows))
 
     def visit_deferred(self, directory: int, names: bytes, rows: Rows) -> Steps:
-        """Remove those directories that are empty by now. A dry run assumes that all of them are."""
+        """Remove those of the directories ``names`` that are empty by now; the others count as failed. A dry run
+        assumes that all of them are empty.
+        """
         removed = [*range(len(rows))]
         all_names = unpack_names(names)
         if not is_only_counting(self._rank):

@@ -1,7 +1,7 @@
-"""Names that a copy job never deletes, even if the source lacks them: files that belong to jobs, and items spared by
-name.
+"""Names that a copy job never deletes, even if the source lacks them: temporary files of pcopy jobs, and items that the
+options spare by name.
 
-Patterns, sizes and ages also protect items; ``RemoveVisitor`` checks those.
+Patterns, sizes and ages also protect items from deletion; ``RemoveVisitor`` checks those.
 """
 
 from __future__ import annotations
@@ -22,23 +22,26 @@ _JOB_FILE_NAME = re.compile(
     rb"%b(?:[0-9a-f]+-\d+-\d+\.\d+|[0-9a-f]+-exchanged-\d+-[0-9a-f]{8}|%b[0-9a-f]+)"
     % (re.escape(TEMPORARY_PREFIX), re.escape(SIDECAR_PREFIX[len(TEMPORARY_PREFIX) :]))
 )
-"""Matches the names of temporary files (``pcopy.fsio.temporary``), and of mark files next to files
-(``pcopy.fsio.incomplete_mark``).
+"""Matches the names of temporary files (``pcopy.fsio.temporary``), and of the files that mark another file as
+incomplete (``pcopy.fsio.incomplete_mark``).
 """
 
-_JOB_FILE_WARNING = "a temporary file of a pcopy job, which may be running: it was not deleted"
+_JOB_FILE_WARNING = "not deleted: it is a temporary file of a pcopy job, which may still run"
+"""Warning about an extra item in the target whose name matches ``_JOB_FILE_NAME``."""
 
 
 def may_be_deleted(rank: Rank, place: Place, name: bytes) -> bool:
-    """Return True if the name is neither a temporary file of any job nor spared by the options."""
+    """Return True if ``name`` in the target directory ``place`` may be deleted: it is neither a temporary file of any
+    job nor spared by the options.
+    """
     if name.startswith(TEMPORARY_PREFIX) and _JOB_FILE_NAME.fullmatch(name):
         return False
     return not rank.job.spared or (place.root, os.path.join(place.path, name)) not in rank.job.spared
 
 
 def without_protected(rank: Rank, result: TaskResult, place: Place, listed: ListResult) -> ListResult:
-    """Return the part of ``listed`` that may be deleted from the target directory ``place``; ``listed`` itself if that
-    is all of it.
+    """Return the listing ``listed`` without the names that must not be deleted from the target directory ``place``. If
+    all may be deleted, return ``listed`` itself. Warn about each temporary file of a job that stays.
     """
     packed = listed.names
     if b"/" + TEMPORARY_PREFIX not in b"/" + packed and not rank.job.spared:

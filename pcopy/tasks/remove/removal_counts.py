@@ -1,7 +1,8 @@
-"""Counters of a removal. prm counts removed items as a copy counts copied ones; a copy job counts them as deleted.
+"""Counters of a removal. prm counts a removed item by its type, as a copy counts a copied one; a copy job counts it as
+deleted.
 
-Items that a copy job deletes were never found in its source. An item that it cannot delete counts as found and as
-failed, so that found = copied + skipped + failed holds.
+A copy job does not count the items that it deletes as found, since they are not in its source. An item that it cannot
+delete counts as found and as failed, so that found = copied + skipped + failed holds.
 """
 
 from __future__ import annotations
@@ -19,12 +20,14 @@ from pcopy.tasks.base.values import Place
 
 
 def is_only_counting(rank: Rank) -> bool:
-    """Return True if items are only counted and not removed (dry run, or the phase COUNT)."""
+    """Return True if items are only counted and not removed. That is so in a dry run, and in the phase COUNT of a copy
+    job, in which extra items of the target are counted before any is deleted.
+    """
     return rank.options.dry_run or (rank.options.delete and rank.phase == Phase.COUNT)
 
 
 class RemovalCounts:
-    """The counts of the removals of one task, recorded in its ``result``."""
+    """Counts the items that one task removes, and reports them; everything goes into the ``result`` of the task."""
 
     def __init__(self, rank: Rank, result: TaskResult) -> None:
         self._result = result
@@ -34,8 +37,8 @@ class RemovalCounts:
         self._items = NULL_RECORDER if counts_first else result.item_recorder
 
     def count_found(self, items: int = 1, size: int = 0) -> None:
-        """Count items that are to be removed, with ``size`` bytes together; negative numbers for items that vanished by
-        themselves.
+        """Count items that are to be removed, and their ``size`` in bytes (all together). Pass negative numbers for
+        items that were counted and have vanished since.
         """
         if not self._deletes:
             self._result.count(counts.FOUND, items)
@@ -45,7 +48,8 @@ class RemovalCounts:
         """Count removed items.
 
         Args:
-            counters: the counter of each item, as prm counts it, or a mapping from counters to numbers of items.
+            counters: the number of the counter of each item, which depends on its type; or a mapping from such counters
+                to numbers of items. Only prm uses them: a copy job counts all items as deleted.
             size: bytes of the regular files among them.
         """
         by_counter = Counter(counters)
@@ -57,34 +61,41 @@ class RemovalCounts:
             self._result.count(counter, number)
 
     def report(self, place: Place, names: list[bytes], kinds: list[bytes], sizes: list[int]) -> None:
-        """Report each removed item, or each that would be removed, if the user asked for a report of every item.
+        """Report each item that was removed, or would be removed, if the user asked for a report of every item.
 
-        The name ``b""`` means the directory itself.
+        Args:
+            place: the directory.
+            names: names of the items; ``b""`` means the directory itself.
+            kinds, sizes: type and size in bytes of each item.
         """
         for name, kind, size in zip(names, kinds, sizes, strict=True):
             self._items.record(Action.DELETE, place, name, kind, size)
 
     def report_failed(self, place: Place, name: bytes, problem: Problem, size: int = 0) -> None:
-        """Count and report an item that could not be removed."""
+        """Count and report an item that could not be removed; ``name`` is ``b""`` for the directory ``place``
+        itself.
+        """
         if self._deletes:
             self._result.fail(place, name, problem, retry=RetryMode.BY_REPEATED_PHASE)
         else:
             self._result.fail(place, name, problem, size, retry=RetryMode.NEVER)
 
     def count_kept(self, items: int = 1) -> None:
-        """Count items that are not to be removed, or directories that are kept because of their
-        contents, as skipped.
+        """Count as skipped: items that are not to be removed, and directories that stay because something in them
+        stays.
         """
         if not self._deletes:
             self._result.count(counts.SKIPPED, items)
 
     def count_excluded(self, items: int = 1) -> None:
-        """Count items that filters exclude from the removal."""
+        """Count items that filters exclude from the removal, as skipped and as excluded."""
         self.count_kept(items)
         if not self._deletes:
             self._result.count(counts.EXCLUDED, items)
 
     def count_unread(self, directories: int) -> None:
-        """Add to the number of directories that are found and not yet read (may be negative)."""
+        """Add ``directories`` to the number of directories that are found and not yet read. It is negative when
+        directories were read.
+        """
         if not self._deletes:
             self._result.count(counts.UNSCANNED, directories)

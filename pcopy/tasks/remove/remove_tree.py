@@ -1,18 +1,18 @@
-"""RemoveNames, RemoveDir and PartRemoved: remove names in batches, and a directory once it is empty.
+"""RemoveNames, RemoveDir, RemoveDirs and PartRemovedNote: remove names in batches, and a directory once it is empty.
 
-Any rank may run the task for a batch or a directory. The rank that has found directories inside a part waits for a note
-(``PartRemovedNote``) about each of them. After the last note it removes the empty directory, and notifies the rank that
-waits for that one.
+A part is the removal of one directory, or of some of its names. Any rank may run the task for a part. If a part
+contains directories, the rank that has found them waits until each of them was removed: it gets a message
+(``PartRemovedNote``) about each. After the last message it removes the directory, which is empty now, and sends the
+same message to the rank that waits for that directory.
 
 Rules:
 
-- A directory is entered from its parent, never through a symbolic link, and only if it is the one that was found, on
-  the mount of its root. Anything else is not removed and has failed.
+- A directory is entered from its parent, never through a symbolic link, and only if it is the one that was found (same
+  inode), on the mount of its root. Any other directory is not removed and counts as failed.
 - All names of a directory are listed before the first of them is removed, because readdir(3) may skip names while
   others are removed.
 - An item is removed only if it is the one that was found. An item that vanished meanwhile does not count as found.
-- A directory that contains items which could not be removed is not removed. It is no failure of its own: it counts as
-  skipped.
+- A directory in which an item could not be removed stays. That is no failure of the directory: it counts as skipped.
 """
 
 from __future__ import annotations
@@ -57,17 +57,21 @@ from pcopy.walk.listing import NAMES_PER_BATCH, DirectoryListing, NameQueue, lis
 from pcopy.walk.visitor import stat_and_visit
 
 NO_WAITER = (-1, -1, -1)
-"""Value of ``awaited`` for a PATH of the command line, for which no rank waits."""
+"""Value of ``waiter`` of a task for a PATH of the command line: no rank waits until the PATH has been removed."""
 
 MOUNTED_HERE_TEXT = "a file system is mounted here: not removed"
-"""The message for a directory on which another file system is mounted."""
+"""Message for a directory on which another file system is mounted, or which is not on the mount on which its tree
+begins.
+"""
 
 
 class _RemovalPart(DirectoryTask):
-    """A task that removes the directory ``place``, or a part of it, and for whose end a rank may wait.
+    """Base class of tasks that remove the directory ``place``, or some of its names. A rank may wait for the end of
+    such a task, to remove the directory above it.
 
-    ``waiter`` names that rank, the number under which it waits, and the run. In a later run no rank waits any more,
-    since the waiting task is started again there.
+    ``waiter`` identifies that rank: its number, the number under which it waits (in its ``PartLedger``), and the run of
+    the job (each resume is a new run). In a later run no rank waits, because the task that has spawned this one is run
+    again there. ``NO_WAITER`` if no rank waits at all.
     """
 
     waiter: tuple[int, int, int]
@@ -75,22 +79,26 @@ class _RemovalPart(DirectoryTask):
     is_counted_if_unfinished = True
 
     def finish_contents(self, rank: Rank, result: TaskResult, *, has_remaining: bool) -> None:
-        """Complete this part after all directories found in it were processed, on whatever rank. ``has_remaining`` is
-        True if any item was not removed.
+        """Finish this task after all sub-directories that were found in its directory have been processed, on any
+        ranks. ``has_remaining`` is True if any item was not removed.
         """
         self.notify_waiter(rank, result, has_remaining=has_remaining)
 
     def notify_waiter(self, rank: Rank, result: TaskResult, *, has_remaining: bool) -> None:
-        """Notify the waiting rank that this part is complete."""
+        """Tell the rank that waits for this task that it is complete; do nothing if no rank waits in this run.
+        ``has_remaining`` is True if any item was not removed.
+        """
         owner, number, run = self.waiter
         if run == rank.job.run:
             result.spawn(PartRemovedNote(number, has_remaining, run), owner=owner)
 
 
 class RemoveNames(_RemovalPart, code=80, doing="removing files of", is_note=False):
-    """Removes ``names`` (joined by slashes) of a directory, with all that is below them.
+    """Task that removes ``names`` (joined by slashes) of the directory ``place``, with everything below those that are
+    directories.
 
-    ``waiter`` as in ``_RemovalPart``. ``kinds`` and ``inodes`` are as in ``Listed``, or empty.
+    ``kinds`` (type letters) and ``inodes`` (8 bytes each) come from the listing of the directory; both are empty if
+    they are unknown. ``waiter`` identifies the rank that is notified at the end.
     """
 
     names: bytes
@@ -102,7 +110,9 @@ class RemoveNames(_RemovalPart, code=80, doing="removing files of", is_note=Fals
         return self.operations_per_item * (self.names.count(b"/") + 1)
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Remove the names, and notify the waiting rank if nothing is pending then."""
+        """Remove the names. Notify the waiting rank at the end, unless other tasks still remove directories among the
+        names: then it is notified after these.
+        """
         if rank.options.delete and rank.instance(DeletionState).is_stopped:
             self.notify_waiter(rank, result, has_remaining=True)
             return
@@ -122,12 +132,12 @@ class RemoveNames(_RemovalPart, code=80, doing="removing files of", is_note=Fals
 
 
 class RemoveDir(_RemovalPart, code=81, doing="removing", is_note=False):
-    """Removes the directory ``place``, which lies in ``parent``, with its contents.
+    """Task that removes the directory ``place``, which lies in the directory ``parent``, with its contents.
 
     Fields:
 
-    - ``waiter``: as in ``_RemovalPart``.
-    - ``is_empty``: the contents have been removed already.
+    - ``waiter``: identifies the rank that is notified at the end.
+    - ``is_empty``: the contents have been removed already; only the directory itself remains.
     - ``keeps_directory``: only the contents are selected for removal, not the directory itself.
     """
 
@@ -136,7 +146,9 @@ class RemoveDir(_RemovalPart, code=81, doing="removing", is_note=False):
     keeps_directory: bool = False
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Remove the contents, and the directory itself if nothing is pending then; notify the waiting rank."""
+        """Remove the contents, and then the directory itself unless other tasks still remove something in it. Notify
+        the waiting rank.
+        """
         unread = None
         if rank.options.delete and not self.is_empty and rank.instance(DeletionState).is_stopped:
             self.notify_waiter(rank, result, has_remaining=True)
@@ -173,7 +185,7 @@ class RemoveDir(_RemovalPart, code=81, doing="removing", is_note=False):
             )
 
     def _remove_empty(self, rank: Rank) -> TicketGenerator[Problem | None]:
-        """Remove the empty directory; return a ``Problem`` if that failed, else None."""
+        """Remove the empty directory. Return the ``Problem`` if that failed, or None if it was removed."""
         place, parent = self.place, self.parent
         try:
             if rank.options.backup:
@@ -190,8 +202,8 @@ class RemoveDir(_RemovalPart, code=81, doing="removing", is_note=False):
         return removal_problem(removed.verdicts, 0)
 
     def _finish_kept(self, rank: Rank, result: TaskResult, *, has_remaining: bool) -> None:
-        """Count the directory as not removed, because an item in it remains (``has_remaining``) or it is not selected
-        itself. This is no failure.
+        """Count the directory as not removed, which is no failure, and notify the waiting rank. The reason: an item in
+        it remains (``has_remaining``), or filters do not select the directory itself.
         """
         removal = RemovalCounts(rank, result)
         if has_remaining:
@@ -201,7 +213,9 @@ class RemoveDir(_RemovalPart, code=81, doing="removing", is_note=False):
         self.notify_waiter(rank, result, has_remaining=True)
 
     def _finish_failed(self, rank: Rank, result: TaskResult, problem: Problem) -> None:
-        """Count and report that the directory could not be removed, unless it vanished meanwhile."""
+        """Count and report that the directory could not be removed, unless it vanished meanwhile; notify the waiting
+        rank.
+        """
         is_missing = problem.errno == errno.ENOENT
         if is_missing:
             RemovalCounts(rank, result).count_found(-1)
@@ -212,6 +226,9 @@ class RemoveDir(_RemovalPart, code=81, doing="removing", is_note=False):
         self.notify_waiter(rank, result, has_remaining=not is_missing)
 
     def finish_contents(self, rank: Rank, result: TaskResult, *, has_remaining: bool) -> None:
+        """Called when everything in the directory has been processed. If it is empty, spawn a task that removes the
+        directory itself. Otherwise (``has_remaining``), or if only its contents were selected, count it as not removed.
+        """
         if has_remaining or self.keeps_directory:
             self._finish_kept(rank, result, has_remaining=has_remaining)
         else:
@@ -219,11 +236,11 @@ class RemoveDir(_RemovalPart, code=81, doing="removing", is_note=False):
 
 
 class RemoveDirs(_RemovalPart, code=86, doing="removing directories of", is_note=False):
-    """Removes the sub-directories ``names`` of ``place`` with their contents; ``inodes`` are their inode numbers (8
-    bytes each).
+    """Task that removes the sub-directories ``names`` (joined by slashes) of ``place`` with their contents; ``inodes``
+    are their inode numbers (8 bytes each).
 
-    Directories that contain only files are removed by a batch of the backend, the others one by one. ``waiter`` as in
-    ``_RemovalPart``.
+    The backend removes directories that contain only files, several per call. Every other directory gets its own task
+    (``RemoveDir``). ``waiter`` identifies the rank that is notified at the end.
     """
 
     names: bytes
@@ -234,12 +251,14 @@ class RemoveDirs(_RemovalPart, code=86, doing="removing directories of", is_note
         return self.operations_per_item * (self.names.count(b"/") + 1)
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Remove directories in batches of the backend; those that it cannot remove become tasks of their own."""
+        """Let the backend remove directories, several per call and for at most ``MAX_TASK_SECONDS``. Spawn tasks for
+        those that it cannot remove and for those that are left.
+        """
         names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
         at, remaining = 0, list[int]()
         try:
             directory, device = _open_checked(rank, self.place)
-        except Problem:  # the task of each directory reports it
+        except Problem:  # the task of each directory reports the error
             at, remaining = len(names), [*range(len(names))]
         end, at_once = time.monotonic() + MAX_TASK_SECONDS, rank.instance(DirectoriesPerCall)
         while at < len(names) and (not at or (enters_several_per_call(rank) and time.monotonic() < end)):
@@ -261,8 +280,8 @@ class RemoveDirs(_RemovalPart, code=86, doing="removing directories of", is_note
         remaining: Sequence[int],
         at: int,
     ) -> None:
-        """Spawn tasks for the directories in the rows ``remaining``, and for all from the row ``at`` on. If there are
-        none, notify the waiting rank.
+        """Spawn a task for each directory that the backend could not remove (in the rows ``remaining``), and tasks for
+        the directories from row ``at`` on, which were not tried. If there are none, notify the waiting rank.
         """
         rest = [slice(at + rows.start, at + rows.stop) for rows in task_slices(rank, len(names) - at)]
         if not (remaining or rest):
@@ -279,7 +298,9 @@ class RemoveDirs(_RemovalPart, code=86, doing="removing directories of", is_note
 
 
 def _count_within(removal: RemovalCounts, done: ContentsResult) -> None:
-    """Count the removed contents of directories; the directories themselves were counted as found before."""
+    """Count the items that the backend has removed inside directories, which the result ``done`` states. The
+    directories themselves were counted as found before. ``removal`` is the object that counts.
+    """
     sums = done.counts
     removal.count_found(sums.files + sums.links + sums.other_items, sums.bytes)
     removal.count_unread(-sums.directories)
@@ -293,10 +314,11 @@ def _count_within(removal: RemovalCounts, done: ContentsResult) -> None:
 
 
 class PartRemovedNote(Note, code=83, doing="recording removals in"):
-    """A note for the rank that waits under ``number``: a part is complete; ``has_remaining`` is True if an item of it
-    was not removed.
+    """Message to a rank that waits until sub-directories have been removed: the task for one of them, or for some, is
+    complete. ``has_remaining`` is True if that task has left an item.
 
-    It is ignored in any other run than ``of_run``, since no rank waits there.
+    ``number`` is the number under which the rank waits. The rank ignores the message in any other run of the job than
+    ``of_run``, since it does not wait there.
     """
 
     number: int
@@ -310,14 +332,18 @@ class PartRemovedNote(Note, code=83, doing="recording removals in"):
 
 
 class _WaitingPart(NamedTuple):
-    """A ``part`` with incomplete directories. ``has_remaining`` is True if an item of them was not removed."""
+    """A task (``part``) that is finished when all directories that it has found were removed or have failed.
+    ``has_remaining`` is True if an item of the task was not removed.
+    """
 
     part: _RemovalPart
     has_remaining: bool
 
 
 class PartLedger(CompletionLedger[int, _WaitingPart, PartRemovedNote]):
-    """The parts for which a rank waits, by numbers that it assigns."""
+    """The removal tasks that are not finished because other ranks still remove directories that they have found. The
+    keys are numbers that this rank assigns.
+    """
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
@@ -326,23 +352,32 @@ class PartLedger(CompletionLedger[int, _WaitingPart, PartRemovedNote]):
     def expect(
         self, part: _RemovalPart, parts: int, result: TaskResult, *, has_remaining: bool = False
     ) -> tuple[int, int, int]:
-        """Wait for this many ``parts`` of ``part``; return the value of ``awaited`` for their tasks."""
+        """Finish the task ``part`` only when ``parts`` other tasks, which remove what it has found, have ended. Return
+        the value that the field ``waiter`` of these tasks must have. ``has_remaining`` is True if ``part`` itself has
+        left an item.
+        """
         number = next(self._numbers)
         self.open(number, _WaitingPart(part, has_remaining), parts, result)
         return self._rank.number, number, self._rank.job.run
 
     def record_part(self, awaited: AwaitedParts[_WaitingPart], note: PartRemovedNote) -> None:
+        """Record in ``awaited`` that one of the tasks that it waits for has ended, and whether that one has left an
+        item (``note.has_remaining``).
+        """
         if note.has_remaining:
             awaited.opened = awaited.opened._replace(has_remaining=True)
 
     def act_when_complete(self, awaited: AwaitedParts[_WaitingPart], result: TaskResult) -> None:
+        """Finish the waiting task (``awaited``): all tasks that it waited for have ended."""
         awaited.opened.part.finish_contents(self._rank, result, has_remaining=awaited.opened.has_remaining)
 
 
 def open_for_removal(rank: Rank, place: Place) -> int:
-    """Return the descriptor of the directory whose contents are removed; raise ``Problem``.
+    """Return a descriptor of the directory ``place`` whose contents are to be removed. Raise ``Problem`` if it cannot
+    be opened.
 
-    In a copy job this is a directory of the target, whose identity stands in ``place.source_id``.
+    In a copy job that deletes, this is a directory of the target. Its inode number is in ``place.source_id``, as that
+    of a source directory is in other jobs.
     """
     if rank.options.delete:
         return rank.targets[place.root].open(rank.path_below_target(place.root, place.path), place.source_id)
@@ -350,7 +385,7 @@ def open_for_removal(rank: Rank, place: Place) -> int:
 
 
 def close_cached(rank: Rank, place: Place) -> None:
-    """Close the cached descriptor of the directory."""
+    """Close the descriptor of the directory ``place`` if the cache of open directories has one."""
     if rank.options.delete:
         rank.targets[place.root].discard(rank.path_below_target(place.root, place.path))
     else:
@@ -358,17 +393,20 @@ def close_cached(rank: Rank, place: Place) -> None:
 
 
 def is_on_root_mount(rank: Rank, place: Place, directory: int) -> bool:
-    """Return True if the open directory lies on the mount of its root; raise ``Problem``."""
+    """Return True if the open ``directory`` lies on the same mount as the top directory of its tree. Raise ``Problem``
+    if that cannot be determined.
+    """
     top = rank.descriptors[place.root]
     with as_problem("open"):
         return mount_id_of(directory) == mount_id_of(top.target if rank.options.delete else top.source)
 
 
 def _open_checked(rank: Rank, place: Place) -> tuple[int, int]:
-    """Open the directory and return its descriptor and device; raise ``Problem`` if another directory or mount is
-    there.
+    """Open the directory ``place``; return its descriptor and its device number. Raise ``Problem`` if another directory
+    or mount is there.
 
-    In a copy job that deletes, missing owner permissions are added first if this process owns the directory.
+    In a copy job that deletes, the owner's missing permissions are added to the directory first, if this process owns
+    it.
     """
     if rank.options.delete and not is_only_counting(rank):
         regrant_owner_access(rank, place)
@@ -382,8 +420,14 @@ def _open_checked(rank: Rank, place: Place) -> tuple[int, int]:
 def _remove_names(
     rank: Rank, result: TaskResult, directory: int, device: int, listed: ListResult, part: _RemovalPart
 ) -> TicketGenerator[bool]:
-    """Remove the listed items that are no directories, and spawn tasks for the directories; return True if nothing
-    remains or is pending.
+    """Remove the listed items that are not directories, and spawn tasks for the directories. Return True if everything
+    was removed, so that neither an item nor a task is left.
+
+    Args:
+        directory: descriptor of the directory.
+        device: device number of the directory. Sub-directories on other devices are not removed.
+        listed: the names to remove.
+        part: the task to which the names belong; it is finished after the tasks that are spawned here.
     """
     visitor = RemoveVisitor(rank, result, part.place, directory, device)
     if rank.options.delete:
@@ -411,14 +455,18 @@ def _remove_names(
 
 
 def _may_batch_directories(rank: Rank, visitor: RemoveVisitor) -> bool:
-    """Return True if the backend may remove several directories in one call."""
+    """Return True if the backend may remove the sub-directories that ``visitor`` has found, several in one call: there
+    are at least 2, no filter applies, and the job is no copy.
+    """
     if len(visitor.subdirectories) < 2 or not enters_several_per_call(rank):
         return False
     return not (rank.options.delete or visitor.selected.has_filters)
 
 
 def _spawn_dirs(rank: Rank, result: TaskResult, visitor: RemoveVisitor, part: _RemovalPart) -> None:
-    """Spawn ``RemoveDirs`` tasks for the directories that ``visitor`` has found."""
+    """Spawn ``RemoveDirs`` tasks for the directories that ``visitor`` has found; the task ``part`` is finished after
+    these tasks.
+    """
     parts = [visitor.subdirectories[share] for share in task_slices(rank, len(visitor.subdirectories))]
     awaited = rank.instance(PartLedger).expect(part, len(parts), result, has_remaining=visitor.has_remaining)
     for directories in parts:
@@ -428,7 +476,9 @@ def _spawn_dirs(rank: Rank, result: TaskResult, visitor: RemoveVisitor, part: _R
 
 
 def _spawn_names(rank: Rank, result: TaskResult, listing: DirectoryListing, part: RemoveDir) -> Steps:
-    """Spawn tasks for all names of a large directory; raise ``Problem`` if it cannot be read completely."""
+    """Spawn tasks for all names of a large directory; the task ``part`` is finished after these tasks. Raise
+    ``Problem`` if the directory cannot be read to its end.
+    """
     spool = NameQueue(rank.open_spool)
     yield from spool_names(listing, spool)
     awaited = rank.instance(PartLedger).expect(part, spool.batches_added, result)

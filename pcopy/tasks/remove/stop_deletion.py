@@ -1,7 +1,7 @@
-"""Stops the deletion (``--delete``) on all ranks when one rank could not compare a directory with its source.
+"""Stops the deletion (``--delete``) on all ranks after one rank could not compare a directory with its source.
 
-Each directory is compared separately, so deleting further might still be right. But a source that changes while it is
-compared, for instance because a mount below it is removed, is not a reliable basis for deleting.
+The other directories could still be compared correctly. But if the source changes while it is compared, for instance
+because a mount in it is removed, the comparison is no reliable basis for deleting.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from pcopy.tasks.base.result import TaskResult
 
 
 class DeletionState:
-    """Records on each rank whether it may continue to delete (``Rank.own``)."""
+    """Whether this rank may continue to delete; one object per rank."""
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self.is_stopped = False
 
     def stop(self, result: TaskResult) -> None:
-        """Stop the deletion on this rank, and notify the others. In the phase COUNT this does nothing: nothing is
-        deleted after a failure anyway.
+        """Stop the deletion on this rank, and notify the others. This has no effect in the phase COUNT, which only
+        counts extra items: after a failure there, the phase that deletes does not begin.
         """
         if self.is_stopped or self._rank.phase != Phase.DELETE:
             return
@@ -32,7 +32,9 @@ class DeletionState:
 
 
 class StopDeletion(Note, code=166, doing="stopping the deletion"):
-    """A note that stops the deletion on one rank in the run ``of_run``; a later run compares the trees again."""
+    """Message that stops the deletion on the rank that receives it. It has an effect only in the run ``of_run`` of the
+    job (each resume is a new run); a later run compares the trees again.
+    """
 
     of_run: int
     is_respawned_on_resume = True

@@ -1,4 +1,6 @@
-"""The visitor of a removal: removes files, links and special files in batches; collects directories for the caller."""
+"""The visitor of a removal: removes files, links and special files in batches, and collects directories, which its
+caller removes.
+"""
 
 from __future__ import annotations
 
@@ -30,22 +32,24 @@ from pcopy.tasks.remove.removal_counts import RemovalCounts, is_only_counting
 from pcopy.walk.visitor import FoundItems
 
 _REPLACED_TEXT = "another item has taken its name since it was found: not removed"
+"""Error text for an item that is not removed because it is not the one that the scan has found."""
 OTHER_DEVICE_TEXT = "another file system is mounted here, or it is a subvolume: not removed"
+"""Message for a directory that lies on another device than the directory that contains it."""
 
 
 def remove_batch(
     rank: Rank, directory: int, packed: bytes, rows: Rows, count: Callable[[RemoveResult], None] = lambda removed: None
 ) -> TicketGenerator[RemoveResult]:
-    """Remove the items of a batch and return the result; ``count`` receives the result even if the task is dropped
-    meanwhile.
+    """Remove some items of a directory by one call of the backend; return what became of each.
 
     Args:
         directory: descriptor of the directory.
-        packed: names of the items.
-        rows: status of each item as it was found.
+        packed: names of the items, joined by slashes.
+        rows: status of each item as it was found. An item that has changed since is not removed.
+        count: function that is called with the result, even if the task is dropped before the generator is resumed.
     """
     batch = RemoveItems(directory, packed, rows, rank.deletion_counter() if rank.options.delete else None)
-    # A single row is usually a directory: submitting a batch would take longer than the system call.
+    # A single item is usually a directory. To submit a batch for it would take longer than the system call itself.
     if len(rows) == 1 and rank.backend.runs_in_poll:
         alone = RemoveRows(batch)
         alone.run(0, 1)
@@ -55,7 +59,9 @@ def remove_batch(
 
 
 def removal_problem(verdicts: Verdicts, row: int) -> Problem | None:
-    """Return why the item of that row was not removed; None if it was."""
+    """Return the reason why item ``row`` of a batch was not removed, as a ``Problem``; None if it was removed.
+    ``verdicts`` are the results of the batch.
+    """
     code = verdicts.codes[row]
     if code == RowCode.DONE:
         return None
@@ -63,21 +69,26 @@ def removal_problem(verdicts: Verdicts, row: int) -> Problem | None:
 
 
 _LISTED_KINDS = {ord("f"): counts.FILES, ord("l"): counts.SYMLINKS}
-"""Kinds of items that are removed without a stat(2), as the listing says enough about them; with their counters."""
+"""Type letters of items that are removed without a stat(2), because the listing says enough about them; each with its
+counter.
+"""
 
 
 _SIZED_TYPES = (stat.S_IFREG, stat.S_IFDIR)
-"""File types to which a size filter applies: regular files, and directories, which are entered."""
+"""File types to which a size filter applies: it selects regular files; directories must pass because they are
+entered.
+"""
 
 
 class RemoveVisitor:
-    """A ``Visitor`` that removes all items but directories, which it collects in ``subdirectories``. ``has_remaining``
-    is True if any item is not removed.
+    """Visitor that removes the items of one directory, except sub-directories, which it collects in ``subdirectories``.
+    ``has_remaining`` becomes True if any item is not removed.
     """
 
     separates_linked = False
 
     def __init__(self, rank: Rank, result: TaskResult, place: Place, directory: int, device: int) -> None:
+        """``directory`` and ``device``: descriptor and device number of the directory ``place``."""
         self._rank = rank
         self._result = result
         self._place = place
@@ -88,14 +99,19 @@ class RemoveVisitor:
         self._is_command_line = not (rank.options.delete or place.path)
         """True if the names are the PATHs of prm's command line."""
         self._below_path = place.path if rank.options.delete else place.path.partition(b"/")[2]
-        """Path of the directory below the root of a copy, or below the PATH of prm."""
+        """Path of the directory, as filters see it: relative to the top directory of the source in a copy job, relative
+        to the PATH of the command line in prm.
+        """
         self.subdirectories: list[Place] = []
         self.kept_directories: set[Place] = set()
-        """The directories of ``below`` of which only the contents may be removed."""
+        """Those of ``subdirectories`` of which only the contents may be removed, because of the directory's age."""
         self.has_remaining = False
         self._items: list[tuple[FoundItems, Sequence[int]]] = []
 
     def visit_failed(self, name: bytes, problem: Problem) -> None:
+        """Count and report an item that could not be statted. A missing item is ignored; one that filters exclude
+        counts as excluded.
+        """
         if problem.errno == errno.ENOENT:
             return
         self._counts.count_found()
@@ -105,11 +121,12 @@ class RemoveVisitor:
             self._report_failure(name, problem)
 
     def _count_unselected(self, items: int) -> None:
-        """Count this many items as not selected."""
+        """Count ``items`` (a number) as excluded by filters; these items remain in the directory."""
         self.has_remaining = True
         self._counts.count_excluded(items)
 
     def _report_failure(self, name: bytes, problem: Problem, size: int = 0) -> None:
+        """Count and report an item that could not be removed. In a copy job, a mount point only causes a warning."""
         self.has_remaining = True
         if problem.errno == errno.EBUSY and self._rank.options.delete and self._is_mount(name):
             self._result.warn(self._place, name, OTHER_DEVICE_TEXT)
@@ -117,7 +134,7 @@ class RemoveVisitor:
         self._counts.report_failed(self._place, name, problem, size)
 
     def rows_to_visit(self, found: FoundItems) -> Iterable[int]:
-        """Return the rows to remove; count all others as excluded by the filters."""
+        """Return the rows of the items to remove; count all others as excluded by the filters."""
         if not self.selected.has_filters:
             return range(len(found))
         rows = [
@@ -133,8 +150,11 @@ class RemoveVisitor:
         return rows
 
     def _is_chosen(self, found: FoundItems, selected: set[int], row: int) -> bool:
-        """Return True if the item of that row is selected. A directory that is a PATH always is; size filters select
-        regular files only.
+        """Return True if item ``row`` is to be removed. A directory that is a PATH of the command line always is. Size
+        filters exclude everything but regular files and directories.
+
+        Args:
+            selected: rows of the items that the filters select.
         """
         mode = found.rows.mode[row]
         if stat.S_ISDIR(mode) and self._is_command_line:
@@ -142,7 +162,7 @@ class RemoveVisitor:
         return row in selected and not (self.selected.select.by_size and stat.S_IFMT(mode) not in _SIZED_TYPES)
 
     def visit_directories(self, found: FoundItems, rows: Sequence[int]) -> None:
-        """Collect directories to remove later, except mount points, which are reported."""
+        """Collect directories, which the caller removes later. Report mount points instead."""
         self._counts.count_found(len(rows))
         for row in rows:
             name = found.names[row]
@@ -157,7 +177,9 @@ class RemoveVisitor:
                 self.kept_directories.add(below)
 
     def _report_mount_point(self, name: bytes, problem: Problem) -> None:
-        """Record that ``name`` is a mount point: a warning in a copy job (as documented), a failure in prm."""
+        """Report that a file system is mounted on ``name``, so that it is not removed: as a warning in a copy job, as
+        the failure ``problem`` in prm.
+        """
         if self._rank.options.delete:
             self.has_remaining = True
             self._result.warn(self._place, name, OTHER_DEVICE_TEXT)
@@ -165,7 +187,7 @@ class RemoveVisitor:
             self._report_failure(name, problem)
 
     def _is_mount(self, name: bytes) -> bool:
-        """Return True if something is mounted on the file ``name``."""
+        """Return True if something is mounted on the item ``name``; False also if it cannot be examined."""
         flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
         with suppress(OSError), closed_at_end(open_with_retries(name, flags, dir_fd=self._directory)) as file:
             return mount_id_of(file) != mount_id_of(self._directory)
@@ -177,6 +199,7 @@ class RemoveVisitor:
     visit_large_files = visit_special_files = visit_linked = visit_small_files
 
     def process_visited(self) -> Steps:
+        """Remove the items that were collected."""
         for found, rows in self._items:
             if len(rows) == len(found):
                 yield from self._remove_items(found.packed, found.rows)
@@ -184,9 +207,11 @@ class RemoveVisitor:
                 yield from self._remove_items(pack_names(map(found.names.__getitem__, rows)), found.rows.selected(rows))
 
     def remove_listed_files(self, listed: ListResult) -> TicketGenerator[bytes]:
-        """Remove files and symbolic links by the inode numbers in the listing; return the other names, packed.
+        """Remove files and symbolic links without a stat(2) by the caller: the listing states their types and inode
+        numbers. Return the names that are left, packed; the caller must stat these.
 
-        A name with another inode number than the listing says is returned, too: it is a mount point, or was replaced.
+        Among them are all directories and special files. So is a name whose inode number is no longer the listed one:
+        it is a mount point, or another item has taken the name.
         """
         kinds, names = listed.kinds, listed.names
         direct = [row for row, kind in enumerate(kinds) if kind in _LISTED_KINDS]
@@ -213,13 +238,14 @@ class RemoveVisitor:
         return pack_names(remaining)
 
     def _count_listed(self, kinds: bytes, removed: RemoveResult) -> None:
+        """Count the items that were removed without a stat(2); ``kinds`` are their type letters."""
         done, sizes = removed.verdicts.rows_with_code(RowCode.DONE), removed.observed.size
         size = sum(map(sizes.__getitem__, done))
         self._counts.count_found(len(done), size)
         self._counts.count_removed(map(_LISTED_KINDS.__getitem__, map(kinds.__getitem__, done)), size)
 
     def _remove_items(self, packed: bytes, rows: Rows) -> Steps:
-        """Remove the items ``packed``, which were found as ``rows`` says; count and report each."""
+        """Remove the items ``packed`` (names joined by slashes); ``rows`` are their statuses. Count and report each."""
         kinds = [type_byte(mode) for mode in rows.mode]
         sizes = [size if kind == FILE else 0 for kind, size in zip(kinds, rows.size, strict=True)]
         self._counts.count_found(len(rows), sum(sizes))
@@ -261,7 +287,12 @@ class RemoveVisitor:
             )
 
     def _move_to_backup(self, names: list[bytes], rows: Rows) -> TicketGenerator[dict[int, Problem]]:
-        """Remove items one by one, after moving them to the ``--backup`` directory; return the problems by row."""
+        """Put the items into the ``--backup`` directory, one by one, by a hard link, a rename or a copy. Then remove
+        each name that still exists. Return the problems of the items that remain, by row.
+
+        Args:
+            names, rows: names and statuses of the items.
+        """
         from pcopy.tasks.files.backup import BackupDirectory
 
         problems: dict[int, Problem] = {}
@@ -281,7 +312,7 @@ class RemoveVisitor:
                         raise problem
                 elif (
                     deleted := self._rank.deletion_counter()
-                ) is not None:  # renamed into the backup: counts as deleted
+                ) is not None:  # the item was renamed into the backup: it counts as deleted
                     deleted[1] += 1
             except Problem as problem:
                 problems[row] = problem
@@ -289,4 +320,4 @@ class RemoveVisitor:
         return problems
 
     def end_visit(self) -> None:
-        """Do nothing: all items have been removed by ``settle``."""
+        """Do nothing: ``process_visited``, which is called before, has removed all items."""

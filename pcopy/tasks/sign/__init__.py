@@ -1,1 +1,3 @@
-"""Computation of the signature and the manifest of a dataset."""
+"""Tasks that compute the signature (the digest of a whole dataset) and the manifest (a list of its items with
+digests).
+"""

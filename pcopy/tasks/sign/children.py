@@ -1,7 +1,8 @@
-"""The children of directories as columns: bundles of them, as tasks send them, and all children on one side, sorted.
+"""The children of directories as columns: bundles of some children, as tasks send them, and all children of a directory
+on one side, sorted.
 
-Children are processed one by one only if several have the same name, or if they are compared with those of the other
-side.
+A side is a dataset: 0, or 1 for the second of two datasets that are compared. Children are processed one by one only if
+several have the same name, or if they are compared with those of the other side.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.signature.items import DIRECTORY, FILE, SYMLINK
 
 _COUNTED_TYPES = (FILE, DIRECTORY, SYMLINK)
-"""The types that have counters of their own in a ``Tally``, in the order of its fields."""
+"""Type bytes that have a field of their own in ``DatasetCounts``, in the order of its fields; all others are
+special.
+"""
 
 
 class DatasetCounts(NamedTuple):
-    """Contents of a dataset: the numbers of items by type (the root is one of the directories), and the bytes of its
-    files.
+    """How many items of each type a dataset or a part of it contains (the top directory counts as one of the
+    directories), and the bytes of its regular files.
     """
 
     files: int = 0
@@ -32,18 +35,20 @@ class DatasetCounts(NamedTuple):
 
 
 class ChildBundle(NamedTuple):
-    """Some children of a directory on one side, as columns.
+    """Some children of a directory on one side, as columns (one element per child, packed).
 
-    Either all children are digested directories, or none is; in the second case ``tallies`` is empty.
+    Either all children are directories that were digested already, or none is; in the second case ``tallies`` is empty.
 
     Fields:
+
     - ``side``: 0, or 1 for the second of two datasets that are compared.
-    - ``round``: number that rises when an item is digested again; the highest one counts.
+    - ``round``: a number that is raised when an item is digested again. Of several children with one name, the one with
+      the highest number is valid.
     - ``names``: the names, joined by ``/``. An empty name stands for the directory itself.
     - ``kinds``: one type byte each.
-    - ``sizes``: 8 bytes each.
+    - ``sizes``: size in bytes, 8 bytes each.
     - ``digests``: one digest each.
-    - ``tallies``: five numbers of 8 bytes each (``Tally``).
+    - ``tallies``: what each directory contains, five numbers of 8 bytes each (``DatasetCounts``).
     """
 
     side: int
@@ -55,12 +60,12 @@ class ChildBundle(NamedTuple):
     tallies: bytes = b""
 
     def packed(self) -> bytes:
-        """Return the bundle as bytes."""
+        """Return the bundle as bytes, to be stored in a sorter."""
         return marshal.dumps(tuple(self))
 
     @classmethod
     def unpacked(cls, packed: bytes) -> ChildBundle:
-        """Return the bundle from its packed form."""
+        """Return the bundle that ``packed`` has made into these bytes."""
         return cls(*marshal.loads(packed))
 
     @property
@@ -69,7 +74,9 @@ class ChildBundle(NamedTuple):
         return len(self.kinds)
 
     def sortable_records(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yield a record (key, value) for each child. The keys of all children of one name sort together."""
+        """Generator: yield a record (key and value) for each child, to be sorted by key. After sorting, the records of
+        one name stand together, even if they come from different bundles.
+        """
         end, size = bytes((0, self.side)), len(self.digests) // self.child_count
         for row, name in enumerate(self.names.split(b"/")):
             digest = self.digests[row * size : (row + 1) * size]
@@ -78,7 +85,7 @@ class ChildBundle(NamedTuple):
             yield name + end, marshal.dumps((self.round, self.kinds[row : row + 1], sizes, digest, tally))
 
     def selected(self, rows: Sequence[int]) -> ChildBundle:
-        """Return a bundle of the children at these indices."""
+        """Return a bundle of only the children at these indices."""
         names, size = self.names.split(b"/"), len(self.digests) // self.child_count
         return self._replace(
             names=b"/".join([names[row] for row in rows]),
@@ -90,8 +97,8 @@ class ChildBundle(NamedTuple):
 
 
 def bundles_from_records(records: Iterator[tuple[bytes, bytes]], names: int) -> Iterator[list[ChildBundle]]:
-    """Yield lists of bundles made from sorted records of ``ChildBundle.rows``, with at most ``names`` names in each
-    list.
+    """Generator: make bundles of the sorted ``records`` of children (``ChildBundle.sortable_records``), and yield lists
+    of bundles. Each list contains at most ``names`` different names.
 
     All records of one name are in the same list.
     """
@@ -114,9 +121,10 @@ class MergedChildren(NamedTuple):
     """The children of a directory on one side, sorted by name, each name once.
 
     Fields:
-    - ``has_directory``: True if the bundles contained the directory itself.
+
+    - ``has_directory``: True if an entry of the directory itself (the empty name) was among the children.
     - ``names``, ``kinds``, ``sizes``, ``digests``: one element for each child.
-    - ``tally``: sums over all children and everything below them.
+    - ``tally``: what the children and everything below them contain, added up.
     """
 
     has_directory: bool
@@ -128,8 +136,8 @@ class MergedChildren(NamedTuple):
 
     @classmethod
     def from_bundles(cls, bundles: Sequence[ChildBundle]) -> MergedChildren:
-        """Merge all ``bundles`` of one side. Of several children with one name, the last one of the highest round
-        counts.
+        """Return the children of one side in all ``bundles``, each name once. Of several children with one name, only
+        the one with the highest ``round`` is used, and of these the last one.
         """
         names = b"/".join([bundle.names for bundle in bundles]).split(b"/")
         if len({*names}) < len(names):
@@ -156,8 +164,8 @@ class MergedChildren(NamedTuple):
 
 
 def _without_outdated(bundles: Sequence[ChildBundle]) -> list[ChildBundle]:
-    """Return the bundles without children that another one of the same name and a higher, or the same and later, round
-    replaces.
+    """Return the bundles without outdated children. A child is outdated if another child has the same name and a higher
+    ``round``, or the same ``round`` and a later position.
     """
     latest: dict[bytes, tuple[int, int, int]] = {}
     for number, bundle in enumerate(bundles):
@@ -171,7 +179,9 @@ def _without_outdated(bundles: Sequence[ChildBundle]) -> list[ChildBundle]:
 
 
 def _bundle_counts(bundle: ChildBundle) -> DatasetCounts:
-    """Return the sums of a bundle, without the directory itself (the empty name)."""
+    """Return what the children of a bundle contain, added up by type. If an entry for the directory itself (the empty
+    name) is among the children, the directory is counted, too.
+    """
     if bundle.tallies:
         numbers = array("Q", bundle.tallies)
         return DatasetCounts(*(sum(numbers[column::5]) for column in range(5)))
@@ -184,7 +194,7 @@ def _bundle_counts(bundle: ChildBundle) -> DatasetCounts:
 
 
 def sum_of_counts(tallies: Iterable[DatasetCounts]) -> DatasetCounts:
-    """Return the sum of tallies."""
+    """Return all ``tallies`` added up, field by field."""
     sums = list(DatasetCounts())
     for tally in tallies:
         sums = list(map(add, sums, tally))

@@ -1,12 +1,13 @@
-"""Tasks of the signature phases: entries are sent to the ranks that own their directories, and the directories are
-digested there.
+"""Tasks of the signature phases: entries (items with type, size and digest) are sent to the ranks that own their
+directories, and the directories are digested there.
 
-- ``StoredEntries`` keep entries on the rank that found them until the phase SIGN.
-- ``SendEntries`` sends them to the owners of their directories.
-- ``DigestLevel`` digests the directories of one level, on the rank that owns them. The deepest level comes first.
+- ``StoredEntries`` keeps entries on the rank that found them until the phase SIGN.
+- ``SendEntries`` sends them to the ranks that own their directories.
+- ``DigestLevel`` digests the directories of one level (depth), on the ranks that own them. The deepest level comes
+  first.
 
-Both of the latter work in parts, each as a separate task. So a rank receives messages between two parts, and no
-messages accumulate.
+``SendEntries`` and ``DigestLevel`` process a part at a time, and spawn a task for the next part. So a rank receives
+messages between two parts, and no messages accumulate.
 """
 
 from __future__ import annotations
@@ -32,21 +33,26 @@ from pcopy.tasks.sign.children import ChildBundle, DatasetCounts
 from pcopy.tasks.sign.signing import SignatureState
 
 DIRECTORIES_PER_TASK = 1024
-"""Maximum number of directories that one task digests."""
+"""Maximum number of directories that one task digests. It spawns another task for the rest."""
 DIFFERENCES_PER_MESSAGE = 4096
-"""Number of differences in one message; one part of a large directory may add some more."""
+"""Number of differences between two datasets after which a task sends them and ends. The last part of a large directory
+may exceed it.
+"""
 ROWS_PER_SLICE = 512
-"""Number of entries of directories after which a task yields, so that the rank can handle messages."""
+"""Number of entries after which a task yields, so that the rank can handle messages."""
 
 
 class StoredEntries(Note, code=50, doing="storing entries of the signature"):
-    """Note that keeps entries of the signature on the rank that found them, until the phase SIGN."""
+    """Task that keeps ``entries`` of the signature (items with their digests) on the rank that found them, until the
+    phase in which the signature is computed.
+    """
 
     entries: Entries
 
     def replacement_tasks(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
-        """Yield the task again when a job is resumed, unless its directory vanished and is copied again, with new
-        entries.
+        """When a job is resumed: yield the tasks to run in place of ``task``, which is such a task of the earlier run.
+        That is the same task, so that its entries are kept. It is none if the directory was removed from the target (as
+        ``missing`` says), because then the directory is copied again and gets new entries.
         """
         return iter(()) if missing.contains_dataset_path(self.entries.path) else iter((task,))
 
@@ -58,7 +64,9 @@ class StoredEntries(Note, code=50, doing="storing entries of the signature"):
 
 
 class SendEntries(RecreatedNote, code=51, doing="sorting the entries of the signature"):
-    """Sends the next part of this rank's entries to the owners of their directories."""
+    """Task that sends some of this rank's entries to the ranks that own their directories, and then spawns a new one
+    for the remaining entries.
+    """
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         found = rank.instance(UnsentEntries)
@@ -76,7 +84,7 @@ class SendEntries(RecreatedNote, code=51, doing="sorting the entries of the sign
 
 
 class EntriesNote(RecreatedNote, code=52, doing="recording entries of the signature"):
-    """Delivers entries to the rank that owns their directories."""
+    """Message with entries of some directories (items with their digests) to the rank that owns these directories."""
 
     parts: tuple[Entries, ...]
 
@@ -91,27 +99,33 @@ class EntriesNote(RecreatedNote, code=52, doing="recording entries of the signat
 
 
 class DeepestLevelNote(RecreatedNote, code=53, doing="recording the depth of directories"):
-    """Reports to rank 0 the depth of the deepest directory that a rank has found; the root has depth 0."""
+    """Message to rank 0 with the depth of the deepest directory that a rank has found; the top directory has depth
+    0.
+    """
 
     depth: int
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        """Keep the maximum over all ranks: digesting starts at that level."""
+        """Store the maximum over all ranks. The directories of that depth are digested first."""
         found = rank.instance(UnsentEntries)
         found.deepest_level = max(found.deepest_level, self.depth)
 
 
 class UnsentEntries:
-    """The entries that one rank has found for the signature and has not yet sent to the owners of their directories."""
+    """The entries that this rank has found for the signature and has not yet sent to the ranks that own their
+    directories.
+    """
 
     def __init__(self, rank: Rank) -> None:
         self.waiting = SpoolBacklog(rank.open_spool)
-        """The entries, spilled to disk if there are many."""
+        """The entries, in a temporary file if there are many."""
         self.deepest_level = 0
-        """Depth of the deepest directory; on rank 0, after all ranks have reported, the maximum over all ranks."""
+        """Depth of the deepest directory that has entries here. On rank 0, after all ranks have reported: the maximum
+        over all ranks.
+        """
 
     def store(self, entries: Entries) -> None:
-        """Store entries until they are sent."""
+        """Store ``entries`` (items with their digests) until they are sent to the ranks that own their directories."""
         self.deepest_level = max(self.deepest_level, directory_depth(entries.path))
         self.waiting.append(Task((0, 0, 0), int(Phase.SIGN), encode(EntriesNote((entries,))), 0))
 
@@ -121,7 +135,9 @@ class UnsentEntries:
 
 
 class DigestLevel(RecreatedNote, code=54, doing="digesting directories"):
-    """Digests the next part of the directories of one level, and spawns itself for the part after it."""
+    """Task that digests some of this rank's directories of one depth, and then spawns a new one for the remaining
+    directories.
+    """
 
     depth: int
 
@@ -159,7 +175,9 @@ class DigestLevel(RecreatedNote, code=54, doing="digesting directories"):
 def _send_to_parents(
     rising: dict[tuple[int, bytes], list[tuple[bytes, bytes, DatasetCounts]]], rank: Rank, result: TaskResult
 ) -> None:
-    """Send digested directories to the owners of their parent directories. ``rising`` has them by side and parent."""
+    """Send digested directories to the ranks that own their parent directories. ``rising`` contains name, digest and
+    counts of each; its keys are the side (dataset) and the path of the parent.
+    """
     shares: defaultdict[int, list[tuple[int, bytes, bytes, bytes, bytes]]] = defaultdict(list)
     for (side, parent), directories in rising.items():
         names, digests, tallies = zip(*directories, strict=True)
@@ -170,10 +188,10 @@ def _send_to_parents(
 
 
 class DigestedDirectoriesNote(RecreatedNote, code=55, doing="recording digested directories"):
-    """Delivers digested directories to the owner of their parent directories.
+    """Message with digested directories to the rank that owns their parent directories.
 
-    ``parts``: for each parent directory its side and path, and the columns of the directories in it: names, digests and
-    tallies (five numbers of 8 bytes each).
+    ``parts``: for each parent directory its side, its path, and the columns of the directories in it: names (joined by
+    slashes), digests, and what they contain (five numbers of 8 bytes each, ``DatasetCounts``).
     """
 
     parts: tuple[tuple[int, bytes, bytes, bytes, bytes], ...]
@@ -188,7 +206,9 @@ class DigestedDirectoriesNote(RecreatedNote, code=55, doing="recording digested 
 
 
 class SignatureNote(RecreatedNote, code=56, doing="recording the signature"):
-    """Reports the digest of a whole dataset and its counters (``DatasetCounts``) to rank 0."""
+    """Message to rank 0 with the digest of a whole dataset (``side`` 0 or 1), and with what it contains (``tally``: the
+    fields of ``DatasetCounts``).
+    """
 
     side: int
     digest: bytes
@@ -199,7 +219,9 @@ class SignatureNote(RecreatedNote, code=56, doing="recording the signature"):
 
 
 class DifferencesNote(RecreatedNote, code=57, doing="recording differences"):
-    """Reports differences between the two sides to rank 0: (kind of difference, path) each."""
+    """Message to rank 0 with differences between the two datasets: for each "changed", "missing" or "extra", and the
+    path.
+    """
 
     rows: tuple[tuple[str, bytes], ...]
 

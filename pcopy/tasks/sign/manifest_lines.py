@@ -1,8 +1,8 @@
-"""Tasks of the manifest: rank 0 merges the sorted lines of all ranks into the file, with one part of each rank's lines
-in memory.
+"""Tasks of the manifest: rank 0 merges the sorted lines of all ranks into the file. Some lines of each rank are in its
+memory.
 
-It requests the next part from a rank when it has written the last one; ranks send nothing without a request.
-``ReadManifest`` does the reverse: the entries of a manifest become the second side of a comparison.
+Rank 0 requests the next lines from a rank when it has written the last one that it had of that rank; ranks send nothing
+without a request. ``ReadManifest`` does the reverse: the entries of a manifest become the second side of a comparison.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from pcopy.tasks.sign.signing import ManifestLine, ManifestMerge, SignatureState
 LINES_PER_MESSAGE = 4096
 """Number of lines in one message."""
 PATH_BYTES_PER_BATCH = 1 << 22
-"""Total length of the paths of lines that are read from a manifest before they are stored. A single line may have 1
-MiB.
+"""While a manifest is read, its lines are collected until their paths have this number of bytes; then they are stored.
+(A single path may have 1 MiB.)
 """
 LINES_PER_SLICE = 64
-"""Number of lines after which the task yields, so that rank 0 can handle messages."""
+"""Number of lines after which a task yields, so that rank 0 can handle messages."""
 
 
 class WriteManifest(RecreatedNote, code=60, doing="writing the manifest"):
-    """Creates the manifest on rank 0, and requests the first lines from all ranks."""
+    """Task that creates the manifest on rank 0, and requests the first lines from all ranks."""
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         hashing, sign, options = rank.hashing, rank.instance(SignatureState), rank.options
@@ -54,7 +54,7 @@ class WriteManifest(RecreatedNote, code=60, doing="writing the manifest"):
 
 
 class SendManifestLines(RecreatedNote, code=58, doing="sorting the lines of the manifest"):
-    """Sends the next part of this rank's sorted lines to rank 0, which has requested it."""
+    """Task that sends the next part of this rank's sorted lines to rank 0, which has requested it."""
 
     def run(self, rank: Rank, result: TaskResult) -> None:
         sign = rank.instance(SignatureState)
@@ -66,8 +66,8 @@ class SendManifestLines(RecreatedNote, code=58, doing="sorting the lines of the 
 
 
 class ManifestLinesNote(RecreatedNote, code=59, doing="writing lines of the manifest"):
-    """Delivers a part of the lines of ``rank`` to rank 0: (key, packed entry) each. ``is_last`` is True if no
-    more follow.
+    """Message to rank 0 with some lines of the manifest from the rank ``rank``, each as (key, packed entry).
+    ``is_last`` is True if that rank has no more.
     """
 
     rank: int
@@ -75,7 +75,9 @@ class ManifestLinesNote(RecreatedNote, code=59, doing="writing lines of the mani
     is_last: bool
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Write the lines that can be written now, and request more."""
+        """Add the lines to those of the other ranks; write those that are next in the order, and request more from
+        ranks of which none is left.
+        """
         sign = rank.instance(SignatureState)
         merging = sign.merge
         if merging is None:  # Writing has failed; the lines are discarded.
@@ -96,7 +98,9 @@ class ManifestLinesNote(RecreatedNote, code=59, doing="writing lines of the mani
 
 
 def _abandon_manifest(rank: Rank, error: Exception) -> None:
-    """Stop writing the manifest after an error. An existing manifest remains unchanged."""
+    """Stop writing the manifest because of ``error``, and remove the incomplete file. An existing manifest remains
+    unchanged.
+    """
     sign = rank.instance(SignatureState)
     merging, sign.merge = sign.merge, None
     sign.manifest_error = error
@@ -105,10 +109,14 @@ def _abandon_manifest(rank: Rank, error: Exception) -> None:
 
 
 class ReadManifest(Note, code=61, doing="reading the manifest", is_note=False):
-    """Reads, on rank 0, the manifest with which a dataset is compared."""
+    """Task of rank 0 that reads the manifest with which a dataset is compared. Its entries become those of the second
+    dataset (side 1).
+    """
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Store all entries of the file, in batches per directory. A damaged file stops the job."""
+        """Read all entries of the manifest, and store them by directory, as if this rank had found them in a dataset. A
+        damaged manifest stops the job.
+        """
         found: defaultdict[bytes, ItemColumns] = defaultdict(ItemColumns)
         size = 0
         try:
@@ -129,7 +137,9 @@ class ReadManifest(Note, code=61, doing="reading the manifest", is_note=False):
 
 
 def _store_entries(rank: Rank, found: dict[bytes, ItemColumns]) -> None:
-    """Store the entries as those of side 1, and clear ``found``."""
+    """Store the entries ``found`` (by directory) as those of side 1, and clear ``found``. They are sent to the ranks
+    that own their directories in the phase in which the signature is computed.
+    """
     for path, gathered in found.items():
         rank.instance(UnsentEntries).store(gathered.signature_entries(1, path, 0))
     found.clear()

@@ -1,8 +1,10 @@
-"""The entries that one rank owns in the signature phases, sorted by directory, the deepest level first.
+"""The entries (items with type, size and digest) of the directories that one rank owns in the signature phases, sorted
+by directory, the deepest level first.
 
-Each directory of a dataset belongs to the rank that its path determines, so that all of its entries meet on one rank.
-Rule: a level starts when the level below it is complete on all ranks; then all entries of its directories are present,
-including digested subdirectories. Only a part of the entries is in memory, however many there are.
+Each directory of a dataset is owned by the rank that its path determines, so that all of its entries are sent to one
+rank. Rule: a level (all directories of one depth) starts when the level below it is complete on all ranks. Then all
+entries of its directories are present, including digested sub-directories. Only some of the entries are in memory,
+however many there are.
 """
 
 from __future__ import annotations
@@ -24,10 +26,12 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.sign.children import ChildBundle, DatasetCounts, MergedChildren, bundles_from_records, sum_of_counts
 
 SORT_MEMORY_BYTES = 8 << 20
-"""Bytes of memory for each of the four sorters of a rank."""
+"""Bytes of memory for each of the four sorters of a rank. What does not fit goes to temporary files."""
 
 MAX_ENTRIES_IN_MEMORY = 4096
-"""Maximum number of entries of one directory in memory, apart from those that a sorter holds."""
+"""Maximum number of entries of one directory that are processed in memory. A directory with more is sorted in a
+temporary file.
+"""
 
 ManifestLine = tuple[bytes, bytes]
 """Type of a line of the manifest: its sort key, and the packed entry."""
@@ -36,24 +40,28 @@ _record_key = itemgetter(0)
 _NO_CHILDREN = MergedChildren(False, [], b"", [], [], DatasetCounts())
 """The children of a directory that does not exist on one side."""
 _DEPTH_ORIGIN = 1 << 32
-"""Number from which the depth is subtracted in keys, so that the deepest directories are sorted first."""
+"""A number greater than any depth. The depth is subtracted from it to make keys by which the deepest directories sort
+first.
+"""
 
 
 def _level_key(depth: int) -> bytes:
-    """Return the prefix of the keys of all directories of one level."""
+    """Return the beginning of the sort keys of all directories of one ``depth``."""
     return (_DEPTH_ORIGIN - 1 - depth).to_bytes(4, "big")
 
 
 DigestedDirectory = tuple[int, bytes, bytes, DatasetCounts]
-"""Type of a digested directory: its side, path, digest and tally."""
+"""Type of a digested directory: its side, path, digest, and what it contains."""
 
 Difference = tuple[str, bytes]
-"""Type of a difference: ``changed``, ``missing`` (on the second side) or ``extra`` (only there), and the path."""
+"""Type of a difference between the two sides: what it is (``changed``; ``missing`` on the second side; or ``extra``,
+only there), and the path.
+"""
 
 
 class DigestResult(NamedTuple):
-    """Some digested directories, and the differences found so far. ``rows`` is the number of entries that were
-    processed for this.
+    """Some directories that were digested, and differences that were found between the two sides. ``rows`` is the
+    number of entries that were processed to get them.
     """
 
     directories: list[DigestedDirectory]
@@ -62,7 +70,11 @@ class DigestResult(NamedTuple):
 
 
 class DirectoryDigester:
-    """Digests the directories that one rank owns, level by level, and finds the differences between two sides."""
+    """Computes the digests of the directories that one rank owns, level by level (all directories of one depth), and
+    finds the differences between two sides.
+
+    A side is a dataset: 0, or 1 for the second of two datasets that are compared.
+    """
 
     def __init__(
         self,
@@ -72,12 +84,12 @@ class DirectoryDigester:
         manifest_lines: bool = False,
         compares: bool = False,
     ) -> None:
-        """Create it without entries.
+        """Initialise the object without entries.
 
         Args:
             algorithm: the hash algorithm.
             open_spool: opens a temporary file.
-            manifest_lines: True if all entries are kept for a manifest.
+            manifest_lines: True if the entries are also kept for a manifest.
             compares: True if two sides are compared.
         """
         self._algorithm = algorithm
@@ -86,28 +98,34 @@ class DirectoryDigester:
         self._digested_children: defaultdict[int, ExternalSorter] = defaultdict(
             lambda: ExternalSorter(open_spool, SORT_MEMORY_BYTES)
         )
-        """Digested directories of the level below, by the level of their parents."""
+        """Digested directories of the level below, to be used as children of their parents. The key is the depth of the
+        parents.
+        """
         self._sorted: Iterator[SortRecord] | None = None
         self._next_record: SortRecord | None = None
         self._compares = compares
         self._large_directory: ExternalSorter | None = None
-        """The children of the directory that is being digested, if they are too many for memory."""
+        """The children of the directory that is being digested, in a temporary file; None if they fit in memory."""
         self.manifest_lines = ExternalSorter(open_spool, SORT_MEMORY_BYTES) if manifest_lines else None
-        """The entries for the manifest; None if there is none."""
+        """The entries for the manifest; None if no manifest is written."""
 
     def add(self, path: bytes, bundle: ChildBundle) -> None:
-        """Add entries of the directory ``path``."""
+        """Add the entries in ``bundle`` (items with their digests) of the directory ``path``. All entries must be added
+        before the first call of ``digest_level``.
+        """
         self._entries.add(_level_key(directory_depth(path)) + path, bundle.packed())
 
     def add_directories(self, path: bytes, bundle: ChildBundle) -> None:
-        """Add digested directories whose parent is the directory ``path``, which this rank owns."""
+        """Add the directories in ``bundle``, which have been digested. Their parent is the directory ``path``, which
+        this rank owns.
+        """
         depth = directory_depth(path)
         self._digested_children[depth].add(_level_key(depth) + path, bundle.packed())
 
     def digest_level(self, depth: int) -> Iterator[DigestResult]:
-        """Digest the directories of ``depth`` on all their sides, and find how the sides differ.
+        """Digest the directories of this ``depth`` on all sides, and find how the sides differ.
 
-        Several results are yielded for a large directory; the last one contains its digests.
+        A large directory yields several results; only the last one contains its digests.
         """
         risen = self._digested_children.pop(depth, None)
         found = self._entries_of_level(depth)
@@ -118,7 +136,9 @@ class DirectoryDigester:
             risen.close()
 
     def _entries_of_level(self, depth: int) -> Iterator[SortRecord]:
-        """Yield the records of one level that were added by ``add``."""
+        """Generator: yield the sorted records that were added by ``add`` for the directories of one ``depth``: the
+        entries of all items but sub-directories.
+        """
         if self._sorted is None:
             self._sorted = self._entries.sorted()
             self._next_record = next(self._sorted, None)
@@ -128,7 +148,7 @@ class DirectoryDigester:
             self._next_record = next(self._sorted, None)
 
     def _digest_directory(self, path: bytes, bundles: Iterator[ChildBundle]) -> Iterator[DigestResult]:
-        """Digest one directory from its bundles."""
+        """Generator: digest the directory ``path``, whose entries are in ``bundles``, and yield the results."""
         digested = _DirectoryOnSides(self._algorithm, path)
         bundles_in_memory: list[ChildBundle] = []
         rows = 0
@@ -153,7 +173,9 @@ class DirectoryDigester:
         yield DigestResult(digested.finish(), [])
 
     def _add_children(self, digested: _DirectoryOnSides, bundles: list[ChildBundle]) -> list[Difference]:
-        """Add the next children of a directory, on all sides. Return how the sides differ in them."""
+        """Add children to the directory ``digested``, on all sides. ``bundles`` contain all entries of some names.
+        Return the differences between the sides in these names.
+        """
         sides = {bundle.side for bundle in bundles}
         children = {
             side: MergedChildren.from_bundles([bundle for bundle in bundles if bundle.side == side]) for side in sides
@@ -177,7 +199,9 @@ class DirectoryDigester:
 
 
 class _DirectoryOnSides:
-    """One directory on all sides that have it, or a dataset that is a single item."""
+    """The directory ``path`` while it is digested, on each side that has it. If a dataset is a single item and no
+    directory, that item is used instead.
+    """
 
     def __init__(self, algorithm: Algorithm, path: bytes) -> None:
         self._algorithm = algorithm
@@ -187,12 +211,12 @@ class _DirectoryOnSides:
         self._single_items: list[DigestedDirectory] = []
 
     def paths(self, names: list[bytes]) -> list[bytes]:
-        """Return the paths of children."""
+        """Return the paths of the children with these ``names``."""
         return [b"%b/%b" % (self._path, name) for name in names] if self._path else names
 
     def add_children(self, side: int, children: MergedChildren) -> bytes:
-        """Add the next children of one side. Return the bytes that determine their part of the digest, for comparing
-        the sides.
+        """Add the next children of the side ``side``, in the order of their names. Return the bytes that they
+        contribute to the digest: if these are equal on both sides, the children are equal.
         """
         if children.names == [ROOT_PATH]:
             digest = children.digests[0]
@@ -205,7 +229,7 @@ class _DirectoryOnSides:
         return self._hashers[side].add_all(children.kinds, children.names, children.digests)
 
     def finish(self) -> list[DigestedDirectory]:
-        """Return the digests on all sides, after all children were added."""
+        """After all children were added: return the directory with its digest, once for each side."""
         directories = [
             (side, self._path, hasher.digest(), self._tallies[side]) for side, hasher in self._hashers.items()
         ]
@@ -213,7 +237,7 @@ class _DirectoryOnSides:
 
 
 class ManifestMerge:
-    """Merges the lines of all ranks on rank 0, in order, into the file of the manifest."""
+    """Writes the manifest on rank 0: merges the sorted lines of all ranks."""
 
     def __init__(self, writer: ManifestWriter, ranks: int) -> None:
         self._writer = writer
@@ -221,12 +245,14 @@ class ManifestMerge:
         self._ended = [False] * ranks
         self._heads: list[tuple[ManifestLine, int]] = []
         self._ranks_without_lines = set(range(ranks))
-        """Ranks of which no line is in memory, although they may have more."""
+        """Ranks of which no line is in memory, although they may have more. Until these have sent some, nothing can be
+        written.
+        """
         self._requested_ranks: set[int] = set()
-        """Ranks from which a part was requested that has not arrived."""
+        """Ranks that were asked for lines and have not sent them yet."""
 
     def add_lines(self, rank: int, rows: tuple[ManifestLine, ...], last: bool) -> None:
-        """Add the requested part of the lines of ``rank``."""
+        """Add the lines ``rows`` that ``rank`` has sent; ``last`` is True if it has no more."""
         self._parts[rank].extend(rows)
         self._ended[rank] = last
         self._ranks_without_lines.discard(rank)
@@ -234,14 +260,16 @@ class ManifestMerge:
         self._push_next_line(rank)
 
     def _push_next_line(self, rank: int) -> None:
-        """Move the next line of ``rank`` into the heap, or record that its next part is needed."""
+        """Put the next line of ``rank`` into the heap, whose smallest line is the next one to be written. If no line of
+        the rank is left, record that it must send more.
+        """
         if self._parts[rank]:
             heapq.heappush(self._heads, (self._parts[rank].popleft(), rank))
         elif not self._ended[rank]:
             self._ranks_without_lines.add(rank)
 
     def write_available(self) -> Iterator[None]:
-        """Write lines in order until a rank must be asked for more; yield after each line."""
+        """Generator: write lines in order, as long as a line of each rank is in memory; yield after each line."""
         while self._heads and not self._ranks_without_lines:
             line, rank = heapq.heappop(self._heads)
             self._push_next_line(rank)
@@ -249,14 +277,14 @@ class ManifestMerge:
             yield
 
     def take_ranks_to_ask(self) -> list[int]:
-        """Return the ranks whose next part is needed and was not requested."""
+        """Return the ranks that must be asked for more lines, and record that they have been asked."""
         ranks = sorted(self._ranks_without_lines - self._requested_ranks)
         self._requested_ranks.update(ranks)
         return ranks
 
     @property
     def is_done(self) -> bool:
-        """True if all lines were written."""
+        """True if all lines of all ranks were written."""
         return not self._heads and not self._ranks_without_lines
 
     def finish(self) -> None:
@@ -270,7 +298,7 @@ class ManifestMerge:
 
 
 class SignatureState:
-    """The state of one rank in the signature phases."""
+    """State of the computation of a signature on one rank; most of it is used on rank 0 only."""
 
     def __init__(self, rank: Rank) -> None:
         job = rank.job
@@ -279,22 +307,22 @@ class SignatureState:
         self.digester = DirectoryDigester(
             rank.hashing.algorithm, rank.open_spool, manifest_lines=manifest_lines, compares=compares
         )
-        """The directories that this rank owns, from the phase SIGN on."""
+        """The entries of the directories that this rank owns, from the phase SIGN on."""
         self.current_level: Iterator[DigestResult] | None = None
-        """The level that is being digested; None between levels."""
+        """Yields the directories of the level that is being digested; None between levels."""
         self.sorted_lines: Iterator[ManifestLine] | None = None
-        """The lines of this rank for the manifest that rank 0 has not requested yet."""
+        """Yields the lines for the manifest that this rank has not sent yet; None before the first request."""
         self.signatures: dict[int, tuple[bytes, DatasetCounts]] = {}
-        """On rank 0: digest and contents of the dataset on each side."""
+        """On rank 0: digest and contents of the whole dataset, by side."""
         self.differences = ExternalSorter(rank.open_spool)
-        """On rank 0: the differences, sorted by path."""
+        """On rank 0: the differences between the two sides, sorted by path."""
         self.merge: ManifestMerge | None = None
-        """On rank 0: the manifest while it is written."""
+        """On rank 0: the manifest while it is written, else None."""
         self.manifest_error: Exception | None = None
-        """On rank 0: the error because of which the manifest could not be written."""
+        """On rank 0: the error because of which the manifest was not written, or None."""
 
     def close(self) -> None:
-        """Release everything, and remove an incomplete manifest."""
+        """Release the temporary files, and remove the manifest if it is incomplete."""
         if self.merge is not None:
             self.merge.abandon()
             self.merge = None
@@ -303,9 +331,10 @@ class SignatureState:
 
 
 def _differences(directory: _DirectoryOnSides, children: dict[int, MergedChildren]) -> Iterator[Difference]:
-    """Yield the differences between the two sides in some children of a directory.
+    """Generator: yield the differences between the two sides in some children of the directory ``directory``.
+    ``children`` are the children on each side.
 
-    A directory that exists on both sides is no difference itself: the differences in it are found with its own entries.
+    A sub-directory that exists on both sides is no difference itself: what differs in it is found when it is digested.
     """
     first, second = (
         {

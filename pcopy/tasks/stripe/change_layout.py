@@ -1,6 +1,6 @@
-"""Change of the layout of a single file.
+"""Change of the Lustre layout of a single file (pstripe): how its contents are striped over OSTs.
 
-Each rank sums up what it reports about layouts, under keys that ``pcopy.tools.stripe`` reads.
+Each rank sums up what is to be reported about layouts. The keys of these sums are read by ``pcopy.tools.stripe``.
 """
 
 from __future__ import annotations
@@ -25,14 +25,17 @@ from pcopy.tasks.base.values import Place
 from pcopy.tasks.files.layouts import RankLayouts
 
 FILES, BYTES, OST, FEWER, MORE = "files ", "bytes ", "ost ", "fewer", "more"
-"""Keys of the sums, or their prefixes: files by layout, bytes by layout, stripes by OST, and the numbers of files with
-fewer or with more stripes than suit their size."""
+"""Keys of the sums about layouts. ``FILES`` and ``BYTES``, followed by a layout: the number of files with this layout,
+and of their bytes. ``OST``, followed by a number: stripes on that OST. ``FEWER``, ``MORE``: files with fewer or more
+stripes than suit their size.
+"""
 
 
 class ChangeLayout(TaskKind, code=91, doing="changing the layout of a file of", is_note=False):
-    """Task that changes the layout of the regular file ``name``, whose inode number is ``inode``.
+    """Task that changes the Lustre layout of the regular file ``name`` in ``place``. ``inode`` is the inode number that
+    the scan found.
 
-    If the job stops, the task has either changed the file and counts it, or done neither.
+    If the job stops, the task has either changed the file and counted it, or done neither.
     """
 
     place: Place
@@ -49,8 +52,9 @@ class ChangeLayout(TaskKind, code=91, doing="changing the layout of a file of", 
             result.fail(self.place, self.name, Problem.from_error("stripe", error), retry=RetryMode.NEVER)
 
     def _change(self, rank: Rank, result: TaskResult) -> Steps:
-        """Change the layout of the file, and report the result, yielding while data are copied. Raise ``Problem`` on an
-        error."""
+        """Change the layout of the file, by copying its data to a new file that has the wanted layout; report the
+        result. Yield while data are copied. Raise ``Problem`` if the file cannot be changed.
+        """
         place, name = self.place, self.name
         directory = rank.open_source(place)
         layout = lustre_layout(rank, place, directory)
@@ -61,12 +65,16 @@ class ChangeLayout(TaskKind, code=91, doing="changing the layout of a file of", 
         size = 0
 
         def choose_recipe(file: int, size: int) -> Recipe | None:
+            """Return how to create the new file so that it gets the wanted layout; None if the file has that layout
+            already.
+            """
             nonlocal before, recipe
             before = layout.striping_of(file)
             recipe = layout.required_change(before, size, target)
             return recipe
 
         def read_result(file: int) -> None:
+            """Store the layout and size of the file after the change, for the report."""
             nonlocal striping, size
             striping, size = layout.striping_of(file), status_of(file, on_source=True).st_size
 
@@ -84,7 +92,7 @@ class ChangeLayout(TaskKind, code=91, doing="changing the layout of a file of", 
             result.warn_other_layout(place, name, fewer_stripes_message(why))
         is_as_before = before is not None and striping is not None and before.normalised == striping.normalised
         if recipe is None or is_as_before:
-            # Another process has changed the layout meanwhile, or there are not enough OSTs.
+            # The layout is the wanted one already (another process has set it), or there are too few OSTs for it.
             count_unchanged(result, place, size)
         else:
             rank.record_success()
@@ -94,31 +102,43 @@ class ChangeLayout(TaskKind, code=91, doing="changing the layout of a file of", 
 
 
 class RestripeHashing(JobHashing):
-    """Hash algorithm and block size for the comparison of a file before and after it is copied to another layout."""
+    """The hash algorithm and block size for comparing the file's contents before and after they are copied to the new
+    layout.
+    """
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(DEFAULT_ALGORITHM, rank.options.block_size)
 
 
 def lustre_layout(rank: Rank, place: Place, directory: int) -> LustreLayout:
-    """Return the layouts of Lustre for the files of an open source ``directory``.
-
-    Raise ``Problem`` if it is not on Lustre.
+    """Return the object that reads and chooses layouts for the file system of the open source ``directory``, which is
+    ``place``. Raise ``Problem`` if the directory is not on Lustre.
     """
     layout = rank.instance(RankLayouts).layout_of_device(rank.source_device(place) or 0, directory)
     if not isinstance(layout, LustreLayout):
-        raise Problem("stripe", errno.ENOTSUP, on_source=True, text="it is not on Lustre")
+        raise Problem(
+            "stripe",
+            errno.ENOTSUP,
+            on_source=True,
+            text="the directory is not on Lustre: only Lustre files have layouts",
+        )
     return layout
 
 
 def count_unchanged(result: TaskResult, place: Place, size: int) -> None:
-    """Count a file of ``size`` bytes, whose layout is not changed, as skipped."""
+    """Count a file of ``size`` bytes as skipped, because its layout is not changed."""
     result.count(counts.SKIPPED, 1, place)
     result.count(counts.SKIPPED_BYTES, size, place)
 
 
 def layout_sums(rank: Rank, layout: LustreLayout, striping: Striping | None, size: int, directory: int) -> Counter[str]:
-    """Return the sums to be reported for one file of ``size`` bytes."""
+    """Return what one file adds to the sums that are reported about layouts: key and number.
+
+    Args:
+        striping: the layout of the file, or None if it has none yet.
+        size: its size in bytes.
+        directory: its open directory.
+    """
     text = rank.instance(RankLayouts).reported_name(
         "none yet" if striping is None else describe_layout(striping.normalised)
     )

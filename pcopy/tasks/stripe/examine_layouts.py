@@ -1,4 +1,4 @@
-"""Examination of layouts: which layouts files have, and which of the files need another one."""
+"""Examination of Lustre layouts (pstripe): which layouts files have, and which files need another one."""
 
 from __future__ import annotations
 
@@ -25,14 +25,18 @@ from pcopy.walk.visitor import FoundItems
 
 
 class LayoutVisitor(ItemVisitor):
-    """Visitor that collects all regular files in batches. Other items have no layout."""
+    """Visitor of pstripe: it collects the regular files of a directory, and spawns tasks that examine their layouts,
+    many files per task. Other items have no layout.
+    """
 
     separates_linked = True
 
     def __init__(self, rank: Rank, result: TaskResult, place: Place, attempt: int) -> None:
         super().__init__(rank, result, place, attempt)
         self._batches: dict[int, tuple[list[bytes], list[int]]] = {}
-        """Names and inode numbers of the files to be examined, by the rank that examines them."""
+        """Names and inode numbers of the files that were collected, by the rank that must examine them (or
+        ``ANY_RANK``).
+        """
 
     def visit_small_files(self, found: FoundItems, rows: Sequence[int]) -> None:
         for row in rows:
@@ -41,12 +45,16 @@ class LayoutVisitor(ItemVisitor):
     visit_large_files = visit_special_files = visit_small_files
 
     def visit_linked(self, found: FoundItems, rows: Sequence[int]) -> None:
-        """Send all names of an inode to the same rank, which examines the inode once only."""
+        """Collect files with several hard links. All names of an inode go to the same rank, which examines the inode
+        only once.
+        """
         for row in rows:
             self._add_file(found, row, found.rows.inode[row] % self._rank.size)
 
     def _add_file(self, found: FoundItems, row: int, owner: int) -> None:
-        """Add the file in ``row`` to the batch of the rank ``owner``; count an item of another type as skipped."""
+        """Add the file in row ``row`` to the files that the rank ``owner`` examines; count an item of another type as
+        skipped.
+        """
         if type_byte(found.rows.mode[row]) != FILE:
             self._result.count(counts.SKIPPED)
             return
@@ -58,12 +66,13 @@ class LayoutVisitor(ItemVisitor):
             self._spawn_batch(owner)
 
     def _spawn_batch(self, owner: int) -> None:
-        """Spawn the task that examines the batch of the rank ``owner``."""
+        """Spawn the task by which the rank ``owner`` examines the files that were collected for it."""
         names, inodes = self._batches.pop(owner)
         task = ExamineLayouts(self._place, pack_names(names), pack_numbers(inodes))
         self._result.spawn(task, len(names) * CALL_COST, owner=owner)
 
     def end_visit(self) -> None:
+        """Spawn tasks for the files that were collected."""
         for owner in [*self._batches]:
             self._spawn_batch(owner)
         super().end_visit()
@@ -72,26 +81,31 @@ class LayoutVisitor(ItemVisitor):
 MOST_INODES = 1 << 20
 """Largest number of inodes with several hard links that a rank remembers.
 
-An inode is dropped after all its names were seen, or if there are too many. (Names outside the tree are never seen.)
+An inode is forgotten after all its names were seen. The oldest is forgotten if there are too many, since names outside
+the tree are never seen.
 """
 
 
 class InodesSeen:
-    """The inodes with several hard links of which this rank has examined one name."""
+    """The inodes with several hard links that this rank has examined through one of their names."""
 
     def __init__(self, rank: Rank) -> None:
         self._unseen_names: dict[tuple[int, int], int] = {}
-        """Number of names of each inode that were not seen yet."""
+        """For each such inode (device, inode number): how many of its names were not seen yet."""
 
     def remember(self, status: os.stat_result) -> None:
-        """Remember the inode of a file that was examined, if it has several hard links."""
+        """Remember the inode of a file that was examined, if it has several hard links, so that its other names are
+        recognised.
+        """
         if status.st_nlink > 1:
             self._unseen_names[status.st_dev, status.st_ino] = status.st_nlink - 1
-            if len(self._unseen_names) > MOST_INODES:  # the oldest is dropped: its next name counts as another file
+            if len(self._unseen_names) > MOST_INODES:  # forget the oldest: its next name counts as another file
                 del self._unseen_names[next(iter(self._unseen_names))]
 
-    def is_further_name(self, status: os.stat_result) -> bool:
-        """Return True if the inode was examined already, by another name. Call this once for each name."""
+    def take_further_name(self, status: os.stat_result) -> bool:
+        """Return True if the inode of a file was examined already, through another of its hard links. Call this once
+        for each name, because the names are counted.
+        """
         inode = status.st_dev, status.st_ino
         to_come = self._unseen_names.pop(inode, 0)
         if to_come > 1:
@@ -100,8 +114,9 @@ class InodesSeen:
 
 
 class ExamineLayouts(DivisibleTask, code=90, doing="reading the layouts of files of", is_note=False):
-    """Task that examines the layouts of regular files, whose ``inodes`` (8 bytes each) are those that the
-    scan found."""
+    """Task that examines the layouts of the regular files ``names`` (joined by slashes) of the directory ``place``.
+    ``inodes`` are the inode numbers (8 bytes each) that the scan found.
+    """
 
     inodes: bytes
 
@@ -131,14 +146,15 @@ class ExamineLayouts(DivisibleTask, code=90, doing="reading the layouts of files
     def _examine(
         self, rank: Rank, result: TaskResult, layout: LustreLayout, directory: int, name: bytes, inode: int
     ) -> Counter[str]:
-        """Examine one file, and return the sums to be reported; these are empty if its layout will be changed.
+        """Examine the layout of one file. Return what the file adds to the sums that are reported; nothing if its
+        layout is to be changed, since the task that changes it adds that.
 
-        Raise ``Problem`` if it cannot be examined.
+        Raise ``Problem`` if the file cannot be examined.
         """
         place, options = self.place, rank.options
         status = source_status(directory, name)
         check_is_found_file(status, rank.source_device(place), inode)
-        if rank.instance(InodesSeen).is_further_name(status):
+        if rank.instance(InodesSeen).take_further_name(status):
             count_unchanged(result, place, status.st_size)
             return Counter()
         rank.instance(InodesSeen).remember(status)

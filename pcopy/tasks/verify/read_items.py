@@ -1,6 +1,8 @@
-"""ReadItems: read items of the source that are not copied but whose digests are needed.
+"""``ReadItems`` reads items of the source that are not copied but whose digests are needed: items that a copy skips and
+that a signature describes, and all items that ``pverify`` reads.
 
-These are items that a copy skips and a signature describes, and all items that ``pverify`` reads.
+Small files are read in batches: many files in one call of the backend, the code in C or Python that makes the system
+calls.
 """
 
 from __future__ import annotations
@@ -40,9 +42,15 @@ _DONE = bytes((RowCode.DONE,))
 
 
 class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False):
-    """Reads items of a source directory; ``kinds`` holds their type bytes.
+    """Task that reads items of a source directory for their digests.
 
-    ``counter`` is the counter in which they have been counted, or -1 if they have not been counted yet.
+    Fields:
+        place: the directory.
+        names: names of the items, joined by slashes.
+        kinds: type byte of each item.
+        inodes: inode number of each item as the scan found it, packed.
+        attempt: number of earlier attempts in this run, from 0.
+        counter: index of the counter in which the items were counted; -1 if they were not counted yet.
     """
 
     kinds: bytes
@@ -53,7 +61,7 @@ class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False)
     columns = ("kinds", "inodes")
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Read small files in batches, then the remaining items one by one."""
+        """Read small files by a batch of the backend, then the remaining items one by one."""
         names, inodes = unpack_names(self.names), unpack_numbers(self.inodes)
         try:
             source = rank.open_source(self.place)
@@ -82,9 +90,10 @@ class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False)
     def _read_small_files(
         self, rank: Rank, result: TaskResult, source: int, names: list[bytes]
     ) -> TicketGenerator[list[int]]:
-        """Read the small files in batches; return the indices of the items that must be read one by one.
+        """Read the small files by a batch of the backend. Return the indices of the items that must be read one by one.
 
-        Those are all other items, and files that could not be read or have changed.
+        Those are the items that are no regular files, and files that are large, could not be read or have changed.
+        ``source`` is a descriptor of the directory.
         """
         if rank.options.direct or rank.options.drop_cache:
             return list(range(len(names)))
@@ -100,7 +109,9 @@ class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False)
             )
         else:
             small_files, packed = range(len(names)), self.names
-        whole = rank.options.writes_signature  # a signature must not include files that are marked as half written
+        whole = (
+            rank.options.writes_signature
+        )  # a signature must not include files that an --inplace job has marked as incomplete
         read = yield from read_batch(rank, ReadSmallFiles(source, packed, excludes_half_written=whole), counts.MOVED)
         slow_rows = [] if len(small_files) == len(names) else sorted({*range(len(names))}.difference(small_files))
         digests = ItemColumns()
@@ -121,11 +132,8 @@ class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False)
         return slow_rows
 
     def _count_read(self, rank: Rank, result: TaskResult, names: list[bytes], sizes: array[int]) -> int:
-        """Count regular files that were read, unless they are counted already; return the counter that they are counted
-        in.
-
-        Args:
-            sizes: their sizes in bytes.
+        """Count regular files that were read, unless they are counted already. Return the index of the counter in which
+        they are counted. ``sizes`` are in bytes.
         """
         if self.counter >= 0:
             return self.counter
@@ -136,8 +144,8 @@ class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False)
     def _read_file(
         self, rank: Rank, result: TaskResult, name: bytes, inode: int
     ) -> Generator[None, None, ContentInfo | None]:
-        """Read one file and return its digest; return None for a large file, whose parts are read by further tasks.
-        Raise ``Problem``.
+        """Read one file and return type, size, version and digest. Return None for a large file: a task is spawned that
+        has its parts read. Raise ``Problem`` on failure, or if its inode number is no longer ``inode``.
         """
         with rank.open_for_reading(self.place, name) as reading:
             status = status_of(reading, on_source=True)
@@ -155,21 +163,26 @@ class ReadItems(DivisibleTask, code=40, doing="reading files of", is_note=False)
 
 
 def _read_node(rank: Rank, source: int, name: bytes, inode: int, kind: bytes) -> ContentInfo:
-    """Return the digest of a symbolic link or special file; raise ``Problem`` if another item has taken its name."""
+    """Return type, size, version and digest of the symbolic link, FIFO or device ``name``. Raise ``Problem`` on
+    failure, or if another item than the one that the scan found has this name now: its inode number is not ``inode`` or
+    its type not ``kind``. ``source`` is a descriptor of the directory.
+    """
     with closed_at_end(open_without_access(source, name, on_source=True, follow=rank.options.dereference)) as node:
         status = status_of(node, on_source=True)
         if status.st_ino != inode or type_byte_of(status) != kind:
-            raise source_changed("open", "another item has taken its name")
+            raise source_changed("open", "another item has taken its name since the scan")
         return known_of_node(rank.hashing, node, status, on_source=True)
 
 
 def count_or_read_skipped(
     rank: Rank, result: TaskResult, place: Place, name: bytes, known: ContentInfo, action: Action = Action.SKIP
 ) -> None:
-    """Count an existing item that is kept as skipped, or spawn a task that reads it first if its digest is needed.
+    """Count an item as skipped, because an existing item is kept in the target. If its digest is needed, spawn a task
+    that reads it; that task counts the item instead (but with ``action`` META it is counted here).
 
     Args:
-        action: the action to report; ``Action.META`` if its metadata was updated.
+        known: type, size and version of the item.
+        action: what is reported: SKIP, or META if the metadata of the existing item was updated.
     """
     is_read = known.kind != SOCKET and (rank.collects_entries or rank.verifies_skipped)
     if is_read:
@@ -181,5 +194,7 @@ def count_or_read_skipped(
 
 
 def spawn_read(result: TaskResult, place: Place, name: bytes, known: ContentInfo, counter: int = -1) -> None:
-    """Spawn a task that reads an item which is not copied; ``counter`` as in ``ReadItems``."""
+    """Spawn a task that reads an item which is not copied, for its digest. ``known`` has type, size and version of the
+    item. ``counter`` is the index of the counter in which the item was counted; -1 if it was not counted yet.
+    """
     result.spawn(ReadItems(place, name, known.kind, pack_numbers([known.version.inode]), 0, counter), known.size)

@@ -1,4 +1,6 @@
-"""Reading of items for their digests, on either side; comparison of a copy with what was copied; and the results."""
+"""Reads items for their digests, in the source or in the target; compares a copy with what was copied; and records the
+results.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +38,15 @@ from pcopy.tasks.base.values import NO_DIRECTORY, REPAIR_ATTEMPT, ContentInfo, F
 from pcopy.tasks.directories.finish_dir import FinishDir, is_target_present, report_failed_directory, spawn_finish_once
 
 _SIZE_COUNTERS = {counts.FILES: counts.BYTES, counts.SKIPPED: counts.SKIPPED_BYTES}
-"""Maps the counter of an item to the counter of its size."""
+"""For a counter of items, the counter of their sizes in bytes (both as indices of the counters). Other counters of
+items have none.
+"""
 
 
 def read_batch(rank: Rank, batch: ReadSmallFiles, counter: int) -> TicketGenerator[ReadResult]:
-    """Run a batch that reads files and return its result; add the bytes to ``counter`` while they are read."""
+    """Let the backend read the files of ``batch``, and return the result. While it runs, the bytes read so far are
+    added to the counter with the index ``counter``, and charged to the rate limit.
+    """
     ticket = rank.backend.submit(batch)
     verdicts, counted = ticket.result.verdicts, 0
 
@@ -56,12 +62,13 @@ def read_batch(rank: Rank, batch: ReadSmallFiles, counter: int) -> TicketGenerat
 
 
 def known_of_node(hashing: JobHashing, node: int, status: os.stat_result, *, on_source: bool) -> ContentInfo:
-    """Return type, size, digest and version of a symbolic link, FIFO, device or socket that is open with O_PATH; raise
-    ``Problem``.
+    """Return type, size (0), digest and version of a symbolic link, FIFO, device or socket. Raise ``Problem`` on
+    failure.
 
     Args:
-        node: descriptor of the item.
+        node: descriptor of the item, opened with O_PATH.
         status: status of the item.
+        on_source: True if the item is in the source, False if it is in the target.
     """
     link = b""
     if stat.S_ISLNK(status.st_mode):
@@ -73,9 +80,11 @@ def known_of_node(hashing: JobHashing, node: int, status: os.stat_result, *, on_
 
 
 def hash_range(rank: Rank, contents: FileToRead, start: int, end: int) -> Generator[None, None, ContentHasher]:
-    """Read the bytes from ``start`` to ``end`` of a regular file, and return the hasher that has digested them.
+    """Read the bytes from ``start`` to ``end`` of the regular file that ``contents`` describes, and return the hasher
+    that has received them.
 
-    Raise ``Problem`` if a source file no longer has the known version, or a copy does not have the known size.
+    Raise ``Problem`` on failure. Raise it also if the file in the source has changed since the version in ``contents``,
+    or if the file in the target is not a regular file of the expected size.
     """
     place, name, known, on_source, *_ = contents
     if on_source:
@@ -100,10 +109,12 @@ def hash_range(rank: Rank, contents: FileToRead, start: int, end: int) -> Genera
 def hash_open_range(
     rank: Rank, reading: int, status: os.stat_result, start: int, end: int, *, on_source: bool
 ) -> Generator[None, None, ContentHasher]:
-    """As ``digested``, for a file that is open and had this ``status``. A source file must not have changed by the end.
+    """Read the bytes from ``start`` to ``end`` of the open file ``reading``, which had this ``status``, and return the
+    hasher that has received them. Raise ``Problem`` on failure, or if a source file changes meanwhile.
 
-    A copy is read from storage, as far as the system allows to bypass the page cache. For a source file a size of 0 is
-    not trusted, nor any size of a file that is generated as it is read: such a file is read to its end.
+    If ``on_source`` is False, the file is a copy, which is read from storage, as far as the system allows to bypass the
+    page cache. A source file is read to its end if its size is 0, or if it is generated when it is read (/proc): then
+    its size says nothing.
     """
     options, hasher = rank.options, rank.hashing.new_hasher()
     if not on_source:
@@ -128,7 +139,9 @@ def hash_open_range(
 
 
 def verify_copy(rank: Rank, copy: FileToRead) -> Generator[None, None, None]:
-    """Raise ``Problem`` unless the copy equals what was copied and its source has not changed since."""
+    """Read a copy in the target, and raise ``Problem`` unless it equals what was copied and its source has not changed
+    since then. ``copy`` describes the copy and what it must contain.
+    """
     place, name, known = copy.place, copy.name, copy.known
     if known.kind == DIRECTORY:
         rank.open_target(place)
@@ -150,19 +163,23 @@ def verify_copy(rank: Rank, copy: FileToRead) -> Generator[None, None, None]:
 
 
 def content_mismatch(size: int, expected: int) -> Problem:
-    """Return a ``Problem``: the copy has another size, or other contents of the same size."""
+    """Return the ``Problem`` of a copy that has ``size`` bytes instead of ``expected``, or the right size and other
+    contents.
+    """
     return mismatch(
         "its contents differ from the source" if size == expected else f"it has {size} bytes, not {expected}"
     )
 
 
 def mismatch(text: str) -> Problem:
-    """Return a ``Problem``: the copy is not what was copied."""
+    """Return the ``Problem`` of a copy that is not what was copied; ``text`` says why."""
     return Problem("verify", 0, text=text)
 
 
 def check_source_unchanged(rank: Rank, copy: FileToRead) -> None:
-    """Raise ``Problem`` if the source has changed since it was copied. The version of a directory is not checked."""
+    """Raise ``Problem`` if the source of ``copy`` has another version (inode, size, mtime, ctime) than when it was
+    copied. For a directory nothing is checked.
+    """
     if copy.known.kind == DIRECTORY:
         return
     status = rank.source_status(copy.place, copy.name)
@@ -171,7 +188,10 @@ def check_source_unchanged(rank: Rank, copy: FileToRead) -> None:
 
 
 def record_digest(rank: Rank, result: TaskResult, place: Place, name: bytes, known: ContentInfo, counter: int) -> None:
-    """Record the digest of an item; count it (as skipped in a copy) unless it is counted already."""
+    """Record the digest of an item that was read; ``known`` contains it, with type, size and version. If ``counter`` is
+    -1, count the item: as skipped in a job that copies, by its type in ``pverify``. Otherwise it was counted before, in
+    the counter with this index.
+    """
     if counter < 0:
         counter = count_read(rank, result, place, known.kind, 1, known.size)
         if rank.job.copies:
@@ -180,7 +200,9 @@ def record_digest(rank: Rank, result: TaskResult, place: Place, name: bytes, kno
 
 
 def count_read(rank: Rank, result: TaskResult, place: Place, kind: bytes, items: int, size: int) -> int:
-    """Count items of one type that were read, with ``size`` bytes together; return the counter used."""
+    """Count ``items`` items with the type byte ``kind`` that were read; together they have ``size`` bytes. Return the
+    index of the counter: SKIPPED in a copy, else that of the type.
+    """
     counter = counts.SKIPPED if rank.job.copies else counts.copied_counter(kind)
     result.count(counter, items, place)
     result.count(counts.SKIPPED_BYTES if rank.job.copies else counts.BYTES, size, place)
@@ -188,15 +210,22 @@ def count_read(rank: Rank, result: TaskResult, place: Place, kind: bytes, items:
 
 
 def is_read_back(rank: Rank, place: Place) -> bool:
-    """Return True if items read in this source directory are also read back from the target."""
+    """Return True if items that are read in the source directory of ``place`` exist as kept items in the target, and
+    must be read there, too. This is so with ``--verify`` and ``--existing changed``.
+    """
     return rank.verifies_skipped and place.target_id != NO_DIRECTORY
 
 
 def report_read_failure(
     result: TaskResult, place: Place, name: bytes, problem: Problem, attempt: int, counter: int, size: int = 0
 ) -> None:
-    """Report that the item's digest could not be computed. An item that is counted already is moved
-    to the failed ones.
+    """Report that an item could not be read for its digest. If it was counted already (``counter`` is not -1), take
+    that count back and count it as failed. Otherwise it is tried again, or counted as failed.
+
+    Args:
+        attempt: number of the attempt that failed, from 0.
+        counter: index of the counter in which the item was counted; -1 if it was not counted yet.
+        size: size in bytes.
     """
     if counter < 0:
         fail_or_retry(result, place, name, problem, attempt, size)
@@ -206,16 +235,17 @@ def report_read_failure(
 
 
 def count_verified(result: TaskResult, copy: FileToRead) -> None:
-    """Count the copy as verified, under all of its names."""
+    """Count the copy as verified, once for each of its names (hard links)."""
     for number, (place, _) in enumerate(copy.names):
         result.count(counts.VERIFIED, 1, place)
         result.count(counts.CONFIRMED_BYTES, 0 if number else copy.known.size, place)
 
 
 def report_or_repair(rank: Rank, result: TaskResult, copy: FileToRead, problem: Problem) -> None:
-    """Report that the copy did not verify, or have it copied again (``--repair``).
+    """Handle a copy that differs from what was copied (``problem``): count and report it as failed; or, with
+    ``--repair``, have it copied again once.
 
-    Names of one inode are copied again together: a name that was copied separately would not be a link.
+    All names of one inode are copied again together: a name that was copied separately would not be a hard link.
     """
     known, counter, group = copy.known, copy.counter, copy.linked_item
     if known.kind == DIRECTORY:

@@ -1,8 +1,10 @@
-"""SplitRead, ReadOpened, ReadChunk and ChunkRead: all ranks together read a large file for its digest.
+"""Reads a large file for its digest, by all ranks together: ``SplitRead`` divides the file into chunks (parts),
+``ReadChunk`` reads one of them.
 
-The rank that splits the file receives a note for each chunk; the last note completes the file. A copy is read in the
-chunks in which it was written, each by another host than the one that wrote it, because that host may still have it in
-its page cache.
+The rank that runs ``SplitRead`` owns the file: it collects the results. Two kinds of notes (messages in the form of
+short tasks) reach it: ``ReadStartedNote``, and a ``ChunkReadNote`` for each chunk. After the last one it completes the
+file. A copy is read in the chunks in which it was written. Each chunk is read by another host than the one that wrote
+it, because that host may still have it in its page cache.
 """
 
 from __future__ import annotations
@@ -33,11 +35,13 @@ from pcopy.tasks.verify.reading import (
 )
 
 ReadId = tuple[int, int, int]
-"""Identifies a file that is read in chunks: the run, the rank that owns it, and a number."""
+"""Identifies a large file that is read in chunks: number of the run, number of the rank that collects the digests of
+the chunks, and a number that this rank chose.
+"""
 
 
 class OfFileContents(TaskKind):
-    """Base of the tasks that are about the file described by ``contents``."""
+    """Base class of tasks about reading one file. ``contents`` says which file, and what is known about it."""
 
     contents: FileToRead
 
@@ -45,7 +49,10 @@ class OfFileContents(TaskKind):
         return self.contents.place, self.contents.name
 
     def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
-        """Yield the task with the names that still exist; any name of an inode serves to read it."""
+        """Yield this task for a resumed job in which directories of the file's names were removed (``missing``). It
+        gets only the names that still exist, because the file can be read by any of them. Yield nothing if there are
+        none.
+        """
         group = self.contents.linked_item
         if group is not None and (kept := missing.names_elsewhere(group.names)):
             remaining = self.contents._replace(linked_item=group._replace(names=kept))
@@ -56,10 +63,10 @@ class OfFileContents(TaskKind):
 
 
 class SplitRead(OfFileContents, code=43, doing="reading", is_note=False):
-    """Splits a large file into chunks that are read by tasks of their own."""
+    """Task that divides a large file into chunks (parts), and spawns a task for each chunk that reads it."""
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        """Spawn the tasks for the chunks, and the note for this rank, which receives their results."""
+        """Spawn the tasks that read the chunks, and the note that tells this rank how many results it must collect."""
         contents = self.contents
         size = contents.known.size
         chunk, writers = contents.chunk or rank.chunk_bytes(size), contents.writers
@@ -67,13 +74,13 @@ class SplitRead(OfFileContents, code=43, doing="reading", is_note=False):
             with suppress(Problem):  # the task of each chunk reports the error
                 status = rank.source_status(contents.place, contents.name)
                 chunk = sparse_chunk_size(chunk, size, min(size, status.st_blocks * 512), rank.size)
-        # The chunk size was chosen for writing, so that each chunk lies on one server: there may be too many chunks.
+        # A file may have been written in chunks of one stripe each (--stripe-affinity): that may be too many chunks.
         if size > MAX_CHUNKS * chunk:
             chunk = max(chunk, rank.chunk_bytes(size))
         number = rank.job.run, rank.number, next(rank.instance(ReadLedger).numbers)
         starts = range(0, size, chunk)
         result.spawn(ReadStartedNote(contents, number, len(starts)))
-        # ``writers`` grows with the number of chunks, ``group`` with that of names: neither is sent with each chunk.
+        # Not sent with each chunk: ``writers`` grows with the number of chunks, ``linked_item`` with that of names.
         alone = contents._replace(linked_item=None, writers=b"")
         for index, start in enumerate(starts):
             end = min(start + chunk, size)
@@ -86,7 +93,9 @@ class SplitRead(OfFileContents, code=43, doing="reading", is_note=False):
 
 
 class ReadStartedNote(OfFileContents, code=44, doing="waiting for the chunks of", is_note=True):
-    """A note that tells the owner of a file how many ``chunks`` are read."""
+    """Note (message in the form of a short task) to the rank that collects the digests of a large file: it must wait
+    for ``chunks`` chunks. ``number`` identifies the file.
+    """
 
     number: ReadId
     chunks: int
@@ -95,8 +104,9 @@ class ReadStartedNote(OfFileContents, code=44, doing="waiting for the chunks of"
         return self.number[1] % ranks
 
     def tasks_without_missing(self, task: Task, missing: MissingDirectories) -> Iterator[Task]:
-        """Yield the task with the remaining names, or a ``SplitRead`` if the first name, by which the chunks are read,
-        was removed.
+        """Yield this note for a resumed job in which directories of the file's names were removed (``missing``), with
+        the names that still exist. If the name by which the chunks are read was removed, yield a ``SplitRead`` instead,
+        which begins anew with another name.
         """
         if missing.contains(self.contents.place):
             return SplitRead(self.contents).tasks_without_missing(task._replace(owner=ANY_RANK), missing)
@@ -108,7 +118,9 @@ class ReadStartedNote(OfFileContents, code=44, doing="waiting for the chunks of"
 
 
 class ReadChunk(OfFileContents, code=45, doing="reading a part of", is_note=False):
-    """Reads the bytes from ``start`` to ``end``, which are the chunk ``part`` of the file ``number``."""
+    """Task that reads chunk number ``part`` of a large file, the bytes from ``start`` to ``end``, and sends its digest
+    to the rank that collects them. ``number`` identifies the file.
+    """
 
     start: int
     end: int
@@ -126,7 +138,15 @@ class ReadChunk(OfFileContents, code=45, doing="reading a part of", is_note=Fals
 
 
 class ChunkReadNote(Note, code=46, doing="recording a part of a file that was read"):
-    """A note with the content root of one chunk, or the problem that was met."""
+    """Note (message in the form of a short task) that a chunk was read. It goes to the rank that collects the digests
+    of the file.
+
+    Fields:
+        number: identifies the file.
+        part: number of the chunk.
+        root: digest of the contents of the chunk; empty if it could not be read.
+        problem: the error, packed; None if the chunk was read.
+    """
 
     number: ReadId
     part: int
@@ -141,14 +161,19 @@ class ChunkReadNote(Note, code=46, doing="recording a part of a file that was re
 
 
 class ChunkedRead(NamedTuple):
-    """The owner's record of a file that is read in chunks: the content root of each chunk."""
+    """A large file that is read in chunks, and the digests that have arrived so far, on the rank that collects them.
+
+    Fields:
+        contents: the file.
+        roots: digest of the contents of each chunk; empty for a chunk that was not read yet.
+    """
 
     contents: FileToRead
     roots: list[bytes]
 
 
 class ReadLedger(CompletionLedger[ReadId, ChunkedRead, ChunkReadNote]):
-    """The files that are read in chunks and owned by this rank, by numbers that it assigns."""
+    """The large files whose chunks are being read and whose digests this rank collects, by their ``ReadId``."""
 
     def __init__(self, rank: Rank) -> None:
         super().__init__(rank)
@@ -161,7 +186,9 @@ class ReadLedger(CompletionLedger[ReadId, ChunkedRead, ChunkReadNote]):
             awaited.problem = Problem.from_packed(note.problem)
 
     def act_when_complete(self, awaited: AwaitedParts[ChunkedRead], result: TaskResult) -> None:
-        """Complete a file whose chunks have all been read: record its digest, or verify the copy against it."""
+        """Complete a file whose chunks were all read. For a file of the source, record the digest; for a copy, compare
+        the digest with the expected one.
+        """
         rank, file, problem = self._rank, awaited.opened, awaited.problem
         contents = file.contents
         place, name, known = contents.place, contents.name, contents.known

@@ -1,7 +1,9 @@
-"""VerifyItems and VerifyLinks: read copies back from storage and compare them with what was copied.
+"""``VerifyItems`` and ``VerifyLinks`` read copies back from storage and compare their digests with those of the
+sources. Small files are read in batches: many files in one call of the backend, the code in C or Python that makes the
+system calls.
 
-An item that is missing, cannot be read, or differs does not verify, nor does one whose source has changed since. Such
-an item has failed; with ``--repair`` it is copied again once.
+Verification fails for an item that is missing, cannot be read or differs, and for one whose source has changed since it
+was copied. Such an item counts as failed; with ``--repair`` it is copied again once.
 """
 
 from __future__ import annotations
@@ -37,11 +39,17 @@ _DONE = bytes((RowCode.DONE,))
 
 
 class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is_note=False):
-    """Reads back items of a target directory (the name ``b""`` means the directory itself).
+    """Task that reads copies in a target directory back, and compares them with what was copied.
 
-    For each of ``names`` there is one byte of ``kinds``, one byte of ``counters`` (the counter in which it is counted),
-    8 bytes of ``sizes`` and one digest of ``digests``; ``versions`` are packed ``VersionColumns``. ``writer`` is the
-    host that wrote the items.
+    Fields:
+        place: the directory.
+        names: names of the items, joined by slashes. The name ``b""`` means the directory itself.
+        kinds: type byte of each item.
+        counters: index of the counter in which each item was counted as copied or skipped, one byte each.
+        sizes: size of each item in bytes, packed.
+        versions: version of the source of each item (inode, size, mtime, ctime), packed (``VersionColumns``).
+        digests: digest of each item, joined.
+        writer: number of the host that wrote the items.
     """
 
     kinds: bytes
@@ -58,7 +66,9 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
         return [part._replace(versions=each) for part, each in zip(super().divide(portions), versions, strict=True)]
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Verify small files in batches, then the remaining items one by one. Large files become tasks of their own."""
+        """Verify small files by a batch of the backend, then the remaining items one by one. For each large file spawn
+        a task of its own.
+        """
         slow_rows = yield from self._verify_small_files(rank, result)
         if not slow_rows:
             return
@@ -77,7 +87,7 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
             yield None
 
     def _contents_by_index(self, rank: Rank) -> Callable[[int], FileToRead]:
-        """Return a function that makes the ``Contents`` of an item from its index."""
+        """Return a function that takes the index of an item and returns the item as a ``FileToRead``."""
         digests = split_digests(self.digests, rank.hashing.algorithm.digest_size)
         known = unpack_items(self.kinds, unpack_numbers(self.sizes), self.versions, digests)
         names, writers = unpack_names(self.names), bytes((self.writer,))
@@ -88,9 +98,9 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
         return copy
 
     def _verify_small_files(self, rank: Rank, result: TaskResult) -> TicketGenerator[list[int]]:
-        """Verify the small files in a batch; return the indices of the items that must be verified one by one.
-
-        Those are all other items, files that could not be read in the batch, and copies whose source has changed.
+        """Verify the small files by one batch of the backend. Return the indices of the items that must be verified one
+        by one: items that are not small regular files, files that the batch could not read, and copies whose source has
+        changed.
         """
         place, number = self.place, len(self.kinds)
         everything, sizes = list(range(number)), unpack_numbers(self.sizes)
@@ -107,7 +117,7 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
             names = pack_names(map(all_names.__getitem__, small_files))
             sizes = array("Q", map(sizes.__getitem__, small_files))
             digests = b"".join([digests[index * digest_size : (index + 1) * digest_size] for index in small_files])
-            versions = b""  # does not match, so that each row is compared in ``_check_rows``
+            versions = b""  # never equal, so that ``_check_rows`` compares each file
         copies = names
         if rank.job.roots[place.root].item:
             copies = pack_names(rank.target_name(place, name) for name in names.split(b"/"))
@@ -123,7 +133,7 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
         return self._check_rows(rank, result, small_files, read, sources)
 
     def _small_file_indices(self, sizes: array[int]) -> Sequence[int]:
-        """Return the indices of the small files."""
+        """Return the indices of the small regular files. ``sizes`` are those of all items, in bytes."""
         if not self.kinds.strip(FILE) and max(sizes) <= MAX_SMALL_FILE_BYTES:
             return range(len(sizes))
         of_kind = zip(self.kinds, sizes, strict=True)
@@ -132,7 +142,14 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
     def _check_rows(
         self, rank: Rank, result: TaskResult, small_files: Sequence[int], read: ReadResult, sources: StatResult
     ) -> list[int]:
-        """Record the result of each small file; return the indices of the items that must be verified one by one."""
+        """Compare each small file that was read with what was copied, and record whether it is equal. Return the
+        indices of the items that must be verified one by one.
+
+        Args:
+            small_files: indices of the small files among the items of the task.
+            read: what the backend has read of their copies.
+            sources: status of their sources.
+        """
         copies = self._contents_by_index(rank)
         slow_rows = sorted({*range(len(self.kinds))}.difference(small_files))
         for row, index in enumerate(small_files):
@@ -146,21 +163,23 @@ class VerifyItems(DivisibleTask, code=41, doing="reading back the copies of", is
             elif sources.verdicts.codes[row] == RowCode.DONE and sources.rows.version(row) == expected.version:
                 result.count(counts.VERIFIED)
                 result.count(counts.CONFIRMED_BYTES, size)
-            else:  # it is read again, and counted then
+            else:  # the copy is read again, and its bytes are counted then
                 rank.counters[counts.VERIFIED_BYTES] -= size
                 slow_rows.append(index)
         return slow_rows
 
 
 class VerifyLinks(OfFileContents, code=42, doing="reading back the copies of", is_note=False):
-    """Verifies that all names of ``contents`` are the inode ``inode``, and that this inode has the contents that were
-    copied.
+    """Task that checks that all names of ``contents`` are hard links to the inode number ``inode``, and that this inode
+    has the contents that were copied.
     """
 
     inode: int
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Check the inode number of each name, then compare the contents; a large file is read by further tasks."""
+        """Check the inode number of each name, then compare the contents with what was copied. If the file is large, a
+        ``SplitRead`` task is spawned for its contents instead.
+        """
         contents, known = self.contents, self.contents.known
         try:
             devices = set()

@@ -1,4 +1,8 @@
-"""Decides which names of a directory are reported, in which form, and which sub-directories are entered."""
+"""Decides which items of a directory are reported, in which form, and which sub-directories are entered.
+
+An expression of tests (as of find(1)) selects the items. A *cheap* test needs only the name and the type of an item,
+which a directory listing contains; an *expensive* one needs its status.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +23,7 @@ from pcopy.tasks.base.rank import Rank
 from pcopy.tasks.base.result import RetryMode, TaskResult
 from pcopy.tasks.base.values import Place
 from pcopy.tasks.walk.report_found import OutputBuffer
-from pcopy.tasks.walk.sum_up import RankSums
+from pcopy.tasks.walk.sum_up import WalkSumsOfRank
 from pcopy.walk.matching import (
     DIRECTORY,
     UNKNOWN,
@@ -35,23 +39,28 @@ from pcopy.walk.output_formats import PATH_TERMINATORS, columns_mask, formatter_
 from pcopy.walk.walk_request import WalkRequest
 
 WORKING_DIRECTORY = -100
-"""Value in place of a directory descriptor: paths start from the working directory (``AT_FDCWD``), as PATHs of the
-command line do.
+"""Value in place of a directory descriptor (``AT_FDCWD``): paths are relative to the working directory, as PATHs of the
+command line are.
 """
 
 _FILE = ord("f")
 _COUNTERS = {_FILE: counts.FILES, DIRECTORY: counts.DIRECTORIES, ord("l"): counts.SYMLINKS}
+"""Counter of each type letter; all other types are counted as special."""
 
 
-def columns_to_stat(wish: WalkRequest) -> int:
-    """Return the mask of the columns that ranks must stat for items that pass the cheap tests. It includes ``SIZE``,
-    since sizes are counted.
+def columns_to_stat(request: WalkRequest) -> int:
+    """Return which status columns (as a mask) must be read of the items that the cheap tests select. A test is cheap if
+    it needs only the name and type of an item, which a directory listing contains. The sizes are always among the
+    columns if they are counted.
+
+    Args:
+        request: what the user wants from the walk.
     """
-    whole = wish.prints and not is_cheap(wish.tree)
-    mask = needed_columns(wish.tree if whole else split_by_cost(wish.tree)[1]) | wish.sort_mask
-    if wish.forms or wish.columns:
-        mask |= columns_mask(wish.fields)
-    if wish.sums:
+    whole = request.prints and not is_cheap(request.tree)
+    mask = needed_columns(request.tree if whole else split_by_cost(request.tree)[1]) | request.sort_mask
+    if request.forms or request.columns:
+        mask |= columns_mask(request.fields)
+    if request.sums:
         from pcopy.walk.sums import WalkSums
 
         mask |= WalkSums.MASK
@@ -59,7 +68,9 @@ def columns_to_stat(wish: WalkRequest) -> int:
 
 
 class Finder:
-    """The walk's request with its tests compiled; one object per rank."""
+    """Decides for each item of a walk whether it is reported, and writes it in the requested output formats. The tests
+    of the find expression (such as ``-name``) are compiled when the object is created. One object per rank.
+    """
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
@@ -71,12 +82,16 @@ class Finder:
         self._prints_late = whole
         self._forms = [formatter_named(name, wish.fields) for name in wish.forms]
         self.mask = columns_to_stat(wish)
-        """The columns that are needed of the reported items."""
-        self.summing = rank.instance(RankSums) if wish.sums else None
+        """Mask of the status columns that are needed of an item that passes the cheap tests (those of name and type); 0
+        if no item need be statted.
+        """
+        self.summing = rank.instance(WalkSumsOfRank) if wish.sums else None
         self.needs_more_than_status = contains_test(wish.tree, "xattr")
-        """True if a test needs more than the status of an item (extended attributes)."""
+        """True if a test needs more than the status of an item: its extended attributes (``xattr``)."""
         self.opens_directories = self.needs_more_than_status or contains_test(wish.tree, "empty")
-        """True if that holds for directories at least (``-empty``)."""
+        """True if a test needs more than the status of directories (``-empty`` reads them, ``xattr`` reads
+        attributes).
+        """
         self._needs_status = bool(self.mask) or not is_cheap(dear)
         self._selected = rank.instance(JobFilter)
         kinds = tested_types(cheap)
@@ -84,8 +99,8 @@ class Finder:
         self._batch_columns = (self.mask, kinds or b"") if is_whole else (0, b"")
         select = rank.options.select
         self._excludes_directories = select.by_age or select.by_size
-        """True if filters by age or size apply: they select files, and a reported directory would stand for all its
-        contents.
+        """True if filters by age or size apply. They select files only, so directories are not reported: a program that
+        reads the output would take a reported directory for all of its contents.
         """
         takes_all = cheap == dear == ("true",) and not (wish.prints or wish.columns or self._selected.has_filters)
         ends = [PATH_TERMINATORS[name] for name in wish.forms if name in PATH_TERMINATORS]
@@ -95,29 +110,31 @@ class Finder:
 
     @property
     def new_output(self) -> OutputBuffer:
-        """A new, empty ``OutputBuffer``."""
+        """A new, empty buffer for the output of one task."""
         return OutputBuffer(len(self._forms))
 
     def path_prefix(self, place: Place) -> bytes:
-        """Return the beginning of the paths of items in this directory, ending with a slash."""
+        """Return what stands before the names of the items of directory ``place`` when they are reported: its path,
+        ending with a slash.
+        """
         top = self._rank.job.roots[place.root].source_shown
         top = top if top.endswith(b"/") else top + b"/"
         return top + place.path + b"/" if place.path else top
 
     def enters_depth(self, depth: int) -> bool:
-        """Return True if directories at this depth are entered."""
+        """Return True if directories at this depth are entered (``-maxdepth``). A PATH has the depth 0."""
         return self.request.most_depth < 0 or depth < self.request.most_depth
 
     def batch_request(self, parent: Place, names: Sequence[bytes]) -> tuple[int, bytes, ColumnSums | None, int]:
-        """Return what the backend must determine for items in some sub-directories of ``parent``, whatever their names
-        are.
+        """Return what the backend must determine of the items in the sub-directories ``names`` of ``parent`` when it
+        lists these.
 
         The result is a tuple of
 
-        - the mask of the columns,
-        - the types of items that need them (empty: all),
-        - the ``Tally`` to which the backend adds the items, if only sums are wanted, else None,
-        - the size from which on a file may be one of the largest there.
+        - the mask of the status columns to return,
+        - the type letters of the items that need these columns (empty: all items),
+        - the ``ColumnSums`` to which the backend adds the items if the walk reports nothing but sums, else None,
+        - the size in bytes above which a file can be one of the largest files that ``--summary`` shows.
         """
         summing = self.summing
         if summing is None or not self._sums_everything or depth_of_contents(parent) + 1 < self.request.least_depth:
@@ -128,7 +145,9 @@ class Finder:
         return *self._batch_columns, summing.sums.tally, summing.sums.smallest_listed_size(first)
 
     def add_summed_directory(self, result: TaskResult, place: Place, kinds: bytes, summed: ContentsTotals) -> None:
-        """Count and report all items of a directory, whose sums the backend has computed; ``kinds`` are their types."""
+        """Count all items of the directory ``place`` as reported, and add their sums (``summed``), which the backend
+        has computed, to those of this rank. ``kinds`` are the type letters of the items.
+        """
         assert self.summing is not None
         self.summing.sums.add_summed(self.path_prefix(place), kinds, depth_of_contents(place), summed)
         self._count_reported(result, kinds)
@@ -136,25 +155,31 @@ class Finder:
         result.count(counts.FOUND_BYTES, summed.size)
 
     def reports_all_paths(self, depth: int) -> bool:
-        """True if only paths are reported, of all items at this depth; ``report_all_paths`` then reports them."""
+        """Return True if every item at this depth is reported, and nothing of it but its path. ``report_all_paths``
+        then does so without looking at single items.
+        """
         return bool(self._path_terminators) and depth >= self.request.least_depth
 
     def report_all_paths(
         self, result: TaskResult, place: Place, names: bytes, kinds: bytes, output: OutputBuffer
     ) -> None:
-        """Report all names (joined by slashes) of a directory; ``kinds`` are their types."""
+        """Write the paths of all items ``names`` (joined by slashes) of the directory ``place`` to ``output``, and
+        count the items; ``kinds`` are their type letters.
+        """
         above = self.path_prefix(place)
         for number, end in enumerate(self._path_terminators):
             output.write(number, above + names.replace(b"/", end + above) + end)
         self._count_reported(result, kinds)
 
     def _count_reported(self, result: TaskResult, kinds: bytes) -> None:
-        """Count items of these types as found and reported."""
+        """Count items as found and as reported. ``kinds`` are their type letters."""
         result.count(counts.FOUND, len(kinds))
         count_kinds(result, kinds)
 
     def report_written_paths(self, result: TaskResult, text: bytes, sums: ItemCounts, output: OutputBuffer) -> None:
-        """Report the paths of several directories, which the backend has written, each ending with a NUL."""
+        """Report the paths of all items of several directories. The backend has written the paths to ``text``, each
+        ending with a NUL; ``sums`` are the numbers of items by type.
+        """
         for number, end in enumerate(self._path_terminators):
             output.write(number, text.replace(b"\0", end))
         numbers = sums.files, sums.directories, sums.links, sums.other_items
@@ -172,13 +197,15 @@ class Finder:
         output: OutputBuffer,
         seen: Rows | None = None,
     ) -> TicketGenerator[Sequence[int]]:
-        """Test names of a directory and report those that are wanted; return the rows of the directories to be entered.
+        """Test the items ``packed`` of the directory ``place``, and report those that the find expression selects.
+        Return the rows of the sub-directories that must be entered.
 
         Args:
-            directory: descriptor of the directory; a negative one is opened if it is needed.
+            directory: descriptor of the directory; if it is negative, the directory is opened when a test needs it.
             packed: the names, joined by slashes.
-            kinds: their types.
-            seen: their statuses, if they were statted already.
+            kinds: type letter of each item.
+            output: receives what is reported.
+            seen: statuses of the items, if they were statted already.
         """
         names = packed.split(b"/")
         depth = depth_of_contents(place)
@@ -201,7 +228,9 @@ class Finder:
         return [row for row in inside if row not in closed] if closed else inside
 
     def _stat_unknown_types(self, result: TaskResult, place: Place, items: Items) -> TicketGenerator[Sequence[int]]:
-        """Stat the names whose type the listing does not give; return the rows of the items that exist."""
+        """Stat those of ``items`` of which the directory listing does not state the type, and store the types in
+        ``items``. Return the rows of all items that exist.
+        """
         rows = [row for row, kind in enumerate(items.kinds) if kind == UNKNOWN]
         kinds = bytearray(items.kinds)
         seen, rows_left = yield from self._stat(result, place, items, rows, MODE)
@@ -213,9 +242,10 @@ class Finder:
     def _stat(
         self, result: TaskResult, place: Place, items: Items, rows: Sequence[int], mask: int
     ) -> TicketGenerator[tuple[Rows, Sequence[int]]]:
-        """Stat some items; return their columns, and the rows that these belong to.
+        """Stat the items in ``rows``. Return two values: the status columns ``mask`` of those that could be statted,
+        and their rows.
 
-        The other rows become ``unstatted``: vanished items are ignored, all others have failed.
+        The other rows are added to ``items.unstatted``. An item that vanished is ignored, any other counts as failed.
         """
         names = items.names
         if items.directory < 0:
@@ -233,7 +263,9 @@ class Finder:
         return stated.rows.selected(done), remaining
 
     def _report_unseen(self, result: TaskResult, place: Place, names: Sequence[bytes], verdicts: Verdicts) -> None:
-        """Report names that could not be statted; this alone counts them as found. Vanished items are ignored."""
+        """Report those of ``names`` that could not be statted as failed; ``verdicts`` are the results of the stat. The
+        items are counted as found here, and nowhere else. Vanished items are ignored.
+        """
         for row, code in enumerate(verdicts.codes):
             problem = None if code == RowCode.DONE else verdicts.problem(row)
             if problem is not None and problem.errno != errno.ENOENT:
@@ -243,7 +275,7 @@ class Finder:
     def _filtered_rows(
         self, result: TaskResult, place: Place, items: Items, rows: Sequence[int]
     ) -> TicketGenerator[Sequence[int]]:
-        """Return the rows that the filters (``--exclude`` and others) select."""
+        """Return those of ``rows`` that the filters (``--exclude`` and others) do not exclude."""
         selected, path = self._selected, place.path
         above = path + b"/" if path else b""
         if not (selected.select.by_age or selected.select.by_size):
@@ -259,9 +291,10 @@ class Finder:
     def report_matches(
         self, result: TaskResult, place: Place, items: Items, rows: Sequence[int], depth: int, output: OutputBuffer
     ) -> TicketGenerator[int]:
-        """Evaluate the expression and report the items that fulfil it; return how many these are.
+        """Test the items in ``rows`` with the find expression, and write those that it selects to ``output``. Return
+        how many were reported. ``depth`` is their depth in the tree (a PATH has 0).
 
-        Raise ``Problem`` if the directory cannot be opened.
+        Raise ``Problem`` if the directory must be opened and cannot be.
         """
         if depth < self.request.least_depth or not rows:
             return 0
@@ -290,12 +323,12 @@ class Finder:
         return self._count_items(result, reported)
 
     def record_listing(self, place: Place, entries: int) -> None:
-        """Record that a directory with this many entries was listed."""
+        """Add a directory that was listed, with this number of entries, to the sums (``--summary``)."""
         if self.summing is not None:
             self.summing.record_listing(place, self.reported_path(place), entries)
 
     def _reported_rows(self, items: Items, rows: Sequence[int]) -> Sequence[int]:
-        """Return the rows that are reported: without directories if filters by age or size apply."""
+        """Return those of ``rows`` that are reported: all, but without directories if filters by age or size apply."""
         if not self._excludes_directories:
             return rows
         return [row for row in rows if items.kinds[row] != DIRECTORY]
@@ -303,27 +336,33 @@ class Finder:
     def _stat_if_needed(
         self, result: TaskResult, place: Place, items: Items, rows: Sequence[int]
     ) -> TicketGenerator[tuple[Rows, Sequence[int]]]:
-        """Stat the rows if any column is needed; return the columns, and the rows that these belong to."""
+        """Stat the items in ``rows`` if anything of their status is needed. Return two values: the status columns, and
+        the rows of the items that could be statted.
+        """
         if self.mask:
             return (yield from self._stat(result, place, items, rows, self.mask))
         return Rows(len(rows), 0), rows
 
     def report_root(self, result: TaskResult, items: Items, output: OutputBuffer) -> int:
-        """Report a PATH of the command line, which has been statted; return 1 if it is reported, else 0.
+        """Report a PATH of the command line, if the find expression selects it. It is the only one of ``items``, and
+        was statted before. Return 1 if it was reported, else 0.
 
-        Filters do not exclude it, unless it is a directory and they select files only.
+        Filters do not exclude a PATH, except a directory if they select by age or size.
         """
         return 0 if self.request.least_depth > 0 else self._report_statted(result, items, output)
 
     def report_listed_items(self, result: TaskResult, items: Items, output: OutputBuffer) -> None:
-        """Report items of a list about which everything that is needed is known."""
+        """Count items of a list (``--from``) as found, and report those that the find expression selects. Everything
+        that the tests need is known already.
+        """
         number = self._report_statted(result, items, output)
         result.count(counts.FOUND, len(items))
         result.count(counts.SKIPPED, len(items) - number)
 
     def is_directory_reported(self, place: Place) -> bool:
-        """Return True if this directory itself is reported. It is tested again, by its current status; if it cannot be
-        statted any more, True.
+        """Return True if the walk has reported the directory ``place`` itself, and not only skipped it. (If the
+        directory then cannot be listed, its count must be corrected.) To find that out, it is tested again, with its
+        present status. If it cannot be statted any more, return True.
         """
         parent, _, name = place.path.rpartition(b"/")
         root, names = self._rank.job.roots[place.root], [name]
@@ -343,12 +382,14 @@ class Finder:
         return depth_of_contents(place) > self.request.least_depth and bool(self._matching_rows(items))
 
     def _matching_rows(self, items: Items) -> Sequence[int]:
-        """Return the rows of statted items that are reported."""
+        """Return the rows of the statted ``items`` that are to be reported."""
         chosen = self._expensive(items, self._cheap(items, range(len(items))))
         return self._reported_rows(items, sorted(items.printed) if self.request.prints else chosen)
 
     def _report_statted(self, result: TaskResult, items: Items, output: OutputBuffer) -> int:
-        """Report statted items that fulfil the expression; return how many these are."""
+        """Report those of ``items`` that the find expression selects; all were statted before. Return how many were
+        reported.
+        """
         chosen = self._matching_rows(items)
         if not chosen:
             return 0
@@ -357,12 +398,14 @@ class Finder:
         return self._count_items(result, reported)
 
     def reported_path(self, place: Place) -> bytes:
-        """Return the path of a directory as it is reported."""
+        """Return the path of the directory ``place`` as it is reported, without a slash at its end."""
         top = self._rank.job.roots[place.root].source_shown
         return self.path_prefix(place)[:-1] if place.path else top
 
     def write_items(self, reported: Items, depth: int, output: OutputBuffer) -> None:
-        """Write these items in all forms that were requested, and add them to the sums."""
+        """Write the items ``reported`` to ``output`` in every requested form, and add them to the sums (``--summary``).
+        ``depth`` is their depth in the tree (a PATH has 0).
+        """
         if self.summing is not None:
             self.summing.sums.add(reported, depth)
         if self.request.columns:
@@ -372,7 +415,9 @@ class Finder:
                 output.write(number, form(reported))
 
     def _count_items(self, result: TaskResult, reported: Items) -> int:
-        """Count the reported items and return their number; an item reported twice (``-print -print``) counts once."""
+        """Count the reported items by type, and return their number. An item that the find expression reports twice
+        (``-print -print``) counts once.
+        """
         number = len(reported) if not self.request.prints else len(set(reported.names))
         kinds = (
             reported.kinds
@@ -393,7 +438,7 @@ class Finder:
 
 
 def count_kinds(result: TaskResult, kinds: bytes) -> None:
-    """Count reported items of these types."""
+    """Count reported items by type. ``kinds`` are their type letters."""
     remaining = len(kinds)
     for kind, counter in _COUNTERS.items():
         number = kinds.count(kind)
@@ -405,9 +450,12 @@ def count_kinds(result: TaskResult, kinds: bytes) -> None:
 
 
 def depth_of_contents(place: Place) -> int:
-    """Return the depth of the items in this directory; a PATH of the command line has depth 0."""
+    """Return the depth of the items in the directory ``place``. A PATH of the command line has the depth 0, so items in
+    it have the depth 1.
+    """
     return place.path.count(b"/") + 2 if place.path else 1
 
 
 def type_letter(mode: int) -> int:
+    """Return the letter for a file type in ``mode``, as find(1) -type uses it; ``UNKNOWN`` for no valid type."""
     return TYPE_LETTERS.get(mode & 0o170000, UNKNOWN)

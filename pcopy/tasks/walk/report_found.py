@@ -1,5 +1,7 @@
-"""TellFound: send found items to rank 0, as bytes to be written or as columns; FoundHeard: rank 0 acknowledges a number
-of bytes.
+"""Sends what a walk finds to rank 0: as bytes to be written, or as status columns of the items.
+
+``FoundItemsNote`` carries the output. With ``FoundItemsAcknowledged`` rank 0 acknowledges it, so that a rank does not
+send more than rank 0 can write.
 """
 
 from __future__ import annotations
@@ -15,53 +17,57 @@ from pcopy.tasks.base.result import TaskResult
 from pcopy.walk.matching import Items
 
 MAX_UNACKNOWLEDGED_BYTES = 64 << 20
-"""Bytes of all ranks together that may be on their way to rank 0, not yet acknowledged."""
+"""Bytes of output that all ranks together may have sent without an acknowledgement. Each rank gets an equal share; one
+that has used its share waits.
+"""
 
 MIN_RANK_SHARE = 1 << 20
-"""The least share of these bytes for one rank, if there are very many ranks."""
+"""Least number of bytes that one rank may have sent without an acknowledgement, even if there are very many ranks."""
 
 MAX_TASK_OUTPUT = 1 << 20
-"""Bytes of output from which on a task ends and leaves the remaining work to other tasks."""
+"""Bytes of output at which a task ends; it leaves its remaining work to new tasks."""
 
 PackedItems = tuple[bytes, bytes, bytes, int, bytes]
-"""Packed items: the common beginning of their paths, names (separated by NUL), types, mask of the
-columns, and columns.
+"""Type: items in packed form. The values are: what stands before each name in the reported paths, names (separated by
+NUL), type letters, mask of the status columns, and these columns.
 """
 
 
 class ResultSink(Protocol):
-    """The methods of rank 0's sink that receive what is found."""
+    """Protocol of the object on rank 0 that receives the whole output of a walk."""
 
     def write(self, parts: Sequence[bytes]) -> str:
-        """Write some bytes for each requested form. Return why the job has to stop, or an empty string."""
+        """Write output. ``parts`` contains the bytes for each output form that the user has requested. Return why the
+        job must stop, or "" if it can continue.
+        """
 
     def write_items(self, items: Items) -> str:
-        """As ``written``, for items with their columns."""
+        """Write items, with their status columns. Return why the job must stop, or "" if it can continue."""
 
     def mark_incomplete(self, why: str) -> None:
-        """Record that the output is incomplete for the reason ``why``, so that no list is created."""
+        """Record that the output is incomplete for the reason ``why``. Then no saved listing is created from it."""
 
     def add_sums(self, words: bytes, layouts: bytes) -> None:
-        """Add the packed sums of one rank, and its sums of layouts."""
+        """Add the packed sums of one rank: of items (``words``), and of Lustre layouts (``layouts``)."""
 
 
 def pack(items: Items) -> PackedItems:
-    """Return the items in a packed form, for a message."""
+    """Return ``items`` in packed form, to be sent to rank 0."""
     rows = items.rows
     columns = (0, b"") if rows is None else (rows.mask, rows.packed())
     return items.above, b"\0".join(items.names), items.kinds, *columns
 
 
 def unpack(packed: PackedItems) -> Items:
-    """Return the items of a packed form."""
+    """Return the items that ``pack`` has packed, on rank 0."""
     above, names, kinds, mask, columns = packed
     rows = Rows.unpacked(columns, len(kinds), mask) if mask else None
     return Items(-1, above, names.split(b"\0"), kinds, rows)
 
 
 class FoundItemsNote(RecreatedNote, code=103, doing="reporting found items"):
-    """A note for rank 0 with the items that the rank ``sender`` has found: ``parts`` of bytes, one for each form, or
-    ``packed`` items.
+    """Message to rank 0 with output of a walk, from the rank ``sender``: either the bytes to be written in each
+    requested output form (``parts``), or items with their status columns (``packed``).
     """
 
     sender: int
@@ -75,7 +81,9 @@ class FoundItemsNote(RecreatedNote, code=103, doing="reporting found items"):
 
 
 class FoundItemsAcknowledged(RecreatedNote, code=104, doing="continuing the walk"):
-    """A note that acknowledges ``number`` bytes: rank 0 has processed them."""
+    """Message to a rank that has sent output to rank 0: rank 0 has processed ``number`` bytes of it, so the rank may
+    send as many more.
+    """
 
     number: int
 
@@ -84,32 +92,38 @@ class FoundItemsAcknowledged(RecreatedNote, code=104, doing="continuing the walk
 
 
 class UnacknowledgedBytes(SendWindow):
-    """The bytes of this rank that rank 0 has not acknowledged yet."""
+    """The number of bytes of output that this rank has sent and rank 0 has not acknowledged yet. It is limited, so that
+    the rank does not send more than rank 0 can write.
+    """
 
     total_limit, min_share = MAX_UNACKNOWLEDGED_BYTES, MIN_RANK_SHARE
 
 
 class OutputBuffer:
-    """Collects the output of one task and passes it to rank 0."""
+    """Collects the output of one task and passes it to rank 0. ``size`` is the number of bytes collected."""
 
     def __init__(self, forms: int) -> None:
+        """``forms`` is the number of output forms that the user has requested."""
+
         self._parts: list[list[bytes]] = [[] for _ in range(forms)]
         self._items: list[PackedItems] = []
         self.size = 0
 
     def write(self, form: int, part: bytes) -> None:
-        """Add bytes to the output in one form."""
+        """Add ``part``, bytes of output in one of the requested output forms; ``form`` is the number of this form."""
         self._parts[form].append(part)
         self.size += len(part)
 
     def add(self, items: Items) -> None:
-        """Add items as columns."""
+        """Add items with their status columns, which rank 0 receives instead of formatted output."""
         packed = pack(items)
         self._items.append(packed)
         self.size += _size(packed)
 
     def flush(self, rank: Rank, result: TaskResult) -> None:
-        """Write the output on rank 0, or send it there."""
+        """Pass the collected output to rank 0: write it if this is rank 0, otherwise send it. Do nothing if there is
+        none.
+        """
         if not self.size:
             return
         parts = tuple(b"".join(each) for each in self._parts)
@@ -121,11 +135,12 @@ class OutputBuffer:
 
 
 def _size(packed: PackedItems) -> int:
+    """Return the number of bytes that these packed items count as: so many must rank 0 acknowledge."""
     return len(packed[1]) + len(packed[2]) + len(packed[4])
 
 
 def _write_to_sink(rank: Rank, parts: Sequence[bytes], items: Sequence[PackedItems]) -> None:
-    """Pass output to rank 0's sink; stop the job if it cannot be written."""
+    """On rank 0: pass output to the object that writes it. Stop the job if that fails."""
     hearer = cast(ResultSink, rank.sink)
     trouble = hearer.write(parts) if any(parts) else ""
     for each in items:

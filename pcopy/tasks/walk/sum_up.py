@@ -1,7 +1,7 @@
-"""Sums for ``--summary``: each rank computes its own; TellSums sends them at the end of the walk, SumsHeard receives
-them on rank 0.
+"""Sums for ``--summary`` of pwalk. Each rank sums up what it finds. At the end of the walk, each rank sends its sums to
+rank 0 (``SendSums``, ``SumsNote``).
 
-File layouts are read only in directories on Lustre.
+Stripe layouts of files are read only on Lustre.
 """
 
 from __future__ import annotations
@@ -28,34 +28,40 @@ if TYPE_CHECKING:
     from pcopy.walk.layout_sums import AllLayoutSums, LayoutSums
 
 LAYOUTS_PER_SLICE = 32
-"""Number of files whose layouts are read before other tasks run."""
+"""Number of files whose layouts a task reads before it lets other tasks run."""
 
 _FILE = ord("f")
 _IGNORED_ERRNOS = (errno.EACCES, errno.EPERM, errno.ENOENT)
-"""Errors of reading a layout that are ignored: it requires read permission, which a walk does not need otherwise; and a
-file may have vanished.
+"""Errors of reading the layout of a file that are ignored. A layout requires read permission, which a walk does not
+need otherwise; and the file may have vanished.
 """
 
 
-class RankSums:
-    """The sums of one rank."""
+class WalkSumsOfRank:
+    """The sums (of sizes, numbers, layouts) over all items that this rank has reported, for ``--summary``."""
 
     def __init__(self, rank: Rank) -> None:
         from pcopy.walk.sums import WalkSums
 
         self._rank = rank
         self._are_lustre: dict[int, bool] = {}
-        """Whether a file system is Lustre, by mount code."""
+        """For each file system, by the code of its mount: True if it is Lustre. A file system whose type could not be
+        determined is missing.
+        """
         self.sums = WalkSums(WalkRequest(*rank.options.walk).now, rank.backend)
         self.layouts: AllLayoutSums | None = None
-        """Sums of layouts, created when the first Lustre file system is found."""
+        """Sums over the layouts of files; None until the first Lustre file system is found."""
 
     def packed_sums(self) -> tuple[bytes, bytes]:
-        """Return the packed sums, and the packed sums of layouts, for ``merge``."""
+        """Return the sums of items and the sums of layouts, both packed; the latter are empty if there is no Lustre
+        file system.
+        """
         return self.sums.packed(), b"" if self.layouts is None else self.layouts.packed()
 
     def record_listing(self, place: Place, path: bytes, entries: int) -> None:
-        """Record that a directory with this many entries was listed."""
+        """Record that the directory ``place``, which is reported as ``path``, was listed and has this number of
+        entries.
+        """
         self.sums.add_directory(path, entries)
         sums = self._layouts_at(place, path)
         if sums is None:
@@ -64,19 +70,22 @@ class RankSums:
 
         try:
             mdt = mdt_of(self._rank.open_source(place))
-        except Problem:  # it was listed and has vanished since
+        except Problem:  # the directory has vanished since it was listed
             return
         if mdt >= 0:
             sums.add_directory(mdt)
 
     def needs_layouts(self, place: Place, path: bytes) -> bool:
-        """Return True if the layouts of files in the directory are needed, or that cannot be determined."""
+        """Return True if the layouts of the files in directory ``place`` must be read, because it is on Lustre, or
+        because its file system is not known yet. ``path`` is the path by which the directory is reported.
+        """
         return self._layouts_at(place, path) is not None or place.source_id.mount_code not in self._are_lustre
 
     def add_layouts(self, result: TaskResult, place: Place, above: bytes, items: Items) -> TicketGenerator[None]:
-        """Add the layouts of the files among ``items`` of one directory, whose path is ``above``.
+        """Read the layouts of the regular files among ``items``, and add them to the sums. All items are in the
+        directory ``place``, which is reported as ``above``. Do nothing if it is not on Lustre.
 
-        A file whose layout cannot be read has failed, although the item is reported.
+        A file whose layout cannot be read counts as failed, although it is reported.
         """
         if _FILE not in items.kinds:
             return
@@ -87,14 +96,16 @@ class RankSums:
             yield from self._read_layouts(result, place, sums, [row[1:] for row in columns if row[0] == _FILE])
 
     def add_layout_of_root(self, result: TaskResult, place: Place, name: bytes, items: Items) -> TicketGenerator[None]:
-        """As ``add_layouts``, for a PATH that is a file: ``name`` in the directory ``place``."""
+        """Add the layout of a PATH of the command line, if it is a regular file. Its name is ``name``, in the directory
+        ``place``; ``items`` contains only this file.
+        """
         sums = self._layouts_at(place, items.names[0]) if items.kinds[0] == _FILE else None
         if sums is not None:
             yield from self._read_layouts(result, place, sums, [(name, items.columns.size[0], items.columns.blocks[0])])
 
     def _layouts_at(self, place: Place, path: bytes) -> LayoutSums | None:
-        """Return the sums for the file system of a directory; None if it is not Lustre, or the
-        directory has vanished.
+        """Return the object to which the layouts of files in directory ``place`` are added. There is one for each file
+        system. Return None if the file system is not Lustre, or if the directory has vanished.
         """
         mount = place.source_id.mount_code
         is_lustre = self._are_lustre.get(mount)
@@ -102,7 +113,7 @@ class RankSums:
             try:
                 with as_problem("statfs"):
                     is_lustre = type_of_file_system(self._rank.open_source(place)) == LUSTRE_TYPE
-            except Problem:  # undetermined: the next directory of this file system is tried
+            except Problem:  # the next directory of this file system is tried
                 return None
             self._are_lustre[mount] = is_lustre
         if not is_lustre:
@@ -116,8 +127,11 @@ class RankSums:
     def _read_layouts(
         self, result: TaskResult, place: Place, sums: LayoutSums, files: Sequence[tuple[bytes, int, int]]
     ) -> TicketGenerator[None]:
-        """Read and add the layouts of files, given as name, size and blocks. This needs no request to a server, as the
-        files were just statted.
+        """Read the layouts of files and add them to ``sums``. This needs no request to a server, since the files were
+        just statted.
+
+        Args:
+            files: name, size in bytes, and number of 512-byte blocks of each file.
         """
         from pcopy.lustre.blob import InvalidLayout, parse_layout
         from pcopy.lustre.default_layout import read_layout
@@ -141,15 +155,15 @@ class RankSums:
 
 
 class SendSums(RecreatedNote, code=105, doing="summing up"):
-    """A note for each rank, once: send the sums to rank 0."""
+    """Message from rank 0 to each rank, once at the end of the walk: it makes the rank send its sums to rank 0."""
 
     def run(self, rank: Rank, result: TaskResult) -> None:
-        result.spawn(SumsNote(*rank.instance(RankSums).packed_sums()), owner=0)
+        result.spawn(SumsNote(*rank.instance(WalkSumsOfRank).packed_sums()), owner=0)
 
 
 class SumsNote(RecreatedNote, code=106, doing="summing up"):
-    """A note for rank 0 with the sums of one rank: packed ``packed_sums`` of ``pcopy.walk.sums``, and of
-    ``pcopy.walk.layout_sums``.
+    """Message to rank 0: the sums of one rank over items (``packed_sums``) and over Lustre layouts
+    (``packed_layouts``), both packed.
     """
 
     packed_sums: bytes

@@ -1,11 +1,11 @@
-"""WalkRoot, WalkDirs and WalkNames: list directories and pass their items to the rank's ``Finder``.
+"""WalkRoot, WalkDirs and WalkNames: list directories and pass their items to the ``Finder``, which reports them.
 
-A task continues with the directories that it finds while other ranks have work, too; otherwise it leaves them to new
-tasks. The names of a large directory are distributed over the ranks.
+A task enters the directories that it finds as long as the other ranks have work, too. Otherwise it leaves them to new
+tasks, which idle ranks can take. The names of a large directory are divided into several tasks.
 
-Rules: A directory is entered from its parent, never through a symbolic link, and only if it is the one that was found.
-A directory that vanished meanwhile is ignored. One that cannot be listed is reported like any other item, but counts as
-failed and neither as reported nor as skipped: each item counts once.
+Rules: A directory is entered from its parent, never through a symbolic link, and only if it is the one that was found
+(same inode). A directory that vanished meanwhile is ignored. A directory that cannot be listed is reported like any
+other item, but counts as failed, and neither as reported nor as skipped: each item counts once.
 """
 
 from __future__ import annotations
@@ -36,12 +36,14 @@ from pcopy.walk.listing import NAMES_PER_BATCH, NameQueue, list_directory, spool
 from pcopy.walk.matching import DIRECTORY, UNKNOWN, Items
 
 MAX_BATCH_PATHS = 1000
-"""Maximum number of names of a directory that is processed in a batch with others, where only paths are reported."""
+"""Maximum number of entries of a directory that is listed in one call together with others, if only paths are reported.
+A larger directory is listed by itself.
+"""
 
 
 class WalkRoot(TaskKind, code=100, doing="walking", is_note=False):
-    """Stats the PATH that is the root ``number``, and walks it. Rank 0 runs it, since it has the user's working
-    directory.
+    """Task of rank 0 that stats the PATH number ``number`` of the command line, and walks it. Only rank 0 can do so:
+    PATHs are relative to the user's working directory, and only rank 0 has that one.
     """
 
     number: int
@@ -50,7 +52,7 @@ class WalkRoot(TaskKind, code=100, doing="walking", is_note=False):
         return Place(self.number, b"", NO_DIRECTORY, NO_DIRECTORY, False, False), b""
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Stat the PATH, report it if the expression matches, and walk it if it is a directory."""
+        """Stat the PATH, report it if the find expression selects it, and walk it if it is a directory."""
         root, finder = rank.job.roots[self.number], rank.instance(Finder)
         place = Place(
             self.number, b"", Identity(mount_codes(rank.job.roots)[self.number][0], root.source_id[1]), NO_DIRECTORY,
@@ -84,8 +86,8 @@ class WalkRoot(TaskKind, code=100, doing="walking", is_note=False):
 
 
 class WalkDirs(DivisibleTask, code=101, doing="walking", is_note=False):
-    """Walks the directories ``names`` of ``place`` with everything below them; ``inodes`` are their inode numbers (8
-    bytes each).
+    """Task that walks the directories ``names`` (joined by slashes) of ``place`` with everything below them. ``inodes``
+    are their inode numbers (8 bytes each).
     """
 
     inodes: bytes
@@ -100,7 +102,10 @@ class WalkDirs(DivisibleTask, code=101, doing="walking", is_note=False):
 
 
 class WalkNames(DivisibleTask, code=102, doing="walking", is_note=False):
-    """Tests some names of a large directory, with types and inode numbers from its listing."""
+    """Task that tests some ``names`` (joined by slashes) of a large directory, reports those that are selected, and
+    enters the directories among them. ``kinds`` (type letters) and ``inodes`` (8 bytes each) come from the listing of
+    the directory.
+    """
 
     kinds: bytes
     inodes: bytes
@@ -110,7 +115,7 @@ class WalkNames(DivisibleTask, code=102, doing="walking", is_note=False):
     min_items_per_portion = 64
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Test the names, and enter the directories among them."""
+        """Test and report the names, and enter the directories among them."""
         walk = _DirectoryWalk(rank, result, rank.instance(Finder).new_output)
         try:
             directory = rank.open_source(self.place)
@@ -125,7 +130,9 @@ class WalkNames(DivisibleTask, code=102, doing="walking", is_note=False):
 
 
 class _DirectoryWalk(DirectoriesToEnter):
-    """The walk of one task through directories, until it leaves the remaining ones to new tasks."""
+    """The part of a walk that one task does: it enters the directories that it was given and those found in them, as
+    long as other ranks have work; the rest becomes new tasks.
+    """
 
     def __init__(self, rank: Rank, result: TaskResult, output_options: OutputBuffer) -> None:
         super().__init__(rank, result)
@@ -133,18 +140,21 @@ class _DirectoryWalk(DirectoriesToEnter):
         self._finder = rank.instance(Finder)
 
     def enter_while_others_work(self) -> Steps:
-        """Process the remaining directories, then pass the output to rank 0."""
+        """Enter directories as long as other ranks have work, leave the rest to new tasks, then pass the output to rank
+        0.
+        """
         yield from super().enter_while_others_work()
         self._output.flush(self._rank, self._result)
 
     def _should_enter_more(self) -> bool:
-        """Return True if this task should enter another directory itself."""
+        """Return True if this task should enter another directory itself, and not leave it to a new task."""
         return self._output.size < MAX_TASK_OUTPUT and super()._should_enter_more()
 
     def _can_enter_several(self, parent: Place) -> bool:
         """Return True if the backend may list several sub-directories of ``parent`` in one call.
 
-        Not if the backend has threads and items must be statted: then each item may be processed by another thread.
+        It may not if the backend has threads and items must be statted: then single items are divided among the
+        threads.
         """
         rank, finder = self._rank, self._finder
         backend = rank.backend
@@ -158,7 +168,9 @@ class _DirectoryWalk(DirectoriesToEnter):
         return (backend.runs_in_poll or not finder.mask) and not rank.sources[parent.root].expected_mounts.has_any
 
     def _enter_several(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
-        """List some sibling directories in one batch; those that the backend cannot process are done one by one."""
+        """List several sub-directories of ``parent`` in one call of the backend. Those that the backend cannot list are
+        then entered one by one.
+        """
         if self._finder.reports_all_paths(depth_of_contents(parent) + 1):
             yield from self._report_paths(parent, names, inodes)
             return
@@ -171,11 +183,13 @@ class _DirectoryWalk(DirectoriesToEnter):
                 yield from self._process_listed(_subdirectory(parent, name, inode), within)
 
     def _report_paths(self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]) -> Steps:
-        """As ``_enter_several``, where only paths are reported, of all items."""
+        """List several sub-directories of ``parent`` in one call, and report all paths in them. This is used if every
+        item is reported, and nothing of it but its path.
+        """
         rank, result, finder = self._rank, self._result, self._finder
         try:
             directory, device = rank.open_source(parent), rank.source_device(parent) or 0
-        except Problem:  # ``_enter`` reports it for each directory
+        except Problem:  # ``_enter`` reports the error for each directory
             for name, inode in zip(names, inodes, strict=True):
                 yield from self._enter(parent, name, inode)
             return
@@ -199,13 +213,13 @@ class _DirectoryWalk(DirectoriesToEnter):
     def _list_in_batch(
         self, parent: Place, names: Sequence[bytes], inodes: Sequence[int]
     ) -> TicketGenerator[Sequence[DirectoryContents | None]]:
-        """Let the backend list these directories; return what each contains, or None for one that must be done by
-        itself.
+        """List the sub-directories ``names`` of ``parent`` in one call of the backend. Return the contents of each;
+        None for one that the backend could not list.
         """
         rank = self._rank
         try:
             directory, device = rank.open_source(parent), rank.source_device(parent) or 0
-        except Problem:  # ``_enter`` reports it for each directory
+        except Problem:  # ``_enter`` reports the error for each directory
             return [None] * len(names)
         seen = self._finder.batch_request(parent, names)
         batch = ListDirectories(directory, pack_names(names), array("Q", inodes), device, NAMES_PER_BATCH - 1, *seen)
@@ -213,17 +227,23 @@ class _DirectoryWalk(DirectoriesToEnter):
         return [looked.contents.get(row) for row in range(len(names))]
 
     def _report_all(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
-        """Report the paths of all items of a directory."""
+        """Report the paths of all items of directory ``place``, and add the sub-directories among them to those to be
+        entered.
+        """
         self._finder.report_all_paths(self._result, place, packed, kinds, self._output)
         self._add_all_directories(place, packed, kinds, inodes)
 
     def _add_all_directories(self, place: Place, packed: bytes, kinds: bytes, inodes: Sequence[int]) -> None:
-        """Add all directories among these names to those to be entered, unless they are too deep."""
+        """Add the directories among these items to those that are to be entered, unless they are too deep
+        (``-maxdepth``).
+        """
         if DIRECTORY in kinds and self._finder.enters_depth(depth_of_contents(place)):
             self._add_directories(place, packed, inodes, [row for row, kind in enumerate(kinds) if kind == DIRECTORY])
 
     def _process_listed(self, place: Place, within: DirectoryContents) -> Steps:
-        """Process what the backend has returned for a directory."""
+        """Process the items of directory ``place``, which the backend has listed (``within``): report those that are
+        selected, and add sub-directories to those to be entered.
+        """
         if within.totals:
             self._finder.add_summed_directory(self._result, place, within.kinds, within.totals)
             self._add_all_directories(place, within.names, within.kinds, within.inodes)
@@ -236,7 +256,7 @@ class _DirectoryWalk(DirectoriesToEnter):
         self._finder.record_listing(place, len(within.kinds))
 
     def _enter(self, parent: Place, name: bytes, inode: int) -> Steps:
-        """Enter one directory that was found as ``name`` with this inode number."""
+        """List the directory ``name`` of ``parent``, which was found with this inode number, and process its items."""
         rank = self._rank
         path = parent.path + b"/" + name if parent.path else name
         sources, below = rank.sources[parent.root], parent
@@ -256,7 +276,7 @@ class _DirectoryWalk(DirectoriesToEnter):
         yield from self.list_directory(below)
 
     def list_directory(self, place: Place) -> Steps:
-        """List a directory and process its items; one that cannot be read has failed."""
+        """List the directory ``place`` and test its items. If it cannot be read, it counts as failed."""
         rank, result = self._rank, self._result
         self._has_begun = True
         result.count(counts.UNSCANNED, -1)
@@ -281,10 +301,9 @@ class _DirectoryWalk(DirectoriesToEnter):
         self._finder.record_listing(place, number)
 
     def _report_if_paths_only(self, place: Place, listed: ListResult) -> bool:
-        """Report some names of a large directory here, if only paths are reported and this task has not reported too
-        much yet.
-
-        Return True if they were reported.
+        """Report all listed names of a part of a large directory at once, without tests. That is possible if every item
+        is reported, and only its path, and if this task has not reported too much yet. Return True if the names were
+        reported, False if tasks must test them.
         """
         if (
             self._output.size >= MAX_TASK_OUTPUT
@@ -304,7 +323,15 @@ class _DirectoryWalk(DirectoriesToEnter):
         inodes: Sequence[int],
         seen: Rows | None = None,
     ) -> Steps:
-        """Test and report names of a directory; arguments as for ``Finder.look``."""
+        """Test the items ``packed`` of directory ``place``, report those that the find expression selects, and add the
+        directories among them to those to be entered.
+
+        Args:
+            directory: descriptor of the directory; if it is negative, the directory is opened when a test needs it.
+            packed: the names, joined by slashes.
+            kinds, inodes: type letter and inode number of each item.
+            seen: statuses of the items, if they were statted already.
+        """
         self._has_begun = True
         if self._rank.throttle.is_on:
             yield from self._rank.throttle.charge_and_wait(operations=len(kinds))
@@ -316,14 +343,14 @@ class _DirectoryWalk(DirectoriesToEnter):
             self._add_directories(place, packed, inodes, rows)
 
     def _add_directories(self, place: Place, packed: bytes, inodes: Sequence[int], rows: Sequence[int]) -> None:
-        """Add the directories in these rows to those to be entered."""
+        """Add those directories of a listing whose indices are ``rows`` to the directories that are to be entered."""
         names = packed.split(b"/")
         self._result.count(counts.UNSCANNED, len(rows))
         self.add(place, [names[row] for row in rows], [inodes[row] for row in rows])
 
     def _report_unlisted(self, place: Place, problem: Problem) -> None:
-        """Report a directory whose contents cannot be listed. It counted as reported or skipped when it was found, and
-        no longer does.
+        """Report that the directory ``place`` cannot be listed. It was counted as reported or as skipped when it was
+        found; it counts as failed instead.
         """
         self._result.count(counts.DIRECTORIES if self._finder.is_directory_reported(place) else counts.SKIPPED, -1)
         self._result.fail(place, b"", problem, retry=RetryMode.NEVER)
@@ -333,6 +360,6 @@ class _DirectoryWalk(DirectoriesToEnter):
 
 
 def _subdirectory(parent: Place, name: bytes, inode: int) -> Place:
-    """Return the ``Place`` of a sub-directory on the same mount."""
+    """Return the position (``Place``) of the sub-directory ``name`` of ``parent``, which lies on the same mount."""
     path = parent.path + b"/" + name if parent.path else name
     return Place(parent.root, path, Identity(parent.source_id.mount_code, inode), NO_DIRECTORY, False, False)

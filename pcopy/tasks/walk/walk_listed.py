@@ -1,6 +1,8 @@
-"""WalkListed: rank 0 reads a list of paths instead of walking a tree; WalkPaths: any rank stats paths of the list.
+"""Walk of a list (``pwalk --from``): ReadPathList reads the list on rank 0, StatListedPaths stats paths of it on any
+rank.
 
-Items of a saved listing are not statted again if the listing has all that is needed.
+If the list is a saved listing of pwalk, its items are not statted again, provided that the listing has all the fields
+that are needed.
 """
 
 from __future__ import annotations
@@ -38,16 +40,21 @@ from pcopy.walk.saved_listing import (
 )
 
 LINES_PER_STEP = 256
-"""Number of lines that are processed together."""
+"""Number of lines of the list that are processed together."""
 
 SLICE_SECONDS = 0.05
-"""Seconds after which the rest of the list waits for the rank's other tasks."""
+"""Seconds of reading the list after which a new task continues, so that the rank can run its other tasks in between."""
 
 _NO_DIRECTORY = Place(0, b"", NO_DIRECTORY, NO_DIRECTORY, False, False)
+"""Value in place of the directory in reports about listed paths, because these are relative to the working
+directory.
+"""
 
 
 class StatListedPaths(TaskKind, code=107, doing="examining listed paths", is_note=False):
-    """Stats and reports ``paths`` (separated by NUL), which are relative to ``directory``."""
+    """Task that stats ``paths`` of a list (separated by NUL), which are relative to ``directory``, and reports those
+    that the find expression selects.
+    """
 
     directory: bytes
     paths: bytes
@@ -60,7 +67,7 @@ class StatListedPaths(TaskKind, code=107, doing="examining listed paths", is_not
         return _NO_DIRECTORY, self.paths.partition(b"\0")[0]
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Stat the paths and report those that the expression matches."""
+        """Stat the paths, and report those that the find expression selects."""
         finder = rank.instance(Finder)
         names: list[bytes] = []
         statuses: list[os.stat_result] = []
@@ -90,12 +97,18 @@ class StatListedPaths(TaskKind, code=107, doing="examining listed paths", is_not
 
 
 class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
-    """Reads the list ``file``, whose paths end with a NUL if ``ends_with_nul``. ``directory`` is the user's working
-    directory.
+    """Task of rank 0 that reads the list of paths in ``file``.
 
-    All paths must lie in the directory ``base``, unless that is empty; relative paths of a plain list start there. A
-    task reads a part of the list, and leaves the rest to the next one, so that tasks which it has spawned can run
-    meanwhile.
+    A task reads the list for a short time, and leaves the rest to the next task, so that the tasks which it has spawned
+    can run meanwhile.
+
+    Fields:
+
+    - ``file``: path of the list.
+    - ``ends_with_nul``: True if each path ends with a NUL, False if it ends with a newline.
+    - ``directory``: the user's working directory.
+    - ``base``: directory in which all paths must lie; relative paths of a plain list start there. Empty: no
+      restriction.
     """
 
     file: bytes
@@ -107,7 +120,7 @@ class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
         return None
 
     def run(self, rank: Rank, result: TaskResult) -> Steps:
-        """Read lines until ``LONG`` seconds have passed, then spawn a task for the rest."""
+        """Read lines until ``SLICE_SECONDS`` have passed, then spawn a task that continues."""
         finder, output, deadline = (
             rank.instance(Finder),
             rank.instance(Finder).new_output,
@@ -132,8 +145,11 @@ class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
         output.flush(rank, result)
 
     def _reported_path(self, listing: PathListReader, line: ListedItem, top: bytes) -> bytes:
-        """Return the path as it is reported; raise ``RequestRefused`` if it does not lie in ``base``, whose absolute
-        path is ``top``.
+        """Return the path in a line of the list, in the form in which it is reported; empty for an empty line. Raise
+        ``RequestRefused`` if the path does not lie in the directory ``base``.
+
+        Args:
+            top: absolute path of ``base``.
         """
         path = line.path
         if listing.directory is None and not self.ends_with_nul:
@@ -164,7 +180,9 @@ class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
         listing: PathListReader,
         lines: Sequence[ListedItem],
     ) -> None:
-        """Report the items of these lines, and spawn a task for those that must be statted."""
+        """Report the items of ``lines`` about which the list states all properties that are needed, and spawn a task
+        that stats and reports the others.
+        """
         top = os.path.realpath(os.path.join(self.directory, self.base)).rstrip(b"/") if self.base else b""
         paths = [path for line in lines if (path := self._reported_path(listing, line, top))]
         known = [line.recorded for line in lines if line.recorded is not None]
@@ -193,25 +211,30 @@ class ReadPathList(TaskKind, code=108, doing="reading the list", is_note=False):
 
 
 class _OpenList:
-    """The list that rank 0 reads, and the position up to which it has been read."""
+    """The open list on rank 0, and the position up to which the earlier tasks have read it."""
 
     def __init__(self, rank: Rank) -> None:
         self._open: tuple[PathListReader, Iterator[ListedItem]] | None = None
 
     def opened(self, task: ReadPathList) -> tuple[PathListReader, Iterator[ListedItem]]:
-        """Return the open list of the task and the iterator over its lines; raise ``RequestRefused``."""
+        """Return the open list that ``task`` reads, and the iterator over its remaining lines. Open the list at the
+        first call; raise ``RequestRefused`` if it cannot be opened.
+        """
         if self._open is None:
             listing = PathListReader(task.file, "--from", nul=task.ends_with_nul)
             self._open = listing, iter(listing)
         return self._open
 
     def close(self) -> None:
+        """Close the list if it is open."""
         if self._open is not None:
             self._open[0].close()
 
 
 def _recorded_rows(known: Sequence[RecordedStatus], mask: int) -> Rows | None:
-    """Return recorded items as columns; None if a needed value is missing."""
+    """Return the properties of the items ``known`` that a saved listing states, as status columns; None if a needed
+    value of any item is missing. ``mask`` says which columns are needed.
+    """
     rows = Rows(0, mask)
     rows.row_count = len(known)
     fields = {column: field for field, (_, column) in FIELD_COLUMNS.items()}
@@ -228,7 +251,9 @@ def _recorded_rows(known: Sequence[RecordedStatus], mask: int) -> Rows | None:
 
 
 def _recorded_values(known: Sequence[RecordedStatus], field: str) -> Iterator[int | None]:
-    """Yield one field of all recorded items, in the unit of the columns."""
+    """Generator: yield the value of one ``field`` of each of the items ``known``, as a saved listing states it, in the
+    unit of the status columns (512-byte blocks for ``allocated``); None if it is missing.
+    """
     for each in known:
         value: int | None = getattr(each, field)
         if value is not None and field == "allocated":
