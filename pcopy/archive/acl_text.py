@@ -12,12 +12,15 @@ import struct
 from collections.abc import Callable
 
 _HEAD = struct.Struct("<I")
+"""Format of the beginning of the attribute value: its version."""
 _ENTRY = struct.Struct("<HHI")
+"""Format of an entry in the attribute value: tag, permission bits, id."""
 _VERSION = 2
 """Version of the attribute value: POSIX_ACL_XATTR_VERSION."""
 _UNDEFINED_ID = 0xFFFFFFFF
 """Id of an entry that names no user or group: ACL_UNDEFINED_ID."""
 _TAGS = {0x01: "user", 0x02: "user", 0x04: "group", 0x08: "group", 0x10: "mask", 0x20: "other"}
+"""Words in the text, by the tags in the attribute value."""
 _TAGS_WITH_ID = (0x02, 0x08)
 """Tags of entries that name a user or group."""
 _UNNAMED_TAGS = {"user": 0x01, "group": 0x04, "mask": 0x10, "other": 0x20, "u": 0x01, "g": 0x04, "m": 0x10, "o": 0x20}
@@ -27,11 +30,15 @@ _NAMED_TAGS = {"user": 0x02, "group": 0x08, "u": 0x02, "g": 0x08}
 _PERMISSION_BITS = {"r": 4, "w": 2, "x": 1, "-": 0}
 
 Lookup = Callable[[str, str], int | None]
-"""Function that returns the id of a "user" or "group" (first argument) by its name; None if there is none."""
+"""Type: a function that gets "user" or "group" and a name, and returns the id of the user or group; None if there is
+none.
+"""
 
 
 def acl_to_text(value: bytes) -> bytes | None:
-    """Return an ACL as text, with numbers for users and groups; None if ``value`` has an unknown form."""
+    """Return an ACL as text, with numbers for users and groups. ``value`` is the extended attribute that contains the
+    ACL; return None if it has an unknown form.
+    """
     if len(value) < _HEAD.size or (len(value) - _HEAD.size) % _ENTRY.size or _HEAD.unpack_from(value)[0] != _VERSION:
         return None
     entries = []
@@ -45,10 +52,12 @@ def acl_to_text(value: bytes) -> bytes | None:
 
 
 def acl_from_text(text: bytes, lookup: Lookup) -> bytes:
-    """Return the attribute value of an ACL in ``text``, as ``acl_to_text`` or another tar has written it.
+    """Return the ACL in ``text``, which ``acl_to_text`` or another tar has written, in the form of the extended
+    attribute that contains ACLs.
 
-    A name is looked up with ``lookup``. bsdtar puts the id at the end of an entry: it is used if the name is unknown.
-    Raise ``ValueError`` if the text is no ACL, or if it names an unknown user or group.
+    ``lookup`` returns the id of a user or group by its name. bsdtar also puts the id at the end of an entry: that id is
+    used if the name is unknown. Raise ``ValueError`` if the text is no ACL, or if it names an unknown user or group
+    without an id.
     """
     entries = []
     for entry in re.split(r"[,\n]", text.decode("utf-8", "surrogateescape")):
@@ -60,7 +69,9 @@ def acl_from_text(text: bytes, lookup: Lookup) -> bytes:
 
 
 def _parse_entry(entry: str, lookup: Lookup) -> tuple[int, int, int]:
-    """Return tag, permission bits and id of an ``entry`` in text. Raise ``ValueError`` if it is invalid."""
+    """Return tag, permission bits and id of ``entry``, one entry of an ACL such as ``user:alice:rw-``. ``lookup``
+    returns the id of a user or group by its name. Raise ``ValueError`` if the entry is invalid.
+    """
     kind, *fields = entry.split(":")
     if kind not in _UNNAMED_TAGS or not 1 <= len(fields) <= 3:
         raise ValueError(f"an invalid ACL entry: {entry!r}")
@@ -83,5 +94,5 @@ def _parse_entry(entry: str, lookup: Lookup) -> tuple[int, int, int]:
 
 
 def _entry_order(entry: tuple[int, int, int]) -> tuple[int, int]:
-    """Return the key by which the kernel requires entries to be sorted: by tag, then by id."""
+    """Return the key by which the entries of an ACL are sorted, as the kernel requires: by tag, then by id."""
     return entry[0], entry[2]

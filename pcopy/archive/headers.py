@@ -1,9 +1,12 @@
 """Writing of headers: ustar, preceded by a pax header for everything that ustar cannot express (pax(1), POSIX.1-2008).
 
 The bytes of a header depend only on the member, so that an archive is the same whichever ranks write it. The only time
-that is stored is mtime. Sparse files are stored in the format GNU.sparse 1.0, ACLs and extended attributes under the
-keys that GNU tar and bsdtar know. A name that is not UTF-8 is written unchanged into the ustar header; if it is too
-long for that, into a pax header with ``hdrcharset=BINARY``.
+that is stored is mtime. Sparse files are stored in the format GNU.sparse 1.0, ACLs and extended attributes in pax
+records with the keys that GNU tar and bsdtar use. A name that is not UTF-8 is written unchanged into the ustar header;
+if it is too long for that header, it is written into a pax header with ``hdrcharset=BINARY``.
+
+A *simple* member is a regular file whose header ustar can express, but for a fraction of a second in its mtime: its
+names and numbers fit into their fields, and it has no extended attributes and no holes.
 """
 
 from __future__ import annotations
@@ -19,15 +22,17 @@ from pcopy.archive.member import BLOCK, FILE, Member, rounded_up
 from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
 
 _NAME_BYTES, _OWNER_BYTES = 100, 32
-"""Bytes of the ustar fields: for a name or the target of a link, and for the name of a user or group."""
+"""Number of bytes of the ustar fields for a name or the target of a link, and for the name of a user or group."""
 _MOST_SIZE, _MOST_OWNER, _MOST_DEVICE = 0o77777777777, 0o7777777, 0o7777777
+"""Maximum values of the ustar fields for a size or time, for the id of a user or group, and for a device number."""
 _SECOND = 10**9
 """Nanoseconds of a second."""
 _ACLS = {ACCESS_ACL: b"SCHILY.acl.access", DEFAULT_ACL: b"SCHILY.acl.default"}
 _SIZE_WITH_TIME_RECORD = 3 * BLOCK
-"""Bytes of all headers of a member whose pax header contains only its mtime."""
+"""Number of bytes of all headers of a member whose pax header contains only its mtime."""
 TIME_RECORD = b"30 mtime=%d.%09d\n"
-"""Format of the pax record of an mtime with a fraction of a second. Its length, 30, holds for ten digits of seconds."""
+"""Format of the pax record of an mtime with a fraction of a second. Its length, 30, is right for ten digits of seconds.
+"""
 _TEN_DIGITS = range(10**9, 10**10)
 """Times, in seconds since 1970, that have ten digits."""
 SIMPLE_TIMES = range(10**9 * _SECOND, (_MOST_SIZE + 1) * _SECOND)
@@ -35,7 +40,9 @@ SIMPLE_TIMES = range(10**9 * _SECOND, (_MOST_SIZE + 1) * _SECOND)
 
 
 def member_header(member: Member) -> bytes:
-    """Return all bytes that precede the contents of ``member``; their number is a multiple of 512."""
+    """Return all bytes that precede the contents of ``member`` in the archive: headers, and the map of a sparse file.
+    Their number is a multiple of 512.
+    """
     seconds, part = divmod(member.mtime, _SECOND)
     stored, sparse_map = member.size, b""
     if member.extents is None and not member.xattrs and part and seconds in _TEN_DIGITS and _fits_ustar(member):
@@ -50,7 +57,7 @@ def member_header(member: Member) -> bytes:
 
 
 def header_size(member: Member) -> int:
-    """Return the number of bytes of ``member_header``."""
+    """Return the number of bytes of ``member_header(member)``; usually without building the header."""
     part = member.mtime % _SECOND
     if member.extents is None and not member.xattrs and _fits_ustar(member):
         if not part and 0 <= member.mtime // _SECOND <= _MOST_SIZE:
@@ -61,7 +68,9 @@ def header_size(member: Member) -> int:
 
 
 def simple_sizes(sizes: Iterable[int], mtimes: Iterable[int]) -> list[int]:
-    """Return ``size_in_archive`` of simple members, by their ``sizes`` and ``mtimes``."""
+    """Return the numbers of bytes that some simple members (regular files without xattrs and holes, with short names)
+    take in the archive, with headers and padding. ``sizes`` are in bytes, ``mtimes`` in nanoseconds since 1970.
+    """
     most = BLOCK - 1
     return [
         (size + most & ~most) + (_SIZE_WITH_TIME_RECORD if mtime % _SECOND else BLOCK)
@@ -70,48 +79,52 @@ def simple_sizes(sizes: Iterable[int], mtimes: Iterable[int]) -> list[int]:
 
 
 def time_pax_header() -> bytes:
-    """Return the header block of a pax header that contains only a time."""
+    """Return the header block that precedes the pax record of an mtime (``TIME_RECORD``)."""
     return pax_header(len(TIME_RECORD % (10**9, 0)))
 
 
 def simple_header_end(user: bytes, group: bytes) -> tuple[bytes, int]:
-    """Return the end of the header of a regular file, from its type field on, for the owner ``user`` and ``group``.
+    """Return the end of the ustar header of a regular file, from its type field on, and the sum of its bytes. This end
+    is the same for all files of one owner.
 
-    Return also its contribution to the checksum, including 8 spaces for the checksum field itself.
+    The sum, which is a part of the checksum of the header, includes 8 spaces for the checksum field itself. ``user``
+    and ``group`` are the names of the owner.
     """
     end, end_sum = _header_end(user, group, 0)
     return FILE + bytes(_NAME_BYTES) + end, FILE[0] + end_sum + 8 * 32
 
 
 def fits_name_field(name: bytes) -> bool:
-    """Return True if ``name`` fits into the ustar header."""
+    """Return True if ``name`` fits into the field for the name of a member in the ustar header."""
     return len(name) <= _NAME_BYTES
 
 
 def fits_owner_fields(uid: int, gid: int, user: bytes, group: bytes) -> bool:
-    """Return True if these numbers and names of user and group fit into the ustar header."""
+    """Return True if the ids ``uid`` and ``gid`` and the names ``user`` and ``group`` fit into the ustar header."""
     return uid <= _MOST_OWNER and gid <= _MOST_OWNER and len(user) < _OWNER_BYTES and len(group) < _OWNER_BYTES
 
 
 def records_size(member: Member) -> int:
-    """Return the bytes of the pax records of ``member``, without the padding of their last block."""
+    """Return the number of bytes of the pax records of ``member``, without the padding of their last block."""
     return len(_pax_records(member, stored_size(member)))
 
 
 def stored_size(member: Member) -> int:
-    """Return the bytes of the contents that the archive stores after the header, without padding."""
+    """Return the number of bytes of contents that the archive stores for ``member``, without holes and padding."""
     if member.kind != FILE:
         return 0
     return member.size if member.extents is None else member.extents.data_size
 
 
 def size_in_archive(member: Member) -> int:
-    """Return the bytes of the archive that ``member`` takes, with headers and padding."""
+    """Return the number of bytes that ``member`` takes in the archive, with headers and padding."""
     return header_size(member) + rounded_up(stored_size(member))
 
 
 def _fits_ustar(member: Member) -> bool:
-    """Return True if all fields of ``member`` except the time fit into the ustar header."""
+    """Return True if names, size and owner of ``member`` fit into the ustar header, so that they need no pax
+    records.
+    """
     return (
         len(member.name) <= _NAME_BYTES
         and len(member.link) <= _NAME_BYTES
@@ -124,10 +137,11 @@ def _fits_ustar(member: Member) -> bool:
 
 
 def _ustar_header(member: Member, stored: int, seconds: int) -> bytes:
-    """Return the ustar header of ``member``, with the size ``stored`` and the mtime ``seconds``.
+    """Return the ustar header of ``member``. ``stored`` is the size of its contents in the archive, ``seconds`` its
+    mtime.
 
-    A number that does not fit into its field is replaced by 0, and a name that is too long is truncated. A pax record
-    states the value in these cases.
+    A number that does not fit into its field is replaced by 0, and a name that is too long is truncated: a pax record
+    contains the real value.
     """
     name, link, uid, gid = member.name[:_NAME_BYTES], member.link[:_NAME_BYTES], member.uid, member.gid
     numbers = b"%07o\0%07o\0%07o\0%011o\0%011o\0" % (
@@ -150,7 +164,10 @@ def _byte_sum(field: bytes) -> int:
 
 @lru_cache(4096)
 def _header_end(user: bytes, group: bytes, device: int) -> tuple[bytes, int]:
-    """Return the end of a header, from the magic on, and the sum of its bytes."""
+    """Return the end of a ustar header, from its magic on, and the sum of the bytes of this end.
+
+    ``user`` and ``group`` are the names of the owner, ``device`` is the device number (0: none).
+    """
     major, minor = _device_numbers(device)
     end = b"".join(
         (
@@ -165,27 +182,29 @@ def _header_end(user: bytes, group: bytes, device: int) -> tuple[bytes, int]:
 
 
 def _device_numbers(device: int) -> tuple[int, int]:
-    """Return the major and minor number of a device; zeros if they do not fit into the header."""
+    """Return the major and minor number of ``device`` (st_rdev); zeros if they do not fit into the ustar header."""
     major, minor = os.major(device), os.minor(device)
     return (major, minor) if max(major, minor) <= _MOST_DEVICE else (0, 0)
 
 
 def _pax_with_records(records: bytes) -> bytes:
-    """Return a pax header with these ``records``, padded to a multiple of 512 bytes."""
+    """Return a complete pax header (its block and its body) that contains ``records``, padded to a multiple of 512
+    bytes.
+    """
     return pax_header(len(records)) + records.ljust(rounded_up(len(records)), b"\0")
 
 
 @lru_cache(4096)
 def pax_header(size: int, kind: bytes = b"x") -> bytes:
-    """Return the header block of a pax header with records of ``size`` bytes.
+    """Return the block that precedes pax records of ``size`` bytes.
 
-    Its ``kind`` is ``x`` for the records of one member, and ``g`` for those of all members that follow.
+    ``kind`` is ``x`` for the records of the next member, and ``g`` for records of all members that follow.
     """
     return _ustar_header(Member(b"././@PaxHeader", kind, 0o644, 0, 0, 0), size, 0)
 
 
 def pax_record(key: bytes, value: bytes) -> bytes:
-    """Return one record of a pax header. The length at its beginning includes the digits of the length."""
+    """Return one record of a pax header: its length, ``key`` and ``value``. The length includes its own digits."""
     bare = len(key) + len(value) + 3
     length = bare + len(b"%d" % bare)
     length = bare + len(b"%d" % length)
@@ -193,7 +212,9 @@ def pax_record(key: bytes, value: bytes) -> bytes:
 
 
 def _pax_records(member: Member, stored: int) -> bytes:
-    """Return the pax records of everything that the ustar header of ``member`` cannot express."""
+    """Return the pax records for everything that the ustar header of ``member`` cannot express; empty if there is
+    nothing. ``stored`` is the number of bytes of its stored contents, including the map of a sparse file.
+    """
     found: list[tuple[bytes, bytes]] = []
     name, link = member.name, member.link
     names = [each for each in (name, link) if len(each) > _NAME_BYTES]
@@ -227,12 +248,16 @@ def _pax_records(member: Member, stored: int) -> bytes:
 
 
 def _escaped_key(attribute: str) -> bytes:
-    """Return the name of an ``attribute`` as GNU tar writes it in a key: a key ends at the first equals sign."""
+    """Return the name of an extended attribute as GNU tar writes it in the key of a pax record: with escaped equals
+    signs, since the first equals sign ends a key.
+    """
     return attribute.encode("utf-8", "surrogateescape").replace(b"%", b"%25").replace(b"=", b"%3D")
 
 
 def _time_text(moment: int) -> bytes:
-    """Return a time in nanoseconds as text in seconds, with nine decimals unless these are zero."""
+    """Return the time ``moment``, in nanoseconds since 1970, as text in seconds, with nine decimals unless all are
+    zero.
+    """
     seconds, part = divmod(abs(moment), _SECOND)
     text = b"%d.%09d" % (seconds, part) if part else b"%d" % seconds
     return b"-" + text if moment < 0 else text
@@ -248,7 +273,9 @@ def _is_utf8(name: bytes) -> bool:
 
 
 def _sparse_map(member: Member) -> bytes:
-    """Return the map of a sparse file, which precedes its data. A last entry of length 0 marks the end of the file."""
+    """Return the list of the parts of a sparse file that the archive stores. It precedes the data of the file in the
+    archive, and is padded to whole blocks. A last entry of length 0 marks the end of the file.
+    """
     assert member.extents is not None
     numbers = chain([len(member.extents) + 1], member.extents.numbers, [member.size, 0])
     text = bytearray()

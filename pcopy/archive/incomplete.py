@@ -15,10 +15,11 @@ from pcopy.archive.reader import InvalidHeader, ReadFunction, is_valid_header, p
 from pcopy.fast_named_tuple import NamedTuple
 
 MOST_NAME_BYTES = 16 << 20
-"""Largest sum of the bytes of the names that a trailer lists, each with ``OVERHEAD``. A reader has all of them in
-memory."""
+"""Maximum sum of the bytes of the names that a trailer lists, each with ``OVERHEAD``, because a reader has all of them
+in memory. If there are more, the trailer only says so.
+"""
 OVERHEAD = 64
-"""Bytes that a name takes in the trailer, and in memory, in addition to its own."""
+"""Number of bytes that are counted for each name in addition to its own bytes, towards ``MOST_NAME_BYTES``."""
 _KEY, _NAME, _MORE = b"comment", b"incomplete: ", b"incomplete: other files, too"
 _AT = b"incomplete files are listed at "
 _LAST = re.compile(rb"\d+ comment=%b(\d{20})\n" % _AT)
@@ -29,12 +30,14 @@ INCOMPLETE_TEXT = (
     "its contents are incomplete: they could not be read when it was archived, and zeros stand in their place"
 )
 MORE_INCOMPLETE_TEXT = (
-    "the contents of more files than can be listed are incomplete: they could not be read when it was made"
+    "the contents of more files than can be listed are incomplete: they could not be read when the archive was created"
 )
 
 
 class IncompleteNames(NamedTuple):
-    """The names of files whose contents are incomplete. ``has_more`` is true if there were too many to list."""
+    """The names of files whose contents in the archive are incomplete. ``has_more`` is True if there were too many to
+    list, so that any other file may be incomplete, too.
+    """
 
     names: Collection[bytes] = ()
     has_more: bool = False
@@ -44,16 +47,20 @@ class IncompleteNames(NamedTuple):
         return bool(self.names) or self.has_more
 
     def problem_text(self, name: bytes, otherwise: str = "") -> str:
-        """Return the error text for the file ``name``; ``otherwise`` if its contents are complete."""
+        """Return the error text for the member ``name`` if it is listed as incomplete. If it is not, return
+        ``otherwise``, the text of any other error.
+        """
         return INCOMPLETE_TEXT if name in self.names else otherwise
 
 
 NONE_INCOMPLETE = IncompleteNames()
-"""The list of an archive without incomplete files."""
+"""The value for an archive without incomplete files."""
 
 
 def trailer_bytes(incomplete: IncompleteNames, end: int) -> bytes:
-    """Return the bytes that follow an archive of ``end`` bytes; both sizes are multiples of ``RECORD``."""
+    """Return the trailer that lists the files ``incomplete``, to be appended to an archive of ``end`` bytes. ``end``
+    and the size of the trailer are multiples of ``RECORD``.
+    """
     records = [pax_record(_KEY, _NAME + name) for name in sorted(incomplete.names)]
     if incomplete.has_more:
         records.append(pax_record(_KEY, _MORE))
@@ -65,9 +72,10 @@ def trailer_bytes(incomplete: IncompleteNames, end: int) -> bytes:
 
 
 def read_trailer(read: ReadFunction, size: int) -> IncompleteNames:
-    """Return the names that the trailer of an archive of ``size`` bytes lists; nothing if the archive has no trailer.
+    """Return the names in the trailer of an archive of ``size`` bytes; ``NONE_INCOMPLETE`` if it has no trailer.
 
-    Raise ``ValueError`` if the trailer is damaged. Errors of ``read`` are passed on.
+    ``read(offset, number)`` returns that number of bytes of the archive; exceptions that it raises are passed on. Raise
+    ``ValueError`` if the trailer is damaged.
     """
     start = max(0, size - 2 * BLOCK)
     last = _LAST.fullmatch(read(start, size - start).rstrip(b"\0")[-_LAST_BYTES:])
@@ -89,7 +97,7 @@ def read_trailer(read: ReadFunction, size: int) -> IncompleteNames:
 
 
 def _parse_trailer(body: bytes) -> IncompleteNames:
-    """Return the names that the records in ``body`` list. Raise ``ValueError`` if these are damaged."""
+    """Return the names that the pax records in ``body`` list. Raise ``ValueError`` if the records are damaged."""
     names, has_more, at, size = set[bytes](), False, 0, 0
     start = b" %b=" % _KEY
     while at < len(body):

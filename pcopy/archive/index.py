@@ -1,7 +1,10 @@
 """The index of an archive: offsets of some of its members, so that many ranks can read it at the same time.
 
-The index is only a hint. What stands at its offsets is read from the archive, and must be headers
+The index is only a hint: a reader verifies that there is a valid header in the archive at each offset that it uses
 (``docs/formats/ptar_index.md``).
+
+A compressed gzip archive is divided into *parts*, each of which can be decompressed alone. An index line calls a part
+``frame``.
 """
 
 from __future__ import annotations
@@ -21,14 +24,19 @@ SUFFIX = b".idx"
 MAGIC, VERSION = b"#pcopy-tar-index", 1
 """First word of an index; the version of its format follows."""
 MAX_OFFSETS = 1 << 22
-"""Largest number of offsets in an index, which take 32 MiB of memory. ``ptar -c`` writes at most one for each MiB."""
+"""Maximum number of offsets in an index, which take 32 MiB of memory. An index with more is refused. ``ptar -c`` writes
+at most one for each MiB.
+"""
 MOST_MEMBERS = 1024
-"""Largest number of members of gzip in one part. Each takes a reader some time, even if it is empty."""
+"""Maximum number of gzip members in one part of an archive that can be decompressed alone. A reader needs some time for
+each member, even if it is empty.
+"""
 LARGEST_COMPRESSED = MAX_FRAME_SIZE + (MAX_FRAME_SIZE >> 8) + 64 * MOST_MEMBERS
-"""Largest number of bytes of a part in the archive. Contents that deflate cannot compress grow by less than this
-allows."""
+"""Maximum number of compressed bytes of a part of a gzip archive that can be decompressed alone. Even contents that
+deflate cannot compress do not grow beyond it.
+"""
 _MAX_LINE = 100
-"""Largest number of bytes in a line."""
+"""Maximum number of bytes that are read of a line; no valid line is longer."""
 _FRAME = re.compile(rb"frame ([0-9]{1,10}) ([0-9]{1,10})")
 _LINE = re.compile(rb"[0-9]{1,19}")
 
@@ -37,10 +45,10 @@ class Index(NamedTuple):
     """The index of an archive of ``size`` bytes with this ``mtime`` (nanoseconds since 1970).
 
     Fields:
-      offsets: offsets of members in increasing order, beginning with 0.
+      offsets: offsets of some members in the uncompressed archive, in increasing order, beginning with 0.
       end: the offset at which the last member ends.
-      frames: for a gzip archive, which has no table of its own: for each part its bytes in the archive and its bytes
-          before compression. A part consists of one or several members of gzip.
+      frames: for a gzip archive: for each part its number of compressed and of uncompressed bytes. A part consists of
+          one or several gzip members. Empty for other archives; a zstd archive has a table of its parts itself.
     """
 
     size: int
@@ -51,10 +59,11 @@ class Index(NamedTuple):
 
 
 def joined_frames(frames: Sequence[tuple[int, int]]) -> NumberPairs:
-    """Return ``frames``, with neighbours merged into one part if there are more than ``MAX_FRAMES``.
+    """Return the parts of a gzip archive in ``frames`` (compressed and uncompressed bytes of each), but join neighbours
+    if there are more than ``MAX_FRAMES`` of them.
 
-    Consecutive members of gzip decompress to consecutive contents, so they can be one part. The result has more than
-    ``MAX_FRAMES`` parts only if the parts would become too large.
+    Consecutive gzip members decompress to consecutive contents, so they can be one part. The result has more than
+    ``MAX_FRAMES`` parts only if larger parts would exceed ``MAX_FRAME_SIZE`` uncompressed bytes.
     """
     most = min(MOST_MEMBERS, -(-len(frames) // MAX_FRAMES))
     parts, members = array("q"), most
@@ -70,7 +79,7 @@ def joined_frames(frames: Sequence[tuple[int, int]]) -> NumberPairs:
 
 
 def pack_index(index: Index) -> bytes:
-    """Return the file contents of an index."""
+    """Return the contents of the file in which ``index`` is stored."""
     lines = [b"%b %d %d %d" % (MAGIC, VERSION, index.size, index.mtime)]
     lines += [b"frame %d %d" % (compressed, size) for compressed, size in index.frames]
     lines += [b"%d" % point for point in index.offsets]
@@ -81,14 +90,19 @@ def pack_index(index: Index) -> bytes:
 def read_index(stream: BinaryIO, size: int, mtime: int, contents: int | None = None) -> Index:
     """Return the index that ``stream`` contains, for an archive that has this ``size`` and ``mtime``.
 
-    The first line is checked before anything else is read, and no line may be longer than a valid one. So memory is
-    used for numbers only: 8 bytes for each offset, 16 for each part. Reading stops at the first offset that is not in
-    the archive, so that the time is bounded by the size of the archive.
+    The first line is checked before anything else is read, and lines longer than a valid one are refused. So memory is
+    used for numbers only: 8 bytes for each offset, 16 for each part. Reading stops at the first offset beyond the end
+    of the archive, so that the time is bounded by the size of the archive.
 
-    Raise ``ValueError`` if it is no index or belongs to another archive, and ``OSError`` if it cannot be read.
+    Raise ``ValueError`` if the stream is no valid index or belongs to another archive, and ``OSError`` if it cannot be
+    read.
 
     Args:
-      contents: bytes of the decompressed archive. If it is None, the parts in the index state it.
+      stream: the index file, opened for reading.
+      size: size of the archive file in bytes.
+      mtime: modification time of the archive file, in nanoseconds since 1970.
+      contents: number of bytes of the uncompressed archive; None if only the parts in the index say it, or if it is
+          unknown.
     """
     _check_first_line(stream.readline(_MAX_LINE), size, mtime)
     line, frames = _read_parts(stream, size)
@@ -100,7 +114,7 @@ def read_index(stream: BinaryIO, size: int, mtime: int, contents: int | None = N
             raise ValueError(f"it has more than {MAX_OFFSETS:,} offsets, which is the limit")
         line = _read_line(stream)
     if not line.startswith(b"end ") or not _LINE.fullmatch(line[4:]) or stream.read(1):
-        raise ValueError("it has no end")
+        raise ValueError("it is truncated: its last line, which begins with 'end', is missing or invalid")
     end = int(line[4:])
     if end > limit or end >= NUMBER_LIMIT:
         raise ValueError("it extends beyond the end of the archive")
@@ -110,24 +124,27 @@ def read_index(stream: BinaryIO, size: int, mtime: int, contents: int | None = N
 
 
 def _read_parts(stream: BinaryIO, size: int) -> tuple[bytes, NumberPairs]:
-    """Return the first line after the lines of parts, and the parts. Raise ``ValueError`` if the parts are invalid."""
+    """Read the lines of an index that list the parts of a gzip archive. Return two values: the first line after these,
+    and the parts. ``size`` is the size of the archive in bytes. Raise ``ValueError`` if the parts are invalid.
+    """
     line, frames, compressed = _read_line(stream), NumberPairs(array("q")), 0
     while (found := _FRAME.fullmatch(line)) is not None and compressed <= size:
         if len(frames) == MAX_FRAMES:
             raise ValueError(f"it has more than {MAX_FRAMES:,} parts, which is the limit")
-        if not int(found[1]):  # without this their number would be unlimited
-            raise ValueError("its parts are not those of the archive")
+        if not int(found[1]):  # otherwise an archive of any size could have an unlimited number of parts
+            raise ValueError("its parts are not those of the archive: one of them is empty")
         compressed += int(found[1])
         frames.numbers.extend((int(found[1]), int(found[2])))
         line = _read_line(stream)
     if frames and compressed != size:
-        raise ValueError("its parts are not those of the archive")
+        raise ValueError("its parts are not those of the archive: together they have another size")
     return line, frames
 
 
 def _parse_offset(line: bytes, before: int, limit: int) -> int:
-    """Return the offset in a line. Raise ``ValueError`` unless it is greater than ``before`` and less than
-    ``limit``."""
+    """Return the offset in a ``line`` of the index. Raise ``ValueError`` unless it is greater than ``before``, the
+    offset in the line before, and less than ``limit``.
+    """
     if not _LINE.fullmatch(line):
         raise ValueError("it has a line that is not an offset")
     point = int(line)
@@ -151,8 +168,12 @@ def _check_first_line(line: bytes, size: int, mtime: int) -> None:
 
 
 def _read_line(stream: BinaryIO) -> bytes:
-    """Return the next line, without its newline. Raise ``ValueError`` if it is too long, or the file ends."""
+    """Return the next line of an index, without its newline. Raise ``ValueError`` if it is too long, or has no newline
+    because the file ends.
+    """
     line = stream.readline(_MAX_LINE)
     if not line.endswith(b"\n"):
-        raise ValueError("it has a line that is too long" if len(line) == _MAX_LINE else "it has no end")
+        raise ValueError(
+            "it has a line that is too long" if len(line) == _MAX_LINE else "it is truncated within a line"
+        )
     return line[:-1]

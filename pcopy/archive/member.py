@@ -1,6 +1,6 @@
-"""Members of an archive, and the rules for their names.
+"""Members of an archive (its files, directories, links and devices), and the rules for their names.
 
-Names are bytes, as they stand in the archive; the name of a directory ends with a slash.
+Names are the bytes that the archive contains; the name of a directory ends with a slash.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ from typing import Any, Self, overload
 from pcopy.fast_named_tuple import NamedTuple
 
 BLOCK = 512
-"""Bytes of a block: headers consist of blocks, and contents are padded to a multiple of it."""
+"""Number of bytes of a block: headers consist of whole blocks, and contents are padded to whole blocks."""
 RECORD = 10240
-"""Bytes to a multiple of which an archive is padded: the default blocking factor of tar, 20 blocks."""
+"""The size of an archive is padded to a multiple of this number of bytes: 20 blocks, the default blocking factor of
+tar.
+"""
 
 FILE, LINK, SYMLINK, CHARACTER, DEVICE, DIRECTORY, FIFO = b"0", b"1", b"2", b"3", b"4", b"5", b"6"
 """Types of members, as in the type field of a header. LINK is a hard link to an earlier member."""
 
 MOST_HEADERS = 1 << 20
-"""Largest sum of the bytes of all pax headers and long names of one member, and of all global headers, for writing and
-for reading."""
+"""Maximum number of bytes of all pax headers and long names of one member, and of all global headers. A member with
+more is not written; when it is read, it is reported as damaged.
+"""
 LONGEST_NAME, LONGEST_LINK_TARGET = 255, 4095
-"""Largest number of bytes of a file name, and of the target of a symbolic link (linux/limits.h)."""
+"""Maximum number of bytes of a file name, and of the target of a symbolic link (linux/limits.h)."""
 
 _TYPE_OF_FORMAT = {
     stat.S_IFREG: FILE,
@@ -39,7 +42,7 @@ _FORMAT_OF_TYPE = {kind: mode for mode, kind in _TYPE_OF_FORMAT.items()} | {LINK
 
 
 class NumberPairs(Sequence[tuple[int, int]]):
-    """A sequence of pairs of integers in packed form, which takes 16 bytes of memory for each pair."""
+    """A sequence of pairs of integers, stored in one array: it takes 16 bytes of memory for each pair."""
 
     __slots__ = ("numbers",)
 
@@ -49,12 +52,12 @@ class NumberPairs(Sequence[tuple[int, int]]):
 
     @classmethod
     def from_pairs(cls, pairs: Iterable[tuple[int, int]]) -> Self:
-        """Return ``pairs`` in packed form."""
+        """Return a ``NumberPairs`` object that contains ``pairs``."""
         return cls(array("q", (number for pair in pairs for number in pair)))
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> Self:
-        """Return the pairs of which ``packed`` was made."""
+        """Return the pairs in ``packed``, bytes that ``as_bytes`` has returned."""
         return cls(array("q", packed))
 
     @property
@@ -87,7 +90,7 @@ class NumberPairs(Sequence[tuple[int, int]]):
 
 
 class Extents(NumberPairs):
-    """The parts of a sparse file that hold data, each as offset and length."""
+    """The parts of a sparse file that hold data (outside of holes), each as a pair of offset and length."""
 
     __slots__ = ()
 
@@ -98,18 +101,18 @@ class Extents(NumberPairs):
 
 
 class Member(NamedTuple):
-    """A member of an archive.
+    """A member of an archive: a file, directory, link, device or FIFO with its metadata.
 
     Fields:
-      name: the name, as it stands in the archive.
+      name: the name, as the archive contains it.
       kind: the type (FILE, LINK, ...).
       mode: the permission bits.
       mtime: nanoseconds since 1970.
-      size: bytes of the contents, holes included; 0 unless it is a file.
+      size: number of bytes of the contents, holes included; 0 unless it is a regular file.
       link: the target of a symbolic link, or the name of the member to which a LINK is a hard link.
-      device: the device number of a device.
-      xattrs: names and values of extended attributes, with ACLs.
-      extents: None unless the file is stored without its holes.
+      device: the device number (st_rdev) of a device.
+      xattrs: names and values of extended attributes, including those that contain ACLs.
+      extents: for a file that is stored without its holes: the parts that are stored; otherwise None.
       user, group: names of the owner; empty if they are unknown.
     """
 
@@ -129,13 +132,15 @@ class Member(NamedTuple):
 
     @property
     def primitives(self) -> tuple[Any, ...]:
-        """The fields as values that ``marshal`` accepts; ``from_primitives`` is the inverse."""
+        """The fields as values of simple types, which ``marshal`` accepts, so that a member can be sent.
+        ``from_primitives`` is the inverse.
+        """
         extents = self.extents if self.extents is None else self.extents.as_bytes
         return (*self[:_EXTENTS_INDEX], extents, *self[_EXTENTS_INDEX + 1 :])
 
     @classmethod
     def from_primitives(cls, values: Sequence[Any]) -> Member:
-        """Return the member whose ``primitives`` are ``values``."""
+        """Return the member whose fields are ``values``, a result of ``primitives``."""
         member = cls(*values)
         packed = values[_EXTENTS_INDEX]
         return member if packed is None else member._replace(extents=Extents.from_bytes(packed))
@@ -147,7 +152,9 @@ class Member(NamedTuple):
 
 
 def member_type(mode: int) -> bytes:
-    """Return the type of a member for an ``st_mode``; empty for a socket, which no archive can hold."""
+    """Return the type of a member (FILE, SYMLINK, ...) for an ``st_mode``; empty for a socket, which no archive can
+    contain.
+    """
     return _TYPE_OF_FORMAT.get(stat.S_IFMT(mode), b"")
 
 
@@ -157,14 +164,17 @@ def rounded_up(size: int, unit: int = BLOCK) -> int:
 
 
 class UnsafeName(ValueError):
-    """Error for a name that leads out of the directory that is extracted into, or contains a NUL; its text is the
-    reason."""
+    """Error for a name of a member that leads out of the directory into which the archive is extracted, or that
+    contains a NUL. The text of the error is the reason.
+    """
 
 
 def safe_path(name: bytes) -> bytes:
-    """Return the path of a member below the directory that is extracted into, without a leading or trailing slash.
+    """Return the path of the member ``name`` below the directory into which the archive is extracted, without a leading
+    or trailing slash, ``.`` or double slashes.
 
-    The path is empty for that directory itself. Raise ``UnsafeName`` if the name leads out of it.
+    The path is empty for that directory itself. Raise ``UnsafeName`` if the name leads out of that directory, or
+    contains a NUL.
     """
     if name.startswith(b"/"):
         name = name.lstrip(b"/")
@@ -181,9 +191,10 @@ def safe_path(name: bytes) -> bytes:
 
 
 def refusal_reason(member: Member) -> str:
-    """Return why a member can never be extracted, whatever else is in the archive or the target; empty if it can.
+    """Return why ``member`` can never be extracted, whatever else is in the archive or in the target directory; empty
+    if it can.
 
-    Everything that reads archives uses this function.
+    Listing, comparing and extracting use this function, so that they report the same members.
     """
     try:
         path = safe_path(member.name)
@@ -199,7 +210,7 @@ def refusal_reason(member: Member) -> str:
 
 
 def _link_refusal_reason(link: bytes) -> str:
-    """Return why a hard link to ``link`` can never be created; empty if it can."""
+    """Return why a hard link to the member ``link`` can never be created; empty if it can."""
     try:
         return "" if safe_path(link) else "it is a link to an empty name"
     except UnsafeName:
@@ -210,13 +221,14 @@ _EXTENTS_INDEX = Member._fields.index("extents")
 
 
 def path_order_key(path: bytes) -> bytes:
-    """Return a key that sorts paths so that a directory is followed by all that is below it, which stands together."""
+    """Return a key that sorts paths so that all paths below a directory come directly after that directory."""
     return path.replace(b"/", b"\0")
 
 
 def name_in_archive(given: bytes, path: bytes) -> bytes:
-    """Return the name of a member: ``path`` below the PATH ``given`` by the user, without the prefix that
-    tar strips."""
+    """Return the name of the member for ``path``, which is relative to the path ``given`` on the command line (empty
+    for that path itself). As tar does, remove leading slashes and everything up to the last ``..``.
+    """
     name = os.path.join(given, path) if path else given
     if name.startswith(b"/"):
         name = name.lstrip(b"/") or b"./"

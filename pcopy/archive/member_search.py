@@ -1,7 +1,7 @@
-"""Quick search for the offsets of members. ``pcopy.archive.reader`` reads the members themselves.
+"""Quick search for the offsets of members in an archive. ``pcopy.archive.reader`` reads the members themselves.
 
-It relies only on checksums, types and sizes. It stops at headers that it does not understand, which the reader must
-handle.
+The search looks only at checksums, types and sizes of headers, and at the few pax records that determine them. At a
+header that needs more it stops, and the caller continues with ``pcopy.archive.reader``.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from pcopy.fsio.backend.native_tar import TarHeaderParser
 
 WINDOW = 256 << 10
-"""Bytes that one call reads where members are small."""
+"""Bytes of the archive that are read in one call where members are small, so that many headers are in it."""
 _SMALL_WINDOW = 32 << 10
-"""Bytes that one call reads where members are large."""
+"""Bytes of the archive that are read in one call where members are large, so that there is only one header in it."""
 _ZEROS = bytes(BLOCK)
 _KNOWN_TYPES = frozenset(b"0\x00123456xXLK7D")
 _EXTENSION_TYPES = frozenset(b"xXLK")
@@ -35,17 +35,20 @@ _PAX, _LONG_NAME, _LINK = frozenset(b"xX"), ord("L"), ord("1")
 
 
 class _NeedsReader(Exception):
-    """Error for a header that only the reader understands."""
+    """Raised at a header that the quick search cannot interpret, so that ``pcopy.archive.reader`` must read it."""
 
 
 def skim_offsets(read: ReadFunction, start: int = 0, in_c: TarHeaderParser | None = None) -> Iterator[int | None]:
-    """Yield the offsets of members from ``start`` on, except that of the first one, up to the end of the archive.
+    """Generator: search quickly for members, and yield the offsets of those behind the one at ``start``, in ascending
+    order, up to the end of the archive.
 
-    Yield None where only the reader can continue, from the last offset on: at global headers, sparse files of the old
-    GNU format, and damage. Errors of ``read`` are passed on.
+    The last value is None if ``pcopy.archive.reader`` must continue, from the last offset on: there is a global header,
+    a sparse file of the old GNU format, or damage.
 
     Args:
-      in_c: the C function that finds most offsets; None if the C backend is not available.
+      read: ``read(offset, number)`` returns that number of bytes of the archive; its exceptions are passed on.
+      start: offset of the first header of a member.
+      in_c: C functions that find most offsets; None if the C backend is not available.
     """
     skimming = _OffsetSearch(read)
     at: int | None = start
@@ -64,7 +67,7 @@ def skim_offsets(read: ReadFunction, start: int = 0, in_c: TarHeaderParser | Non
 
 
 class _OffsetSearch:
-    """The state of a search: the window of the archive that was read last."""
+    """Reads headers of an archive, and keeps in memory the part (window) of the archive that was read last."""
 
     def __init__(self, read: ReadFunction) -> None:
         self._read = read
@@ -81,9 +84,10 @@ class _OffsetSearch:
         return found
 
     def offsets_by_c(self, in_c: TarHeaderParser, at: int) -> Iterator[tuple[Sequence[int], int]]:
-        """Yield offsets of the next members that C has found, and the offset at which it continues.
+        """Generator: let the C functions ``in_c`` search from the member at the offset ``at`` on. Yield lists of the
+        offsets of members, each list with the offset of the member behind them.
 
-        After the last result, the member there must be handled by ``member``.
+        C stops at the member behind the last list: the caller must examine that one with ``end_of_member``.
         """
         number = 1
         while number and self._window_bytes(at, BLOCK):
@@ -92,7 +96,9 @@ class _OffsetSearch:
                 yield offsets, at
 
     def end_of_member(self, at: int) -> int | None:
-        """Return the offset at which the member at ``at`` ends; None if there is none. Raise ``_NeedsReader``."""
+        """Return the offset at which the member at the offset ``at`` ends; None at the end of the archive. Raise
+        ``_NeedsReader`` at a header that needs ``pcopy.archive.reader``.
+        """
         records, long_name, before = PaxRecords(), b"", 0
         while True:
             block = self._window_bytes(at, BLOCK)
@@ -113,7 +119,11 @@ class _OffsetSearch:
             at += BLOCK + rounded_up(size)
 
     def _stored_size(self, at: int, block: bytes, records: PaxRecords, long_name: bytes) -> int:
-        """Return the bytes of data that follow the header ``block`` at the offset ``at``. Raise ``_NeedsReader``."""
+        """Return how many bytes of data follow the header ``block`` at the offset ``at``. Raise ``_NeedsReader`` if the
+        header does not state that in a valid way.
+
+        ``records`` are the pax records, and ``long_name`` the long name, from the extension headers before it.
+        """
         kind, size = block[156:157], parse_number(block[124:136])
         if not has_data(kind, full_name(records, long_name, block)):
             return 0
@@ -133,8 +143,9 @@ class _OffsetSearch:
         return block if len(block) == BLOCK else b""
 
     def _records_in(self, at: int, size: int) -> PaxRecords:
-        """Return the records of a pax header, if it may contain a size or a name; otherwise none. Raise
-        ``_NeedsReader``."""
+        """Return the records in a pax header with a body of ``size`` bytes at the offset ``at``. If it contains neither
+        a size nor a name, which alone matter here, return no records. Raise ``_NeedsReader`` if it is invalid.
+        """
         body = self._window_bytes(at, size)
         if not (b"size=" in body or b"path=" in body or b"sparse.name=" in body):
             return PaxRecords()
@@ -145,7 +156,7 @@ class _OffsetSearch:
 
 
 def _parse_size(field: bytes) -> int:
-    """Return the number in ``field``; -1 if it is invalid."""
+    """Return the number in ``field`` of a header; -1 if it is invalid."""
     try:
         return parse_number(field)
     except InvalidHeader:

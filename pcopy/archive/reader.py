@@ -1,7 +1,10 @@
-"""Reading of headers (ustar, pax, GNU and older formats) from any offset of an archive.
+"""Reading of members from the headers of an archive (ustar, pax, GNU and older formats), from any offset on.
 
-Whatever bytes are read, each result is a member or a ``Damage``, which states the place and the error. Nothing else is
-raised, except errors of reading. After an invalid header the next valid one is looked for, as tar does.
+Whatever the archive contains, each result is a member or a ``Damage`` (offset and error). No exception is raised,
+except those of reading. After an invalid header the next valid one is searched, as tar does.
+
+An *extension header* precedes the header of a member and contains what does not fit into that: a pax header, or a long
+name or link of GNU tar. The records of a *global* header apply to all later members.
 """
 
 from __future__ import annotations
@@ -27,30 +30,32 @@ from pcopy.archive.records import (
 from pcopy.fast_named_tuple import NamedTuple
 
 ReadFunction = Callable[[int, int], bytes]
-"""Function that returns bytes of the archive: from an offset on, and how many.
+"""Function (offset, number) that returns that number of bytes of the archive from the offset on.
 
-It returns fewer bytes at the end of the archive, and before a place that cannot be read. It may raise ``OSError``.
+It returns fewer bytes at the end of the archive, and before an offset that cannot be read. It may raise ``OSError``.
 """
 
 WINDOW = 64 << 10
-"""Bytes that one call reads where headers are close together."""
+"""Number of bytes of the archive that are read in one call to get headers."""
 _LONGEST_PAIR = 100
-"""Largest number of bytes that a header has for one extent of a sparse file."""
+"""Maximum number of bytes that a pax header has for one extent of a sparse file."""
 
 _ZEROS = bytes(BLOCK)
 _GLOBAL, _PAX, _SOLARIS, _LONG_NAME, _LONG_LINK, _OLD_SPARSE, _VOLUME = b"g", b"x", b"X", b"L", b"K", b"S", b"V"
 _EXTENSIONS = (_GLOBAL, _PAX, _SOLARIS, _LONG_NAME, _LONG_LINK)
+"""Types of extension headers."""
 _GLOBAL_KEYS = frozenset((b"path", b"linkpath", b"size", b"uid", b"gid", b"uname", b"gname", b"mtime"))
 """Keys of the records of a global header that are applied to the members after it."""
 _SINGLE_FILE_PREFIXES = (b"GNU.sparse.", b"SCHILY.xattr.", b"SCHILY.acl.", b"LIBARCHIVE.xattr.")
-"""Prefixes of the keys of records that describe a single file. They are refused in a global header, because no program
-writes them there."""
+"""Prefixes of the keys of records that describe a single file. A global header with such a record is reported as
+damage, because no program writes them there.
+"""
 _ESSENTIAL_KEYS = frozenset((b"size", b"path", b"GNU.sparse.name"))
 """Keys of the records that determine the end of a member, and its name."""
 _LONGEST_KEY = 64
-"""Bytes that are enough for the length and the key of a record of ``_ESSENTIAL_KEYS``."""
+"""Number of bytes that is enough for the length and the key of a record of ``_ESSENTIAL_KEYS``."""
 _LONGEST_VALUE = 8 << 10
-"""Largest number of bytes of a record of ``_ESSENTIAL_KEYS`` that is read: a path is shorter than 4 KiB."""
+"""Maximum number of bytes of a record of ``_ESSENTIAL_KEYS`` that is read: a valid path is shorter than 4 KiB."""
 _DEVICES = (b"3", b"4")
 _CONTINUED = b"M"
 _KNOWN_TYPES = (FILE, LINK, SYMLINK, *_DEVICES, DIRECTORY, b"6")
@@ -61,8 +66,9 @@ tarfile read them alike."""
 _OLD_FILES = frozenset((FILE, b"\0", b"7"))
 """Types of files that are directories if their name ends with a slash, as in formats before ustar."""
 _ADLER_MODULUS = 65521
-"""Modulus of Adler-32, whose lower half is the sum of all bytes plus 1. Computing the sum in this way is far quicker
-than in Python."""
+"""Modulus of Adler-32, whose lower half is the sum of all bytes plus 1. zlib computes this sum far more quickly than
+Python code.
+"""
 _OCTAL = frozenset(b"01234567")
 
 
@@ -70,11 +76,11 @@ class FoundMember(NamedTuple):
     """A member that was read from the archive.
 
     Fields:
-      offset: the offset of its first header.
+      offset: the offset of its first header, which may be an extension header.
       member: the member.
-      data, stored: the offset and the bytes of its stored contents.
-      next: the offset of the next header.
-      problem_text: an error about metadata that cannot be read; empty if there is none.
+      data, stored: the offset and the number of bytes of its stored contents.
+      next: the offset at which the next header begins.
+      problem_text: an error about extended attributes or ACLs that cannot be read; empty if there is none.
       warning: a warning about anything else; empty if there is none.
     """
 
@@ -88,9 +94,13 @@ class FoundMember(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """An error at ``offset`` of the archive.
+    """An error in the archive: a member or header that cannot be read.
 
-    ``name`` is the name of the member, if it is known. ``is_truncated`` is true if the archive ends there.
+    Fields:
+      offset: the offset of the first header of the member.
+      name: the name of the member; empty if it is unknown.
+      text: the error text.
+      is_truncated: True if the archive ends within the member or without its end mark, so that nothing follows.
     """
 
     offset: int
@@ -100,14 +110,15 @@ class Damage(NamedTuple):
 
 
 class InvalidHeader(Exception):
-    """Error for an invalid or contradictory header. The next header is looked for at the offset ``next_offset``, if
-    that is known."""
+    """Error for an invalid or contradictory header. The search for the next header begins at the offset
+    ``next_offset``; if that is None, at the next block.
+    """
 
     next_offset: int | None = None
 
 
 class TruncatedArchive(Exception):
-    """Error for an archive that ends too early."""
+    """Error for an archive that ends within a header, or without its end mark (blocks of zeros)."""
 
 
 def read_members(
@@ -123,8 +134,11 @@ def read_members(
     If the archive is truncated, the last result is a ``Damage`` that says so.
 
     Args:
-      end: if it is not None, only members that begin before it are read.
-      global_records: records of earlier global headers; those that are read are added.
+      read: returns bytes of the archive.
+      lookup: returns the id of a user or group by its name, for ACLs.
+      start: offset of the first header of a member.
+      end: only members that begin before this offset are read; None: all.
+      global_records: records of the global headers before ``start``; the records of those that are read are added.
       most_extents: a sparse file with more extents is reported as ``Damage``.
     """
     source = ArchiveBlocks(read, most_extents)
@@ -152,12 +166,14 @@ def read_members(
 
 
 def offset_after_damage(source: ArchiveBlocks, damage: Damage) -> int:
-    """Return the offset at which the next header after a damaged member is looked for."""
+    """Return the offset at which the next header after a damaged member is expected: behind its contents if their size
+    is known, otherwise at the next block.
+    """
     return source.next_header_after.get(damage.offset, damage.offset + BLOCK)
 
 
 def next_header_offset(source: ArchiveBlocks, at: int) -> int | None:
-    """Return the offset of the next header, at ``at`` or later; None if there is none."""
+    """Return the offset of the first valid header in ``source`` at ``at`` or later; None if there is none."""
     while block := source.read_block(at):
         if block != _ZEROS and is_valid_header(block):
             return at
@@ -166,7 +182,7 @@ def next_header_offset(source: ArchiveBlocks, at: int) -> int | None:
 
 
 class ArchiveBlocks:
-    """The archive, read in windows of some blocks."""
+    """Reads blocks of the archive. The part (window) that was read last stays in memory."""
 
     def __init__(self, read: ReadFunction, most_extents: int = MOST_EXTENTS) -> None:
         self._read = read
@@ -177,7 +193,7 @@ class ArchiveBlocks:
         """Offsets of the next header after a damaged member, by the offset of that member."""
 
     def read_block(self, at: int) -> bytes:
-        """Return the block at the offset ``at``; empty if the archive ends before its end."""
+        """Return the block of 512 bytes at the offset ``at``; empty if the archive ends before the end of the block."""
         offset = at - self._start
         block = self._window[offset : offset + BLOCK] if offset >= 0 else b""
         if len(block) < BLOCK:
@@ -210,9 +226,10 @@ def is_valid_header(block: bytes) -> bool:
 
 
 def parse_number(field: bytes) -> int:
-    """Return the number in a ``field`` of a header: octal digits, or the binary form of GNU tar for larger numbers.
+    """Return the number in ``field`` of a header: octal digits, or the binary form of GNU tar for larger numbers. An
+    empty field is 0.
 
-    Raise ``Broken`` if it is invalid, or not below 2**63.
+    Raise ``InvalidHeader`` if the field is not a number, or the number is not between -2**63 and 2**63.
     """
     if field[:1] >= b"\x80":
         value = int.from_bytes(field, "big")
@@ -228,20 +245,24 @@ def parse_number(field: bytes) -> int:
 
 
 def _check_size(at: int, size: int) -> None:
-    """Raise ``Broken`` if a member at the offset ``at`` cannot have this ``size``."""
+    """Raise ``InvalidHeader`` if a member at the offset ``at`` cannot have this ``size``."""
     if size < 0:
         raise InvalidHeader("a member of a negative size")
     if at + size > NUMBER_LIMIT - 2 * BLOCK:
-        raise InvalidHeader(f"a member of {size} bytes, which is too large")
+        raise InvalidHeader(f"a member of {size} bytes would end beyond the largest offset of a file")
 
 
 def _field_text(field: bytes) -> bytes:
-    """Return the text of a ``field``, which a NUL ends."""
+    """Return the text in ``field`` of a header, up to the first NUL."""
     return field.partition(b"\0")[0]
 
 
 class _ExtensionHeaders:
-    """The extension headers that precede the header of a member: pax headers, long names and long links of GNU tar."""
+    """The contents of the extension headers that precede the header of one member.
+
+    They are the ``records`` of a pax header, a long ``name`` and long ``link`` target of GNU tar, and the ``size`` of
+    all.
+    """
 
     def __init__(self) -> None:
         self.records = PaxRecords()
@@ -249,15 +270,23 @@ class _ExtensionHeaders:
         self.link = b""
         self.size = 0
         self.too_long_text = ""
-        """Error text if the headers are too long and were not read completely. The member is then damaged, and its data
-        are skipped."""
+        """Error text if the headers are too long and were not read completely; otherwise empty. Such a member is
+        reported as damaged, and its data are skipped.
+        """
 
     def read_extension(
         self, source: ArchiveBlocks, at: int, kind: bytes, size: int, shared: dict[bytes, bytes]
     ) -> None:
-        """Read an extension header of this ``kind`` whose body of ``size`` bytes is at the offset ``at``.
+        """Read the body of an extension header.
 
-        Raise ``Broken``, with the offset at which the next header may be, or ``TruncatedArchive``.
+        Raise ``InvalidHeader``, with the offset at which the next header may be, or ``TruncatedArchive``.
+
+        Args:
+          source: the archive.
+          at: offset of the body.
+          kind: type of the header.
+          size: number of bytes of the body.
+          shared: records of global headers; those of a global header are added.
         """
         after = at + rounded_up(size)
         self.size += size
@@ -265,9 +294,9 @@ class _ExtensionHeaders:
             if self.size <= _max_header_bytes(source.most_extents):
                 self.parse(kind, _read_exactly(source, at, size), shared)
                 return
-            text = f"headers of {self.size:,} bytes for one member, and {MOST_HEADERS:,} are read at most"
-            self.too_long_text = f"{text}; if they hold a map of holes, --sparse-limit 0 allows more"
-            if not has_header_at(source.read_block, after):  # the size is wrong, since no header follows
+            text = f"a member has headers of {self.size:,} bytes, and at most {MOST_HEADERS:,} are read"
+            self.too_long_text = f"{text}; if they list the holes of a file, --sparse-limit 0 allows more"
+            if not has_header_at(source.read_block, after):  # no header follows the body, so its size is wrong
                 after = at
                 raise InvalidHeader(self.too_long_text)
             if kind == _GLOBAL:
@@ -279,7 +308,9 @@ class _ExtensionHeaders:
             raise
 
     def parse(self, kind: bytes, body: bytes, shared: dict[bytes, bytes]) -> None:
-        """Take the ``body`` of an extension header of this ``kind``. Raise ``Broken`` if it is invalid."""
+        """Store the ``body`` of an extension header of this ``kind`` in this object, but add the records of a global
+        header to ``shared``. Raise ``InvalidHeader`` if the body is invalid.
+        """
         if kind == _LONG_NAME:
             self.name = _field_text(body)
         elif kind == _LONG_LINK:
@@ -296,10 +327,10 @@ class _ExtensionHeaders:
 
 
 def _essential_records(source: ArchiveBlocks, at: int, size: int) -> dict[bytes, bytes]:
-    """Return those records of a pax header that determine the end of its member, and its name.
+    """Return the records with ``_ESSENTIAL_KEYS`` in a pax header that is too long to be read into memory as a whole.
 
-    The header of ``size`` bytes at the offset ``at`` is too long to be read into memory as a whole. Raise ``Broken`` or
-    ``TruncatedArchive`` if it is invalid.
+    The body of the header has ``size`` bytes, at the offset ``at``. Raise ``InvalidHeader`` if it is invalid, and
+    ``TruncatedArchive`` if the archive ends within it.
     """
     found: dict[bytes, bytes] = {}
     end, window, opened = at + size, b"", at
@@ -311,10 +342,10 @@ def _essential_records(source: ArchiveBlocks, at: int, size: int) -> dict[bytes,
         if not digits.isdigit():
             if not start.strip(b"\0"):
                 break
-            raise InvalidHeader("a pax header without lengths")
+            raise InvalidHeader("a pax header has a record without its length")
         length, key = int(digits), rest.partition(b"=")[0]
         if not len(digits) < length <= end - at:
-            raise InvalidHeader("a pax header whose lengths are wrong")
+            raise InvalidHeader("a pax header has a record with a wrong length")
         if key in _ESSENTIAL_KEYS and length <= _LONGEST_VALUE:
             found[key] = _read_exactly(source, at, length)[len(digits) + len(key) + 2 : -1]
         at += length
@@ -322,31 +353,33 @@ def _essential_records(source: ArchiveBlocks, at: int, size: int) -> dict[bytes,
 
 
 def _max_header_bytes(most_extents: int) -> int:
-    """Return the largest number of bytes of extension headers of one member that are read.
+    """Return the maximum number of bytes of extension headers of one member that are read completely.
 
-    The formats GNU.sparse 0.0 and 0.1 have the maps of sparse files in these headers, so the number grows with
-    ``--sparse-limit``.
+    The formats GNU.sparse 0.0 and 0.1 list the extents of sparse files in these headers, so the number grows with
+    ``most_extents`` (``--sparse-limit``).
     """
     return MOST_HEADERS if most_extents <= MOST_EXTENTS else max(MOST_HEADERS, _LONGEST_PAIR * most_extents)
 
 
 def _add_global_records(found: PaxRecords, shared: dict[bytes, bytes]) -> None:
-    """Add the records of a global header to ``shared``, which apply to all later members.
+    """Add ``found``, the records of a global header, to ``shared``, the records that apply to all later members.
 
-    Raise ``Broken`` if any of them cannot be applied.
+    Raise ``InvalidHeader`` if the header has records that are not applied to all members, or too many.
     """
     shared.update({key: value for key, value in found.items() if key in _GLOBAL_KEYS})
     for key in found.cancelled_keys & _GLOBAL_KEYS:
         shared.pop(key, None)
     if sum(map(len, shared.values())) > MOST_HEADERS:
         shared.clear()
-        raise InvalidHeader(f"global headers of more than {MOST_HEADERS:,} bytes, which are not applied")
+        raise InvalidHeader(f"global headers of more than {MOST_HEADERS:,} bytes, the limit, are not applied")
     if found.sparse_pairs or any(key.startswith(_SINGLE_FILE_PREFIXES) for key in found):
         raise InvalidHeader("a global header with attributes, ACLs or a map of holes, which are not applied")
 
 
 class _HeaderAt(NamedTuple):
-    """The header of a member: ``block``, at the offset ``at``. The first of its extension headers is at ``start``."""
+    """The header of a member: its ``block``, and the offset ``at`` of this block. ``start`` is the offset of the first
+    extension header before it, or is equal to ``at`` if there are none.
+    """
 
     start: int
     at: int
@@ -356,8 +389,11 @@ class _HeaderAt(NamedTuple):
 def _read_member(
     source: ArchiveBlocks, start: int, shared: dict[bytes, bytes], lookup: Lookup
 ) -> FoundMember | Damage | None:
-    """Return the member whose first header is at ``start``; None at the end of the archive. Raise ``Broken`` if it is
-    invalid."""
+    """Return the member whose first header is at the offset ``start``; None at the end of the archive.
+
+    Return a ``Damage`` if the member is invalid but its header is valid, or if the archive is truncated. Raise
+    ``InvalidHeader`` if a header is invalid. ``shared`` are the records of global headers; new ones are added.
+    """
     before = _ExtensionHeaders()
     at = start
     try:
@@ -380,16 +416,15 @@ def _read_member(
 
 
 def _read_header(source: ArchiveBlocks, at: int, *, is_first: bool) -> bytes:
-    """Return the header at the offset ``at``; empty at the end of the archive, which must not follow an extension
-    header.
+    """Return the block of the header at the offset ``at``; empty at the end mark of the archive.
 
-    ``is_first`` is true if no extension header precedes it. Raise ``Broken`` if it is no header, and
-    ``TruncatedArchive`` if the archive ends.
+    ``is_first`` is True if no extension header precedes it. Raise ``InvalidHeader`` if the block is no header, or if
+    the end mark follows an extension header. Raise ``TruncatedArchive`` if the archive ends before the block does.
     """
     block = source.read_block(at)
     if not block:
         raise TruncatedArchive(
-            "the archive is truncated: its end is missing" if is_first else "the archive ends here, in the middle"
+            "the archive is truncated: its end is missing" if is_first else "the archive ends here, within a member"
         )
     if block == _ZEROS:
         if not is_first:
@@ -401,31 +436,40 @@ def _read_header(source: ArchiveBlocks, at: int, *, is_first: bool) -> bytes:
 
 
 def _read_exactly(source: ArchiveBlocks, at: int, size: int) -> bytes:
-    """Return exactly ``size`` bytes from the offset ``at`` on. Raise ``TruncatedArchive`` if there are fewer."""
+    """Return ``size`` bytes of ``source`` from the offset ``at`` on. Raise ``TruncatedArchive`` if there are fewer."""
     body = source.read_bytes(at, size)
     while len(body) < size and (more := source.read_bytes(at + len(body), size - len(body))):
         body += more
     if len(body) < size:
-        raise TruncatedArchive("the archive ends here, in the middle")
+        raise TruncatedArchive("the archive ends here, within a member")
     return body
 
 
 def is_old_directory(kind: bytes, name: bytes) -> bool:
-    """Return True if a member whose type is that of a file is a directory by its name. No data follow it."""
+    """Return True if a member with the type ``kind`` of a file is a directory, because ``name`` ends with a slash, as
+    in formats before ustar. No data follow its header.
+    """
     return kind in _OLD_FILES and name.endswith(b"/")
 
 
 def has_data(kind: bytes, name: bytes) -> bool:
-    """Return True if data follow the header of a member of this type. For a hard link, ``link_data_size`` decides."""
+    """Return True if data may follow the header of a member of this type and name. For a hard link, ``link_data_size``
+    decides.
+    """
     return kind not in _WITHOUT_DATA and not is_old_directory(kind, name)
 
 
 def link_data_size(block: Callable[[int], bytes], data: int, size: int) -> int:
-    """Return the bytes of data that follow a hard link whose header states ``size``; they would begin at the offset
-    ``data``.
+    """Return the number of bytes of data that follow the header of a hard link: ``size`` or 0.
 
-    Most programs write no data, whatever the size; pax(1) allows data. So a header at ``data`` is taken as the next
-    header. Otherwise there are data if a header, or the end of the archive, follows them.
+    Most programs write no data for a hard link, whatever size its header contains; but pax(1) allows data. So if there
+    is a valid header at ``data``, there are no data. Otherwise there are data if a valid header, or the end mark of the
+    archive, follows them.
+
+    Args:
+      block: returns the block at an offset.
+      data: the offset at which the data would begin.
+      size: the size in the header of the link.
     """
     if not size or is_valid_header(following := block(data)):
         return 0
@@ -436,23 +480,29 @@ def link_data_size(block: Callable[[int], bytes], data: int, size: int) -> int:
 
 
 def has_header_at(block: Callable[[int], bytes], at: int) -> bool:
-    """Return True if a header, or the end of the archive, is at the offset ``at``."""
+    """Return True if there is a valid header, or the end mark of the archive, at the offset ``at``. ``block`` returns
+    the block at an offset.
+    """
     found = block(at)
     return bool(found) and (found == _ZEROS or is_valid_header(found))
 
 
 def is_old_gnu(block: bytes) -> bool:
-    """Return True if the magic of a header is that of the old GNU format."""
+    """Return True if the header ``block`` has the magic of the old GNU format."""
     return block[257:265] == b"ustar  \0"
 
 
 def full_name(records: PaxRecords, long_name: bytes, block: bytes) -> bytes:
-    """Return the name of a member, from its extension headers or from the header itself."""
+    """Return the name of a member: the one in its pax ``records``, else ``long_name`` (of GNU tar, unless it is empty),
+    else the one in its header ``block``.
+    """
     return records.get(b"GNU.sparse.name") or records.get(b"path") or long_name or _header_name(block)
 
 
 def _member_type(block: bytes, name: bytes) -> tuple[bytes, str]:
-    """Return the type of a member as ``pcopy.archive.member`` defines it, and a warning if the type is unknown."""
+    """Return the type of a member, one of those in ``pcopy.archive.member``, and a warning (empty if there is none): a
+    member of unknown type is taken as a file.
+    """
     kind = block[156:157]
     if is_old_directory(kind, name):
         return DIRECTORY, ""
@@ -464,7 +514,9 @@ def _member_type(block: bytes, name: bytes) -> tuple[bytes, str]:
 
 
 def _stored_size(source: ArchiveBlocks, head: _HeaderAt, records: PaxRecords, name: bytes) -> int:
-    """Return the bytes of data that follow a header. Raise ``ValueError`` or ``Broken`` if the size is invalid."""
+    """Return the number of bytes of data that follow the header ``head``. Raise ``ValueError`` or ``InvalidHeader`` if
+    its size is invalid. ``records`` are the pax records before it.
+    """
     kind, data = head.block[156:157], head.at + BLOCK
     if not has_data(kind, name):
         return 0
@@ -476,7 +528,9 @@ def _stored_size(source: ArchiveBlocks, head: _HeaderAt, records: PaxRecords, na
 def _build_member(
     source: ArchiveBlocks, head: _HeaderAt, before: _ExtensionHeaders, lookup: Lookup
 ) -> FoundMember | Damage:
-    """Return the member of a header and of its extension headers. Raise ``Broken`` if it is invalid."""
+    """Make a member from the header ``head`` and from the extension headers ``before`` it; return a ``Damage`` instead
+    if the member is invalid.
+    """
     start, at, block = head
     records = before.records
     name = full_name(records, before.name, block)
@@ -520,9 +574,8 @@ def _build_member(
 
 
 class StoredContents(NamedTuple):
-    """The contents of a file of ``size`` bytes: the archive has ``stored`` bytes of them at the offset ``data``.
-
-    ``extents`` are those of a sparse file.
+    """Where the contents of a file are in the archive: ``stored`` bytes at the offset ``data``. The file has ``size``
+    bytes, holes included. ``extents`` are the parts of a sparse file that are stored; None for another file.
     """
 
     data: int
@@ -534,9 +587,9 @@ class StoredContents(NamedTuple):
 def _file_contents(
     source: ArchiveBlocks, head: _HeaderAt, records: PaxRecords, ordinary: StoredContents
 ) -> StoredContents:
-    """Return the contents of a file that may be sparse; ``ordinary`` are those of a file that is not.
+    """Return where the contents of a file are in the archive. If it is not stored as sparse, that is ``ordinary``.
 
-    Raise ``ValueError`` or ``Broken`` if its map is invalid.
+    Raise ``ValueError`` or ``InvalidHeader`` if the list of its extents is invalid.
     """
     data, stored = ordinary.data, ordinary.stored
     if head.block[156:157] == _OLD_SPARSE and is_old_gnu(head.block):
@@ -553,7 +606,7 @@ def _file_contents(
 
 
 def _header_name(block: bytes) -> bytes:
-    """Return the name in a header, with the prefix of ustar."""
+    """Return the name in the header ``block``, with the prefix field of ustar."""
     name = _field_text(block[:100])
     if block[257:263] == b"ustar\0":
         prefix = _field_text(block[345:476] if block[508:512] == b"tar\0" else block[345:500])
@@ -562,7 +615,7 @@ def _header_name(block: bytes) -> bytes:
 
 
 def _device_number(block: bytes) -> int:
-    """Return the device number in a header. Raise ``Broken`` if it is invalid."""
+    """Return the device number (st_rdev) in the header ``block``. Raise ``InvalidHeader`` if it is invalid."""
     major, minor = parse_number(block[329:337]), parse_number(block[337:345])
     if not (0 <= major < 1 << 12 and 0 <= minor < 1 << 20):
         raise InvalidHeader("its device number is invalid")
@@ -570,9 +623,11 @@ def _device_number(block: bytes) -> int:
 
 
 def _pax_sparse_map(source: ArchiveBlocks, data: int, stored: int, records: PaxRecords) -> tuple[Extents, int, int]:
-    """Return the extents of a pax sparse file, its size, and the bytes of its stored contents that the map takes.
+    """Return the extents of a sparse file in one of the pax formats, its size with holes in bytes, and the number of
+    bytes at the beginning of its stored contents that the list of the extents takes.
 
-    Raise ``ValueError`` if the map is invalid.
+    Raise ``ValueError`` if the list is invalid. ``data`` and ``stored`` are the offset and the number of bytes of the
+    stored contents.
     """
     if records.get(b"GNU.sparse.major") == b"1":
         size = records.number(b"GNU.sparse.realsize", -1)
@@ -586,11 +641,15 @@ def _pax_sparse_map(source: ArchiveBlocks, data: int, stored: int, records: PaxR
 
 
 _PAIRS_IN_BLOCK = 21
-"""Number of extents in a continuation block, in the old GNU format of sparse files."""
+"""Number of extents in a block that continues the header of a sparse file in the old GNU format."""
 
 
 def _old_gnu_sparse_map(source: ArchiveBlocks, head: _HeaderAt) -> tuple[Extents, int, int]:
-    """Return the same as ``_sparse`` for a header of the old GNU format, whose map continues in the blocks after it."""
+    """Return the extents of a sparse file in the old GNU format, its size with holes in bytes, and the number of bytes
+    of the blocks behind the header in which the list of the extents continues.
+
+    Raise ``ValueError`` or ``InvalidHeader`` if the list is invalid.
+    """
     start, at, block = head
     found = array("q")
     _add_extents(found, block[386:482])
@@ -600,7 +659,7 @@ def _old_gnu_sparse_map(source: ArchiveBlocks, head: _HeaderAt) -> tuple[Extents
         used += BLOCK
         block = source.read_block(at + used)
         if not block:
-            raise ValueError("the archive ends here, in the middle")
+            raise ValueError("the archive ends here, within a member")
         pairs += _PAIRS_IN_BLOCK
         if pairs < most_pairs and len(found) <= 2 * source.most_extents:
             _add_extents(found, block[:504])
@@ -612,7 +671,7 @@ def _old_gnu_sparse_map(source: ArchiveBlocks, head: _HeaderAt) -> tuple[Extents
 
 
 def _add_extents(found: array[int], fields: bytes) -> None:
-    """Append the extents in some ``fields`` of a header to ``found``; empty ones are left out."""
+    """Append offset and length of each extent in ``fields``, a part of a header, to ``found``. Omit pairs of zeros."""
     for at in range(0, len(fields), 24):
         offset, length = parse_number(fields[at : at + 12]), parse_number(fields[at + 12 : at + 24])
         if offset or length:
@@ -621,7 +680,9 @@ def _add_extents(found: array[int], fields: bytes) -> None:
 
 
 def checked_extents(extents: Extents, size: int) -> Extents:
-    """Return ``extents`` without empty ones. Raise ``ValueError`` unless they are in order and within the file."""
+    """Return ``extents`` without those of length 0. Raise ``ValueError`` unless they are in order, do not overlap, and
+    lie within a file of ``size`` bytes.
+    """
     at = 0
     if size < 0:
         raise ValueError("it is sparse, and its size is missing")

@@ -1,6 +1,7 @@
-"""Parsing of the records of pax headers: numbers, times, maps of sparse files, ACLs and extended attributes.
+"""Parsing of the records (KEY=VALUE) of pax headers: numbers, times, maps of sparse files, ACLs and extended
+attributes.
 
-Each function raises ``ValueError`` if a record is invalid.
+The map of a sparse file lists its extents, the parts that hold data.
 """
 
 from __future__ import annotations
@@ -16,31 +17,37 @@ from pcopy.archive.member import BLOCK, Extents, rounded_up
 from pcopy.fsio.attribute_names import ACCESS_ACL, DEFAULT_ACL
 
 NUMBER_LIMIT = 1 << 63
-"""Bound that no size, offset or number of seconds reaches: those of system calls have 63 bits."""
+"""Valid sizes, offsets and numbers of seconds are below this number, because those of system calls have 63 bits."""
 MOST_EXTENTS = 1 << 22
-"""Largest number of extents of a sparse file by default (``--sparse-limit``). They take 64 MiB of memory."""
+"""Maximum number of extents of a sparse file, unless ``--sparse-limit`` sets another; they take 64 MiB of memory. A
+file with more is reported as damaged.
+"""
 
 _ACLS = {b"SCHILY.acl.access": ACCESS_ACL, b"SCHILY.acl.default": DEFAULT_ACL}
+"""Extended attributes that contain ACLs, by the keys of records with ACLs as text."""
 _XATTR, _ENCODED = b"SCHILY.xattr.", b"LIBARCHIVE.xattr."
+"""Prefixes of the keys of records with extended attributes: with the value itself, and with the value in base 64."""
 _SPARSE = b"GNU.sparse."
 _TIME = re.compile(rb"(-?)(\d{1,19})(?!\d)(?:\.(\d*))?")
 """A time. Text after it is ignored, as GNU tar and bsdtar do, because old versions of bsdtar wrote letters there."""
 _FLOAT = re.compile(rb"(-?)(\d)(?:\.(\d{1,20}))?e([-+]?\d{1,3})")
-"""A time with an exponent, as Python's tarfile writes it if it is below 1e-4 or at least 1e16. pax(1) has no such
-numbers."""
+"""A time with an exponent, which Python's tarfile writes for times below 1e-4 or from 1e16 on. pax(1) does not allow
+such numbers.
+"""
 _MAX_DIGITS = 19
-"""Largest number of digits of a number."""
+"""Maximum number of digits of a number."""
 _NUMBER = re.compile(rb"\d{1,19}")
 _MINIMAL_ACL_ENTRIES = 3
-"""Number of entries of an ACL that is equivalent to a mode."""
+"""Number of entries of an ACL that only repeats the permission bits: one each for owner, group and others."""
 
 
 class PaxRecords(dict[bytes, bytes]):
-    """The records of a pax header: the last value of each key.
+    """The records of a pax header, as a dictionary with the last value of each key.
 
     Attributes:
-      sparse_pairs: records with the keys of sparse files that occur many times, in order.
-      cancelled_keys: keys with empty values, which cancel the records of earlier headers.
+      sparse_pairs: records (key, value) with the offsets and lengths of extents of a sparse file, in order; their keys
+          occur many times.
+      cancelled_keys: keys of records with empty values, which cancel records of global headers.
     """
 
     def __init__(self) -> None:
@@ -49,7 +56,9 @@ class PaxRecords(dict[bytes, bytes]):
         self.cancelled_keys: set[bytes] = set()
 
     def add_missing(self, shared: Mapping[bytes, bytes]) -> None:
-        """Add those records of global headers, ``shared``, for which this member has no own record."""
+        """Add those of ``shared``, the records of global headers, for which this header has no record with the same
+        key.
+        """
         for key, value in shared.items():
             if key not in self.cancelled_keys:
                 self.setdefault(key, value)
@@ -60,8 +69,9 @@ class PaxRecords(dict[bytes, bytes]):
         return bool(self.sparse_pairs) or any(key.startswith(_SPARSE) for key in self)
 
     def number(self, key: bytes, otherwise: int) -> int:
-        """Return the number in the record ``key``; ``otherwise`` if there is none. Raise ``ValueError`` if it is
-        invalid."""
+        """Return the number in the record ``key``; ``otherwise`` if there is no such record. Raise ``ValueError`` if
+        the record is not a number below ``NUMBER_LIMIT``.
+        """
         value = self.get(key)
         if value is None:
             return otherwise
@@ -72,10 +82,10 @@ class PaxRecords(dict[bytes, bytes]):
         return number
 
     def time(self, key: bytes, otherwise: int) -> int:
-        """Return the time in the record ``key`` in nanoseconds since 1970, rounded down; ``otherwise`` if there is
-        none.
+        """Return the time in the record ``key`` in nanoseconds since 1970; decimals beyond these are dropped. Return
+        ``otherwise`` if there is no such record.
 
-        Raise ``ValueError`` if it is invalid.
+        Raise ``ValueError`` if the record is not a valid time.
         """
         value = self.get(key)
         if value is None:
@@ -89,7 +99,9 @@ class PaxRecords(dict[bytes, bytes]):
 
 
 def _without_exponent(value: bytes) -> bytes:
-    """Return a number with an exponent as digits with a decimal point; any other ``value`` unchanged."""
+    """Return the number in ``value`` as digits with a decimal point, if it has an exponent; otherwise return ``value``
+    unchanged.
+    """
     found = _FLOAT.fullmatch(value)
     if found is None:
         return value
@@ -102,15 +114,15 @@ def _without_exponent(value: bytes) -> bytes:
 
 
 def to_nanoseconds(seconds: int) -> int:
-    """Return ``seconds`` in nanoseconds. Raise ``ValueError`` if no system call accepts such a time."""
+    """Return ``seconds`` (since 1970) in nanoseconds. Raise ``ValueError`` if no system call accepts such a time."""
     if not 1 - NUMBER_LIMIT < seconds < NUMBER_LIMIT - 1:
         raise ValueError("its time is out of range")
     return seconds * 10**9
 
 
 def parse_records(body: bytes) -> PaxRecords:
-    """Return the records in the ``body`` of a pax header: ``LENGTH KEY=VALUE_BYTES`` and a newline, all of which LENGTH
-    includes.
+    """Return the records in the ``body`` of a pax header. Each is ``LENGTH KEY=VALUE`` and a newline; LENGTH is the
+    number of bytes of the whole record.
 
     Raise ``ValueError`` if the body is invalid.
     """
@@ -122,11 +134,11 @@ def parse_records(body: bytes) -> PaxRecords:
         if not digits.isdigit():
             if not body[at:].strip(b"\0"):
                 break
-            raise ValueError("a pax header without lengths")
+            raise ValueError("a pax header has a record without its length")
         following = at + int(digits)
         equals = body.find(b"=", space, following)
         if following > end or equals < 0 or body[following - 1 : following] != b"\n":
-            raise ValueError("a pax header whose lengths are wrong")
+            raise ValueError("a pax header has a record with a wrong length")
         key, value = body[space + 1 : equals], body[equals + 1 : following - 1]
         if key in (b"GNU.sparse.offset", b"GNU.sparse.numbytes"):
             records.sparse_pairs.append((key, value))
@@ -144,17 +156,20 @@ def parse_records(body: bytes) -> PaxRecords:
 
 def too_many_extents(most: int) -> ValueError:
     """Return the error for a sparse file with more than ``most`` extents."""
-    return ValueError(f"its map of holes has more than {most:,} entries; --sparse-limit N allows more")
+    return ValueError(
+        f"the map of holes of this sparse file has more than {most:,} entries; --sparse-limit N allows more"
+    )
 
 
 def parse_sparse_map(read: Callable[[int, int], bytes], stored: int, most: int) -> tuple[Extents, int]:
-    """Return the extents of a sparse file in the format GNU.sparse 1.0, and the bytes that their map takes.
+    """Return the extents of a sparse file in the format GNU.sparse 1.0, and the number of bytes of their map.
 
-    The map is at the beginning of the contents, which have ``stored`` bytes. Raise ``ValueError`` if it is invalid.
+    The map is at the beginning of the stored contents. Raise ``ValueError`` if it is invalid.
 
     Args:
-      read: returns bytes of the contents, from an offset on, and how many.
-      most: the largest number of extents that is accepted.
+      read: ``read(offset, number)`` returns that number of bytes of the stored contents.
+      stored: number of bytes of the stored contents.
+      most: the maximum number of extents that is accepted.
     """
     values, wanted, used, rest = array("q"), 1, 0, b""
     while len(values) < wanted:
@@ -179,7 +194,9 @@ def parse_sparse_map(read: Callable[[int, int], bytes], stored: int, most: int) 
 
 
 def _parse_offsets(digits: Sequence[bytes]) -> array[int]:
-    """Return the numbers that ``digits`` state. Raise ``ValueError`` if one is too large."""
+    """Return the numbers in ``digits``, in which each is a sequence of decimal digits. Raise ``ValueError`` if one is
+    2**63 or more.
+    """
     try:
         return array("q", map(int, digits))
     except OverflowError:
@@ -187,8 +204,9 @@ def _parse_offsets(digits: Sequence[bytes]) -> array[int]:
 
 
 def sparse_record_extents(records: PaxRecords, most: int) -> Extents:
-    """Return the extents of a sparse file in the formats GNU.sparse 0.0 and 0.1. Raise ``ValueError`` if they are
-    invalid."""
+    """Return the extents of a sparse file in the formats GNU.sparse 0.0 and 0.1, which list them in pax records. Raise
+    ``ValueError`` if they are invalid, or more than ``most``.
+    """
     text = records.get(b"GNU.sparse.map")
     words = text.split(b",") if text else [value for _, value in records.sparse_pairs]
     if len(words) % 2 or not all(map(_NUMBER.fullmatch, words)):
@@ -199,7 +217,11 @@ def sparse_record_extents(records: PaxRecords, most: int) -> Extents:
 
 
 def parse_xattrs(records: PaxRecords, lookup: Lookup) -> tuple[tuple[tuple[str, bytes], ...], str]:
-    """Return the extended attributes in the records, with ACLs, and an error text about those that are invalid."""
+    """Return the extended attributes in ``records``, as pairs of name and value, and an error text about those that are
+    invalid (empty if there are none). ACLs are returned as extended attributes.
+
+    ``lookup`` returns the id of a user or group by its name.
+    """
     keys = [key for key in records if key.startswith((b"SCHILY.", b"LIBARCHIVE."))]
     if not keys:
         return (), ""
@@ -225,7 +247,9 @@ def parse_xattrs(records: PaxRecords, lookup: Lookup) -> tuple[tuple[tuple[str, 
 
 
 def _decode_base64(name: bytes, value: bytes) -> bytes:
-    """Return the attribute value that is encoded in base 64 without padding. Raise ``ValueError`` if it is invalid."""
+    """Return the value of the extended attribute ``name``, whose encoded form ``value`` is base 64 without padding.
+    Raise ``ValueError`` if it is invalid.
+    """
     try:
         return base64.b64decode(value + b"=" * (-len(value) % 4))
     except ValueError:
@@ -233,15 +257,17 @@ def _decode_base64(name: bytes, value: bytes) -> bytes:
 
 
 def _attribute_name(name: bytes) -> str:
-    """Return the name of an attribute as text. Raise ``ValueError`` if it is empty or contains a NUL."""
+    """Return the name of an extended attribute as text. Raise ``ValueError`` if it is empty or contains a NUL."""
     if not name or b"\0" in name:
         raise ValueError(f"an attribute has the invalid name {name!r}")
     return name.decode("utf-8", "surrogateescape")
 
 
 def _add_acl(found: dict[str, bytes], attribute: str, acl: bytes) -> None:
-    """Add an ACL to the attributes in ``found``, unless it is equivalent to the mode."""
-    if attribute == ACCESS_ACL and len(acl) == 4 + 8 * _MINIMAL_ACL_ENTRIES:  # it is equivalent to the mode
+    """Add an ACL to the extended attributes in ``found``: ``acl`` is the value of ``attribute``. An access ACL that
+    only repeats the permission bits is not added, and removes one that is in ``found``.
+    """
+    if attribute == ACCESS_ACL and len(acl) == 4 + 8 * _MINIMAL_ACL_ENTRIES:
         found.pop(attribute, None)
     else:
         found[attribute] = acl

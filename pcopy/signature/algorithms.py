@@ -1,8 +1,8 @@
 """The digest algorithms that a signature can use.
 
 ``xxh3-128`` (XXH3, 128 bits, seed 0, big-endian) detects accidental changes at the speed of memory. ``blake3`` also
-withstands an attacker who wants two datasets to have the same signature. A library is imported when its algorithm is
-first used.
+withstands an attacker who wants to make two datasets with the same signature. The library of an algorithm is imported
+when the algorithm is first used.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
 ALGORITHM_NAMES = ("xxh3-128", "blake3")
-"""Names of the algorithms."""
+"""Names of the algorithms, in options and files."""
 DEFAULT_ALGORITHM = "xxh3-128"
+"""Algorithm that is used if the user does not choose one."""
 
 
 class Hasher(Protocol):
-    """Digest of bytes that are passed piece by piece.
+    """Protocol of an object, as of hashlib, that computes the digest of bytes which are passed to it piece by piece.
 
-    ``digest`` returns the digest so far and may be called at any time.
+    ``digest`` returns the digest of all bytes so far and may be called at any time; more bytes may follow.
     """
 
     def update(self, data: Buffer, /) -> object: ...
@@ -41,7 +42,7 @@ class Algorithm(NamedTuple):
 
     Fields:
         name: its name in options and files.
-        digest_size: bytes of a digest.
+        digest_size: number of bytes of a digest.
         digest: returns the digest of bytes that are in memory.
         new_hasher: returns a hasher for bytes that come in pieces.
     """
@@ -54,9 +55,9 @@ class Algorithm(NamedTuple):
 
 @lru_cache(maxsize=len(ALGORITHM_NAMES))
 def algorithm_named(name: str) -> Algorithm:
-    """Return the algorithm called ``name``, always the same object.
+    """Return the digest algorithm called ``name``; for each name always the same object.
 
-    Raise ``RequestRefused`` for an unknown name or a missing library.
+    Raise ``RequestRefused`` if the name is unknown, or if the algorithm's library is not installed.
     """
     if name == "xxh3-128":
         import xxhash

@@ -1,7 +1,8 @@
-"""Digests of items: files, symbolic links, special files, and directories (from their children).
+"""Digests of the items of a dataset: files, symbolic links, special files, and directories (from their children).
 
-Rule: the first byte of the hashed data tells the type of item, so that items of different types never hash the same
-data. Fields of variable length come last or are preceded by their length. Integers are unsigned and big-endian.
+Rule: the first byte of the hashed data identifies the type of the item, so that the hashed data of items of different
+types are never equal. Fields of variable length come last or are preceded by their length. Integers are unsigned and
+big-endian.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ from operator import lt
 from pcopy.signature.algorithms import Algorithm
 
 FILE, DIRECTORY, SYMLINK, FIFO, CHARACTER, BLOCK = b"f", b"d", b"l", b"p", b"c", b"b"
-"""Type bytes of items in signatures and manifests."""
+"""Type bytes, which represent the types of items in signatures and manifests."""
 ROOT_PATH = b"."
-"""Path of the root of a dataset in its manifest."""
+"""Path of the top directory of a dataset in its manifest."""
 TYPE_BYTES = frozenset((FILE, DIRECTORY, SYMLINK, FIFO, CHARACTER, BLOCK))
 """All type bytes."""
 _ALL_TYPE_BYTES = b"".join(TYPE_BYTES)
@@ -35,13 +36,13 @@ _TYPE_BY_MODE = {
 
 
 def type_byte(mode: int) -> bytes:
-    """Return the type byte for a ``st_mode``. It is empty for sockets, which are not part of a dataset."""
+    """Return the type byte for the ``st_mode`` of an item; empty for a socket, which is not part of a dataset."""
     return _TYPE_BY_MODE.get(stat.S_IFMT(mode), b"")
 
 
 def file_digest(algorithm: Algorithm, size: int, root: bytes) -> bytes:
-    """Return the digest of a regular file of ``size`` bytes whose contents have the digest ``root``
-    (``pcopy.signature.tree``).
+    """Return the digest of a regular file of ``size`` bytes. ``root`` is its content root: the digest of its contents,
+    computed from the digests of its blocks.
     """
     return algorithm.digest(b"\x02" + size.to_bytes(8, "big") + root)
 
@@ -66,7 +67,9 @@ def special_digest(algorithm: Algorithm, mode: int, rdev: int) -> bytes:
 
 
 class DirectoryHasher:
-    """Digest of a directory. Its children are passed in ascending order of the bytes of their names."""
+    """Object that computes the digest of a directory from its children, which are passed in ascending order of the
+    bytes of their names.
+    """
 
     __slots__ = ("_hasher", "_last", "_size")
 
@@ -77,9 +80,9 @@ class DirectoryHasher:
         self._size = algorithm.digest_size
 
     def add(self, kind: bytes, name: bytes, digest: bytes) -> None:
-        """Add the next child.
+        """Add the next child: its type byte, name and digest.
 
-        Raise ``ValueError`` if it is out of order, or if its type or digest is invalid; it is not added then.
+        If the child is out of order, or if its type or digest is invalid, raise ``ValueError`` and do not add it.
         """
         if name <= self._last:
             raise ValueError(f"{name!r} comes after {self._last!r}")
@@ -89,9 +92,10 @@ class DirectoryHasher:
         self._last = name
 
     def add_all(self, kinds: bytes, names: list[bytes], digests: list[bytes]) -> bytes:
-        """Add the next children, as ``add`` does for each, and return the data that were hashed for them.
+        """Add the next children, which have these type bytes, names and digests. Return the data that were hashed for
+        them: if two directories have equal data, their children are equal.
 
-        Raise ``ValueError``.
+        If a child is out of order, or if a type or digest is invalid, raise ``ValueError`` and add none.
         """
         if not names:
             return b""

@@ -1,9 +1,10 @@
 """The manifest: a text file with one line for each entry of a dataset, with its digest (``docs/formats/manifest.md``).
 
-Rule: entries are in tree order, that is, a directory comes before its children, and children are sorted by the bytes of
-their names. So a reader needs only one hasher for each level of depth. It knows when it has read all entries of a
-directory, and then recomputes the digest of the directory. Thereby it detects entries that were lost, added, moved or
-changed, and a file that was truncated at the end of a line. Only the sizes are not part of a directory's digest.
+Rule: entries are in tree order, that is, a directory comes directly before its children, and children are sorted by the
+bytes of their names. So a reader needs only one hasher for each level of depth. When it has read all entries of a
+directory, it compares their digest with the one in the directory's entry. Thereby it detects entries that were lost,
+added, moved or changed, and a file that was truncated at the end of a line. It cannot detect a changed size of an
+entry, because the sizes are not part of a directory's digest.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from pcopy.text import printable_path
 MANIFEST_MAGIC = b"#pcopy-manifest"
 """First word of a manifest."""
 MANIFEST_VERSION = b"1"
-"""Version of the format."""
+"""Version of the format, which is in the first line. A manifest with another version is refused."""
 MAX_LINE_SIZE = 1 << 20
-"""Maximum bytes of a line, including its newline."""
+"""Maximum number of bytes of a line, including its newline. Longer lines are neither written nor read."""
 
 _READ_SIZE = 1 << 18
-"""Bytes that are read by one call."""
+"""Number of bytes of a manifest that one call reads."""
 _NUMBER = re.compile(rb"0|[1-9][0-9]{0,19}")
 _HEXADECIMAL = re.compile(rb"[0-9a-f]+")
 _NEEDS_ESCAPE = re.compile(rb"[\\\n\r]")
@@ -52,13 +53,13 @@ _FORBIDDEN_IN_PATH = re.compile(rb"[\0\r]")
 
 
 class ManifestEntry(NamedTuple):
-    """An item in a manifest.
+    """An entry of a manifest, which describes one item of the dataset.
 
     Fields:
-        kind: its type byte (``pcopy.signature.items``).
+        kind: its type byte, as in a signature (f, d, l, p, c or b).
         digest: its digest.
         size: its size in bytes; 0 unless it is a regular file.
-        path: its path relative to the root; ``b"."`` for the root itself.
+        path: its path relative to the top directory of the dataset; ``b"."`` for the top directory itself.
     """
 
     kind: bytes
@@ -73,20 +74,22 @@ def looks_like_manifest(beginning: bytes) -> bool:
 
 
 def tree_order_key(path: bytes) -> bytes:
-    """Return a key that sorts paths into tree order.
+    """Return a key that sorts paths into tree order: a directory directly before its children.
 
-    Slashes become NUL, which is in no name and sorts before every byte that a name can contain.
+    In the key, slashes are replaced by NUL, which no name contains and which sorts before all other bytes.
     """
     return b"" if path == ROOT_PATH else path.replace(b"/", b"\0")
 
 
 def pack_entry(entry: ManifestEntry) -> tuple[bytes, bytes]:
-    """Return the sort key of ``entry``, and the rest of it: type byte, size (8 bytes), digest."""
+    """Return ``entry`` packed as a key, which sorts entries into tree order, and a value: type byte, size (8 bytes),
+    digest.
+    """
     return tree_order_key(entry.path), entry.kind + entry.size.to_bytes(8, "big") + entry.digest
 
 
 def unpack_entry(key: bytes, value: bytes) -> ManifestEntry:
-    """Return the entry of which ``pack_entry`` has made ``key`` and ``value``."""
+    """Return the entry that ``pack_entry`` has packed into the pair of ``key`` and ``value``."""
     return ManifestEntry(value[:1], value[9:], int.from_bytes(value[1:9], "big"), key.replace(b"\0", b"/") or ROOT_PATH)
 
 
@@ -105,9 +108,9 @@ class ManifestWriter(ExitStack):
         Args:
             path: path of the manifest.
             algorithm: algorithm of the digests.
-            block_size: bytes of a block, as in the signature.
-            umask: as for ``output_file``.
-            writer: as for ``output_file``.
+            block_size: number of bytes of a block: the contents of files were hashed block by block.
+            umask: the new file has mode 0666 without these bits; None: the umask of the process.
+            writer: name of the job, for the name of the temporary file; empty: none.
         """
         super().__init__()
         self._path = os.fsencode(path)
@@ -122,27 +125,33 @@ class ManifestWriter(ExitStack):
         return self
 
     def write(self, entry: ManifestEntry) -> None:
-        """Write the next entry in tree order, beginning with the root. Raise ``ValueError`` if it is out of order."""
+        """Write the next entry in tree order, beginning with that of the top directory. Raise ``ValueError`` if the
+        entry is out of order.
+        """
         key = tree_order_key(entry.path)
         if key if self._last is None else key <= self._last:
             raise ValueError(f"{entry.path!r} is out of order")
         path = _NEEDS_ESCAPE.sub(lambda found: _ESCAPES[found[0]], entry.path)
         line = b"%b %b %d %b\n" % (entry.kind, entry.digest.hex().encode(), entry.size, path)
         if len(line) > MAX_LINE_SIZE:
-            raise RequestRefused(f"{printable_path(self._path)} cannot hold a path of {len(entry.path)} bytes")
+            raise RequestRefused(
+                f"{printable_path(self._path)} cannot hold a path of {len(entry.path)} bytes: "
+                f"a line may have at most {MAX_LINE_SIZE}"
+            )
         self._stream.write(line)
         self._last = key
 
 
 class ManifestReader:
-    """Iterable of the entries of the manifest ``path``, in tree order, which are verified while they are read.
+    """Reads the manifest ``path``: an iterable of its entries, in tree order. The entries are verified while they are
+    read.
 
-    A manifest is verified completely only when it was read to its end. Every error raises ``RequestRefused``, with one
-    line that names the path and the number of the line.
+    Only when a manifest was read to its end, it has been verified completely. If it cannot be read or is invalid,
+    ``RequestRefused`` is raised, with a text of one line that names the path and the number of the line.
     """
 
     def __init__(self, path: AnyPath) -> None:
-        """Read the header."""
+        """Read and check the first line, which has the algorithm and the block size."""
         self._path = path
         self.algorithm: Algorithm
         self.block_size: int
@@ -153,19 +162,21 @@ class ManifestReader:
         with as_refusal("manifest", self._path), open_regular_file(self._path, _READ_SIZE) as stream:
             found = _read_header(stream)
             if found != (self.algorithm, self.block_size):
-                raise ValueError("line 1: another manifest has taken its place")
+                raise ValueError("line 1: another manifest has replaced this one since it was opened")
             checker = _EntryVerifier(self.algorithm)
             for line in _lines(stream, 2):
                 yield checker.parse_entry(line)
             checker.finish()
 
     def root_entry(self) -> ManifestEntry:
-        """Return the entry of the root."""
+        """Return the first entry, that of the top directory. No other entry is read or verified."""
         return next(iter(self))
 
 
 def _read_header(stream: BinaryIO) -> tuple[Algorithm, int]:
-    """Return the algorithm and the block size from the first line. Raise ``ValueError``."""
+    """Return the algorithm and the block size (in bytes) that the first line of the manifest states. Raise
+    ``ValueError`` if it is invalid.
+    """
     fields = next(_lines(stream, 1), b"").split(b" ")
     if fields[0] != MANIFEST_MAGIC or len(fields) < 2:
         raise ValueError(f"line 1: it does not begin with {MANIFEST_MAGIC.decode()} and a version")
@@ -185,10 +196,12 @@ def _read_header(stream: BinaryIO) -> tuple[Algorithm, int]:
 
 
 def _lines(stream: BinaryIO, number: int) -> Iterator[bytes]:
-    """Yield the remaining lines without their newlines; the first one has this ``number``. Raise ``ValueError``."""
+    """Generator: yield the remaining lines of the manifest without their newlines. ``number`` is the line number of the
+    next one, for error messages. Raise ``ValueError`` if a line is too long or has no newline.
+    """
     while line := stream.readline(MAX_LINE_SIZE + 1):
         if len(line) > MAX_LINE_SIZE:
-            raise ValueError(f"line {number} has more than {MAX_LINE_SIZE} bytes")
+            raise ValueError(f"line {number} has more than {MAX_LINE_SIZE} bytes, which is the limit")
         if line[-1:] != b"\n":
             raise ValueError(f"line {number} has no end: the manifest is truncated")
         yield line[:-1]
@@ -196,13 +209,13 @@ def _lines(stream: BinaryIO, number: int) -> Iterator[bytes]:
 
 
 class _OpenDirectory(NamedTuple):
-    """A directory whose children are being read.
+    """A directory of a manifest whose entry has been read, while the entries of its children are being read.
 
     Fields:
-        hasher: computes its digest from the children.
-        digest: its digest in the manifest.
-        line: number of its line.
-        parent_length: bytes of its parent's path.
+        hasher: computes the digest of the directory from its children.
+        digest: the digest in the entry of the directory.
+        line: number of the line of its entry.
+        parent_length: number of bytes of the path of its parent.
     """
 
     hasher: DirectoryHasher
@@ -212,7 +225,9 @@ class _OpenDirectory(NamedTuple):
 
 
 class _EntryVerifier:
-    """Parser that verifies each entry against those before it. Its memory grows only with the depth of the tree."""
+    """Parses the lines of a manifest after the first, and verifies that each entry is valid after those before it.
+    Memory grows only with the depth of the tree.
+    """
 
     def __init__(self, algorithm: Algorithm) -> None:
         self._algorithm = algorithm
@@ -224,7 +239,9 @@ class _EntryVerifier:
         self._directory = b""
 
     def parse_entry(self, line: bytes) -> ManifestEntry:
-        """Return the entry of the next line. Raise ``ValueError``."""
+        """Return the entry in the next ``line``. Raise ``ValueError`` if the entry is invalid, or may not follow those
+        before.
+        """
         self._line += 1
         try:
             entry = self._parse_line(line)
@@ -234,7 +251,9 @@ class _EntryVerifier:
         return entry
 
     def finish(self) -> None:
-        """Finish after the last line. Raise ``ValueError`` if entries are missing."""
+        """Verify the digests of the remaining directories after the last line. Raise ``ValueError`` if entries are
+        missing.
+        """
         if self._line == 1:
             raise ValueError("line 1: no entry follows: the manifest is truncated")
         try:
@@ -244,7 +263,9 @@ class _EntryVerifier:
             raise ValueError(f"line {self._line}: {error}") from None
 
     def _parse_line(self, line: bytes) -> ManifestEntry:
-        """Return the entry of a line, without regard to other lines. Raise ``ValueError``."""
+        """Return the entry in a line, without checking whether it may follow those before. Raise ``ValueError`` if it
+        is invalid.
+        """
         fields = line.split(b" ", 3)
         if len(fields) != 4:
             raise ValueError("it does not consist of type, digest, size and path")
@@ -261,7 +282,7 @@ class _EntryVerifier:
             path = _ESCAPE_SEQUENCE.sub(_unescape, path)
         entry = ManifestEntry(kind, unhexlify(digits), size, path)
         if kind != FILE and size:
-            raise ValueError("it has a size and is no regular file")
+            raise ValueError("its size must be 0, because it is no regular file")
         if (kind == FILE and (entry.digest == self._empty_file_digest) == bool(size)) or (
             kind == FIFO and entry.digest != self._fifo_digest
         ):
@@ -269,7 +290,9 @@ class _EntryVerifier:
         return entry
 
     def _add_to_tree(self, entry: ManifestEntry) -> None:
-        """Check that ``entry`` may follow the entries before it, and add it to its directory. Raise ``ValueError``."""
+        """Check that ``entry`` may follow the entries before it, and add its digest to that of its directory. Raise
+        ``ValueError`` if it may not.
+        """
         path = entry.path
         if self._line == 2:
             if path != ROOT_PATH:
@@ -278,12 +301,12 @@ class _EntryVerifier:
         else:
             directory, slash, name = path.rpartition(b"/")
             if not name or name in (b".", b"..") or (slash and not directory):
-                raise ValueError("its path is not that of something below the root")
+                raise ValueError("its path is not that of an item below the root")
             while self._open and self._directory != directory:
                 self._close_directory()
             if not self._open:
                 raise ValueError(
-                    f"the directory that {printable_path(path)} is in is not listed, or not right before it"
+                    f"the directory of {printable_path(path)} is not listed, or not directly followed by its entries"
                 )
             try:
                 self._open[-1].hasher.add(entry.kind, name, entry.digest)
@@ -295,9 +318,10 @@ class _EntryVerifier:
             self._directory = path
 
     def _close_directory(self) -> None:
-        """Verify the digest of the innermost open directory, all of whose children have been read.
+        """All entries in the directory that was entered last have been read: compare their digest with the one in the
+        directory's own entry.
 
-        Raise ``ValueError``.
+        Raise ``ValueError`` if the two differ.
         """
         done = self._open.pop()
         if done.hasher.digest() != done.digest:
@@ -310,7 +334,9 @@ class _EntryVerifier:
 
 
 def _unescape(found: re.Match[bytes]) -> bytes:
-    """Return the character of an escape sequence. Raise ``ValueError``."""
+    """Return the character that the escape sequence ``found`` in a path stands for. Raise ``ValueError`` if the
+    sequence is unknown.
+    """
     try:
         return _UNESCAPES[found[1]]
     except KeyError:

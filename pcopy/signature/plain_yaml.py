@@ -1,8 +1,8 @@
 """A subset of YAML: mappings, lists and strings only.
 
-The parser of the yaml library is used, but not its rules that turn scalars into numbers, dates and objects. Aliases,
-unlimited nesting and duplicate keys are refused: with them a short text can expand to a huge value, or have two
-meanings.
+The parser of the yaml library is used, but not its rules that convert scalars into numbers, dates and objects. Aliases
+and deep nesting are refused, because a short text can expand to a huge value with them. Duplicate keys are refused,
+because such a text has two meanings.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ if TYPE_CHECKING:
     from yaml.events import Event
 
 Value: TypeAlias = "str | list[Value] | dict[str, Value]"
-"""A value of this subset. All strings are ``Scalar``."""
+"""A value of the subset of YAML that this module reads and writes. All strings that the parser returns are
+``Scalar``.
+"""
 
 
 class Scalar(str):
-    """A string with its position in the text: ``line``, from 1. ``plain`` is True if it is not quoted."""
+    """A string in a YAML text that was parsed. ``line`` is the number of its line, from 1; ``plain`` is True if it is
+    not quoted.
+    """
 
     __slots__ = ("line", "plain")
     line: int
@@ -32,7 +36,7 @@ class Scalar(str):
 
 
 class YamlError(ValueError):
-    """An error in the text. ``line`` is its line number, or 0 if it concerns none."""
+    """Error in a YAML text. ``line`` is the number of its line, from 1, or 0 if it concerns no single line."""
 
     def __init__(self, text: str, line: int = 0) -> None:
         super().__init__(text)
@@ -40,26 +44,26 @@ class YamlError(ValueError):
 
 
 MAX_DEPTH = 16
-"""Maximum nesting depth of lists and mappings."""
+"""Maximum nesting depth of lists and mappings; a text with more is refused."""
 
 _UNQUOTED = re.compile(r"[A-Za-z0-9/][A-Za-z0-9/_.+-]*(?: [A-Za-z0-9/_.+-]+)*")
-"""Strings that may be written without quotes, if they do not match ``_NUMBER_OR_WORD``."""
+"""Matches strings that may be written without quotes, unless ``_NUMBER_OR_WORD`` matches them, too."""
 _NUMBER_OR_WORD = re.compile(
     r"[0-9][0-9_.e+-]*|0[xob][0-9a-f_]*|y|n|yes|no|true|false|on|off|null",  # and dates, 2026-11-21
     re.IGNORECASE,
 )
 _SPECIAL_START = re.compile(r"(?:^|[\s,\[{])([*&!%@`])")
-"""A character that has a special meaning in YAML at the beginning of a value."""
+"""Matches a character that has a special meaning in YAML at the beginning of a value."""
 _ASSIGNMENT = re.compile(r"\s*[\w-]+\s*=")
 MAX_KEY_LENGTH = 100
-"""Maximum characters of a key, because error messages can contain keys."""
+"""Maximum number of characters of a key; a longer key is refused, because error messages contain keys."""
 
 
 def load_yaml(contents: bytes, *, is_handwritten: bool = False) -> dict[str, Value]:
     """Return the mapping in the UTF-8 text ``contents``. Raise ``YamlError`` with a message of one line.
 
-    With ``is_handwritten`` the text was written by a person: it may be empty, and anchors and tags are refused, because
-    their author would expect that they have an effect.
+    ``is_handwritten``: a person has written the text. Then the text may be empty, and anchors and tags are refused,
+    because their author would expect that they have an effect.
     """
     import yaml
 
@@ -91,8 +95,8 @@ def load_yaml(contents: bytes, *, is_handwritten: bool = False) -> dict[str, Val
 
 
 def _syntax_hint(lines: Sequence[str]) -> str:
-    """Return advice for ``lines`` that could not be parsed, for authors who do not know YAML; empty if there is
-    none.
+    """Return advice for a person who has written ``lines``, a YAML text that could not be parsed. It is the end of an
+    error message, or an empty string.
     """
     if any(_ASSIGNMENT.match(line) for line in lines):
         return "; write key: value"
@@ -101,7 +105,9 @@ def _syntax_hint(lines: Sequence[str]) -> str:
 
 
 def _check_events(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield ``events`` unchanged. Raise ``YamlError`` for an anchor, an alias or a tag."""
+    """Generator: yield ``events``, the output of the YAML parser, unchanged. Raise ``YamlError`` for an anchor, an
+    alias or a tag.
+    """
     from yaml.events import AliasEvent
 
     for event in events:
@@ -116,18 +122,18 @@ def _check_events(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def dump_yaml(fields: Iterable[tuple[str, str | int]], *, time_key: str = "") -> bytes:
-    """Return the lines of a mapping in UTF-8.
+    """Return a mapping as YAML text in UTF-8, one line for each key. ``fields`` are its keys and values.
 
-    Numbers are written as they are, strings in double quotes if a reader could take them for another type. The value of
-    the key ``time_key`` is a time (UTC), which a reader may convert.
+    Strings are written in double quotes if a YAML reader could take them for another type. The value of the key
+    ``time_key`` is a time (UTC); it is written without quotes, so that a reader may convert it.
     """
     lines = [f"{key}: {value if key == time_key else yaml_scalar(value)}\n" for key, value in fields]
     return "".join(lines).encode()
 
 
 def yaml_scalar(value: str | int) -> str:
-    """Return ``value`` without quotes if every YAML reader takes it for the same string or number, otherwise in
-    quotes.
+    """Return ``value`` as it is written in YAML: without quotes if every YAML reader takes it for the same string or
+    number, otherwise in double quotes.
     """
     text = str(value)
     is_plain = isinstance(value, int) or (_UNQUOTED.fullmatch(text) and not _NUMBER_OR_WORD.fullmatch(text))
@@ -135,7 +141,9 @@ def yaml_scalar(value: str | int) -> str:
 
 
 def _parse_document(events: Iterator[Event]) -> Value | None:
-    """Return the value of the only document; None if there is none. Raise ``YamlError``."""
+    """Return the value of the only YAML document in ``events``, the output of the YAML parser; None if there is no
+    document. Raise ``YamlError`` for a second one.
+    """
     from yaml.events import DocumentStartEvent
 
     value = None
@@ -148,7 +156,11 @@ def _parse_document(events: Iterator[Event]) -> Value | None:
 
 
 def _parse_value(event: Event, events: Iterator[Event], depth: int) -> Value:
-    """Return the value that begins with ``event``; the rest of it is taken from ``events``. Raise ``YamlError``."""
+    """Return the YAML value that begins with ``event``, an output of the YAML parser. The other events of the value are
+    taken from ``events``. Raise ``YamlError`` if it is none of the values that are allowed here.
+
+    ``depth`` is the number of lists and mappings around the value.
+    """
     from yaml.events import AliasEvent, MappingEndEvent, MappingStartEvent, ScalarEvent, SequenceEndEvent
 
     line = _line_number(event)
@@ -157,7 +169,7 @@ def _parse_value(event: Event, events: Iterator[Event], depth: int) -> Value:
     if isinstance(event, AliasEvent):
         raise YamlError("it uses YAML's aliases", line)
     if depth == MAX_DEPTH:
-        raise YamlError(f"it is nested more than {MAX_DEPTH} deep", line)
+        raise YamlError(f"it is nested more than {MAX_DEPTH} levels deep, which is the limit", line)
     if not isinstance(event, MappingStartEvent):
         items = []
         while not isinstance(event := next(events), SequenceEndEvent):
@@ -177,12 +189,14 @@ def _parse_value(event: Event, events: Iterator[Event], depth: int) -> Value:
 
 
 def _line_number(event: Event) -> int:
-    """Return the line number of an event, from 1; 0 if it is unknown."""
+    """Return the line number, from 1, at which an event of the YAML parser begins; 0 if it is unknown."""
     return 0 if event.start_mark is None else event.start_mark.line + 1
 
 
 def _escape(character: str) -> str:
-    """Return a character as it is written in double quotes."""
+    """Return a character in the form in which YAML text within double quotes contains it: itself, or an escape
+    sequence.
+    """
     code = ord(character)
     if character in '\\"':
         return f"\\{character}"

@@ -1,7 +1,8 @@
 """Output files that appear under their name only when they are complete and on stable storage.
 
-An existing regular file is replaced (``pcopy.fsio.durable``), and never written through. An existing item of another
-type, such as a symbolic link, is left unchanged.
+The contents are written to a temporary file, which is then renamed. So an existing regular file is replaced, and its
+inode, which may have other hard links, is not changed. If the path is an item of another type, such as a symbolic link,
+the request is refused.
 """
 
 from __future__ import annotations
@@ -18,22 +19,25 @@ from pcopy.fsio.named_file import ParentDirectory, UntrustedFile, check_replacea
 from pcopy.text import printable_path
 
 AnyPath: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
+"""Path of a file."""
 
 
 @contextmanager
 def output_file(
     path: AnyPath, umask: int | None = None, writer: str = "", *, unnamed: bool = False
 ) -> Iterator[BinaryIO]:
-    """Yield a stream for the new contents of ``path``, which is replaced at the end of the block.
+    """Context manager that yields a stream for the new contents of ``path``, which is replaced at the end of the block.
 
     On an error the temporary file is removed, and ``path`` is unchanged. Raise ``RequestRefused`` if ``path`` exists
     and is not a regular file, ``OSError`` for errors of the system.
 
     Args:
         path: path of the file.
-        umask: the new file has mode 0666 less this; None stands for the umask of the process.
-        writer: name for the temporary file, ``.pcopy-WRITER-…``, so that its origin is known if the process is killed.
-        unnamed: as for ``pcopy.fsio.durable``.
+        umask: the new file has mode 0666 without these bits; None: the umask of the process.
+        writer: name of the job, which the temporary file is named after (``.pcopy-WRITER-…``), so that its origin is
+            known if the process is killed; empty: none.
+        unnamed: create the temporary file without a name (O_TMPFILE) where the file system supports that, so that
+            nothing remains if the process is killed.
     """
     target = os.fsencode(path)
     mine = [writer] if writer else []
@@ -42,7 +46,7 @@ def output_file(
         directory = open_directory_of(target)
         stack.callback(os.close, directory.descriptor)
         _check_regular_file(target, directory)
-        # The next commit of its file system makes a name durable in a directory that cannot be read.
+        # A directory that cannot be read cannot be synced. The next commit of its file system makes the name durable.
         synced = Durability.NAME if directory.can_sync else Durability.CONTENTS
         with temporary_umask(umask):
             replaced = durable.replaced_file(
@@ -60,9 +64,10 @@ def output_file(
 
 @contextmanager
 def temporary_umask(umask: int | None) -> Iterator[None]:
-    """Set the umask of the process within the block, so that new files get the mode that the user expects.
+    """Context manager that sets the umask of the process within its block; None changes nothing.
 
-    A chmod afterwards would override the default ACL of a directory. With None nothing is changed.
+    A new file then gets the mode that the user expects. (To set the mode afterwards with chmod(2) would override the
+    default ACL of its directory.)
     """
     if umask is None:
         yield
@@ -75,8 +80,8 @@ def temporary_umask(umask: int | None) -> Iterator[None]:
 
 
 def _check_regular_file(target: bytes, directory: ParentDirectory) -> None:
-    """Raise ``RequestRefused`` if ``target`` exists and is not a regular file, such as a FIFO from which a program
-    reads.
+    """Raise ``RequestRefused`` if ``target``, a name in the open ``directory``, exists and is not a regular file (for
+    example a FIFO from which a program reads).
     """
     try:
         check_replaceable(directory.descriptor, directory.name)

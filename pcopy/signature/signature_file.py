@@ -1,12 +1,12 @@
 """The signature file: a few lines of YAML that identify the contents of a dataset (``docs/formats/signature.md``).
 
-Rule: a reader takes scalars as they are written, never as YAML would convert them. For example, a signature that
-consists of digits, or of digits around an ``e``, is not a number. The writer quotes strings that are not plain words,
-so that any YAML reader gets strings. Unknown keys are ignored; everything else that is not understood is refused.
+Rule: pcopy reads scalars as they are written, and does not convert them by the rules of YAML. For example, a signature
+that consists of digits, or of digits around an ``e``, is not a number. pcopy quotes strings that another YAML reader
+could convert. Unknown keys are ignored; everything else that is not understood is refused.
 
-A file is recognised as a signature by its beginning. It has the ``format`` line in a place where YAML allows it,
-preceded only by comments, a byte order mark, document markers or other keys. A text or program that merely mentions the
-word is data. A file that begins as a signature is one, even if the rest is damaged.
+A file is recognised as a signature by its beginning: it must contain the line ``format: pcopy-signature``, preceded
+only by comments, a byte order mark, document markers or other keys. A text or program that merely mentions these words
+is no signature. A file that begins as a signature is one, even if the rest is damaged.
 """
 
 from __future__ import annotations
@@ -29,16 +29,18 @@ from pcopy.text import printable_path, printable_text
 SIGNATURE_FORMAT = "pcopy-signature"
 """Value of the key ``format``."""
 SIGNATURE_VERSION = 1
-"""Version of the format (docs/formats/signature.md)."""
+"""Version of the format (docs/formats/signature.md), which is written into each file. A file with another version is
+refused.
+"""
 MAX_SIGNATURE_SIZE = 1 << 20
-"""Maximum bytes of a signature file; a larger file is not one."""
+"""Maximum size of a signature file in bytes; a larger file is refused."""
 MIN_BLOCK_SIZE = 1 << 16
 """Minimum block size in bytes."""
 MAX_BLOCK_SIZE = 1 << 62
-"""Maximum block size in bytes: the largest power of two that a file offset can hold."""
+"""Maximum block size in bytes: the largest power of two that is a valid file offset."""
 
 RECOGNITION_SIZE = 4096
-"""Bytes at the beginning of a file by which a signature is recognised."""
+"""Number of bytes at the beginning of a file that ``looks_like_signature`` examines."""
 
 _NUMBER_KEYS = ("files", "directories", "symlinks", "special", "bytes")
 _TEXT_KEYS = ("source", "created", "generator")
@@ -59,13 +61,13 @@ class Signature(NamedTuple):
 
     Fields:
         algorithm: name of the digest algorithm.
-        block_size: bytes of a block.
+        block_size: number of bytes of a block: the contents of a file are hashed block by block.
         signature: digest of the dataset, in lower-case hexadecimal digits.
-        files, directories, symlinks, special: number of items of each type; the root counts.
-        bytes: size of all files.
-        source: description of the dataset's origin.
-        created: time of creation (UTC).
-        generator: program that has written the file.
+        files, directories, symlinks, special: number of items of each type, including the top directory.
+        bytes: sum of the sizes of all files, in bytes.
+        source: path of the dataset; only for people.
+        created: time of creation (UTC), as text; only for people.
+        generator: name and version of the program that has written the file; only for people.
     """
 
     algorithm: str
@@ -89,8 +91,13 @@ def is_block_size(number: int) -> bool:
 def write_signature(path: AnyPath, signature: Signature, umask: int | None = None, writer: str = "") -> None:
     """Write the file ``path`` completely and durably, or leave an existing one unchanged.
 
-    ``umask`` and ``writer`` are described at ``output_file``. Raise ``RequestRefused`` if ``path`` exists and is not a
-    regular file, ``OSError`` for errors of the system.
+    Raise ``RequestRefused`` if ``path`` exists and is not a regular file, ``OSError`` for errors of the system.
+
+    Args:
+        path: path of the file.
+        signature: contents of the file.
+        umask: the new file has mode 0666 without these bits; None: the umask of the process.
+        writer: name of the job, for the name of the temporary file; empty: none.
     """
     contents = dump_yaml(zip(_KEYS, (SIGNATURE_FORMAT, SIGNATURE_VERSION, *signature), strict=True), time_key="created")
     with output_file(path, umask, writer) as stream:
@@ -98,34 +105,40 @@ def write_signature(path: AnyPath, signature: Signature, umask: int | None = Non
 
 
 def read_signature(path: AnyPath) -> Signature:
-    """Return the signature in the file ``path``. Raise ``RequestRefused``, with one line, for every error in it."""
+    """Return the signature in the file ``path``. Raise ``RequestRefused``, with a text of one line, if the file cannot
+    be read or is invalid.
+    """
     with as_refusal("signature file", path), open_regular_file(path) as stream:
         contents = stream.read(MAX_SIGNATURE_SIZE + 1)
         if len(contents) > MAX_SIGNATURE_SIZE:
-            raise ValueError(f"it has more than {MAX_SIGNATURE_SIZE} bytes")
+            raise ValueError(f"it has more than {MAX_SIGNATURE_SIZE} bytes, which is the limit")
         return _parse_signature(contents)
 
 
 def open_regular_file(path: AnyPath, buffering: int = -1) -> BinaryIO:
-    """Open the regular file ``path`` for reading. Raise ``OSError``."""
+    """Open the regular file ``path`` for reading; ``buffering`` is as in ``open``. Raise ``OSError`` if it is no
+    regular file or cannot be opened.
+    """
     descriptor = open_to_read(os.fsencode(path), regular=True).descriptor
     return open(descriptor, "rb", buffering=buffering)
 
 
 @contextmanager
 def as_refusal(description: str, path: AnyPath) -> Iterator[None]:
-    """Convert an error of the block to ``RequestRefused`` that names the file by ``description`` and ``path``."""
+    """Context manager that converts ``OSError`` and ``ValueError`` of its block into a ``RequestRefused``. The text of
+    that names the file by ``description`` ("signature file") and ``path``.
+    """
     try:
         yield
     except (OSError, ValueError) as error:
         reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
         raise RequestRefused(
-            f"cannot read the {description} {printable_path(os.fsencode(path))}: {printable_text(reason)}"
+            f"cannot read {printable_path(os.fsencode(path))} as a {description}: {printable_text(reason)}"
         ) from error
 
 
 def _parse_signature(contents: bytes) -> Signature:
-    """Return the signature in the text ``contents``. Raise ``ValueError``."""
+    """Return the signature in ``contents``, the bytes of a signature file. Raise ``ValueError`` if they are invalid."""
     values = load_yaml(contents)
     if _text_value(values, "format") != SIGNATURE_FORMAT:
         raise ValueError(f"its format is not {SIGNATURE_FORMAT}")
@@ -151,7 +164,9 @@ def _parse_signature(contents: bytes) -> Signature:
 
 
 def _text_value(values: dict[str, Value], key: str) -> str:
-    """Return the string value of ``key``. Raise ``ValueError``."""
+    """Return the value of ``key``, a string, from the parsed file ``values``. Raise ``ValueError`` if the key is
+    missing or its value is not a string.
+    """
     if key not in values:
         raise ValueError(f"it lacks the key {key}")
     value = values[key]
@@ -161,7 +176,9 @@ def _text_value(values: dict[str, Value], key: str) -> str:
 
 
 def _number_value(values: dict[str, Value], key: str) -> int:
-    """Return the value of ``key`` as a number. Raise ``ValueError``."""
+    """Return the value of ``key``, a number, from the parsed file ``values``. Raise ``ValueError`` if the key is
+    missing or its value is no number.
+    """
     text = _text_value(values, key)
     if not _NUMBER.fullmatch(text):
         raise ValueError(f"{key} is not a whole number in decimal digits")
@@ -169,7 +186,9 @@ def _number_value(values: dict[str, Value], key: str) -> int:
 
 
 def looks_like_signature(beginning: bytes) -> bool:
-    """Return True if ``beginning``, the first ``RECOGNITION_SIZE`` bytes of a file, declares that it is a signature."""
+    """Return True if a file is a signature file. ``beginning`` is its first ``RECOGNITION_SIZE`` bytes. They must
+    contain a line with ``format: pcopy-signature``, preceded only by what YAML allows there.
+    """
     for line in beginning.removeprefix(_BYTE_ORDER_MARK).splitlines():
         if _FORMAT_LINE.fullmatch(line) or _FORMAT_IN_BRACES.fullmatch(line):
             return True
@@ -179,8 +198,9 @@ def looks_like_signature(beginning: bytes) -> bool:
 
 
 def is_truncated_signature(beginning: bytes) -> bool:
-    """Return True if a file that consists of ``beginning`` is a signature truncated within its first line.
+    """Return True if a file is a signature file that was truncated within its first line. ``beginning`` is all that the
+    file contains.
 
-    A still shorter file cannot be distinguished from other data.
+    A file of fewer than ``_MIN_RECOGNISABLE`` bytes cannot be distinguished from other data.
     """
     return len(beginning) >= _MIN_RECOGNISABLE and _FIRST_LINE.startswith(beginning)

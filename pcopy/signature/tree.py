@@ -1,16 +1,18 @@
-"""The content tree: one digest for the contents of a file, computed from the digests of its blocks.
+"""The content tree: one digest for the contents of a file (the content root), computed from the digests of its blocks.
 
-With ``H`` the algorithm, the root of one block is its digest, and the root of no blocks is ``H(b"")``. The root of n >
-1 blocks is ``H(0x01, root of the first k, root of the rest)`` with k the largest power of two smaller than n.
+Let ``H`` be the digest algorithm. The root of one block is its digest, and the root of no blocks is ``H(b"")``. The
+root of n > 1 blocks is ``H(0x01, root of the first k blocks, root of the other blocks)``, where k is the largest power
+of two smaller than n.
 
-While blocks come in order, the state is a list of complete subtrees. Their sizes are the bits of the number of blocks,
-from the highest to the lowest. A new block, or a subtree that starts at a multiple of its own size, is appended, and
-two neighbours of equal size are merged into one. At the end the list is folded from the right. All subtrees to the
-right of one with k blocks have fewer than k blocks together. So k is the largest power of two smaller than their total,
-as the definition demands.
+While blocks are added in order, the state is a list of complete subtrees, each of a power of two of blocks, in
+descending order of size: these sizes are the bits of the number of blocks so far. A new block, or a subtree that starts
+at a multiple of its own size, is appended, and two neighbours of equal size are merged into one. At the end the last
+two subtrees are merged until one is left. All subtrees to the right of one with k blocks have fewer than k blocks
+together. So k is the largest power of two smaller than the number of blocks in it and in them, as the definition
+demands.
 
-The list is never longer than the number of blocks has bits. For the same reason, chunks of a power of two of blocks can
-be hashed separately.
+The list is never longer than the number of blocks has bits. Since subtrees can be added, chunks of a power of two of
+blocks can be hashed separately.
 """
 
 from __future__ import annotations
@@ -25,17 +27,21 @@ if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer
 
 INNER_NODE_PREFIX = b"\x01"
-"""Prefix of the hashed data of an inner node."""
+"""Prefix of the hashed data of an inner node, that is, of the roots of its two subtrees."""
 _ZEROS = bytes(1 << 16)
-"""A piece of zeros for hashing holes."""
+"""Zeros that are hashed in place of a hole, piece by piece."""
 _ZERO_HASHERS = 64
-"""Number of cached hashers that have processed only zeros. That many ``_ZEROS`` make a block of the usual size."""
+"""Number of cached hashers that have processed only zeros: 64 pieces ``_ZEROS`` are 4 MiB, a block of the usual
+size.
+"""
 _MAX_LEVELS = 65
-"""Levels of a tree over all blocks that a file can have, and one more."""
+"""Number of cached roots of 1, 2, 4, ... blocks of zeros: enough for the largest file with the smallest blocks."""
 
 
 class ContentHasher:
-    """Computes the content root of bytes that are passed in order, in pieces of any length."""
+    """Computes the content root (the digest that is computed from the digests of the blocks) of bytes that are passed
+    in order, in pieces of any length.
+    """
 
     __slots__ = ("_algorithm", "_block_size", "_blocks", "_filled", "_partial", "_subtrees")
 
@@ -52,11 +58,11 @@ class ContentHasher:
 
     @property
     def size(self) -> int:
-        """Number of bytes so far."""
+        """Number of bytes that have been added."""
         return self._blocks * self._block_size + self._filled
 
     def update(self, data: Buffer) -> None:
-        """Add the next bytes. They are neither copied nor kept."""
+        """Add the next bytes. ``data`` is neither copied nor used after the call."""
         view = memoryview(data)
         if not view.nbytes:
             return
@@ -73,9 +79,10 @@ class ContentHasher:
             self._add_to_block(view[at:])
 
     def zeros(self, count: int) -> None:
-        """Add ``count`` zero bytes, which are what a read of a hole returns.
+        """Add ``count`` zero bytes, as read(2) returns them for a hole.
 
-        Whole blocks of zeros are not hashed again. Raise ``ValueError`` if ``count`` is negative.
+        Whole blocks of zeros are not hashed, because their roots are cached. Raise ``ValueError`` if ``count`` is
+        negative.
         """
         if count < 0:
             raise ValueError(f"a hole of {count} bytes")
@@ -102,7 +109,7 @@ class ContentHasher:
         return self._subtrees.root(self._partial.digest())
 
     def _add_to_block(self, view: memoryview) -> None:
-        """Add bytes to the current block; at most those that complete it."""
+        """Add the bytes in ``view`` to the incomplete block; they are at most those that complete it."""
         if self._partial is None:
             self._partial = self._algorithm.new_hasher()
         self._partial.update(view)
@@ -113,7 +120,7 @@ class ContentHasher:
             self._add_subtree(0, digest)
 
     def _add_zeros_to_block(self, count: int) -> None:
-        """Add zero bytes to the current block; at most those that complete it."""
+        """Add ``count`` zero bytes to the incomplete block; they are at most those that complete it."""
         whole = min(count // len(_ZEROS), _ZERO_HASHERS)
         if whole and not self._filled:  # A cached hasher saves time for files with many holes.
             self._partial = _hashers_of_zeros(self._algorithm)[whole - 1].copy()
@@ -125,13 +132,15 @@ class ContentHasher:
             count -= len(piece)
 
     def _add_subtree(self, level: int, root: bytes) -> None:
-        """Add a complete subtree of 2^``level`` blocks with this ``root``."""
+        """Add the next 2^``level`` blocks, which form a complete subtree with this ``root``."""
         self._subtrees.add(level, root)
         self._blocks += 1 << level
 
 
 class _Subtrees:
-    """The complete subtrees of the leaves so far, each of a power of two of leaves, the largest first."""
+    """Computes the root of a content tree from its leaves, which are added in order. A leaf is a block, or a chunk of a
+    power of two of blocks. The object stores only the roots of complete subtrees, the largest subtree first.
+    """
 
     __slots__ = ("_algorithm", "_roots")
 
@@ -140,7 +149,9 @@ class _Subtrees:
         self._roots: list[tuple[int, bytes]] = []
 
     def add(self, level: int, root: bytes) -> None:
-        """Add the next 2^``level`` leaves as a subtree. The number of leaves before must be a multiple of that."""
+        """Add the next 2^``level`` leaves as a subtree with this ``root``. The number of leaves before must be a
+        multiple of 2^``level``.
+        """
         roots = self._roots
         while roots and roots[-1][0] == level:
             root = self._algorithm.digest(INNER_NODE_PREFIX + roots.pop()[1] + root)
@@ -148,14 +159,14 @@ class _Subtrees:
         roots.append((level, root))
 
     def root(self, rest: bytes | None = None) -> bytes:
-        """Return the root of all leaves, with ``rest`` as the last leaf unless it is None."""
+        """Return the root of the tree of all leaves. ``rest`` is one more leaf at the end, unless it is None."""
         for _, root in reversed(self._roots):
             rest = root if rest is None else self._algorithm.digest(INNER_NODE_PREFIX + root + rest)
         return self._algorithm.digest(b"") if rest is None else rest
 
 
 def content_root(algorithm: Algorithm, block_size: int, data: Buffer) -> bytes:
-    """Return the content root of ``data``, which is all of a file's contents."""
+    """Return the content root of a file whose contents are ``data``."""
     if memoryview(data).nbytes <= block_size:
         return algorithm.digest(data)
     hasher = ContentHasher(algorithm, block_size)
@@ -164,7 +175,7 @@ def content_root(algorithm: Algorithm, block_size: int, data: Buffer) -> bytes:
 
 
 def combined_root(algorithm: Algorithm, parts: Sequence[bytes]) -> bytes:
-    """Return the content root of a file from the content roots of its chunks, in order.
+    """Return the content root of a whole file, given the content roots of its chunks (``parts``), in order.
 
     All chunks must have the same size, the block size times a power of two; only the last one may be shorter.
     """
@@ -181,7 +192,9 @@ def is_power_of_two(number: int) -> bool:
 
 @lru_cache(maxsize=2)
 def _hashers_of_zeros(algorithm: Algorithm) -> tuple[Hasher, ...]:
-    """Return hashers that have processed ``_ZEROS`` once, twice, and so on. The caller must copy them before use."""
+    """Return hashers that have processed the zeros ``_ZEROS`` once, twice, and so on. They are cached, so the caller
+    must copy a hasher before it passes further bytes to it.
+    """
     hasher, hashers = algorithm.new_hasher(), []
     for _ in range(_ZERO_HASHERS):
         hasher.update(_ZEROS)
@@ -191,7 +204,7 @@ def _hashers_of_zeros(algorithm: Algorithm) -> tuple[Hasher, ...]:
 
 @lru_cache(maxsize=8)
 def _zero_roots(algorithm: Algorithm, block_size: int) -> tuple[bytes, ...]:
-    """Return the content roots of 1, 2, 4, 8, ... blocks of zeros."""
+    """Return the content roots of 1, 2, 4, 8, ... blocks of zeros, each of ``block_size`` bytes. They are cached."""
     block = algorithm.new_hasher()
     for _ in range(0, block_size, len(_ZEROS)):
         block.update(memoryview(_ZEROS)[: min(block_size, len(_ZEROS))])

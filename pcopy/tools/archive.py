@@ -51,14 +51,15 @@ from pcopy.tools.outputs import check_outputs, umask_of_user, write_signature_fi
 
 
 class ArchiveDirector(TarDirector):
-    """Director of ``ptar -c``: chooses the phases and their first tasks.
+    """Director of ``ptar -c``: the object on rank 0 that chooses the phases of the job and the first tasks of each.
 
     The phases in their order:
     - COPY: walk the trees and describe their items.
-    - LINK: bring the names of hard links together.
-    - TELL: each rank reports the sizes of its pieces of the archive to rank 0.
-    - PLACE: rank 0 assigns the offsets, and all ranks write their members.
-    - SYNC: each rank syncs what it wrote.
+    - LINK: collect all names of each file with several hard links on one rank, so that one name becomes a file and
+      the others become links.
+    - REPORT_PIECES: each rank divides its members into pieces of the archive, and reports their sizes to rank 0.
+    - WRITE_PIECES: rank 0 computes the offset of each piece, and the ranks write their pieces there.
+    - SYNC: each rank syncs (fsync) the archive that it has written to.
     - SIGN and the phases after it: compute the signature.
     """
 
@@ -81,7 +82,7 @@ class ArchiveDirector(TarDirector):
         return super().first_tasks(phase) if phase >= Phase.SIGN else []
 
     def needed_phases(self, sums: Totals) -> dict[int, object]:
-        """Return the phases in their order, each with a value that is true if the phase is needed."""
+        """Return the phases after the first one, in their order. The value of a phase is true if it is needed."""
         return {
             int(Phase.LINK): sums.for_link,
             REPORT_PIECES: True,
@@ -97,7 +98,7 @@ class ArchiveDirector(TarDirector):
 
 
 class ArchiveTool(UnrecordedTool):
-    """The program ``ptar -c``."""
+    """The program ``ptar -c`` as all ranks need it: its texts, its director and its cleaning up."""
 
     name = "ptar"
     writes_to_targets = True
@@ -111,18 +112,24 @@ class ArchiveTool(UnrecordedTool):
     def phase_name(self, phase: int) -> str:
         return "sign" if phase >= Phase.SIGN else "sync" if phase == SYNC else "copy"
 
-    def remove_temporaries(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
-        """Record the pieces that are complete, so that ``--resume`` can reuse them, or remove the temporary archive if
-        nothing of it can be reused.
+    def remove_temporaries(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
+        """Keep or remove the temporary archive of a job that ended early.
 
-        Failures are ignored: the job has ended for another reason, which is reported.
+        With ``--resume``, or if the archive's file system is full, record which pieces are complete: the next run with
+        ``--resume`` does not write them again. Without ``--resume``, and if no rank has recorded a piece, rank 0
+        removes the temporary archive. Errors here are ignored: the reason for the early end of the job is reported, not
+        they.
+
+        Args:
+            rank: this rank.
+            dropped_tasks, since: not needed by this program.
         """
         archive, made = rank.instance(ArchiveFile), rank.instance(PieceRecords)
         is_full = rank.stop_reason is not None and rank.stop_reason.code == ARCHIVE_FULL_CODE
         if made.is_enabled and (rank.options.resumes or is_full):
             with suppress(Problem):  # Pieces that cannot be recorded are written again by the resumed run.
                 made.store_records()
-        with suppress(OSError):  # Files that remain are harmless.
+        with suppress(OSError):  # A file of records that cannot be removed is harmless.
             made.remove_if_useless()
         if rank.number == 0 and archive.is_temporary:
             with suppress(Problem):
@@ -148,10 +155,10 @@ class ArchiveJob(TarJob):
         super().__init__(arguments)
         self._size = 0
         self._signature: str | None = None
-        """The signature in hexadecimal digits, once it was computed."""
+        """The signature in hexadecimal digits; None if it was not computed."""
         self._pieces_written_before: tuple[int, int] | None = None
-        """Number of pieces that an interrupted run had written, and number of all pieces; None if the job does not
-        resume.
+        """Number of pieces of the archive that an interrupted run had written, and number of all pieces. None if no
+        interrupted run is continued.
         """
         archive = _checked_archive_path(arguments.archive)
         self._listed: BinaryIO | None = None
@@ -170,7 +177,7 @@ class ArchiveJob(TarJob):
         name = job_name(archive)
         _refuse_concurrent_creation(os.path.dirname(archive), temporary_name(name), arguments.archive)
         self._leftovers = unfinished_files(os.path.dirname(archive), name)
-        """Temporary files that an interrupted run of the same archive did not remove."""
+        """Paths of temporary files that an interrupted run with the same archive has left in its directory."""
         if not (options.dry_run or supports_rename_and_random_writes(os.path.dirname(archive))):
             from pcopy.tools.sequential import refuse_without_rename  # Imported here since few destinations need it.
 
@@ -242,10 +249,13 @@ class ArchiveJob(TarJob):
         return EXIT_INCOMPLETE if trouble or not is_right else EXIT_OK
 
     def _report_end(self, rank: Rank, unset: Problem | None) -> bool:
-        """Sync the directory of the archive, and report a failure of that, or of setting the mode (``unset``), as
-        failed items.
+        """Sync the directory of the archive. If that fails, or if the mode of the archive could not be set, report the
+        archive as a failed item.
 
-        Return True if neither failed.
+        Args:
+            unset: the error when the mode was set; None if it was set.
+
+        Return True if both the sync and the mode succeeded.
         """
         found = [] if unset is None else [("its mode could not be set", unset)]
         if self.job.options.sync:
@@ -259,12 +269,15 @@ class ArchiveJob(TarJob):
         return not found
 
     def needed_bytes(self, totals: Totals) -> int:
-        """Return the size of the archive in bytes; 0 if it is compressed, since its size is then unknown."""
+        """Return the size of the archive in bytes; 0 for a compressed archive, whose size is not known before it is
+        written.
+        """
         return 0 if self.job.options.compress_as else self._size
 
     def _write_end(self, rank: Rank, layout: ArchiveLayout) -> None:
         """Write what follows the members: the end of a compressed archive, and the trailer that lists incomplete files.
-        Raise ``Problem`` if writing fails.
+
+        ``layout`` says where the members end. Raise ``Problem`` if writing fails.
         """
         archive, frames, incomplete = (
             rank.instance(ArchiveFile),
@@ -283,10 +296,16 @@ class ArchiveJob(TarJob):
             self.remarks.append(f"{text}: it can be read as one stream only")
 
     def _write_index(self, rank: Rank, layout: ArchiveLayout, status: os.stat_result) -> None:
-        """Write the index beside the archive if readers need it, and otherwise remove an index of an older archive.
+        """Write the index, a file beside the archive, if readers need it. Otherwise remove the index of an older
+        archive.
 
-        An index is needed if members can be found at more than one offset, or if the archive is compressed with gzip. A
-        failure is reported as a remark only: the archive can be read without the index.
+        The index lists offsets at which a reader can begin, so that several ranks can read the archive. It is needed if
+        there is more than one such offset, or if the archive is compressed with gzip. If it cannot be written, only a
+        remark says so: the archive can be read without it, by one process.
+
+        Args:
+            layout: where the members are in the archive.
+            status: the status of the archive, which the index contains.
         """
         path = self.job.options.archive_file + SUFFIX
         try:
@@ -315,7 +334,9 @@ class ArchiveJob(TarJob):
 
     @property
     def _continue_advice(self) -> str:
-        """Advice for the user: the command that completes the archive."""
+        """Advice to the user of a job that ended early: repeat the command, with ``--resume`` if an unfinished archive
+        is left.
+        """
         unfinished = unfinished_files(os.path.dirname(self.job.options.archive_file), self.job.name)
         if not unfinished:
             return "repeat the command to create it"
@@ -345,14 +366,14 @@ class ArchiveJob(TarJob):
 
 
 def _compression_by_name(path: bytes) -> str:
-    """Return the compression that ``tar -a`` would choose by the extension of ``path``, or "" if none."""
+    """Return the compression that ``tar -a`` would choose by the extension of ``path``; "" if it would not compress."""
     endings = {b"gz": "gzip", b"tgz": "gzip", b"zst": "zstd", b"tzst": "zstd", b"bz2": "bzip2", b"xz": "xz"}
     return endings.get(path.rpartition(b".")[2], "")
 
 
 def _checked_archive_path(path: bytes) -> bytes:
-    """Return the absolute path of the archive to be created. Raise ``RequestRefused`` if it can neither be created nor
-    replace an existing archive.
+    """Return the absolute path of the archive to be created, without symbolic links in its directory. Raise
+    ``RequestRefused`` if no file can be created there, or if ``path`` is an item that an archive may not replace.
     """
     directory, name = os.path.split(path)
     if name in (b"", b".", b".."):
@@ -360,15 +381,15 @@ def _checked_archive_path(path: bytes) -> bytes:
     try:
         real = examine_parent_directory(path).path
     except UntrustedFile as error:
-        raise RequestRefused(f"{printable_path(path)}: cannot be made: {error.strerror}") from None
+        raise RequestRefused(f"{printable_path(path)}: cannot be created: {error.strerror}") from None
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR):
             raise RequestRefused(
-                f"{printable_path(path)}: the directory {printable_path(directory)} does not exist; make it first"
+                f"{printable_path(path)}: the directory {printable_path(directory)} does not exist; create it first"
             ) from None
         raise RequestRefused(f"{printable_path(path)}: its directory cannot be opened: {error.strerror}") from None
     if why := reason_unwritable(real):
-        raise RequestRefused(f"{printable_path(path)}: cannot be made, since {why}; name another file")
+        raise RequestRefused(f"{printable_path(path)}: cannot be created, since {why}; name another file")
     _refuse_existing_item(path)
     return os.path.join(real, name)
 
@@ -379,27 +400,33 @@ def _refuse_existing_item(path: bytes) -> None:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
         return
-    except OSError as error:  # For instance, the name is too long: the rename at the end would fail.
-        raise RequestRefused(f"{printable_path(path)}: cannot be made: {error.strerror}; name another file") from None
+    except OSError as error:  # For instance, if the name is too long, the rename at the end would fail.
+        refused = f"{printable_path(path)}: cannot be created: {error.strerror}; name another file"
+        raise RequestRefused(refused) from None
     if stat.S_ISDIR(mode):
         raise RequestRefused(f"{printable_path(path)}: is a directory; name the archive's file")
     if stat.S_ISLNK(mode):
         raise RequestRefused(f"{printable_path(path)}: {replacement_obstacle(path, mode, 'an archive')}")
     if not stat.S_ISREG(mode):
         raise RequestRefused(
-            f"{printable_path(path)}: is no regular file, and ptar writes an archive at many offsets in parallel; use "
-            "tar"
+            f"{printable_path(path)}: is not a regular file, and ptar writes an archive at many offsets in parallel; "
+            "use tar"
         )
 
 
 def _refuse_concurrent_creation(directory: bytes, temporary: bytes, archive: bytes) -> None:
-    """Raise ``RequestRefused`` if another process is creating this archive, or if a file that is not pcopy's has the
-    temporary name.
+    """Raise ``RequestRefused`` if another process is creating this archive, or if an item that is no unfinished archive
+    has its temporary name.
+
+    Args:
+        directory: the directory of the archive.
+        temporary: the temporary name, which the archive has until it is complete.
+        archive: the path that the user gave, for messages.
     """
     try:
         is_made = is_in_use(directory, temporary)
     except Problem as problem:
-        raise RequestRefused(f"{printable_path(archive)}: cannot be made: {problem.strerror}") from None
+        raise RequestRefused(f"{printable_path(archive)}: cannot be created: {problem.strerror}") from None
     if is_made:
         raise RequestRefused(
             f"{printable_path(archive)}: another ptar is creating it; wait for its end, or stop it first"
@@ -407,8 +434,13 @@ def _refuse_concurrent_creation(directory: bytes, temporary: bytes, archive: byt
 
 
 def _root_for_path(path: bytes, directory: bytes, archive: bytes) -> Root:
-    """Return the root for one PATH of the command line, whose target is the archive. Raise ``RequestRefused`` if PATH
-    cannot be read.
+    """Return the root (source and target) for one PATH of the command line; its target is the archive. Raise
+    ``RequestRefused`` if PATH cannot be read.
+
+    Args:
+        path: PATH, absolute or relative to ``directory``.
+        directory: the directory of ``-C``, or empty.
+        archive: the absolute path of the archive.
     """
     root = read_only_root(os.path.join(directory, path), follow=False)
     directory_of_archive, name = os.path.split(archive)
@@ -427,16 +459,17 @@ def _root_for_path(path: bytes, directory: bytes, archive: bytes) -> Root:
 
 
 def _root_and_list(arguments: ArchiveArguments, archive: bytes) -> tuple[Root, BinaryIO | None]:
-    """Read the file of ``-T`` and return the root below which all listed paths are, and the sorted list.
+    """Read the list of paths that ``-T`` names. Return the root of the directory to which the paths are relative
+    (``-C``, or the working directory), and a temporary file with the sorted list.
 
-    The list is None if the only listed path is the directory itself: then the whole directory is archived. Raise
-    ``RequestRefused`` if the list cannot be used.
+    Instead of the file, None is returned if the only listed path is that directory itself: then the whole directory is
+    archived. ``archive`` is the absolute path of the archive. Raise ``RequestRefused`` if the list cannot be used.
     """
     directory = arguments.directory or b"."
     root = _root_for_path(directory, b"", archive)
     if root.item:
         raise RequestRefused(
-            f"{printable_path(directory)}: is no directory; name the one that contains the listed paths"
+            f"{printable_path(directory)}: is not a directory; name the directory that contains all listed paths"
         )
     with refusing_spool_errors(b"", TMPDIR_ADVICE):
         listed = sorted_list(
@@ -449,15 +482,17 @@ def _root_and_list(arguments: ArchiveArguments, archive: bytes) -> tuple[Root, B
             omit_below_listed=True,
         )
     listed.seek(0)
-    if listed.read(1) == b"\0":  # the path of the directory itself, and the only one
+    if listed.read(1) == b"\0":  # The list contains only the empty path: the directory itself.
         listed.close()
         return root._replace(source_shown=b"."), None
     return root._replace(source_shown=b""), listed
 
 
 def _own_files_in_sources(roots: Sequence[Root], paths: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield (number of the root, path below it) for those of the files ``paths`` that are in a source, so that the
-    archive does not contain itself.
+    """Yield (number of the root, path below that root) for each of the files ``paths`` that lies in a source.
+
+    These are files of the job itself, such as the archive; they are left out, so that the archive does not contain
+    itself.
     """
     for number, root in enumerate(roots):
         for path in paths:

@@ -22,17 +22,24 @@ _COUNTED = (
     *("found", "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "excluded", "failed"),
     *("changed", "vanished", "excused", "warnings"),
 )
-"""Counters of ``Totals`` that ``--json`` shows."""
+"""Names of the counters (fields of ``Totals``) that ``--json`` shows, in this order."""
 
 
 class TarDirector(JobDirector):
-    """Base class of the directors of ``ptar``.
+    """Base class of the directors of ``ptar`` (objects on rank 0 that choose the phases and the exit status).
 
-    Failed items do not stop the job: the archive contains what could be read, and unpacking creates what it can.
+    Failed items do not stop the job: an archive is created of all items that could be read, and unpacking creates all
+    items that it can create.
     """
 
     def needed_phases(self, sums: Totals) -> dict[int, object]:
-        """Return the phases in their order, each with a value that is true if the phase is needed."""
+        """Return the phases after the first one, in their order. The value of a phase is true if the phase is needed.
+
+        A phase without work, such as that for hard links if there are none, is left out of the job.
+
+        Args:
+            sums: the counters over all ranks.
+        """
         raise NotImplementedError
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
@@ -54,7 +61,7 @@ class TarJob(UnrecordedJob):
 
     program, incomplete_text = "ptar", "some items failed"
     item_verb: str
-    """Word for what is done to items: ``archived`` or ``unpacked``."""
+    """Participle for messages, which says what is done to items: ``archived`` or ``unpacked``."""
 
     def __init__(self, arguments: ArchiveArguments) -> None:
         output_options, dry_run = arguments.output, arguments.options.dry_run
@@ -84,7 +91,10 @@ class TarJob(UnrecordedJob):
         yield f"{format_size(totals.bytes)} in {format_seconds(seconds)}: {format_size(rate)}/s with {ways}"
 
     def _free_space_line(self, totals: Totals) -> Iterator[str]:
-        """Yield a line with the free space at the target, and the needed space if that is more."""
+        """Yield a line for the summary with the free space at the target, and with the needed space if that is more.
+
+        Yield nothing if the free space is unknown.
+        """
         directory, needed = self.job.roots[0].target, self.needed_bytes(totals)
         try:
             free = free_space(directory).bytes
@@ -94,10 +104,10 @@ class TarJob(UnrecordedJob):
         yield f"  free on {printable_path(directory)}: {format_size(free)}{lack}"
 
     def needed_bytes(self, totals: Totals) -> int:
-        """Return the number of bytes that would be created, as far as it is known."""
+        """Return the number of bytes that would be written, for the line about free space; 0 if it is unknown."""
         return totals.bytes
 
 
 def _are_created(items: ItemOutcomes) -> bool:
-    """True if these items would be created."""
+    """True if these items, which all have the same outcome, would be created or would replace existing ones."""
     return items.action in (Action.COPY, Action.REPLACE)

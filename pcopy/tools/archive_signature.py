@@ -1,9 +1,11 @@
-"""The signature of the contents of an archive, computed by one process while it lists the members.
+"""The signature (one digest of a whole tree) of the contents of an archive. One process computes it while it lists the
+members.
 
 The signature is that of the tree that unpacking would create:
-- Of several members with the same name the last one counts.
-- A hard link has the contents that its target has at the position of the link, or later if the target follows the link.
-- Directories that no member describes are included.
+- If several members have the same name, only the last one counts.
+- A hard link has the contents that the name of its target has at the position of the link in the archive. If no member
+  before the link has that name, the first one after the link counts.
+- Directories that contain members but have no member of their own are included.
 """
 
 from __future__ import annotations
@@ -32,35 +34,46 @@ from pcopy.tools.archive_tree import LastMember
 
 _PATH_END = b"\0"
 _SPECIAL_KEY = b""
-"""Key of the counter of all types that are counted together (special files)."""
+"""Key in the counts of items for special files (FIFOs, sockets and devices), which are counted together."""
 _record_key = itemgetter(0)
 _KEY_SUFFIX_BYTES = 2 + 16
-"""Length in bytes of the suffix of a key: two zero bytes, and the offset of a member in the archive as 16 hexadecimal
-digits.
+"""Number of bytes after the path in the key by which members are sorted (``_sort_key``): two zero bytes, and the offset
+of the member in the archive as 16 hexadecimal digits.
 """
 _LAST_SUFFIX = b"%016x" % ARCHIVE_END
-"""Suffix of keys that sort after all members of the archive."""
+"""The offset in the sort key of a hard link to the last member of a name, as 16 hexadecimal digits.
+
+It is larger than any offset in the archive, so that such a link follows all members of that name.
+"""
 
 
 class NotATree(ValueError):
-    """The members of the archive do not form a tree."""
+    """Error: the members of the archive do not form a tree, so it has no signature. For example, a path is below a
+    file.
+    """
 
 
 class ArchiveSignature:
-    """Computes the signature of an archive from its members, in this order: ``add`` for each member, ``add_link`` for
-    each hard link, ``signature``.
+    """Computes the signature of an archive from its members.
+
+    First ``add`` is called for each member, then ``add_link`` for each hard link, and at last ``signature``.
     """
 
     def __init__(self, algorithm: Algorithm, block_size: int, open_spool: Callable[[], BinaryIO]) -> None:
         self._algorithm, self._block_size = algorithm, block_size
         self._items, self._links, self._resolved_links = (ExternalSorter(open_spool) for _ in range(3))
         self._top: bytes | None = None
-        """Path of the first member while all other members are below it; "" if some are not; None before the first
-        member.
+        """Path of the item that the signature describes: the first member if all others are below it, otherwise "", the
+        directory that contains all. None before the first member.
         """
 
     def add(self, found: FoundMember, item: ItemInArchive | None) -> None:
-        """Add the next member; ``item`` is the item that it becomes, or None for a hard link."""
+        """Add the next member, in the order of the archive.
+
+        Args:
+            found: the member; the caller has checked that its name stays inside the target.
+            item: type, size and digest of the item that the member becomes; None for a hard link.
+        """
         path = safe_path(found.member.name)
         if item is not None:
             self._items.add(_sort_key(path, found.data), marshal.dumps(tuple(item)))
@@ -70,18 +83,22 @@ class ArchiveSignature:
             self._top = b""
 
     def add_link(self, each: LastMember) -> None:
-        """Add a hard link that no later member replaces. Must not be called before all members were added
-        by ``take``.
+        """Add a hard link that no later member replaces. To be called only after all members were added by ``add``.
+
+        ``each`` is the member, with the name and the offset of the member whose contents it gets.
         """
         self._links.add(
             _sort_key(*(each.link_target or (safe_path(each.item.member.link), ARCHIVE_END))), marshal.dumps(each.path)
         )
 
     def signature(self, source: str) -> Signature:
-        """Return the signature, after all members were added.
+        """Return the signature, after all members and links were added.
 
         Raise ``NotATree`` if the members do not form a tree, and ``OSError`` if temporary files cannot be read or
         written.
+
+        Args:
+            source: name of the archive, which the signature file mentions.
         """
         if self._top is None:
             raise NotATree("the archive is empty")
@@ -99,8 +116,10 @@ class ArchiveSignature:
         )  # fmt: skip
 
     def _follow_links(self) -> None:
-        """Turn each hard link into an item with the contents of its target. Raise ``NotATree`` if the target does
-        not exist.
+        """Determine for each hard link the type, size and digest of the item to which it leads, and add it like other
+        items.
+
+        Raise ``NotATree`` if the target does not exist or is a directory.
         """
         marked = heapq.merge(_marked_records(self._items, 0), _marked_records(self._links, 1), key=itemgetter(0, 1))
         name, target_item = b"", ItemInArchive(0, items.DIRECTORY, 0, b"")
@@ -126,23 +145,31 @@ class ArchiveSignature:
 
 
 def _sort_key(path: bytes, at: int) -> bytes:
-    """Return the sort key of a member: its path in the order of a walk, then its offset ``at`` in the archive."""
+    """Return the sort key of a member. Keys sort by ``path`` in the order of a walk (a directory, then its contents),
+    and members of the same path by ``at``, the offset in the archive.
+    """
     return b"%b\0\0%016x" % (tree_order_key(path), at)
 
 
 def _key_without_offset(record: SortRecord) -> bytes:
-    """Return the key of a record without the offset: the path."""
+    """Return the part of a sort key that stands for the path and is the same for all members of this path.
+
+    The key, the first part of ``record``, ends with the offset of the member in the archive.
+    """
     return record[0][:-_KEY_SUFFIX_BYTES]
 
 
 def _marked_records(sorter: ExternalSorter, mark: int) -> Iterator[tuple[bytes, int, bytes]]:
-    """Yield (key, ``mark``, value) for all records of ``sorter``."""
+    """Return an iterator over all records of ``sorter``, sorted by key, as (key, ``mark``, value).
+
+    The number ``mark`` tells the records of several sorters apart after they are merged.
+    """
     return ((key, mark, value) for key, value in sorter.sorted())
 
 
 class _TreeDigest:
-    """Computes the digest of a tree from its items in the order of a walk. A directory is digested when the walk leaves
-    it.
+    """Computes the digest of a tree from its items, which are added in the order of a walk. The digest of a directory
+    is computed when an item outside of it follows.
     """
 
     def __init__(self, algorithm: Algorithm, top: bytes) -> None:
@@ -151,15 +178,15 @@ class _TreeDigest:
         self._counts = dict.fromkeys((items.FILE, items.DIRECTORY, items.SYMLINK, _SPECIAL_KEY), 0)
         self._bytes = 0
         self._last_non_directory = b""
-        """Path of the last item if it is not a directory, else ""."""
+        """Path of the item that was added last, if it is not a directory; else "". No item may be below it."""
         self._top_digest = b""
-        """Digest of the top item."""
+        """Digest of the item at the top; empty before it is known."""
 
     def add(self, path: bytes, item: ItemInArchive) -> None:
         """Add the next item. Raise ``NotATree`` if it is below an item that is not a directory."""
         if self._last_non_directory and path.startswith(self._last_non_directory + b"/"):
             raise NotATree(
-                f"{printable_path(self._last_non_directory)}: is no directory, but a member is below it: "
+                f"{printable_path(self._last_non_directory)}: is not a directory, but a member is below it: "
                 f"{printable_path(path)}"
             )
         is_directory = item.kind == items.DIRECTORY
@@ -178,8 +205,14 @@ class _TreeDigest:
             self._open_directories[-1][1].add(kind, path.rpartition(b"/")[2], digest)
 
     def _go_to(self, path: bytes, *, is_top: bool) -> None:
-        """Leave directories until ``path`` is the innermost one or below it, then enter the directories on the way to
-        ``path``.
+        """Prepare to add the item ``path``: close the open directories that do not contain it, and open the directories
+        above it.
+
+        An open directory is one whose items are being added; when it is closed, its digest is computed. Afterwards
+        ``path`` is the innermost open directory.
+
+        Args:
+            is_top: True if the item to be added is the one at the top. If it is not a directory, nothing is opened.
         """
         while (
             self._open_directories
@@ -190,7 +223,7 @@ class _TreeDigest:
         if self._open_directories and self._open_directories[-1][0] == path:
             return
         if not self._open_directories:
-            if is_top and path != self._top:  # The top item is not a directory.
+            if is_top and path != self._top:  # The item at the top is not a directory.
                 return
             self._open_directory(self._top)
         while (innermost := self._open_directories[-1][0]) != path:
@@ -206,7 +239,11 @@ class _TreeDigest:
         self._add_to_parent(items.DIRECTORY, path, hasher.digest())
 
     def finish(self) -> tuple[bytes, DatasetCounts]:
-        """Leave all directories. Return the digest of the top item, and the counts."""
+        """Compute the digests of the directories that are still open, after the last item was added.
+
+        Return the digest of the item at the top, and the numbers of files, directories, symbolic links, special files
+        and bytes.
+        """
         while self._open_directories:
             self._leave()
         files, directories, symlinks, special = self._counts.values()
@@ -214,5 +251,7 @@ class _TreeDigest:
 
 
 def _prefix_below(directory: bytes) -> bytes:
-    """Return the prefix of all paths below ``directory``; "" for the top."""
+    """Return the beginning of all paths below ``directory``: the directory and a slash; "" for the directory "" at the
+    top.
+    """
     return directory + b"/" if directory else b""

@@ -1,7 +1,7 @@
-"""The tree that results if an archive is unpacked into an empty directory, determined by one process for ``ptar -t``.
+"""The tree that results if an archive is unpacked into an empty directory. One process determines it for ``ptar -t``.
 
-The names are compared by the functions that ``ptar -x`` uses (``pcopy.tasks.archive.names``), so both reject the same
-members.
+Names are compared by the same functions as in ``ptar -x`` (``pcopy.tasks.archive.names``). So ``ptar -t`` reports as
+failed exactly the members that ``ptar -x`` would not unpack because of other members.
 """
 
 from __future__ import annotations
@@ -29,14 +29,16 @@ from pcopy.tasks.archive.names import (
 )
 
 _MEMBERS_PER_BATCH = 1024
-"""Number of members after which the collected records are passed to the sorters."""
+"""Number of members whose records are collected in memory before they are passed to the sorters. It is also the maximum
+number of members that are read back in one batch.
+"""
 
 
 class LastMember(NamedTuple):
     """A member that no later member replaces. The size in ``item`` is that of its data in the archive.
 
     Fields:
-    - ``item``: the member as ``ptar -x`` would unpack it.
+    - ``item``: the member as ``ptar -x`` would unpack it, but without its extended attributes and its map of holes.
     - ``problem``: the reason why the member cannot be unpacked, or "".
     - ``link_target``: for a hard link whose target is replaced by a later member: the name and the offset of the
       target, whose contents the link gets. Else None.
@@ -53,8 +55,10 @@ class LastMember(NamedTuple):
 
 
 class ArchiveTree:
-    """Collects all members of an archive, then yields those that remain after unpacking, and the reasons
-    why some fail.
+    """Collects all members of an archive (``add``). Then yields the members that would remain after unpacking
+    (``last_members``), each with the reason why it cannot be unpacked, if there is one.
+
+    Members and records of names are sorted in temporary files, which ``open_spool`` opens.
     """
 
     def __init__(self, open_spool: Callable[[], BinaryIO]) -> None:
@@ -64,11 +68,12 @@ class ArchiveTree:
         self._number = 0
 
     def add(self, found: FoundMember, trouble: str) -> None:
-        """Add a member. Raise ``OSError`` if temporary files cannot be written.
+        """Add a member of the archive. Raise ``OSError`` if temporary files cannot be written.
 
         Args:
-            found: a member whose name is acceptable.
-            trouble: the reason why the member fails if no later member replaces it, or "".
+            found: a member; the caller has checked that its name stays inside the target (``refusal_reason``).
+            trouble: the reason why the member cannot be unpacked, or "". It is reported only if no later member has the
+                same path.
         """
         path = safe_path(found.member.name)
         member = found.member._replace(xattrs=(), extents=None, size=found.stored, user=b"")
@@ -78,7 +83,9 @@ class ArchiveTree:
             self._pass_records()
 
     def _pass_records(self) -> None:
-        """Pass the collected records to the sorters."""
+        """Pass the records of members that were collected in memory to the sorters, which may write them to temporary
+        files.
+        """
         for sorter, records in ((self._members, self._records.members), (self._name_marks, self._records.marks)):
             sorter.extend(records[0])
         self._records = NameRecords(1)
@@ -100,7 +107,11 @@ class ArchiveTree:
                     yield LastMember(each, refused.strerror or "", None)
 
     def _conflicting_names(self) -> ConflictingNames:
-        """Compare the names of all members, resolve hard links, and return the names that conflict."""
+        """Compare the names of all members, and return the conflicts: which members cannot exist beside others, or are
+        replaced by later ones.
+
+        Also add to the members the hard links: it is known now to which member each of them leads.
+        """
         rivals = ConflictingNames()
         for rival in name_conflicts(self._members.sorted(), self._name_marks.sorted()):
             if isinstance(rival, NameConflict):
@@ -111,7 +122,8 @@ class ArchiveTree:
             for meaning in resolved_links(self._links.sorted(), spool):
                 if meaning is not None:
                     at, each, copied = meaning
-                    # Records hold members only: the name of the owner, which is not needed here, carries ``copied``.
+                    # A record can hold a member only. So ``copied`` (name and offset of the member whose contents the
+                    # link gets) is stored in the field ``user``, which is not needed here.
                     each = each._replace(member=each.member._replace(user=marshal.dumps(copied) if copied else b""))
                     self._members.add(member_key(each.path, each.name, at | 1), each.pack())
         return rivals

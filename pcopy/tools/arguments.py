@@ -1,6 +1,8 @@
-"""The parsed command lines of the programs: values that ``pcopy.cli`` creates from the words of the user.
+"""The parsed command lines of the programs: one class for each program, whose objects ``pcopy.cli`` creates. Also the
+comparison of a command line with the job that it resumes.
 
-Rule: a resumed job copies what it was originally asked to copy. Only options that control how it works may be changed.
+Rule: a resumed job copies what it was originally asked to copy. The user may change only options that do not determine
+the result, such as bandwidth limits.
 """
 
 from __future__ import annotations
@@ -34,30 +36,33 @@ _NOT_COMPARED_FIELDS = {
     *_CHANGEABLE_OPTIONS.values(),
     *("umask", "dry_run", "select", "itemize", "after", "before", "nul_separated", "walk", "sequential"),
 }
-"""Fields of ``Options`` that are not compared with a stored job: they do not influence the result in the destination,
-or are compared field by field (``select``).
+"""Fields of ``Options`` that may differ between a stored job and the command line that resumes it, because they do not
+influence the result in the destination.
+
+``result_options`` does not return them. It returns the fields of the filters (``select``) one by one instead.
 """
 _HASH_IMPLYING_OPTIONS = frozenset(("--signature", "--manifest", "--verify", "--repair"))
-"""Options that choose a hash if ``--hash`` is not given."""
+"""Options that need a hash algorithm; if ``--hash`` is not given, they imply the default one."""
 _OPTION_WORDS = {"patterns": "--exclude and --include"}
-"""Words of the command line for fields of ``Options`` that are not named like an option."""
+"""What messages call a field of ``Options`` whose name is not that of an option."""
 
 
 ONLY_JOB = b""
-"""Value of ``JobRequest.resume`` for ``--resume`` without a job: the only unfinished job."""
+"""Value of ``JobRequest.resume`` if ``--resume`` is given without a job; it means the only unfinished job."""
 
 
 class JobRequest(NamedTuple):
     """What the command line asks to be done with older jobs: resume, list, discard or control them.
 
     Fields:
-    - ``resume``: the job to resume, ``ALONE``, or None.
-    - ``jobs``: True if jobs are to be listed.
-    - ``discard``: the jobs to discard; empty: all jobs that were inactive for ``older_than`` seconds; None: none.
-    - ``given_options``: the names of the options that were given as well.
-    - ``older_than``: the minimum age in seconds for ``discard``, or None.
-    - ``control``: the running job to be changed, or None.
-    - ``change``: how the job ``control`` is to be changed.
+    - ``resume``: name or directory of the job to resume; ``ONLY_JOB`` if no job was named; None: nothing is resumed.
+    - ``jobs``: True if jobs are to be listed (``--jobs``).
+    - ``discard``: the jobs to discard. An empty tuple means all jobs that were inactive for ``older_than`` seconds, and
+      None means that nothing is discarded.
+    - ``given_options``: the names (fields of the parser) of all options on the command line.
+    - ``older_than``: the minimum age in seconds for ``discard``; None if it was not given.
+    - ``control``: name or directory of the running job that is to be changed; None: none.
+    - ``change``: how that running job is to be changed.
     """
 
     resume: bytes | None = None
@@ -70,7 +75,7 @@ class JobRequest(NamedTuple):
 
     @property
     def is_any(self) -> bool:
-        """True if the command line asks for something to be done with older jobs."""
+        """True if the user asks for a command on older jobs: to resume, list, discard or control them."""
         is_asked = self.resume is not None or self.discard is not None or self.control is not None
         return self.jobs or is_asked
 
@@ -79,12 +84,14 @@ class CopyArguments(NamedTuple):
     """The parsed command line of ``pcopy``.
 
     Fields:
-    - ``sources``, ``destination``: the paths; empty if ``job_request`` refers to an older job.
+    - ``sources``, ``destination``: the paths SRC and DST; empty if ``job_request`` refers to an older job.
+    - ``no_target_directory``: True if DST is the copy itself, even if DST is an existing directory.
     - ``ranks``: the number of ranks; 0 if ``-n`` was not given.
-    - ``in_flight``: operations that each rank keeps under way; 0: automatic.
-    - ``options``: the options of the job; its ``umask`` has the default value here.
-    - ``is_recorded``: True if the job may be recorded for ``--resume``.
+    - ``in_flight``: number of file system operations that each rank keeps under way at a time; 0: automatic.
+    - ``options``: the options of the job. ``umask`` is not set here: ``CopyJob`` sets it.
+    - ``is_recorded``: True if the job may be recorded, so that it can be resumed; False with ``--checkpoint none``.
     - ``checkpoint``: how the job is recorded; its ``directory`` is empty if the user named none.
+    - ``job_request``: what is to be done with older jobs.
     - ``force``: True if the copy is to start even if there seems to be too little free space.
     - ``program``: the name under which the program was called.
     """
@@ -107,10 +114,12 @@ class ComparisonArguments(NamedTuple):
     """The options of ``pverify --compare``.
 
     Fields:
-    - ``properties``: the properties that are compared, as bits (``pcopy.tasks.compare.properties``).
-    - ``window``: seconds by which times may differ.
-    - ``lists``: (class of items, file to which their paths are written), one for each ``--output``.
-    - ``nul_separated``: True if paths in these files end with a NUL byte.
+    - ``properties``: the properties that are compared, such as size or mode, as bits
+      (``pcopy.tasks.compare.properties``).
+    - ``window``: seconds by which times may differ and still count as equal.
+    - ``lists``: (class of items, such as ``only-a``; file to which the paths of these items are written), one for each
+      ``--output``.
+    - ``nul_separated``: True if paths in these files end with a NUL byte, False if they end with a newline.
     """
 
     properties: int
@@ -123,6 +132,15 @@ class VerifyArguments(NamedTuple):
     """The parsed command line of ``pverify``.
 
     In ``options``, a ``block_size`` of 0 and an empty ``hash`` mean that the option was not given.
+
+    Fields:
+    - ``paths``: what is compared: two trees, or a signature file and a tree, or the tree for ``create`` or
+      ``manifest``.
+    - ``create``: the signature file to be written; empty: none is written.
+    - ``manifest``: with ``create``, the manifest to be written, else the manifest to compare with; empty: none.
+    - ``ranks``, ``in_flight``: number of ranks, and of operations that each keeps under way; 0: the default.
+    - ``force``: True if existing output files may be replaced.
+    - ``comparison``: the options of ``--compare``; None without it.
     """
 
     paths: tuple[bytes, ...]
@@ -137,7 +155,11 @@ class VerifyArguments(NamedTuple):
 
 
 class TreeArguments(NamedTuple):
-    """The part of the command line that is common to all programs that process trees in place."""
+    """The part of the command line that is common to ``prm``, ``pchmod``, ``pstripe`` and ``pwalk``: programs that work
+    on trees in place, without a copy.
+
+    ``ranks`` and ``in_flight`` (operations that each rank keeps under way) are 0 if the option was not given.
+    """
 
     paths: tuple[bytes, ...]
     ranks: int = 0
@@ -145,8 +167,8 @@ class TreeArguments(NamedTuple):
     options: Options = Options(sync=False)
     output: OutputOptions = OutputOptions()
     list_file: bytes = b""
-    """The file of ``--from``, or empty. If it is given, ``paths`` has at most one element: the directory that contains
-    all listed items.
+    """The file of ``--from``, which lists the paths of the items; empty without that option. If it is given, ``paths``
+    has at most one element: the directory that contains all listed items.
     """
     nul_separated: bool = False
 
@@ -155,9 +177,10 @@ class RemoveArguments(NamedTuple):
     """The parsed command line of ``prm``.
 
     Fields:
-    - ``yes``: True if items are removed without a question.
+    - ``yes``: True if items are removed without asking the user.
     - ``may_be_missing``: True if a path that does not exist is not a failure.
-    - ``whole_directories``: True if listed directories are removed with all their contents.
+    - ``whole_directories``: True if directories that ``--from`` lists are removed with all their contents; False if
+      they are removed only if they are empty.
     """
 
     tree: TreeArguments
@@ -167,8 +190,14 @@ class RemoveArguments(NamedTuple):
 
 
 class ArchiveArguments(NamedTuple):
-    """The parsed command line of ``ptar``. ``directory`` (``-C``) is the directory that paths are relative to, or into
-    which members are unpacked.
+    """The parsed command line of ``ptar``.
+
+    Fields:
+    - ``archive``: the archive that is created or read.
+    - ``paths``: PATHs to be archived, or the names of the members to be unpacked or listed (empty: all).
+    - ``directory``: the directory of ``-C``: PATHs are relative to it, or members are unpacked into it. Empty: the
+      working directory.
+    - ``ranks``, ``in_flight``: number of ranks, and of operations that each keeps under way; 0: the default.
     """
 
     archive: bytes
@@ -179,14 +208,16 @@ class ArchiveArguments(NamedTuple):
     options: Options = Options()
     output: OutputOptions = OutputOptions()
     list_file: bytes = b""
-    """The file of ``-T``, which lists what is archived or unpacked; ``nul`` is True if its paths end with a
-    NUL byte.
+    """The file of ``-T``, which lists the paths that are archived or the members that are unpacked; empty without that
+    option. ``nul_separated`` is True if its paths end with a NUL byte.
     """
     nul_separated: bool = False
 
 
 class StripeArguments(NamedTuple):
-    """The parsed command line of ``pstripe``. ``stripe`` is empty if layouts are only reported."""
+    """The parsed command line of ``pstripe``, which reports or changes Lustre layouts (how files are striped over
+    servers). ``stripe`` is the layout that files are to get; it is empty if layouts are only reported.
+    """
 
     tree: TreeArguments
     stripe: str = ""
@@ -194,7 +225,13 @@ class StripeArguments(NamedTuple):
 
 
 class BroadcastArguments(NamedTuple):
-    """The parsed command line of ``pbcast``."""
+    """The parsed command line of ``pbcast``.
+
+    Fields:
+    - ``files``: the files to be sent.
+    - ``directory``: the directory to which they are written on each host.
+    - ``bwlimit``: limit in bytes per second; 0: unlimited.
+    """
 
     files: tuple[bytes, ...]
     directory: bytes
@@ -210,14 +247,17 @@ class BenchArguments(NamedTuple):
     """The parsed command line of ``pdbench``.
 
     Fields:
-    - ``files``: the number of files of each rank.
-    - ``size``: the number of bytes that each rank writes and reads.
-    - ``seconds``: the maximum duration of a measurement.
-    - ``blocks``: the block sizes in bytes.
+    - ``directory``: the directory in which files are created for the measurements.
+    - ``files``: the maximum number of files of each rank in a metadata test.
+    - ``size``: the maximum number of bytes that each rank writes and reads in a data test.
+    - ``seconds``: the maximum duration of one measurement.
+    - ``blocks``: the sizes in bytes of a write or read; each is measured.
     - ``repeats``: how often each measurement is made.
     - ``tests``: the names of the tests; empty: all.
-    - ``max_in_flight``: the maximum number of operations that a rank keeps under way.
-    - ``svg``: the file for the chart, or empty.
+    - ``direct``: True if data tests bypass the page cache.
+    - ``max_in_flight``: the maximum number of operations that a rank keeps under way at a time; smaller numbers are
+      measured, too.
+    - ``svg``: the file for the chart; empty: no chart.
     """
 
     directory: bytes
@@ -237,8 +277,19 @@ class BenchArguments(NamedTuple):
 
 
 class WalkArguments(NamedTuple):
-    """The parsed command line of ``pwalk``. ``now_ns`` is the time when it was parsed, in nanoseconds since the epoch:
-    ages are relative to it.
+    """The parsed command line of ``pwalk``.
+
+    Fields:
+    - ``expression``: the tests that an item must pass to be listed, such as ``-name``.
+    - ``outputs``: the files to which the list is written.
+    - ``sort``: the field by which the list is sorted; empty: it is not sorted.
+    - ``fields``: the fields of each item in JSON, CSV and Parquet lists.
+    - ``json_lines``, ``ls``: the format of the list on standard output; if both are False, it consists of paths.
+    - ``nul_separated``: True if paths in lists, read or written, end with a NUL byte.
+    - ``summary``: True if sums are printed; ``page``: the file for the sums as an HTML page, or empty.
+    - ``base``: the directory to which the paths in the list of ``--from`` are relative; empty: the working directory.
+    - ``force``: True if existing files may be replaced.
+    - ``now_ns``: the time when the command line was parsed, in nanoseconds since the epoch; ages are relative to it.
     """
 
     tree: TreeArguments
@@ -257,28 +308,34 @@ class WalkArguments(NamedTuple):
 
 
 class ChangeArguments(NamedTuple):
-    """The parsed command line of ``pchmod``; ``change`` as in ``Options``."""
+    """The parsed command line of ``pchmod``.
+
+    ``change`` is what is to be changed: mode (as in chmod(1), or ""), user number and group number (-1: unchanged), and
+    two texts about ACLs; ``Options.change`` describes them.
+    """
 
     tree: TreeArguments
     change: tuple[str, int, int, bytes, bytes] = ("", -1, -1, b"", b"")
 
     @property
     def changes_owner(self) -> bool:
-        """True if the owner or the group is to be changed."""
+        """True if ``--owner`` or ``--group`` was given."""
         return self.change[1:3] != (-1, -1)
 
     @property
     def changes_only_owner(self) -> bool:
-        """True if nothing but the owner and the group is to be changed."""
+        """True if ``--owner`` or ``--group`` was given, and neither a mode nor an ACL."""
         return self.changes_owner and not (self.change[0] or self.change[3])
 
 
 def result_options(arguments: CopyArguments) -> dict[str, Any]:
-    """Return the options that determine the result in the destination, by option word, for comparison with a stored
-    job.
+    """Return SRC, DST and the options that determine the result in the destination; the key is the option as the user
+    writes it.
 
-    Paths are absolute but otherwise as the user gave them: the target to which DST resolves changes as soon as DST
-    exists.
+    They are stored with a job. If a later command line names the same job directory, it is compared with them.
+
+    Paths are made absolute, but symbolic links in them are not resolved, and DST is not replaced by the target to which
+    it leads now: that target changes as soon as DST exists.
     """
     compared: dict[str, Any] = {
         "SRC": tuple(_absolute_path(source) for source in arguments.sources),
@@ -302,10 +359,10 @@ def refuse_other_arguments(
         stored: the stored job.
         arguments: the parsed command line.
         words: the words of the command line.
-        resolve: returns the roots that ``arguments`` resolve to now.
+        resolve: returns the roots (pairs of source and target) to which SRC and DST of ``arguments`` lead now.
 
-    The meaning of DST may have changed since the job was started. So if SRC or DST differ as text, the stored ones and
-    these are compared by the roots that both resolve to now.
+    If SRC or DST differ as text, they can still mean the same paths. So the roots to which the stored SRC and DST lead
+    now are compared with those of ``arguments``.
     """
     from pcopy.jobs.earlier_jobs import roots_of_command_now, same_paths
 
@@ -324,20 +381,21 @@ def refuse_other_arguments(
 
 
 def _absolute_path(path: bytes) -> bytes:
-    """Return ``path`` as an absolute path. The current directory is not read if ``path`` is absolute already: it may
-    have been removed.
+    """Return ``path`` as an absolute path, without resolving symbolic links. The working directory is read only if
+    ``path`` is relative, since it may have been removed.
     """
     return path if path.startswith(b"/") else os.path.join(os.getcwdb(), path)
 
 
 def resumed_options(stored: Options, new: Options, given_options: frozenset[str] | None) -> Options:
-    """Return the options of a resumed job: the stored ones, except those that may be changed and are given now.
+    """Return the options of a resumed job: those of the stored job, except those that the user may change and has given
+    now.
 
     Args:
         stored: the options that the job was started with.
         new: the options of this command line.
-        given_options: the names of the options on this command line. None: the command line is complete, so that an
-            option that is missing has its default value.
+        given_options: the names of the options on this command line. None: the command line names SRC and DST as well
+            (no ``--resume``), so that an option that is missing gets its default value instead of the stored one.
 
     Raise ``RequestRefused`` if the resulting options contradict each other.
     """

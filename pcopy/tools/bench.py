@@ -40,12 +40,13 @@ METADATA_TESTS = (
 """The metadata tests, in the order in which they run: each needs the files that the tests before it created."""
 
 WARM_UP_MICROSECONDS = 20_000
-"""Microseconds that each test runs before the first measurement, whose rate would be too low while libraries, names and
-files are not cached.
+"""Duration in microseconds of each test that is run once before the measurements, as a warm-up.
+
+Without it the first rates would be too low, since libraries, names and files are not cached yet.
 """
 
 EMPTY_FILE_BYTES = 512
-"""Bytes that an empty file may occupy: its inode and its directory entry."""
+"""Bytes that an empty file may occupy (its inode and its directory entry), for the estimate of the needed space."""
 
 
 def _measure_progress(totals: Totals) -> WorkDone:
@@ -54,7 +55,7 @@ def _measure_progress(totals: Totals) -> WorkDone:
 
 
 STAGES: Stages = {"measure": Stage(_measure_progress, is_measured=False)}
-"""The only stage of progress."""
+"""How progress is measured: there is one stage, for the only phase, ``measure``."""
 
 
 def increasing_steps(most: int, factor: int) -> list[int]:
@@ -67,10 +68,11 @@ def increasing_steps(most: int, factor: int) -> list[int]:
 
 
 def benchmark_steps(arguments: BenchArguments, ranks: int) -> list[Step]:
-    """Return all steps of the benchmark on up to ``ranks`` ranks, in the order in which they run.
+    """Return all steps of the benchmark in the order in which they run.
 
-    Each repeat begins after all other steps were measured once, so that a temporary disturbance affects only one of the
-    repeats.
+    A step is one test, run by a number of ranks from 1 to ``ranks``, with a number of operations in flight or a block
+    size. The first steps warm up and are not measured. Then the whole sequence of steps is run as often as ``--repeat``
+    says: a step is not repeated at once, so that a temporary disturbance affects only one of its repeats.
     """
     microseconds = max(1, round(arguments.seconds * 1e6))
     tests = [test for test in METADATA_TESTS if not arguments.tests or test.name.lower() in arguments.tests]
@@ -111,7 +113,9 @@ def benchmark_steps(arguments: BenchArguments, ranks: int) -> list[Step]:
 
 
 class BenchDirector(UnrecordedJobDirector):
-    """Director of ``pdbench``: there is one phase, in which each step starts when the one before it has ended."""
+    """Director of ``pdbench`` (the object on rank 0 that chooses phases and first tasks). There is one phase: it begins
+    with the tasks of the first step, and each further step starts when the step before it has ended on all ranks.
+    """
 
     def first_tasks(self, phase: int) -> Iterable[NewTask]:
         return [NewTask(phase, encode(task), 0, owner=owner) for owner, task in self._first_tasks_by_rank()]
@@ -124,7 +128,7 @@ class BenchDirector(UnrecordedJobDirector):
 
 
 class BenchTool(UnrecordedTool):
-    """The program ``pdbench``. In its counters, an operation is an item that counts as copied."""
+    """The program ``pdbench``. In its counters (``Totals``), each measured operation counts as a copied file."""
 
     name = "pdbench"
     writes_to_targets = True
@@ -135,12 +139,18 @@ class BenchTool(UnrecordedTool):
     def phase_name(self, phase: int) -> str:
         return "measure"
 
-    def remove_temporaries(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
-        """Remove the private directory on rank 0, however the job has ended."""
+    def remove_temporaries(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
+        """On rank 0, remove the directory that contains all files of the measurements, whether the job has succeeded or
+        not.
+
+        Args:
+            rank: this rank.
+            dropped_tasks, since: not needed by this program.
+        """
         if rank.number == 0:
             private = benchmark_state(rank).private
             if private is not None:
-                private.remove()  # ``report_end`` calls it once more and reports what could not be removed.
+                private.remove()  # ``report_end`` removes it again, and reports what remains.
 
 
 BENCH_TOOL = BenchTool()
@@ -162,7 +172,7 @@ class BenchJob(UnrecordedJob):
         root = read_only_root(arguments.directory, follow=True)
         if root.item:
             raise RequestRefused(
-                f"{printable_path(arguments.directory)}: is no directory; name one on the file system to be measured"
+                f"{printable_path(arguments.directory)}: is not a directory; name one on the file system to be measured"
             )
         if not os.access(root.target, os.W_OK | os.X_OK):
             raise RequestRefused(f"{printable_path(arguments.directory)}: no permission to create files in it")
@@ -174,8 +184,8 @@ class BenchJob(UnrecordedJob):
         self._svg = OutputFile(arguments.svg) if arguments.svg else None
 
     def complete_preparation(self, ranks: int) -> None:
-        """Choose the steps for this number of ranks. Raise ``RequestRefused`` if there is too little free space for
-        their files.
+        """Choose the steps for this number of ranks. Raise ``RequestRefused`` if the file system has too little free
+        space, or too few free inodes, for the files of a step.
         """
         self.steps = benchmark_steps(self.arguments, ranks)
         self._data_bytes = max((step.max_amount * step.ranks for step in self.steps if step.block_bytes), default=0)
@@ -193,8 +203,8 @@ class BenchJob(UnrecordedJob):
             )
         if 0 <= free.inodes < self._file_count + 2 * ranks:
             raise RequestRefused(
-                f"{printable_path(root.target_shown)}: {self._file_count:,} files are needed at a time, and "
-                f"{free.inodes:,} can be created; choose fewer --files"
+                f"{printable_path(root.target_shown)}: one measurement needs {self._file_count:,} files, and "
+                f"only {free.inodes:,} can be created; choose fewer --files"
             )
 
     def print_start(self) -> None:
@@ -202,7 +212,7 @@ class BenchJob(UnrecordedJob):
             print_error("pdbench", self._plan_text())
 
     def _plan_text(self) -> str:
-        """Return a description of the measurements that will be made, for people."""
+        """Return one sentence for people: number and duration of the measurements, and the files that they need."""
         measured = [step for step in self.steps if step.is_measured]
         seconds = sum(step.microseconds for step in measured) / 1e6
         return (
@@ -216,7 +226,7 @@ class BenchJob(UnrecordedJob):
 
     @property
     def _private_path(self) -> bytes:
-        """Path of the private directory in which everything is measured."""
+        """Path of the directory that this job creates below DIRECTORY; all files of the measurements are in it."""
         return os.path.join(self.job.roots[0].target_shown, private_directory_name(self.job))
 
     def sink(self, screen: Sink) -> Sink:
@@ -227,8 +237,9 @@ class BenchJob(UnrecordedJob):
         return EXIT_OK
 
     def print_resume_advice(self) -> None:
-        """Remove the private directory, and report if it cannot be removed. All ranks have ended when this
-        is called.
+        """Remove the directory with the files of the measurements, and report what cannot be removed.
+
+        Called when all ranks have ended, after a failure. There is no advice to print: a benchmark cannot be resumed.
         """
         private = self._state.private if self._state else None
         remaining = private.remove() if private is not None else ""
@@ -237,7 +248,9 @@ class BenchJob(UnrecordedJob):
 
     @property
     def _results(self) -> Sequence[StepResult]:
-        """The results: for each step the repeat with the median rate."""
+        """The results of all steps: for each one the repeat with the median rate. Empty before the ranks have
+        started.
+        """
         return median_results(self._state.results) if self._state else ()
 
     def report_end(self, ended: JobResult, ranks: int) -> int:
@@ -256,8 +269,10 @@ class BenchJob(UnrecordedJob):
         )
 
     def _write_chart(self, status: int) -> int:
-        """Write the chart of ``--svg``, if asked for. Return ``status``, or a worse one if the file cannot
-        be written.
+        """Write the chart of ``--svg``, if that option was given and there are results.
+
+        ``status`` is the exit status so far. Return it, or 1 (incomplete) if the file cannot be written and ``status``
+        is less.
         """
         if self._svg is None or not self._results:
             return status

@@ -15,43 +15,62 @@ from pcopy.text import count_with_noun
 from pcopy.units import format_size
 
 GOOD_ENOUGH_SHARE = 0.95
-"""Share of the best rate that is good enough: the smallest number of ranks and of operations in flight that reaches it
-is recommended.
+"""The share of the best rate that is good enough for advice.
+
+The advice is the smallest effort (ranks * operations in flight) whose rate reaches this share, since more ranks that
+gain less than 5 % are not worth their cost.
 """
 
 MAX_SPREAD = 0.5
-"""If the repeats of a measurement typically differ by more than this share of its rate, no advice is given."""
+"""Largest typical difference between the repeats of a measurement, as a share of their rate, with which advice is
+given.
+
+Typical is the median over all measurements.
+"""
 
 BOTTLENECK_SHARE = 0.7
-"""The user is told if one shared directory reaches less than this share of the rate that separate directories reach."""
+"""A line says that a single directory is a bottleneck if creating files in it from all ranks reaches less than this
+share of the rate with a directory for each rank.
+"""
 
 _METADATA_LAYOUTS = ((True, "all files in one directory"), (False, "a directory for each rank"))
-"""The two layouts of metadata tests: value of ``Step.shared``, and title."""
+"""Where the files of metadata tests are. The first value is that of ``Step.is_shared``, the second one the title of the
+table.
+"""
 _DATA_LAYOUTS = ((False, "a file for each rank"), (True, "one file for all ranks, a segment for each"))
-"""The two layouts of data tests: value of ``Step.shared``, and title."""
+"""Which files data tests use. The first value is that of ``Step.is_shared``, the second one the title of the table."""
 _TREE_TESTS = (BenchmarkTest.CREATE, BenchmarkTest.STAT, BenchmarkTest.OPEN, BenchmarkTest.UNLINK)
-"""The tests that together represent copying or removing a tree of small files."""
+"""The tests whose rates count for the advice about trees of small files: copying and removing such trees use these
+calls.
+"""
 
 
 def _metadata_results(results: Sequence[StepResult], shared: bool | None = None) -> list[StepResult]:
-    """Return the results of metadata tests, of one layout if ``shared`` is not None."""
+    """Return those of ``results`` that belong to metadata tests (such as CREATE), except tests that could not do
+    anything.
+
+    ``shared``: only steps in which all ranks share a directory (True), or have one each (False); None: both.
+    """
     return [
         each for each in results if not _is_data_test(each) and shared in (None, each.step.is_shared) and each.amount
     ]
 
 
 def _data_results(results: Sequence[StepResult], shared: bool | None = None) -> list[StepResult]:
-    """Return the results of data tests, of one layout if ``shared`` is not None."""
+    """Return those of ``results`` that belong to data tests (WRITE and READ), except tests that could not do anything.
+
+    ``shared``: only steps in which all ranks share a file (True), or have one each (False); None: both.
+    """
     return [each for each in results if _is_data_test(each) and shared in (None, each.step.is_shared) and each.amount]
 
 
 def _is_data_test(result: StepResult) -> bool:
-    """True if the test of this result transfers data."""
+    """True if the result is that of a data test (WRITE or READ), whose ``amount`` is in bytes, not in operations."""
     return BenchmarkTest(result.step.test).is_data_test
 
 
 def _test_name(result: StepResult) -> str:
-    """Return the name of the test of a result."""
+    """Return the name of the test of a result in lower case, as in ``--tests``."""
     return BenchmarkTest(result.step.test).name.lower()
 
 
@@ -89,7 +108,8 @@ def _one_table(
     Args:
         second: title of the second column; the first one is the number of ranks.
         rows: number of ranks, value of the second column, and that value as text.
-        rates: rate as text, by number of ranks, value of the second column, and name of the test.
+        rates: the rate as text, by (number of ranks, value of the second column, name of the test). A combination that
+            is missing is printed as ``-``.
     """
     names = list(dict.fromkeys(name for *_, name in rates))
     yield f"{'ranks':>6}  {second:>10}" + "".join(f"  {name:>11}" for name in names)
@@ -99,11 +119,11 @@ def _one_table(
 
 
 def fastest(results: Sequence[StepResult]) -> StepResult:
-    """Return the result with the smallest effort (ranks * operations in flight) whose rate is about as good as the
-    best.
+    """Return the result with the smallest effort (ranks * operations in flight) among those whose rate is about as good
+    as the best.
 
-    That is a rate of at least the share ``ENOUGH`` of the best one, or of a smaller share if the repeats of a
-    measurement differ by more.
+    "About as good" is at least the share ``GOOD_ENOUGH_SHARE`` of the best rate. If the repeats of a measurement
+    typically differ by more than that allows, it is 1 minus half their difference.
     """
     enough = min(GOOD_ENOUGH_SHARE, 1 - _typical_spread(results) / 2) * max(each.rate for each in results)
     return min(
@@ -113,8 +133,10 @@ def fastest(results: Sequence[StepResult]) -> StepResult:
 
 
 def advice_lines(results: Sequence[StepResult]) -> Iterator[str]:
-    """Yield sentences for people: the fastest number of ranks, of operations in flight, and block size, and what they
-    mean for the options of pcopy.
+    """Yield sentences of advice for people.
+
+    For each test they name the number of ranks, operations in flight and block size that is fastest, and at last the
+    options ``-n`` and ``--in-flight`` that this suggests. If the repeats differ too much, the only sentence says so.
     """
     if not _is_reliable(results):
         yield (
@@ -149,12 +171,15 @@ def advice_lines(results: Sequence[StepResult]) -> Iterator[str]:
 
 
 def _typical_spread(results: Sequence[StepResult]) -> float:
-    """Return the median of the relative differences between the repeats of a measurement."""
+    """Return how much the repeats of a measurement typically differ, as a share of their rate.
+
+    It is the median, over all results, of the relative difference between the slowest and the fastest repeat.
+    """
     return median(each.spread for each in results) if results else 0.0
 
 
 def _is_reliable(results: Sequence[StepResult]) -> bool:
-    """True if the repeats agree well enough for giving advice."""
+    """Return True if the repeats agree well enough for giving advice."""
     return _typical_spread(results) <= MAX_SPREAD
 
 
@@ -168,7 +193,7 @@ _TEST_VERBS = {
     BenchmarkTest.WRITE: "writing",
     BenchmarkTest.READ: "reading",
 }
-"""Words for each test, for advice."""
+"""The subject of the sentence of advice about each test: what the test does, as a verb with -ing."""
 
 
 def _ranks_and_in_flight(result: StepResult) -> str:
@@ -178,8 +203,8 @@ def _ranks_and_in_flight(result: StepResult) -> str:
 
 
 def _speedup_text(best: StepResult, smallest: StepResult) -> str:
-    """Return how many times as fast ``best`` is as ``smallest``, as text; "" if ``smallest`` is not one rank with one
-    operation at a time.
+    """Return the end of a sentence: how many times as fast ``best`` is as ``smallest``. Return "" if ``smallest`` was
+    not measured with one rank and one operation at a time, or is ``best`` itself.
     """
     one = (smallest.step.ranks, smallest.step.in_flight) == (1, 1) and smallest is not best and smallest.rate > 0
     return f", {best.rate / smallest.rate:.1f} times as fast as one by one" if one else ""
@@ -202,10 +227,12 @@ def _bottleneck_line(results: Sequence[StepResult]) -> Iterator[str]:
 
 
 def best_combination(results: Sequence[StepResult]) -> tuple[tuple[int, int], float] | None:
-    """Return the fastest combination of ranks and operations in flight for all metadata operations together, and its
-    speed-up over the first (smallest) combination that was measured.
+    """Return the combination (ranks, operations in flight) that is fastest for a tree of small files, and its speed-up
+    over the smallest combination that was measured.
 
-    Return None if fewer than two combinations were measured.
+    The speed-up is the geometric mean of those of the tests in ``_TREE_TESTS``. Of all combinations that are about as
+    fast as the best (``GOOD_ENOUGH_SHARE``), the one with the smallest effort is returned. Return None if fewer than
+    two combinations were measured.
     """
     gains: dict[tuple[int, int], list[float]] = defaultdict(list)
     alone: dict[tuple[bool, int], float] = {}
@@ -224,7 +251,9 @@ def best_combination(results: Sequence[StepResult]) -> tuple[tuple[int, int], fl
 
 
 def json_values(results: Sequence[StepResult]) -> dict[str, Any]:
-    """Return the results and the advice as values for ``--json``."""
+    """Return the results and the advice as values for ``--json``: the keys ``metadata``, ``data``, ``advice`` and
+    ``best``.
+    """
     metadata = [
         {
             "test": _test_name(each),
@@ -271,22 +300,25 @@ _LEFT, _TOP = 60, 70
 
 
 class _Chart:
-    """The chart of one test: a group of columns for each number of ranks, with one column for each of ``keys``."""
+    """The bar chart of one test: a group of columns for each number of ranks.
+
+    A group has one column for each of ``keys``: whether all ranks share one directory or file, or the block sizes.
+    """
 
     def __init__(self, title: str, keys: Sequence[str], unit: str, base: int) -> None:
         """Create an empty chart.
 
         Args:
             title: title of the chart.
-            keys: names of the columns of each group.
-            unit: unit of the rates, per second.
-            base: 1024 for bytes, 1000 for other units.
+            keys: names of the columns of each group, for the legend.
+            unit: what the rates count, per second: "bytes", "entries" or "operations".
+            base: 1024 for bytes, 1000 for other units; the end of the scale is round in this base.
         """
         self.title, self.keys, self.unit, self.base = title, keys, unit, base
         self.groups: dict[int, dict[str, float]] = defaultdict(dict)
 
     def add(self, ranks: int, key: str, rate: float) -> None:
-        """Add a rate; of several rates of one column the highest is shown."""
+        """Add a rate for the column ``key`` of the group ``ranks``. A column shows the highest of its rates."""
         self.groups[ranks][key] = max(rate, self.groups[ranks].get(key, 0.0))
 
     def elements(self, left: float, top: float) -> Iterator[Markup]:
@@ -328,8 +360,13 @@ class _Chart:
 
 
 def svg_chart(results: Sequence[StepResult], directory: str) -> str:
-    """Return an SVG picture with one chart for each test, by number of ranks. For several numbers of operations in
-    flight the best rate is shown.
+    """Return an SVG picture with one chart for each test, with the rates by number of ranks.
+
+    If a test was measured with several numbers of operations in flight, the chart shows the best rate.
+
+    Args:
+        results: the results of all steps.
+        directory: path of the measured directory, for the title.
     """
     charts: dict[tuple[int, bool], _Chart] = {}
     blocks = [format_size(block) for block in dict.fromkeys(each.step.block_bytes for each in _data_results(results))]

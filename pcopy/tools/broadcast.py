@@ -39,42 +39,51 @@ from pcopy.tools.summary import common_json_values
 from pcopy.units import format_seconds, format_size
 
 OPEN_PHASE, LOOK_PHASE, SEND_PHASE, SYNC_PHASE = range(4)
-"""The phases, in their order: open the directories, find hosts that share one, send the files, sync."""
+"""The phases in their order: each rank opens the target directory of its host; hosts that see the same target directory
+(on a shared file system) are found; the files are sent; the target directories are synced.
+"""
 
 _COUNTED = ("found", "files", "bytes", "skipped", "failed", "excused")
-"""Counters of ``Totals`` that ``--json`` shows; they are sums over all hosts."""
+"""Names of the counters (fields of ``Totals``) that ``--json`` shows; they are sums over all hosts."""
 
 
 def _send_progress(totals: Totals) -> WorkDone:
     """Return the progress of the phase ``send``, summed over all hosts."""
     items = totals.files + totals.skipped + totals.failed
-    # Holes are not sent: ``moved`` may be smaller than ``bytes``, the sizes of the complete files.
+    # Holes are not sent, so the sent bytes (``moved``) may be fewer than the sizes of the complete files (``bytes``).
     handled = max(totals.moved, totals.bytes) + totals.skipped_bytes + totals.failed_bytes
     return WorkDone(items, totals.found, handled, totals.found_bytes, totals.moved, False)
 
 
 STAGES: Stages = {"send": Stage(_send_progress)}
-"""The only stage of progress."""
+"""How progress is measured: there is one stage, for the phase ``send``."""
 
 
 class BroadcastSink(ForwardingSink):
-    """Sink on rank 0 that also holds the arguments for the director."""
+    """Receives progress and failures on rank 0 and passes them on.
+
+    It also holds the files and the target directory, which ``BroadcastDirector`` takes from it.
+    """
 
     def __init__(self, screen: Sink, files: tuple[bytes, ...], directory: bytes, needed: int, quiet: bool) -> None:
         super().__init__(screen)
         self.files = files
         self.directory = directory
         self.needed_bytes = needed
-        """Total size of all files in bytes, without their holes."""
+        """Bytes that all files together occupy, without their holes: the space that each host needs."""
         self.quiet = quiet
 
 
 class BroadcastDirector(UnrecordedJobDirector):
-    """Director of ``pbcast``: OPEN, LOOK, SEND and, with ``--sync``, SYNC; a dry run has OPEN only."""
+    """Director of ``pbcast`` (the object on rank 0 that chooses phases and their first tasks).
+
+    The phases are OPEN_PHASE, LOOK_PHASE, SEND_PHASE and, unless ``--no-sync`` was given, SYNC_PHASE. A dry run has
+    OPEN_PHASE only: it checks the directory of each host.
+    """
 
     def first_tasks(self, phase: int) -> Iterable[NewTask]:
         rank, sink = self._rank, self._sink
-        owners: Sequence[int] = rank.leaders
+        owners: Sequence[int] = rank.first_ranks
         task: TaskKind = FindSharingHosts()
         if self._job.options.dry_run:
             task = CheckHostDirectory(sink.directory, tuple(map(os.path.basename, sink.files)), sink.needed_bytes)
@@ -88,7 +97,7 @@ class BroadcastDirector(UnrecordedJobDirector):
 
     @property
     def _sink(self) -> BroadcastSink:
-        """The sink of rank 0, which holds the arguments."""
+        """The receiver of progress on rank 0, which also holds the files and the target directory."""
         sink = self._rank.sink
         assert isinstance(sink, BroadcastSink)
         return sink
@@ -114,13 +123,17 @@ class BroadcastTool(UnrecordedTool):
     def phase_name(self, phase: int) -> str:
         return ("open", "look", "send", "sync")[phase] if 0 <= phase <= SYNC_PHASE else "send"
 
-    def remove_temporaries(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
-        """Remove files that are not complete and the probe files, and close the directories, however the
-        job has ended.
+    def remove_temporaries(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
+        """Remove incomplete files and the probe files (by which hosts with the same target directory were found), and
+        close the directories, whether the job has succeeded or not.
+
+        Args:
+            rank: this rank.
+            dropped_tasks, since: not needed by this program.
         """
         if rank.number == 0:
             rank.instance(FilesToSend).close()
-        if rank.number in rank.leaders:
+        if rank.number in rank.first_ranks:
             rank.instance(HostStream).close()
         rank.instance(HostDirectory).close()
 
@@ -130,7 +143,7 @@ BROADCAST_TOOL = BroadcastTool()
 
 
 class BroadcastJob(UnrecordedJob):
-    """The job of ``pbcast`` on rank 0: checks the files and the directory, and reports the result."""
+    """The job of ``pbcast`` on rank 0: checks the files and the target directory, and reports the result."""
 
     program, stopped_text = "pbcast", "repeat the command to send all files again"
 
@@ -165,7 +178,7 @@ class BroadcastJob(UnrecordedJob):
         return BroadcastSink(screen, self._files, self._directory, self._needed_bytes, self.output.quiet)
 
     def complete(self, rank: Rank, totals: Totals) -> int:
-        self._hosts = len(rank.leaders)
+        self._hosts = len(rank.first_ranks)
         return EXIT_OK
 
     def print_resume_advice(self) -> None:
@@ -213,14 +226,17 @@ def _checked_file(path: bytes) -> tuple[bytes, os.stat_result]:
         advice = f"pack it (ptar -c -f FILE.tar {shell_quoted(path)}), or copy it with pcopy to where all hosts see it"
         raise RequestRefused(f"{printable_path(path)}: is a directory, and pbcast sends files: {advice}")
     if not stat.S_ISREG(status.st_mode):
-        raise RequestRefused(f"{printable_path(path)}: is no regular file; put its contents into a file")
+        raise RequestRefused(f"{printable_path(path)}: is not a regular file; put its contents into a file")
     if not os.access(path, os.R_OK):
         raise RequestRefused(f"{printable_path(path)}: no permission to read it; check its mode")
     return absolute_path(path), status
 
 
 def _refuse_equal_names(files: Sequence[bytes]) -> None:
-    """Raise ``RequestRefused`` if two files have the same name, or if one is named twice."""
+    """Raise ``RequestRefused`` if two of the paths ``files`` have the same last component, or if a path is given twice.
+
+    The last component is the name of the copy, so one copy would replace the other.
+    """
     names: dict[bytes, bytes] = {}
     for path in files:
         name = os.path.basename(path)
@@ -237,9 +253,12 @@ def _refuse_equal_names(files: Sequence[bytes]) -> None:
 
 def _refuse_link_to_file(given: bytes, target: bytes, status: os.stat_result) -> None:
     """Raise ``RequestRefused`` if ``target`` is a symbolic link to the file that is sent: the link would be replaced by
-    a copy.
+    a copy of its own target. (cp(1) refuses such a copy, too: both "are the same file".)
 
-    cp(1) refuses this too, with the message that both "are the same file".
+    Args:
+        given: path of the file that is sent, as the user wrote it.
+        target: path of its copy.
+        status: status of the file that is sent.
     """
     with suppress(OSError):
         if os.path.islink(target) and os.path.samestat(os.stat(target), status):
@@ -250,9 +269,8 @@ def _refuse_link_to_file(given: bytes, target: bytes, status: os.stat_result) ->
 
 
 def _checked_target(path: bytes) -> bytes:
-    """Return the absolute path of the target directory.
-
-    Raise ``RequestRefused`` if it is not a directory on this host.
+    """Return the absolute path of the target directory. Raise ``RequestRefused`` if it is no directory on the host of
+    rank 0; the other hosts check it in the phase OPEN_PHASE.
     """
     try:
         is_directory = stat.S_ISDIR(os.stat(path).st_mode)
@@ -262,6 +280,6 @@ def _checked_target(path: bytes) -> bytes:
         ) from None
     if not is_directory:
         raise RequestRefused(
-            f"{printable_path(path)}: is no directory; the last argument must be one that exists on each host"
+            f"{printable_path(path)}: is not a directory; the last argument must be one that exists on each host"
         )
     return absolute_path(path)

@@ -27,11 +27,11 @@ from pcopy.tools.summary import common_json_values, counts_lines, items_per_seco
 from pcopy.tools.trees import TreeJob
 
 _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
-"""Counters of ``Totals`` that ``--json`` shows."""
+"""Names of the counters (fields of ``Totals``) that ``--json`` shows."""
 
 
 class ChangeDirector(LevelsDirector):
-    """Director of ``pchmod``."""
+    """Director of ``pchmod``: the object on rank 0 that chooses the phases of the job and their first tasks."""
 
     def first_task(self, place: Place, item: bytes) -> TaskKind:
         return ChangeNames(place, item)
@@ -40,13 +40,14 @@ class ChangeDirector(LevelsDirector):
 class ChangeTool(UnrecordedTool):
     """The program ``pchmod``.
 
-    In its counters, ``copied`` counts all items that are as requested, and ``mended`` those of them that were changed.
+    In its counters (``Totals``), ``copied`` counts all items that have the requested mode, owner, group and ACL at the
+    end, and ``mended`` those among them that this job has changed.
     """
 
     name = "pchmod"
     writes_to_targets = False  # It creates no names: no probe file has to show that all hosts see the same target.
     stages = single_stage("change")
-    done_word = "as requested"
+    done_word = "as it should be"
     make_director = ChangeDirector
     make_visitor = staticmethod(ChangeVisitor)
 
@@ -59,13 +60,13 @@ CHANGE_TOOL = ChangeTool()
 
 
 class ChangeJob(TreeJob):
-    """The job of ``pchmod`` on rank 0."""
+    """The job of ``pchmod`` on rank 0: checks the paths, and prints the totals."""
 
     program, item_verb, incomplete_text = "pchmod", "changed", "not all items are as requested"
 
     def __init__(self, arguments: ChangeArguments) -> None:
-        """Check the paths and prepare the job. Raise ``RequestRefused`` if one must not be changed; nothing is
-        modified.
+        """Check the paths and prepare the job; nothing is modified. Raise ``RequestRefused`` if a path must not be
+        changed.
         """
         super().__init__(arguments.tree)
         is_listed = bool(self.tree.list_file)
@@ -95,10 +96,11 @@ class ChangeJob(TreeJob):
 
 
 def _root_for_path(path: bytes, arguments: ChangeArguments) -> Root:
-    """Return the root for one PATH: the item in its parent directory.
+    """Return the root (source and target, here the same) for one PATH: its parent directory, and its name there.
 
-    A symbolic link is followed unless only its owner is to be changed. Raise ``RequestRefused`` if PATH must not be
-    changed, and ``OSError`` if it does not exist.
+    If PATH is a symbolic link, its target is changed; but if only owner or group are to be changed and PATH has no
+    trailing slash, the link itself is. Raise ``RequestRefused`` if PATH must not be changed, and ``OSError`` if it does
+    not exist.
     """
     stripped = path.rstrip(b"/") or b"/"
     status = os.lstat(stripped)

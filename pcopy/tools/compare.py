@@ -1,7 +1,7 @@
 """``pverify --compare``: compare two trees by chosen properties. Rank 0 prints the differences and writes the lists.
 
-Rule: each printed line, and each path in a list, is correct even if other items could not be compared. The exit status
-says that something could not be compared.
+Rule: each printed line, and each path in a list of ``--output``, is correct even if other items could not be compared.
+In that case the exit status says that the comparison is incomplete.
 """
 
 from __future__ import annotations
@@ -37,30 +37,35 @@ from pcopy.tools.summary import common_json_values
 from pcopy.units import format_seconds, format_size
 
 _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
-"""Counters of ``Totals`` that ``--json`` shows."""
+"""Names of the counters (fields of ``Totals``) that ``--json`` shows."""
 
 _ALL_PROPERTIES = (1 << len(PROPERTIES)) - 1
-"""The bits of all properties."""
+"""The bits of all properties that can be compared; bit i is the property ``PROPERTIES[i]``."""
 _ONE_SIDED_WORDS = {ONLY_A: "only A", ONLY_B: "only B"}
-"""Words for items that exist in one tree only."""
+"""Words for items that exist in one tree only; the key is the bit that says so."""
 _CLASS_BITS = {"common": REPORTS_EQUAL, "only-a": ONLY_A, "only-b": ONLY_B, "differ": _ALL_PROPERTIES}
-"""Classes of items that ``--output`` accepts, and the bits that select them."""
+"""The classes of items that ``--output`` accepts, and the bits of a difference that select them."""
 
 
 def class_bits(name: str) -> int:
-    """Return the bits (``pcopy.tasks.compare.properties``) that select a class of items of ``--output``."""
+    """Return the bits of a difference that select the items of a class of ``--output``, such as ``only-a`` or
+    ``differ-in-size``.
+
+    An item belongs to the class if its difference has one of these bits (``pcopy.tasks.compare.properties``).
+    """
     return _CLASS_BITS.get(name) or 1 << PROPERTIES.index(name.removeprefix("differ-in-"))
 
 
 def property_names(bits: int) -> list[str]:
-    """Return the names of the properties in ``bits``."""
+    """Return the names, such as ``size``, of the properties whose bits are set in ``bits``."""
     return [name for at, name in enumerate(PROPERTIES) if bits >> at & 1]
 
 
 class CompareDirector(JobDirector):
-    """Director of ``pverify --compare``: one phase, which starts with the two roots.
+    """Director of ``pverify --compare`` (the object on rank 0 that chooses phases and the exit status).
 
-    Differences are also reported if some items could not be compared.
+    There is one phase. Its first task compares the two paths; further tasks compare the directories below them.
+    Differences are also printed if some items could not be compared.
     """
 
     def first_tasks(self, phase: int) -> list[NewTask]:
@@ -82,7 +87,7 @@ class CompareDirector(JobDirector):
 
 
 class CompareJob(VerifyJobBase):
-    """The job of ``pverify --compare`` on rank 0."""
+    """The job of ``pverify --compare`` on rank 0: checks the arguments, prints the differences and writes the lists."""
 
     failed_text = "compared: they may differ"
 
@@ -116,7 +121,7 @@ class CompareJob(VerifyJobBase):
         if self._lists and any(root.item for root in roots):
             item = next(root for root in roots if root.item)
             raise RequestRefused(
-                f"{printable_path(item.source_shown)}: is no directory, and --output lists the contents of "
+                f"{printable_path(item.source_shown)}: is not a directory, and --output lists the contents of "
                 "directories: "
                 "leave it out"
             )
@@ -137,7 +142,7 @@ class CompareJob(VerifyJobBase):
         return EXIT_DIFFERENT if self._counts_by_bits else EXIT_OK
 
     def _print_difference(self, difference: Difference) -> None:
-        """Print a difference, as a line or as JSON."""
+        """Print a difference on standard output, as a line or, with ``--json``, as a JSON object."""
         path, bits = difference.path, difference.bits
         if self.output.json:
             values: dict[str, object] = {"difference": _ONE_SIDED_WORDS.get(bits, "differ")}
@@ -150,8 +155,16 @@ class CompareJob(VerifyJobBase):
             )
 
     def _write_list(self, file: bytes, selected: int, differences: CollectedDifferences) -> str:
-        """Write the paths of all items that the bits ``selected`` select to the list ``file``. Return "", or the reason
-        why it could not be written.
+        """Write a list of ``--output``: the paths of all items that belong to the wanted classes. Return "", or the
+        reason why the list could not be written.
+
+        Directories that both trees have are not listed, even if they differ: a program that gets the list would process
+        everything in them.
+
+        Args:
+            file: path of the list.
+            selected: bits of the wanted classes (``class_bits``).
+            differences: all differences.
         """
         end, left_out = b"\0" if self._nul_separated else b"\n", 0
         try:
@@ -164,7 +177,8 @@ class CompareJob(VerifyJobBase):
                         continue
                     if end in path:
                         raise RequestRefused(
-                            f"{printable_path(path)} has a newline in it: give -0, and pcopy and prm -0, too"
+                            f"{printable_path(path)} has a newline in it: give -0, and -0 to the pcopy or prm "
+                            "that reads the list"
                         )
                     stream.write(path + end)
         except RequestRefused as refused:
@@ -194,7 +208,10 @@ class CompareJob(VerifyJobBase):
             yield f"{items} compared by {','.join(property_names(self._properties))}{read} in {format_seconds(elapsed)}"
 
     def _difference_counts(self) -> dict[str, int]:
-        """Return how many items exist in one tree only, and how many differ; the keys are those of ``--json``."""
+        """Return the numbers of items that exist in tree A only, in tree B only, or in both with differences.
+
+        The keys are those of ``--json``.
+        """
         alone = {"only_a": self._counts_by_bits.get(ONLY_A, 0), "only_b": self._counts_by_bits.get(ONLY_B, 0)}
         return {
             **alone,
@@ -202,7 +219,7 @@ class CompareJob(VerifyJobBase):
         }
 
     def _counts_by_property(self) -> dict[str, int]:
-        """Return how many items differ in each of the properties that were compared."""
+        """Return the number of items that differ in each compared property, by the name of the property."""
         return {
             name: sum(
                 number for bits, number in self._counts_by_bits.items() if bits & _ALL_PROPERTIES and bits >> at & 1

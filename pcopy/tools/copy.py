@@ -58,12 +58,22 @@ from pcopy.walk.preliminary_walk import PreliminaryWalk
 from pcopy.walk.visitor import Visitor
 
 _SUSPICIOUS_BWLIMIT = 64 << 10
-"""Bandwidth limit in bytes per second below which the user probably meant another unit; a hint is printed."""
+"""A ``--bwlimit`` below this number of bytes per second is suspicious, and a hint about its unit is printed.
+
+rsync counts in KiB, and the user may have meant that.
+"""
 
 
 def _make_visitor(rank: Rank, result: TaskResult, place: Place, attempt: int) -> Visitor:
-    """Return the visitor that copies the items of the directory ``place``; with ``--compress`` or ``--decompress`` the
-    one that recodes them.
+    """Return the object that receives the items of one directory which a task has found, and copies them.
+
+    With ``--compress`` or ``--decompress``, it also compresses or decompresses files while they are copied.
+
+    Args:
+        rank: this rank.
+        result: collects the result of the task.
+        place: the directory.
+        attempt: how often this run has already tried to copy these items.
     """
     if not rank.options.has_compression:
         return make_visitor(rank, result, place, attempt)
@@ -85,36 +95,41 @@ class CopyTool(Tool):
     def __init__(self, name: str = "pcopy") -> None:
         self.name = name
 
-    def remove_temporaries(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
-        """Remove unfinished files and files of chunks that this job created and that no remaining task needs.
+    def remove_temporaries(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
+        """Remove the temporary files that this job has created and will not complete.
 
-        ``forgotten`` are the tasks that were dropped. If the spool that holds them cannot be read, their temporary
-        files remain.
+        They are in directories, or belong to files that are copied in several chunks.
+
+        Args:
+            dropped_tasks: the tasks that were waiting and will not run. If the temporary file that holds them cannot be
+                read, the temporary files of these tasks remain.
+            since: number of the first run whose files are removed.
         """
         remove_all_temporaries(rank, since)
         if rank.options.has_compression:
             from pcopy.tasks.recode import recode_file
 
             recode_file.discard_unfinished(rank, since)
-        with suppress(OSError):  # The spool may be unreadable, for instance on a full disk: its tasks are unknown then.
-            for task in forgotten:
+        with suppress(OSError):  # The temporary file with the tasks cannot be read, for instance on a full disk.
+            for task in dropped_tasks:
                 decode(task.payload).remove_temporaries(rank, since)
 
 
 COPY_TOOL = CopyTool()
-"""The program under its usual name."""
+"""The only instance of ``CopyTool``, under the program name ``pcopy``."""
 
 
 class CopyJob(PreparedJob):
-    """The job of ``pcopy`` on rank 0: a new job, or the stored one that is resumed.
+    """The job of ``pcopy`` on rank 0: a new job, or a stored job that is resumed.
 
-    ``__init__`` checks the command line, ``complete_preparation`` records the job or loads the progress of the resumed
-    one, ``complete`` writes the signature, and ``report_end`` prints the summary and removes or keeps the records of
-    the job.
+    The methods are called in this order. ``__init__`` checks the command line. ``complete_preparation`` records a new
+    job, or loads the progress of a resumed one. ``complete`` writes the signature. ``report_end`` prints the summary,
+    and removes the job directory (the records for ``--resume``) or keeps it.
     """
 
     def __init__(self, words: Sequence[str], arguments: CopyArguments) -> None:
-        """Check the arguments and prepare the job. Raise ``RequestRefused`` if it must not start; nothing is modified.
+        """Check the arguments and prepare the job; nothing is modified. Raise ``RequestRefused`` if the job must not
+        start.
 
         Args:
             words: the command line from which ``arguments`` were parsed.
@@ -129,8 +144,8 @@ class CopyJob(PreparedJob):
         self._earlier_jobs = EarlierJobs()
         self._path_list: BinaryIO | None = None
         self._has_enough_space = arguments.force
-        """True if the destination has enough free space as far as is known, or if the user does not want that to be
-        checked (``--force``).
+        """True with ``--force``, or if the sources of a new job were found to fit into the free space. If False, a
+        warning is printed if the remaining files will not fit, as soon as all of them have been found.
         """
         self._resumed_job = self._stored_job_to_resume()
         if self._resumed_job is None:
@@ -151,7 +166,7 @@ class CopyJob(PreparedJob):
             self.output = self.output._replace(umask=options.umask)
             if options.sequential or not keeps_times_on_close(destination_directory(roots)):
                 from pcopy.tools.sequential import (
-                    options_for_destination,  # Imported here since few destinations need it.
+                    options_for_destination,  # Imported here since few destinations need the function.
                 )
 
                 options, notices = options_for_destination(options, destination_directory(roots))
@@ -162,13 +177,15 @@ class CopyJob(PreparedJob):
         self._write_error = ""
         self._remarks: list[str] = []
         self._hints = list(self._earlier_jobs.notices)
-        """Notices that are printed at the start; with ``-q`` only at the end, and only if the job has failed."""
+        """Notices that are printed at the start. With ``-q`` they are printed only at the end, and only if the exit
+        status is not 0.
+        """
 
     def _check_space_and_filters(self, roots: Sequence[Root], options: Options) -> bool:
-        """Walk the sources up to a limit, and return True if the destination certainly has enough free space for them,
-        or if that is not checked.
+        """Walk the sources for a short time, before the job starts. Return True if the destination has enough free
+        space as far as is known, or if that is not checked (``--force``, compression).
 
-        Raise ``RequestRefused`` if there is certainly too little space, or if filters exclude everything.
+        Raise ``RequestRefused`` if there is certainly too little space, or if filters certainly exclude everything.
         """
         ahead = PreliminaryWalk()
         if options.select.has_filters:
@@ -178,8 +195,12 @@ class CopyJob(PreparedJob):
         return self.arguments.force or options.has_compression or self._is_space_sufficient(roots, options, ahead)
 
     def _is_space_sufficient(self, roots: Sequence[Root], options: Options, ahead: PreliminaryWalk) -> bool:
-        """Return True if the destination has enough free space as far as is known. Raise ``InsufficientSpace`` if it
-        certainly has too little.
+        """Return True if the destination has enough free space as far as is known; False if that is unknown. Raise
+        ``InsufficientSpace`` if it certainly has too little.
+
+        Args:
+            roots, options: those of the job.
+            ahead: a walk of the sources before the job starts, which ends at a limit of entries and seconds.
         """
         from pcopy.tools.space import is_space_sufficient
 
@@ -199,7 +220,9 @@ class CopyJob(PreparedJob):
         from pcopy.jobs.files_from import sorted_list
 
         if len(roots) > 1 or roots[0].item:
-            reason = "takes one SRC" if len(roots) > 1 else f"{printable_path(roots[0].source_shown)} is no directory"
+            reason = (
+                "takes one SRC" if len(roots) > 1 else f"{printable_path(roots[0].source_shown)} is not a directory"
+            )
             raise RequestRefused(f"--files-from: {reason}: name the directory below which the listed paths are")
         arguments = self.arguments
         open_spool = spool_factory(arguments.checkpoint.spool)
@@ -207,8 +230,10 @@ class CopyJob(PreparedJob):
             return sorted_list(arguments.options.files_from, roots[0], open_spool, nul=arguments.options.nul_separated)
 
     def _stored_job_to_resume(self) -> tuple[StoredJob, Lock] | None:
-        """Return the stored job that the command line resumes, and its lock, which this process holds; None for a new
-        job.
+        """Return the stored job that the command line resumes, and the lock of its directory, which this process holds
+        from now on. Return None for a new job.
+
+        A job is resumed with ``--resume``, or if the directory of ``--checkpoint`` contains an unfinished job.
         """
         arguments = self.arguments
         directory = arguments.checkpoint.directory
@@ -233,8 +258,8 @@ class CopyJob(PreparedJob):
         return stored, lock
 
     def _resolve_roots(self) -> tuple[Root, ...]:
-        """Return the sources and targets that the paths of the command line mean now. Raise ``RequestRefused`` if they
-        cannot be copied.
+        """Return the roots (pairs of source and target) to which the paths of the command line lead now. Raise
+        ``RequestRefused`` if a source cannot be copied to its target.
         """
         arguments, options = self.arguments, self.arguments.options
         exact, follow, stays = arguments.no_target_directory, options.dereference, options.one_file_system
@@ -270,8 +295,8 @@ class CopyJob(PreparedJob):
         ):
             self.job = self.job._replace(own=own_places)
             self._hints.append(
-                f"{printable_path(self.job_directory.checkpoint.directory)}: is this job's own directory, and not "
-                "copied"
+                f"{printable_path(self.job_directory.checkpoint.directory)}: is the directory in which this "
+                "job is recorded, and is not copied"
             )
         if self.job.options.delete:
             from pcopy.tools.mirror import spared_paths
@@ -295,7 +320,9 @@ class CopyJob(PreparedJob):
             self.job_directory.list_of_files = self._path_list
 
     def _prepare_job_directory(self) -> None:
-        """Prepare the job directory. If the destination cannot be synced, continue without one, and print a notice."""
+        """Choose the job directory, in which this job is recorded. If the destination cannot be synced, records would
+        be worthless: the job goes on without them, and a notice says so.
+        """
         try:
             refuse_unsyncable(self.job.roots)
         except RequestRefused as refused:
@@ -307,7 +334,7 @@ class CopyJob(PreparedJob):
 
     @property
     def checkpoint(self) -> CheckpointSettings:
-        """How the job is recorded, for all ranks; without a directory if it is not recorded."""
+        """The settings by which all ranks record the job. ``directory`` is empty if the job is not recorded."""
         return (
             self.job_directory.checkpoint
             if self.job_directory
@@ -337,9 +364,8 @@ class CopyJob(PreparedJob):
             self._print_message(self._remarks.pop(0))
 
     def complete(self, rank: Rank, totals: Totals) -> int:
-        """Write the signature, if asked for, and return the exit status.
-
-        A copy is incomplete if the signature that was asked for could not be written.
+        """Write the signature, if one was asked for, and return the exit status: 2 if filters have excluded everything,
+        1 if the signature or manifest could not be written, else 0.
         """
         if self.job.options.select.has_filters:
             from pcopy.tools.filter_messages import empty_selection_text
@@ -404,8 +430,10 @@ class CopyJob(PreparedJob):
         return ended.status
 
     def _finish_job_directory(self, ended: JobResult) -> None:
-        """Remove or keep the job directory, and print what becomes of it. After success, also discard older jobs that
-        this one replaces.
+        """Remove the job directory if the job is done, otherwise keep it and print how to resume the job.
+
+        After success, also discard the older, unfinished jobs whose work this job has done. ``ended`` says how the job
+        ended.
         """
         is_done = ended.status == EXIT_REFUSED or (
             ended.status == EXIT_INCOMPLETE and is_only_deletion_missing(self.job, ended.totals)
@@ -435,11 +463,13 @@ class CopyJob(PreparedJob):
 
     def print_resume_advice(self) -> None:
         if self.job_directory is not None:
-            self.job_directory.exists()
+            self.job_directory.exists()  # Updates ``is_created`` and ``was_removed``, which the advice depends on.
         self._print_resume_command()
 
     def _print_resume_command(self) -> None:
-        """Print the command that resumes the job, or how to start it again if it cannot be resumed."""
+        """Print the command that resumes the job, or, if no records of it exist, how to start it again. Print nothing
+        if the job was not to be recorded.
+        """
         if self.job_directory is not None and self.job_directory.is_created:
             self._print_message(f"to go on: {resume_command(self.job_directory.checkpoint.directory)}")
         elif self.job_directory is not None:
@@ -448,11 +478,10 @@ class CopyJob(PreparedJob):
             self._print_message(f"{why}: start it again{self._changed_command()}")
 
     def _changed_command(self) -> str:
-        """Return the command that starts the same copy again, with ``--no-target-directory``; "" if the original
-        command still means the same.
+        """Return words that follow "start it again", if the same command would now copy to another target; else "".
 
-        A directory that was copied to a DST that did not exist is an example: DST exists now, and the original command
-        would copy into it.
+        They name the command with ``--no-target-directory``, and the reason. The target changes if a directory was
+        copied to a DST that did not exist: DST exists now, so the original command would copy to DST/SRC.
         """
         if self._resumed_job is not None:
             return ""
@@ -471,7 +500,9 @@ class CopyJob(PreparedJob):
 
 
 def _check_spool(directory: bytes) -> None:
-    """Raise ``RequestRefused`` unless files can be created in the directory of ``--spool``."""
+    """Raise ``RequestRefused`` unless files can be created in the directory of ``--spool`` (for temporary files with
+    work that does not fit into memory).
+    """
     from pcopy.fsio.named_file import UntrustedFile, stable_directory_path
 
     why = "not a directory that can be written"
@@ -487,7 +518,8 @@ def _check_spool(directory: bytes) -> None:
 
 
 def _make_files_private() -> int:
-    """Set the umask to 077 and return the umask of the user. Files are private until they are complete and get their
-    modes.
+    """Set the umask of this process to 077, and return the old one.
+
+    So other users cannot open a new file before it is complete and gets its final mode.
     """
     return os.umask(0o077)

@@ -1,9 +1,9 @@
-"""The order of the phases of a job, its first tasks and its final status; called on rank 0 only. Also the stages of
-progress.
+"""Directors: the objects on rank 0 that choose the phases of a job, the first tasks of each phase, and the exit status.
+Also the stages in which progress is measured.
 
-Progress has these stages: the copy (with everything up to the sync), the verification, the repair, its verification,
-and the signature. The amount of work of the repair is unknown beforehand, and the signature covers all items without a
-known amount of bytes; so no percentage is shown for these two.
+The stages are the copy (with everything up to the sync), the verification, the repair, the verification of repaired
+items, and the signature. No percentage is shown for the repair and the signature: the amount of work of the repair is
+unknown beforehand, and no bytes are counted for the signature.
 """
 
 from __future__ import annotations
@@ -34,21 +34,27 @@ from pcopy.walk.listing import NAMES_PER_BATCH
 
 
 def _copy_progress(totals: Totals) -> WorkDone:
-    """Return the progress of copying."""
+    """Return how much of the copying is done: items and bytes that were copied, skipped or failed, of those found so
+    far.
+
+    The total is known when all directories were read (``unscanned`` is 0).
+    """
     items = totals.copied + totals.skipped + totals.failed
     handled = max(totals.moved, totals.bytes) + totals.skipped_bytes + totals.failed_bytes
     return WorkDone(items, totals.found, handled, totals.found_bytes, totals.moved, totals.unscanned == 0)
 
 
 def _verify_progress(totals: Totals) -> WorkDone:
-    """Return the progress of reading copies back."""
+    """Return how much of the verification is done: items and bytes that were read back, of those to be read."""
     read, items = totals.verified_bytes, totals.verified + totals.refuted
     return WorkDone(items, totals.to_verify, read, totals.to_verify_bytes, read, True)
 
 
 def _progress_without_total(totals: Totals) -> WorkDone:
-    """Return the progress of a stage whose total is unknown, in bytes of files that are complete, skipped or failed,
-    however many bytes were transferred for them.
+    """Return what is done in a stage whose total is unknown.
+
+    Its bytes are the sizes of files that are complete, skipped or failed; how many bytes were transferred for them does
+    not count.
     """
     finished_bytes = totals.bytes + totals.skipped_bytes + totals.failed_bytes
     return _copy_progress(totals)._replace(bytes=finished_bytes, is_total_known=False)
@@ -61,16 +67,20 @@ STAGES: Stages = {
     "reverify": Stage(_verify_progress),
     "sign": Stage(_progress_without_total, is_measured=False),
 }
-"""The stages of progress, by name of the phase. For programs that only read, an item that was read counts as copied."""
+"""The stages by which the progress of a job is shown, by name of the phase (``phase_name``). In programs that only
+read, an item that was read counts as copied.
+"""
 
 
 def single_stage(name: str) -> Stages:
-    """Return the stages of a program that walks trees once and transfers no data."""
+    """Return the stages of a program that walks trees once and transfers no data: a single one, for the phase
+    ``name``.
+    """
     return {name: Stage(_walk_progress, finds_total=True)}
 
 
 def _walk_progress(totals: Totals) -> WorkDone:
-    """Return the progress of walking trees."""
+    """Return how much of a walk is done: items found so far. The total is known when all directories were read."""
     return _progress_without_total(totals)._replace(moved=totals.bytes, is_total_known=totals.unscanned == 0)
 
 
@@ -83,37 +93,42 @@ class UnrecordedTool(Tool):
     durable_before: tuple[int, ...] = ()
 
     def initial_counts(self, job: Job) -> list[int]:
-        """Return the counters before the first task. Each path is counted when it is examined; a list counts as one
-        directory to be read.
+        """Return the counters (``Totals``) before the first task. All are 0, since each PATH is counted when it is
+        examined.
+
+        A list of paths counts as one directory that is not read yet.
         """
         return list(Totals(unscanned=int(bool(job.listed))))
 
 
 def _task_per_rank(ranks: Iterable[int], phase: int, value: Any) -> list[NewTask]:
-    """Return one task for each of ``ranks``; all carry the same value."""
+    """Return one task for each of ``ranks``, which only this rank may run.
+
+    All have the same description ``value`` (an object of a class of tasks) and the cost 0.
+    """
     payload = encode(value)
     return [NewTask(phase, payload, 0, owner=rank) for rank in ranks]
 
 
 class JobDirector:
-    """Decides on rank 0 which phases a job has, and its exit status. This class serves jobs that only read; others are
-    subclasses.
+    """Decides on rank 0 which phases a job has, what their first tasks are, and the exit status. This class is for jobs
+    that only read, such as ``pverify``; the directors of other programs are subclasses.
 
     Implements the protocol ``pcopy.launch.tool.JobDirector``.
     """
 
     failed_status = errors.EXIT_REFUSED
-    """Exit status of a job in which items have failed."""
+    """Exit status of a job that ended by itself, but in which items or syncs have failed."""
 
     def __init__(self, rank: Rank, complete: CompleteJob, unfinished: int) -> None:
         """Create the director of the job of ``rank``, which is rank 0.
 
         Args:
             rank: rank 0.
-            complete: called when all items were processed without failures. It does the remaining work and returns the
-                exit status.
-            unfinished: exit status of a job that ended early, except one that is not recorded and was ended by a
-                signal.
+            complete: called when all items were processed without failures. It does the remaining work, such as
+                writing the signature, and returns the exit status.
+            unfinished: exit status of a job that ended early. But if the job is not recorded and a signal has ended it,
+                the status is that of the signal.
         """
         self._rank = rank
         self._job = rank.job
@@ -121,37 +136,45 @@ class JobDirector:
         self._unfinished_status = unfinished
         self._mount_codes = mount_codes(rank.job.roots)
         self.result = JobResult(errors.EXIT_INTERNAL, Totals(), None)
-        """How the job ended. A reason to halt that arrives after that does not change it."""
+        """How the job ended. It is set by ``status``; if the job is asked to halt after that, it does not change."""
         self._undeleted_before = 0
-        """When the phase COUNT begins: number of extra items that earlier runs counted in ``to_delete`` and did not
-        delete.
+        """Number of extra items (items of the target that the source lacks) that earlier runs of this job have counted
+        in ``Totals.to_delete`` but not deleted. It is set when the phase COUNT begins.
         """
 
     def first_tasks(self, phase: int) -> Iterable[NewTask]:
-        """Return the first tasks of a phase, for rank 0, the first rank of each host, or all ranks."""
+        """Return the tasks with which the phase ``phase`` begins. Depending on the phase, they are for rank 0, for one
+        rank of each host, for each rank, or for any rank.
+        """
         ranks: Sequence[int] = range(self._rank.size)
         if phase == Phase.COPY:
             return [*self._root_tasks(), *self._manifest_task()]
         if phase in (Phase.SYNC, Phase.REPAIR_SYNC, Phase.STORE):
             from pcopy.tasks.directories.sync_files import SyncFileSystems
 
-            return _task_per_rank(ranks if phase == Phase.STORE else self._rank.leaders, phase, SyncFileSystems(None))
+            return _task_per_rank(
+                ranks if phase == Phase.STORE else self._rank.first_ranks, phase, SyncFileSystems(None)
+            )
         if phase in (Phase.COUNT, Phase.DELETE):
             return [self._deletion_task(number, phase) for number, root in enumerate(self._job.roots) if not root.item]
         return self._signing_tasks(phase) if phase >= Phase.SIGN else []
 
     def _deletion_task(self, number: int, phase: int) -> NewTask:
-        """Return the task that deletes, or in the phase COUNT counts, the extra items in the target of root
+        """Return the task that deletes the extra items (those that the source lacks) from the target of root
         ``number``.
+
+        In the phase COUNT the task only counts them.
         """
         from pcopy.tasks.remove.delete_extra import ExamineMounts
 
         place = Place(number, b"", NO_DIRECTORY, NO_DIRECTORY, False, False)
         counted = self._undeleted_before if phase == Phase.COUNT else 0
-        return NewTask(phase, encode(ExamineMounts(place, counted)), SCAN_COST, True, self._rank.leaders[0])
+        return NewTask(phase, encode(ExamineMounts(place, counted)), SCAN_COST, True, self._rank.first_ranks[0])
 
     def _manifest_task(self) -> list[NewTask]:
-        """Return the task that reads the manifest with which the job compares a tree, if there is one."""
+        """Return the task that reads the manifest (``Job.against``) with which a tree is compared; an empty list if the
+        job has no manifest.
+        """
         if not self._job.against:
             return []
         from pcopy.tasks.sign.manifest_lines import ReadManifest
@@ -159,8 +182,11 @@ class JobDirector:
         return _task_per_rank((0,), int(Phase.COPY), ReadManifest())
 
     def _signing_tasks(self, phase: int) -> list[NewTask]:
-        """Return the tasks of a phase of the signature: send the entries of directories, digest one level of
-        directories, or write the manifest.
+        """Return the tasks of a phase that computes the signature, one per rank.
+
+        In the phase SIGN they send the entries of directories to the ranks that own these directories. Each phase from
+        LEVEL on computes the digests of the directories of one depth, the deepest first. In the last phase rank 0
+        writes the manifest.
         """
         from pcopy.tasks.sign.digest_level import DigestLevel, SendEntries
         from pcopy.tasks.sign.manifest_lines import WriteManifest
@@ -176,11 +202,11 @@ class JobDirector:
         )
 
     def _root_tasks(self) -> Iterator[NewTask]:
-        """Yield the tasks that start the walk of all roots."""
+        """Yield the tasks that start the walk of all roots (pairs of source and target): one task for each root."""
         yield from map(self._root_task, range(len(self._job.roots)))
 
     def _root_task(self, number: int) -> NewTask:
-        """Return the task that starts the walk of root ``number``."""
+        """Return the task that starts the walk of root (pair of source and target) ``number``."""
         root = self._job.roots[number]
         source_id = Identity(self._mount_codes[number][0], root.source_id[1])
         if self._job.listed:
@@ -194,7 +220,13 @@ class JobDirector:
         return self._names_task(number, root.item, 1)
 
     def _names_task(self, number: int, names: bytes, count: int) -> NewTask:
-        """Return the task for ``count`` single items, whose ``names`` are in the directory of root ``number``."""
+        """Return the task that examines single items in the source directory of root (pair of source and target)
+        ``number``.
+
+        Args:
+            names: the names of the items, joined by slashes.
+            count: the number of names.
+        """
         from pcopy.tasks.directories.scan_dir import ScanNames
 
         root, (source_mount, target_mount) = self._job.roots[number], self._mount_codes[number]
@@ -204,8 +236,10 @@ class JobDirector:
         return NewTask(int(Phase.COPY), encode(ScanNames(place, names, 0)), max(SCAN_COST, count * CALL_COST), True)
 
     def _common_root_task(self) -> Iterator[NewTask]:
-        """Yield the entry of the common root directory, if several sources form one dataset: it does not exist as a
-        directory.
+        """Yield a task that records the directory at the top of a data set of several sources, for the signature.
+
+        Its entries are the sources. No directory of the source corresponds to it, so no scan finds it. Yield nothing if
+        there is only one source.
         """
         from pcopy.tasks.sign.digest_level import EntriesNote
 
@@ -216,19 +250,24 @@ class JobDirector:
             yield NewTask(int(Phase.SIGN), encode(EntriesNote((root,))), 0, owner=owner)
 
     def _depth_of_phase(self, phase: int) -> int:
-        """Return the depth of the directories that are digested in this phase; -1 for the phase after the
-        last level.
+        """Return the depth of the directories whose digests ``phase`` computes. The top has depth 0.
+
+        -1 means the last phase, which writes the manifest.
         """
         return self._deepest_level() - (phase - Phase.LEVEL)
 
     def _deepest_level(self) -> int:
-        """Return the depth of the deepest directory of the dataset."""
+        """Return the depth of the deepest directory of the copied data set; the top has depth 0."""
         from pcopy.tasks.sign.digest_level import UnsentEntries
 
         return self._rank.instance(UnsentEntries).deepest_level
 
     def next_phase(self, phase: int, totals: tuple[int, ...]) -> int | None:
-        """Return the phase that follows ``phase``, or None if it was the last one. Phases without work are omitted."""
+        """Return the next phase after ``phase`` that has work; None if there is none, so that the job ends.
+
+        Args:
+            totals: the counters over all ranks (``Totals``) at the end of ``phase``.
+        """
         sums = Totals(*totals)
         options = self._job.options
         if phase >= Phase.SIGN:
@@ -261,11 +300,19 @@ class JobDirector:
         return following
 
     def _may_delete(self, sums: Totals) -> bool:
-        """True if extra items in the target may be deleted."""
+        """True if extra items of the target may be deleted. This class never deletes any: ``CopyDirector`` overrides
+        the method.
+        """
         return False
 
     def status(self, totals: tuple[int, ...], halted: Halt | None) -> int:
-        """Determine the exit status of the job, record how it ended in ``ended``, and return the status."""
+        """Return the exit status of the job. Before, store it in ``result``, together with the counters and the reason
+        to halt.
+
+        Args:
+            totals: the counters over all ranks.
+            halted: why the job ended early; None if it ended by itself.
+        """
         sums = Totals(*totals)
         status = self._determine_status(sums, halted)
         self.result = JobResult(
@@ -294,14 +341,14 @@ class UnrecordedJobDirector(JobDirector):
 
 
 class LevelsDirector(UnrecordedJobDirector):
-    """Director of programs that accept lists (``--from``) and process some directories after their contents.
+    """Director of programs that must process some directories after everything in them: ``prm`` and ``pchmod``.
 
-    The first phase walks the paths or the list. Each further phase processes one level of the directories that had to
-    wait for their contents, the deepest level first.
+    The first phase walks the paths, or the items of a list of paths (``--from``), and reports to rank 0 the directories
+    that must wait. Each further phase processes those of one depth, the deepest first, until none is left.
     """
 
     def first_task(self, place: Place, item: bytes) -> TaskKind:
-        """Return the task that processes ``item`` of the directory ``place``."""
+        """Return the task that processes the item ``item`` of the directory ``place``, with everything below it."""
         raise NotImplementedError
 
     def _root_task(self, number: int) -> NewTask:
@@ -326,17 +373,21 @@ class LevelsDirector(UnrecordedJobDirector):
 
 
 class CopyDirector(JobDirector):
-    """Director of ``pcopy``.
+    """Director of ``pcopy``: the object on rank 0 that chooses the phases of the job, their first tasks, and the exit
+    status.
 
-    Extra items are deleted only if everything was copied without failures, and only if there are no more than
-    ``--max-delete`` of them.
+    With ``--delete``, extra items (those of the target that the source lacks) are deleted only if no item has failed,
+    and only if there are no more than ``--max-delete`` of them.
     """
 
     failed_status = errors.EXIT_INCOMPLETE
 
     def _root_tasks(self) -> Iterator[NewTask]:
-        """Yield one task for each root; roots that are names of the same directory, and keep their names, share a task
-        (``SourceAndTargetDirectories.root_of``).
+        """Yield the tasks that start the walk of the roots (pairs of source and target).
+
+        Roots that are single items of the same directory, are copied to the same directory, and keep their names share
+        tasks of up to ``NAMES_PER_BATCH`` names. Such a task has the number of its first root; the other roots are
+        found by name (``SourceAndTargetDirectories.root_of``). Each other root has a task of its own.
         """
         roots = self._job.roots
         if self._job.options.has_compression or self._job.listed:
@@ -366,11 +417,14 @@ class CopyDirector(JobDirector):
         return self._job.options.delete and not (sums.failed or self._exceeds_max_delete(sums))
 
     def _exceeds_max_delete(self, sums: Totals) -> bool:
-        """True if there are more extra items than ``--max-delete`` allows."""
+        """True if the target has more extra items (which the source lacks) than ``--max-delete`` allows.
+
+        Extra items that earlier runs of the job have deleted count, too.
+        """
         return 0 <= self._job.options.max_delete < sums.to_delete
 
     def _reason_not_deleted(self, sums: Totals) -> str:
-        """Return the reason why nothing, or nothing more, was deleted."""
+        """Return the reason why nothing, or nothing more, was deleted: failed items, or too many extra items."""
         if sums.failed:
             return f"{count_with_noun(sums.failed, 'item has', 'items have')} failed"
         items = count_with_noun(sums.to_delete - sums.deleted, "item", "items")
@@ -384,9 +438,10 @@ class CopyDirector(JobDirector):
         return self.failed_status if status == errors.EXIT_OK and self._exceeds_max_delete(sums) else status
 
     def _remove_leftovers(self) -> None:
-        """Remove temporary files of this job from the directory that contains single items.
+        """Remove temporary files of earlier runs of this job from the target directory, if a root is a single item.
 
-        No task finishes that directory. If several roots are single items, it is the same directory for all.
+        In other directories, the task that sets the final metadata of the directory removes them; this directory has no
+        such task. If several roots are single items, they have the same target directory.
         """
         number = next((number for number, root in enumerate(self._job.roots) if root.item), None)
         if number is None:

@@ -1,7 +1,7 @@
-"""``pcopy --dry-run``: the same scan and decisions as those of a copy, without creating anything.
+"""``pcopy --dry-run``: the same scan and decisions as in a copy, without creating anything.
 
-A line for each item is printed on standard output as soon as its outcome is decided; the totals follow at the end. The
-job is not recorded, no signature is computed, and no copy is read back.
+A line for each item is printed on standard output as soon as it is decided what a copy would do with the item. The
+totals follow at the end. The job is not recorded, no signature is computed, and nothing is verified.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from pcopy.units import format_seconds, format_size
 from pcopy.walk.preliminary_walk import PreliminaryWalk
 
 _FIRST_LIMIT, _LIMIT_FACTOR = 4 << 10, 16
-"""Limits in bytes of the histogram of file sizes: the first class ends at 4 KiB, each further one at 16 times that of
-the class before it.
+"""Limits of the classes in the histogram of file sizes: the first class ends at ``_FIRST_LIMIT`` bytes (4 KiB), and
+each further class at ``_LIMIT_FACTOR`` times the end of the class before it. Empty files have a class of their own.
 """
 
 
@@ -49,11 +49,13 @@ class SizeHistogram:
         self._bytes[end] += size
 
     def rows(self) -> list[tuple[int, int, int]]:
-        """Return (largest size, number of files, bytes) for each class that contains files."""
+        """Return (largest size of the class in bytes, number of files, their total size in bytes) for each class that
+        contains files, the smallest first.
+        """
         return [(end, self._files[end], self._bytes[end]) for end in sorted(self._files)]
 
     def lines(self) -> list[str]:
-        """Return the lines of the histogram."""
+        """Return the lines of the histogram for people, one for each class."""
         rows = self.rows()
         title = {end: f"up to {format_size(end)}" if end else "empty" for end, _, _ in rows}
         return [
@@ -63,7 +65,10 @@ class SizeHistogram:
 
 
 class DryRunSink(ForwardingSink):
-    """Sink that prints the expected outcome of each item, and counts the items by action."""
+    """Receives outcomes and failures on rank 0 in a dry run, and passes them on.
+
+    It also prints what a copy would do with each item, and counts the items by action.
+    """
 
     def __init__(self, sink: Sink, *, prints: bool) -> None:
         super().__init__(sink)
@@ -72,7 +77,7 @@ class DryRunSink(ForwardingSink):
         self.sizes = SizeHistogram()
 
     def items(self, items: Sequence[ItemOutcomes]) -> None:
-        """Print and count the items."""
+        """Print the items, if lines are to be printed, and count them."""
         for each in items:
             self.items_by_action[each.action] += len(each.kinds)
             is_made = each.action in (Action.COPY, Action.REPLACE)
@@ -90,16 +95,18 @@ class DryRunJob(CopyJob):
     """The job of ``pcopy --dry-run`` on rank 0."""
 
     _is_sufficient: bool | None = None
-    """True if the copy would have enough free space, False if not; None if that is unknown or not checked."""
+    """True if the destination has enough free space for the copy, False if not; None if that is unknown or was not
+    checked.
+    """
     _space_problem = ""
-    """Reason why the copy would be refused, or ""."""
+    """Why a copy would be refused for lack of free space; "" if it would not be."""
 
     def __init__(self, words: Sequence[str], arguments: CopyArguments) -> None:
         output_options = arguments.output._replace(verbose=min(arguments.output.verbose, 1))
         if sys.stdout.isatty() and output_options.progress in ("auto", "bar"):
             output_options = output_options._replace(
                 progress="none"
-            )  # The progress bar and the lines would overwrite each other.
+            )  # On a terminal, the progress bar and the lines of items would overwrite each other.
         keeping = arguments.checkpoint._replace(directory=b"", durable_at_start=False)
         super().__init__(words, arguments._replace(output=output_options, is_recorded=False, checkpoint=keeping))
         options = self.job.options._replace(
@@ -136,7 +143,7 @@ class DryRunJob(CopyJob):
         return ended.status
 
     def _dry_run_values(self) -> dict[str, object]:
-        """Return the values of ``--json`` that only a dry run has."""
+        """Return the values of ``--json`` that only a dry run has, such as the histogram of file sizes."""
         assert self._dry_run_sink is not None
         free = self._free_space()
         rows = self._dry_run_sink.sizes.rows()
@@ -177,7 +184,7 @@ class DryRunJob(CopyJob):
         return lines
 
     def _free_space(self) -> FreeSpace | None:
-        """Return the free space at the destination; None if it is unknown."""
+        """Return the free space, in bytes and inodes, at the destination; None if it is unknown."""
         try:
             return free_space(self.job.roots[0].target)
         except OSError:

@@ -50,11 +50,16 @@ from pcopy.walk.saved_listing import PathListReader
 
 
 class UnpackDirector(TarDirector):
-    """Director of ``ptar -x``: chooses the phases and their first tasks.
+    """Director of ``ptar -x``: the object on rank 0 that chooses the phases of the job and their first tasks.
 
-    The phases in their order: read the headers of members; compare their names (COMPARE); follow symbolic links
-    (FOLLOW); unpack (UNPACK, UNPACK_AGAIN); create hard links (LINKS); apply the metadata of directories (FINISH,
-    SEAL); sync (SYNC).
+    The phases in their order:
+    - 0: read the headers of the members, and send each member to the rank that owns its directory.
+    - COMPARE_NAMES: the ranks look for members with conflicting names in the directories that they own.
+    - RESOLVE_LINKS: rank 0 determines the contents that hard links get.
+    - UNPACK, UNPACK_AGAIN: create the items, except hard links.
+    - MAKE_LINKS: create hard links.
+    - FINISH, SEAL: set the metadata of directories. Directories that their owner cannot enter come last (SEAL).
+    - SYNC: bring everything to stable storage.
     """
 
     def first_tasks(self, phase: int) -> Iterable[NewTask]:
@@ -74,11 +79,11 @@ class UnpackDirector(TarDirector):
                 )
             ]
         if phase == SYNC:
-            return [NewTask(phase, encode(SyncFileSystems(None)), 0, owner=rank) for rank in self._rank.leaders]
+            return [NewTask(phase, encode(SyncFileSystems(None)), 0, owner=rank) for rank in self._rank.first_ranks]
         return []
 
     def needed_phases(self, sums: Totals) -> dict[int, object]:
-        """Return the phases in their order, each with a value that is true if the phase is needed."""
+        """Return the phases after the first one, in their order. The value of a phase is true if it is needed."""
         return {
             COMPARE_NAMES: True,
             RESOLVE_LINKS: True,
@@ -99,7 +104,7 @@ class UnpackTool(UnrecordedTool):
     done_word = "unpacked"
     make_director = UnpackDirector
 
-    def remove_temporaries(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
+    def remove_temporaries(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
         rank.instance(FilesBeingExtracted).discard()
 
     def phase_name(self, phase: int) -> str:
@@ -116,15 +121,16 @@ class UnpackJob(TarJob):
     item_verb, stopped_text = "unpacked", "repeat the command to unpack everything again"
 
     def __init__(self, arguments: ArchiveArguments) -> None:
-        """Check the archive and the target, and prepare the job. Raise ``RequestRefused`` if it must not start; nothing
-        is modified.
+        """Check the archive and the target, and prepare the job; nothing is modified. Raise ``RequestRefused`` if the
+        job must not start.
         """
         arguments = with_listed_members(arguments)
         super().__init__(arguments)
         if arguments.paths:
             self.excluding_options = "MEMBER, -T or filters"
         self._trailing_data_text = ""
-        """Text about data after the end of the archive, or ""."""
+        """A message about other data that follow the end of the archive in the compressed stream; "" if there are none.
+        """
         archive, self._not_seekable = checked_archive(arguments, "-x")
         root = _target_root(arguments.directory)
         check_output_files(self.output, (root,), "is unpacked into")
@@ -144,16 +150,17 @@ class UnpackJob(TarJob):
         self.job = Job(os.urandom(5).hex(), 1, (root,), options)
 
     def complete_preparation(self, ranks: int) -> None:
-        """If the archive can only be read as one stream, decompress it into a temporary file, which all ranks of this
-        host read.
+        """Prepare an archive that can only be read as one stream: decompress it into a temporary file without a name.
 
-        Raise ``RequestRefused`` if that fails, or if there are ranks on other hosts, which cannot open the temporary
-        file.
+        The ranks of this host open that file through ``/proc``. Do nothing for other archives.
+
+        Raise ``RequestRefused`` if the archive cannot be decompressed, or if there are ranks on other hosts or in other
+        namespaces, which cannot open the temporary file.
         """
         stream, where = self._not_seekable, self.job.roots[0].target
         if stream is None:
             return
-        if self.number_of_places > 1:
+        if self.host_count > 1:
             raise stream
         if not self.output.quiet:
             given = printable_path(self.arguments.archive)
@@ -198,14 +205,14 @@ class UnpackJob(TarJob):
 
 
 MAX_LISTED_NAMES = 1_000_000
-"""Maximum number of names that ``-T`` may list: each rank keeps all of them in memory."""
+"""Maximum number of names in the list of ``-T``: each rank keeps all of them in memory. A longer list is refused."""
 MAX_LISTED_BYTES = 256 << 20
-"""Maximum total length of these names in bytes."""
+"""Maximum total length in bytes of the names in the list of ``-T``."""
 
 
 def with_listed_members(arguments: ArchiveArguments) -> ArchiveArguments:
-    """Return ``arguments`` with the names that ``-T`` lists as the requested members. Raise ``RequestRefused`` if the
-    list cannot be used.
+    """Return ``arguments`` with the names in the list of ``-T`` as ``paths``, the requested members; without ``-T``,
+    return them unchanged. Raise ``RequestRefused`` if the list cannot be used, or is empty or too long.
     """
     if not arguments.list_file:
         return arguments
@@ -227,10 +234,13 @@ def with_listed_members(arguments: ArchiveArguments) -> ArchiveArguments:
 
 
 def checked_archive(arguments: ArchiveArguments, tar_options: str) -> tuple[bytes, NotSeekable | None]:
-    """Return the absolute path of the archive, and the reason why it can only be read as one stream, or None.
+    """Return the absolute path of the archive. The second value is None if several ranks can read it at different
+    offsets, else the reason why it can only be read as one stream.
 
-    ``flag_letters`` are the options of tar for the same operation, for messages. Raise ``RequestRefused`` if the
-    archive cannot be read.
+    Args:
+        tar_options: the options of tar(1) for the same operation, for the advice in messages.
+
+    Raise ``RequestRefused`` if the archive cannot be read at all.
     """
     path, words = arguments.archive, [b"-C", arguments.directory] if arguments.directory else []
     words += [b"-T", arguments.list_file] if arguments.list_file else arguments.paths
@@ -251,13 +261,13 @@ def checked_archive(arguments: ArchiveArguments, tar_options: str) -> tuple[byte
 
 
 def _open_error_text(path: bytes, error: OSError) -> str:
-    """Return the message for an archive that cannot be opened."""
+    """Return the message that says why the archive ``path`` cannot be opened, and what to do."""
     if error.errno == errno.EISDIR:
         return f"{printable_path(path)}: is a directory; name the archive's file"
     if isinstance(error, WrongFileType):
         return (
-            f"{printable_path(path)}: is no regular file, and ptar reads an archive at many offsets in parallel; use "
-            "tar"
+            f"{printable_path(path)}: is not a regular file, and ptar reads an archive at many offsets in parallel; "
+            "use tar"
         )
     if isinstance(error, UntrustedFile):
         return f"{printable_path(path)}: cannot be opened: {error.strerror}"
@@ -265,7 +275,13 @@ def _open_error_text(path: bytes, error: OSError) -> str:
 
 
 def _target_root(path: bytes) -> Root:
-    """Return the root into which members are unpacked. Raise ``RequestRefused`` if it is not a directory."""
+    """Return the root (source and target, here the same) for the directory into which members are unpacked.
+
+    Args:
+        path: the directory of ``-C``; empty: the working directory.
+
+    Raise ``RequestRefused`` if it is not a directory.
+    """
     try:
         real = os.path.realpath(path or b".", strict=True)
         status = os.stat(real)
@@ -274,10 +290,12 @@ def _target_root(path: bytes) -> Root:
             raise cannot_examine(path or b".", error) from None
         advice = suggestion_for(path) if path else ""
         raise RequestRefused(
-            f"{printable_path(path or b'.')}: {error.strerror}; {advice or 'make it first'} (-C needs an existing "
+            f"{printable_path(path or b'.')}: {error.strerror}; {advice or 'create it first'} (-C needs an existing "
             "directory)"
         ) from None
     if not stat.S_ISDIR(status.st_mode):
-        raise RequestRefused(f"{printable_path(path)}: is no directory; name the one into which members are unpacked")
+        raise RequestRefused(
+            f"{printable_path(path)}: is not a directory; name the one into which members are unpacked"
+        )
     identity = status.st_dev, status.st_ino
     return Root(real, real, b"", b"", path, path, identity, identity)

@@ -1,7 +1,8 @@
-"""Messages about filters that exclude everything, mostly because a pattern does not mean what the user thinks.
+"""Messages about filters that exclude everything. Mostly the reason is a pattern that does not mean what the user
+thinks.
 
-Rank 0 walks the sources before a job starts, up to a short time limit. If it has not seen everything by then, the
-result is known at the end of the job only.
+Before a job starts, rank 0 walks the sources up to a short time limit. If it has seen everything by then and nothing is
+selected, the job is refused. If it has not seen everything, the message follows at the end of the job.
 """
 
 from __future__ import annotations
@@ -21,26 +22,32 @@ from pcopy.walk.preliminary_walk import PreliminaryWalk
 from pcopy.walk.selection import Select, Selection
 
 _PATTERN_RULE = "the last pattern that matches decides, and nothing in an excluded directory is selected"
-"""Explanation of how patterns work."""
+"""The rule of patterns that users overlook most, for messages."""
 
 
 class _RecordingSelection:
-    """A selection that records whether it has excluded anything."""
+    """The filters of a job, which remember whether they have excluded any item (``has_excluded``)."""
 
     def __init__(self, options: Options) -> None:
         self._filters = Selection(options.select)
         self.has_excluded = False
 
     def selects(self, path: bytes, status: os.stat_result) -> bool:
-        """Return True if the filters select the item ``path``."""
+        """Return True if the filters select the item ``path`` (below its root) with this status."""
         is_selected = self._filters.selects(path, status.st_mode, status.st_size, status.st_mtime_ns)
         self.has_excluded |= not is_selected
         return is_selected
 
 
 def refuse_empty_selection(roots: Sequence[Root], options: Options, ahead: PreliminaryWalk) -> None:
-    """Raise ``RequestRefused`` if it is certain that the filters exclude everything except directories. Sources that
-    are empty are accepted.
+    """Raise ``RequestRefused`` if it is certain that the filters exclude everything except directories.
+
+    Sources that contain only directories are accepted, since nothing is excluded there. Nothing is checked with
+    ``--files-from``.
+
+    Args:
+        roots, options: those of the job.
+        ahead: a walk of the sources before the job starts, which ends at a limit of entries and seconds.
     """
     if options.files_from:
         return
@@ -64,9 +71,9 @@ def excluded_text(number: int, filters: Sequence[str], suffix: str = "", options
 
     Args:
         number: the number of excluded items.
-        filters: where filters are set, as in ``OutputOptions``.
-        suffix: text after the number of items.
-        options_name: name of the options that exclude items.
+        filters: where filters are set: file and line of each, as in ``OutputOptions.filter_origins``.
+        suffix: text after the number of items, such as " of A and B together".
+        options_name: what the message calls the options that exclude items.
     """
     if not number:
         return ""
@@ -74,16 +81,22 @@ def excluded_text(number: int, filters: Sequence[str], suffix: str = "", options
 
 
 def print_excluded(program: str, number: int, output_options: OutputOptions) -> None:
-    """Write to standard error how many items filters left out of a list, if a file sets filters.
+    """Print to standard error how many items filters have left out of a list, if a configuration file sets a filter.
 
-    A list has no summary, and a user who sets filters on the command line knows of them.
+    Such a filter would be easy to overlook, because a list has no summary that states it. If all filters are on the
+    command line, the user knows of them, and nothing is printed.
+
+    Args:
+        program: name of the program, which begins the line.
+        number: number of items left out.
+        output_options: the output options, which say where the filters are set.
     """
     if number and output_options.filter_origins and not output_options.quiet:
         print_error(program, excluded_text(number, output_options.filter_origins))
 
 
 def empty_selection_text(totals: Totals, select: Select) -> str:
-    """Return a message if the filters have excluded everything in a job that has ended, else ""."""
+    """Return a message if the filters of a job that has ended have selected nothing but directories, else ""."""
     if not totals.excluded or totals.found - totals.directories - totals.excluded > 0:
         return ""
     return (
@@ -93,7 +106,7 @@ def empty_selection_text(totals: Totals, select: Select) -> str:
 
 
 def _empty_selection_reason(select: Select) -> str:
-    """Return an explanation why the filters may exclude everything."""
+    """Return the end of a message: why the filters may exclude everything."""
     of_files = [noun for noun, is_set in (("a size", select.by_size), ("an age", select.by_age)) if is_set]
     no_file = f"no file has such {' and such '.join(of_files)}" if of_files else ""
     if not select.patterns:

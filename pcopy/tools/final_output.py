@@ -25,12 +25,13 @@ from pcopy.tools.summary import filter_json_values
 
 
 class ItemLinesSink(ForwardingSink):
-    """Sink that prints a line for each item that would be created or changed."""
+    """Receives outcomes on rank 0 in a dry run, and passes everything on.
+
+    It also prints a line for each item that would be created, changed or removed.
+    """
 
     def __init__(self, sink: Sink, is_listed: Callable[[ItemOutcomes], bool]) -> None:
-        """Create a sink that passes everything on to ``sink``. ``is_printed`` returns True for items that are to be
-        printed.
-        """
+        """Pass everything on to ``sink``. ``is_listed`` returns True for items for which a line is to be printed."""
         super().__init__(sink)
         self._is_listed = is_listed
 
@@ -41,42 +42,45 @@ class ItemLinesSink(ForwardingSink):
 
 
 def output_for_dry_run(output_options: OutputOptions) -> OutputOptions:
-    """Return ``output_options`` changed for a dry run, which prints a line for each item.
+    """Return ``output_options`` changed for a dry run, which prints a line for each item on standard output.
 
-    Items are not printed a second time by ``-vv``, and there is no progress bar on the same terminal.
+    ``-vv`` would print each item a second time, so it counts as ``-v``. If standard output is a terminal, no progress
+    bar is shown there.
     """
     progress = "none" if sys.stdout.isatty() and output_options.progress in ("auto", "bar") else output_options.progress
     return output_options._replace(verbose=min(output_options.verbose, 1), progress=progress)
 
 
 class UnrecordedJob(PreparedJob):
-    """Base class of jobs that print their totals at the end and are not recorded."""
+    """Base class of jobs that are not recorded for ``--resume``, and print their totals at the end (on rank 0)."""
 
     program: str
     """Name of the program, which begins each line on standard error."""
     incomplete_text: str
-    """Text for a job in which items failed."""
+    """What the last line says about a job in which items failed, after "incomplete: "."""
     stopped_text = "repeat the command to continue"
-    """Text for a job that was stopped early: what the user can do."""
+    """What the last line says about a job that was stopped early: what the user can do."""
     excluding_options = "filters"
-    """Name for the options that exclude items, for the summary."""
+    """What the summary calls the options that exclude items, such as "filters"."""
     states_filters = False
-    """True if ``lines`` states how many items filters left out, and where these are set."""
+    """True if ``summary_lines`` says itself how many items were left out by filters, and where the filters are set.
+    If False, ``report_end`` adds such a line.
+    """
 
     def __init__(self, ranks: int, in_flight: int, output_options: OutputOptions, *, dry_run: bool = False) -> None:
         super().__init__(ranks, in_flight, output_options)
         self.dry_run = dry_run
         """True if nothing is changed. A dry run prints its result even with ``-q``."""
         self.remarks: list[str] = []
-        """Further lines for standard error."""
+        """Lines that ``report_end`` prints on standard error before the summary."""
 
     @abstractmethod
     def json_summary(self, ended: JobResult, seconds: float, ranks: int) -> dict[str, object]:
-        """Return the values of ``--json``."""
+        """Return the values that ``--json`` prints at the end. ``seconds`` is the wall time of the job."""
 
     @abstractmethod
     def summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> Iterator[str]:
-        """Yield the lines of the summary for people."""
+        """Yield the lines of the summary for people. ``seconds`` is the wall time of the job."""
 
     def report_end(self, ended: JobResult, ranks: int) -> int:
         seconds = time.monotonic() - self.began
@@ -100,7 +104,7 @@ class UnrecordedJob(PreparedJob):
         return ended.status
 
     def _outcome_line(self, status: int) -> str:
-        """Return the last line of the summary of a job that did not end with status 0."""
+        """Return the last line of the summary of a job whose exit status ``status`` is not 0."""
         outcomes = {
             EXIT_INCOMPLETE: f"incomplete: {self.incomplete_text} (status 1)",
             EXIT_INTERNAL: "internal error (status 70)",
@@ -113,16 +117,21 @@ class VerifyJobBase(PreparedJob):
     """Base class of the jobs of ``pverify``, which read trees and compare them."""
 
     failed_text: str
-    """Text after "N of M items could not be", for items that failed."""
+    """End of the text "N of M items could not be ..." for items that failed, such as "compared"."""
     excluded_suffix = ""
-    """Text after the number of items that filters excluded, used if an item may count twice."""
+    """Text after the number of items that filters excluded.
+
+    It is needed if two trees are compared: then an item may count twice, and the text says so.
+    """
 
     def __init__(self, arguments: VerifyArguments) -> None:
         super().__init__(arguments.ranks, arguments.in_flight, arguments.output)
         self._remarks: list[str] = []
 
     def _is_everything_excluded(self, totals: Totals) -> bool:
-        """Return True, and add a remark, if the filters exclude everything."""
+        """Return True if the filters have excluded everything; in this case also add a remark for the user that says
+        so.
+        """
         select = self.job.options.select
         nothing = empty_selection_text(totals, select) if select.has_filters else ""
         if nothing:
@@ -156,8 +165,8 @@ class VerifyJobBase(PreparedJob):
 
     @abstractmethod
     def _summary_lines(self, ended: JobResult, elapsed: float) -> Iterable[str]:
-        """Return the lines of the summary for people."""
+        """Return the lines of the summary for people. ``elapsed`` is the wall time of the job in seconds."""
 
     @abstractmethod
     def _json_summary(self, ended: JobResult, elapsed: float, ranks: int) -> dict[str, object]:
-        """Return the values of ``--json``."""
+        """Return the values that ``--json`` prints at the end. ``elapsed`` is the wall time of the job in seconds."""

@@ -1,7 +1,7 @@
-"""``ptar -t``: list the members of an archive in the format of ``tar -t`` and ``tar -tv``. One process does it.
+"""``ptar -t``: one process lists the members of an archive in the format of ``tar -t`` and ``tar -tv``.
 
-With ``--signature``, all ranks read the contents (``pcopy.tools.sign_archive``), unless the archive can only be read
-as one stream.
+With ``--signature``, all ranks read the contents (``pcopy.tools.sign_archive``). But if the archive can only be read as
+one stream, one process does that here.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ if TYPE_CHECKING:
 
 
 def list_archive(arguments: ArchiveArguments) -> int:
-    """Print the members of the archive and return the exit status. Raise ``RequestRefused`` if it cannot be read."""
+    """Print the members of the archive. Return the exit status: 1 if something could not be read or could not be
+    unpacked, else 0. Raise ``RequestRefused`` if the archive cannot be read at all.
+    """
     if arguments.output.metrics or arguments.output.reports:
         option = "--metrics" if arguments.output.metrics else "--report"
         raise RequestRefused(
@@ -79,20 +81,23 @@ def list_archive(arguments: ArchiveArguments) -> int:
 
 
 def tar_options(arguments: ArchiveArguments) -> str:
-    """Return the options of tar for the same listing."""
+    """Return the options of tar(1) that print the same listing as this command: ``-t`` or ``-tv``."""
     return "-tv" if arguments.output.verbose else "-t"
 
 
 def listing_options(arguments: ArchiveArguments) -> Options:
-    """Return the options of the listing. Raise ``RequestRefused`` if the signature file cannot be created."""
+    """Return the options of a job, with which the members are listed. Raise ``RequestRefused`` if the signature file
+    cannot be created.
+    """
     options = arguments.options._replace(umask=umask_of_user())
     check_outputs((), options, arguments.output, copies=False)
     return options
 
 
 class ArchiveListing:
-    """Prints the members of an archive in their order, and computes its signature if asked for. ``failures`` counts
-    failures.
+    """Prints the members of an archive in their order, and writes its signature if ``--signature`` was given.
+
+    ``failures`` is the number of failures that were reported.
     """
 
     def __init__(self, arguments: ArchiveArguments, path: bytes, options: Options) -> None:
@@ -113,14 +118,21 @@ class ArchiveListing:
         return self._requested_names.excluded_count
 
     def report_failure(self, text: str, path: bytes | None = None) -> None:
-        """Report a failure of the archive, or of the file ``path``."""
+        """Print that something could not be read, and count this failure.
+
+        ``text`` is the reason. ``path`` is the file or member concerned; None: the archive itself.
+        """
         self.failures += 1
         print_error("ptar", f"{printable_path(path or self._path)}: {text}")
 
     def read_members(self, read: ReadFunction) -> str:
-        """Read all members. Return a text about requested names that no member has, or "".
+        """Read and print all members. Return a message about the names on the command line that no member has; "" if
+        all were found.
 
         Raise ``Problem`` if the archive cannot be read, and ``OSError`` if temporary files cannot be written.
+
+        Args:
+            read: reads a number of bytes at an offset of the (decompressed) archive.
         """
         digests: MemberDigester | None = None
         if self._signature is not None:
@@ -139,7 +151,7 @@ class ArchiveListing:
         return self._requested_names.missing_names_text
 
     def report_damage(self, damage: Damage) -> None:
-        """Report a damaged part of the archive."""
+        """Report a damaged part of the archive as a failure, with its offset in bytes."""
         self.report_failure(f"at byte {damage.offset:,}: {damage.text}")
 
     def process_member(self, found: FoundMember, item: ItemInArchive | None, problem: str) -> None:
@@ -147,8 +159,9 @@ class ArchiveListing:
 
         Args:
             found: the member.
-            item: the item that it becomes, for the signature; None for a hard link or without a signature.
-            problem: the reason why its contents cannot be read, or "".
+            item: for the signature: type, size and digest of the item that the member becomes. None for a hard link, or
+                if no signature is computed.
+            problem: the reason why the contents of the member cannot be read; "" if they could be read.
         """
         member, output = found.member, self._arguments.output
         if found.warning:
@@ -169,8 +182,13 @@ class ArchiveListing:
             self._signature.add(found, item)
 
     def read_incomplete_files(self, read: ReadFunction, size: int) -> IncompleteNames:
-        """Return the incomplete files that the trailer of an archive of ``size`` bytes lists. Report a damaged trailer
-        as a failure.
+        """Return the names of files whose contents in the archive are incomplete, because they could not be read when
+        the archive was created. ``ptar -c`` lists them in a trailer after the members. A damaged trailer is reported as
+        a failure.
+
+        Args:
+            read: reads a number of bytes at an offset of the archive.
+            size: size of the archive in bytes.
         """
         try:
             return read_incomplete_names(read, size)
@@ -181,13 +199,14 @@ class ArchiveListing:
     def finish(
         self, lacking: str, incomplete: IncompleteNames, check: Callable[[int, int], None] | None = None
     ) -> None:
-        """Report the members that cannot be unpacked, and write the signature, after all members were read. Raise
-        ``OSError``.
+        """Report the members that cannot be unpacked, and write the signature. Call it after all members were read.
+        Raise ``OSError`` if temporary files cannot be read or written.
 
         Args:
-            lacking: text about requested names that no member has, or "".
-            incomplete: the incomplete files that the trailer lists.
-            check: called with an offset and a length; raises ``Problem`` if these bytes of the archive cannot be read.
+            lacking: message about names on the command line that no member has, or "".
+            incomplete: names of files whose contents in the archive are incomplete.
+            check: is called with an offset and a length in bytes; it raises ``Problem`` if these bytes of the archive
+                cannot be read. None if all bytes were read already.
         """
         for each in self._tree.last_members():
             member = each.item.member
@@ -209,8 +228,10 @@ class ArchiveListing:
             self._write_signature(self._signature)
 
     def _write_signature(self, found: ArchiveSignature) -> None:
-        """Write the signature of the listed members, unless there were failures. Raise ``OSError`` if temporary files
-        cannot be read.
+        """Write the signature ``found`` of the listed members to the file of ``--signature``.
+
+        If there were failures, or if the members form no tree, write none, and report that as a failure. Raise
+        ``OSError`` if temporary files cannot be read.
         """
         try:
             if self.failures:
@@ -249,7 +270,7 @@ def _with_rate_limit(read: ReadFunction, rate: int) -> ReadFunction:
 
 
 def _member_json(member: Member) -> dict[str, object]:
-    """Return the values of a member for ``--json``."""
+    """Return the fields of a member that ``--json`` prints: name, type, mode, owner, size, time and link target."""
     import base64
 
     return {
@@ -266,7 +287,9 @@ def _member_json(member: Member) -> dict[str, object]:
 
 
 def _long_line(member: Member, *, numeric: bool) -> str:
-    """Return the line of a member in the format of ``tar -tv``."""
+    """Return the line of a member in the format of ``tar -tv``; ``numeric``: True to show owners as numbers, not as
+    names.
+    """
     mode = stat.filemode(member.st_mode)
     if member.kind == LINK:
         mode = "h" + mode[1:]
@@ -283,8 +306,8 @@ def _long_line(member: Member, *, numeric: bool) -> str:
 
 
 def _date_text(moment: int) -> str:
-    """Return a time, given in nanoseconds since the epoch, as local date and minute; as seconds if it has
-    no such form.
+    """Return a time, given in nanoseconds since the epoch, as local date and minute; if the year is beyond what the C
+    library can format, as seconds since the epoch.
     """
     try:
         return time.strftime("%Y-%m-%d %H:%M", time.localtime(moment // 10**9))

@@ -1,5 +1,5 @@
-"""Checks of ``--delete`` and ``--backup`` that rank 0 makes before anything is deleted, and the directories that
-deletion must not touch.
+"""Checks of ``--delete`` and ``--backup`` on rank 0 before anything is deleted, and the list of directories that must
+not be deleted.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from pcopy.tools.arguments import CopyArguments
 
 
 def check_deletion(arguments: CopyArguments, roots: Sequence[Root], option: str) -> None:
-    """Raise ``RequestRefused`` if more might be deleted than the user intends.
+    """Raise ``RequestRefused`` if the deletion of extra items might remove more than the user intends.
+
+    That is so if SRC is given without a slash, lies in the target, or is empty (perhaps because its file system is not
+    mounted).
 
     Args:
         arguments: the parsed command line.
         roots: the roots of the job; with deletion there is only one.
-        option: the option by which the user asked for deletion.
+        option: the option by which the user asked for deletion: ``--mirror`` or ``--delete``.
     """
     (source,), root = arguments.sources, roots[0]
     command = f"pcopy {option}"
@@ -56,28 +59,28 @@ def check_deletion(arguments: CopyArguments, roots: Sequence[Root], option: str)
 
 
 def _means_contents(path: bytes) -> bool:
-    """True if ``path`` means the contents of a directory (``SRC/``, ``.``), or is no directory at all."""
+    """True if ``path`` means the contents of a directory (``SRC/``, ``.``, ``..``), or if it is not a directory."""
     return path.endswith(b"/") or os.path.basename(path) in (b".", b"..") or not stat.S_ISDIR(_mode(path))
 
 
 def _mode(path: bytes) -> int:
-    """Return the mode of ``path``; 0 if it cannot be read."""
+    """Return the mode (with type) of ``path`` itself, not of the target of a link; 0 if lstat(2) fails."""
     try:
         return os.lstat(path).st_mode
-    except OSError:  # Opening it later reports the error.
+    except OSError:  # The error is reported when the path is opened later.
         return 0
 
 
 def _is_empty(directory: bytes) -> bool:
-    """True if ``directory`` is certainly empty."""
+    """True if ``directory`` is empty; False if it is not, or if it cannot be read."""
     try:
         return is_directory_empty(None, directory)
-    except OSError:  # Reading it will fail, and then nothing is deleted.
+    except OSError:  # The job will fail to read it, too, and then nothing is deleted.
         return False
 
 
 def _identity(path: bytes) -> tuple[int, int] | None:
-    """Return device and inode of ``path``; None if it does not exist."""
+    """Return device and inode number of ``path``, following symbolic links; None if it cannot be statted."""
     try:
         status = os.stat(path)
     except OSError:  # It does not exist yet.
@@ -86,7 +89,9 @@ def _identity(path: bytes) -> tuple[int, int] | None:
 
 
 def _identities_upwards(directory: bytes) -> Iterator[tuple[int, int] | None]:
-    """Yield device and inode of ``directory``, a path without symbolic links, and of all directories above it."""
+    """Yield device and inode number of ``directory`` and of all directories above it; None for any that cannot be
+    statted. ``directory`` is an absolute path without symbolic links.
+    """
     yield _identity(directory)
     while (parent := os.path.dirname(directory)) != directory:
         directory = parent
@@ -96,8 +101,14 @@ def _identities_upwards(directory: bytes) -> Iterator[tuple[int, int] | None]:
 def spared_paths(
     directories: Sequence[bytes], roots: Sequence[Root], options: Options
 ) -> tuple[tuple[int, bytes], ...]:
-    """Return (number of the root, path below it) for those of ``directories`` that are in a target, so that they are
-    not deleted.
+    """Return (number of the root, path below its target) for each of ``directories`` that lies in a target.
+
+    These are the job directory and the directory of ``--backup``. The job must spare them; otherwise it would delete
+    them as extra items.
+
+    Args:
+        directories: paths; empty ones are ignored.
+        roots, options: those of the job.
     """
     if not options.delete:
         return ()
@@ -111,7 +122,12 @@ def spared_paths(
 
 
 def _real_path(path: bytes, given: str) -> bytes:
-    """Return ``path`` without symbolic links. Raise ``RequestRefused`` if it leads through a link of another user."""
+    """Return ``path`` without symbolic links. Raise ``RequestRefused`` if it cannot be resolved, or leads through a
+    symbolic link that another user might change.
+
+    Args:
+        given: the option with the path as the user wrote it, for the message.
+    """
     try:
         return real_path(path)
     except OSError as error:
@@ -140,7 +156,7 @@ def checked_backup_directory(directory: bytes, roots: Sequence[Root]) -> bytes:
     except OSError as error:
         raise RequestRefused(f"{given}: {error.strerror}") from None
     if not stat.S_ISDIR(status.st_mode):
-        raise RequestRefused(f"{given}: {printable_path(existing)} is no directory")
+        raise RequestRefused(f"{given}: {printable_path(existing)} is not a directory")
     if status.st_dev != target_status.st_dev:
         raise RequestRefused(
             f"{given}: is not on the file system of {printable_path(parent)}: nothing can be moved there; name a "
@@ -157,7 +173,7 @@ def checked_backup_directory(directory: bytes, roots: Sequence[Root]) -> bytes:
 
 
 def _conflicting_sources(path: bytes, roots: Sequence[Root]) -> Iterator[bytes]:
-    """Yield the paths in the sources that would be copied to ``path``."""
+    """Yield the existing paths in the sources that would be copied to ``path`` (the directory of ``--backup``)."""
     for root in roots:
         if not root.item and is_in_tree(path, target_path(root)):
             twin = os.path.join(root.source, os.path.relpath(path, target_path(root)))

@@ -1,8 +1,9 @@
 """The output files of a job (signature, manifest, report, log, …): where they may be, and how the signature file is
 written.
 
-Rule: an output may replace only an older file of its kind, and must not be inside the data that it describes or that is
-copied, where it would change them. Existing files are checked before anything is copied, also when a job is resumed.
+Rule: an output may replace only an older output of the same kind, which is recognised by its first bytes. It must not
+be inside the data that it describes or inside a tree that is copied, because writing it would change them. These
+conditions are checked before anything is copied, also when a job is resumed.
 """
 
 from __future__ import annotations
@@ -31,17 +32,21 @@ if TYPE_CHECKING:
 
 
 _FOREIGN_FILE_TEXTS = {each: f"not what --{each} has written" for each in ("metrics", "svg")}
-"""Texts for an existing file that is not an older output of the same kind."""
+"""What messages say about an existing file that is not an older output of the same kind. For an output that has no
+entry here they say "no NAME".
+"""
 
 _OUTPUT_NOUNS = {"metrics": "a file of metrics", "svg": "a picture", "errors": "a file of errors"}
-"""Names of outputs for messages, where the name of the option is no noun."""
+"""What messages call an output whose option has a name that is no noun. An output that has no entry here is called "a
+NAME".
+"""
 
 SVG_BEGINNING = "<!-- drawn by pdbench -->\n"
 """First line of a chart of ``pdbench --svg``, by which it is recognised."""
 
 _WRITTEN_IN_PLACE = ("errors", "log")
-"""Outputs that are created or truncated at the start of the job and written while it runs. The others replace an older
-file at the end.
+"""Outputs that are created or truncated at the start of the job and written while it runs. All other outputs are
+written to a temporary file, which is renamed to the final name when it is complete.
 """
 
 
@@ -82,7 +87,10 @@ def check_outputs(
 
 
 def _output_paths(output_options: OutputOptions) -> dict[str, bytes]:
-    """Return the paths of the output files by name of the output; empty for outputs that are not asked for."""
+    """Return the path of each output file, by the name of the output; the path is empty if the user did not ask for it.
+
+    Several reports are called "report (1)", "report (2)" and so on.
+    """
     reports = {f"report ({number})": path for number, path in enumerate(output_options.reports, 1)}
     if len(output_options.reports) == 1:
         reports = {"report": output_options.reports[0]}
@@ -95,7 +103,9 @@ def _output_paths(output_options: OutputOptions) -> dict[str, bytes]:
 
 
 def check_output_files(output_options: OutputOptions, roots: Sequence[Root], usage: str, *, svg: bytes = b"") -> None:
-    """Raise ``RequestRefused`` unless the output files can be written, for a program without signature and manifest.
+    """Raise ``RequestRefused`` unless the output files can be written.
+
+    For programs that write no signature and no manifest; for the others there is ``check_outputs``.
 
     Args:
         output_options: the output options.
@@ -117,7 +127,7 @@ def refuse_replacing_sent_files(
 
     Args:
         output_options: the output options.
-        sent_files: device and inode of each file that is sent, by its name.
+        sent_files: device and inode number of each file that is sent, by its basename.
         directory: the target directory.
     """
     inodes = set(sent_files.values())
@@ -126,16 +136,17 @@ def refuse_replacing_sent_files(
         with suppress(OSError):
             status = os.stat(path)
             if (status.st_dev, status.st_ino) in inodes:
-                raise RequestRefused(f"{printable_path(path)}: is a file that is sent; name another one")
+                raise RequestRefused(f"{printable_path(path)}: is a file that is sent; name another output file")
         with suppress(OSError):
             if name in sent_files and os.path.samefile(parent or b".", directory):
-                raise RequestRefused(f"{printable_path(path)}: is where a file is sent to; name another one")
+                raise RequestRefused(f"{printable_path(path)}: a file is sent to this path; name another output file")
 
 
 def check_lists(paths: Sequence[bytes], roots: Sequence[Root], output_options: OutputOptions, *, force: bool) -> None:
-    """Raise ``RequestRefused`` unless the lists of ``--output`` can be written.
+    """Raise ``RequestRefused`` unless the lists of ``pverify --compare --output`` can be written to ``paths``.
 
-    An older list cannot be recognised as one. So an existing file that is not empty is replaced only with ``force``.
+    A list consists of paths only, so an older list cannot be told from another file. Therefore an existing file that is
+    not empty is replaced only with ``force``.
     """
     lists = {f"output ({number})": path for number, path in enumerate(paths, 1)}
     _refuse_equal_outputs({**{name: path for name, path in _output_paths(output_options).items() if path}, **lists})
@@ -156,7 +167,7 @@ def check_lists(paths: Sequence[bytes], roots: Sequence[Root], output_options: O
 
 
 def _refuse_equal_outputs(outputs: Mapping[str, bytes]) -> None:
-    """Raise ``RequestRefused`` if two outputs are the same file. ``outputs`` maps the name of an output to its path."""
+    """Raise ``RequestRefused`` if two outputs are the same file. ``outputs`` maps names of outputs to their paths."""
     names: dict[bytes, str] = {}
     for output, path in outputs.items():
         other_output = names.setdefault(_real_name(path, output), output)
@@ -165,10 +176,11 @@ def _refuse_equal_outputs(outputs: Mapping[str, bytes]) -> None:
 
 
 def _real_name(path: bytes, output: str) -> bytes:
-    """Return the absolute path of an output without symbolic links. Raise ``RequestRefused`` if it leads through a link
-    of another user.
+    """Return the absolute path of an output without symbolic links. Raise ``RequestRefused`` if the path leads through
+    a symbolic link that another user might change.
 
-    The last component is resolved only for outputs that are written while the job runs. Others replace the name itself.
+    If the last component is a symbolic link, the link is resolved only for outputs that are written in place
+    (``errors``, ``log``). Other outputs would replace the link itself.
     """
     from pcopy.fsio.named_file import UntrustedFile, examine_parent_directory, examine_path
 
@@ -178,25 +190,26 @@ def _real_name(path: bytes, output: str) -> bytes:
         return os.path.join(examine_parent_directory(path).path, os.path.basename(path))
     except UntrustedFile as error:
         raise RequestRefused(f"{printable_path(path)}: {error.strerror}") from None
-    except OSError:  # ``_check_output`` reports the error.
+    except OSError:  # The error is reported by ``_check_output``.
         directory, name = os.path.split(path)
         return os.path.join(os.path.realpath(directory or b"."), name)
 
 
 def _is_socket(root: Root) -> bool:
-    """True if the root is a single item and a socket."""
+    """True if the root is a single item, not a directory, and this item is a socket."""
     try:
         return bool(root.item) and stat.S_ISSOCK(os.lstat(source_path(root)).st_mode)
     except OSError:
-        return False  # Copying it reports the error.
+        return False  # The error is reported when the item is copied.
 
 
 def _check_output(output: str, path: bytes) -> None:
-    """Raise ``RequestRefused`` unless the output can be written to ``path``, and nothing else is lost by that.
+    """Raise ``RequestRefused`` unless the output can be written to ``path`` without destroying anything but an older
+    output of the same kind.
 
-    The outputs ``errors`` and ``log`` are truncated and written in place, also through a symbolic link; a pipe or a
-    terminal loses nothing. They are checked again when they are opened. All other outputs are new files that replace
-    the name ``path``, so whatever has that name would be lost.
+    The outputs ``errors`` and ``log`` are truncated and written in place, even if ``path`` is a symbolic link; a pipe
+    or a terminal is accepted, since nothing is lost there. These two are checked again when they are opened. All other
+    outputs are new files that are renamed to ``path``, so any other item with that name would be lost.
     """
     if output in _WRITTEN_IN_PLACE:
         _check_written_in_place(output, path)
@@ -220,7 +233,9 @@ def _check_output(output: str, path: bytes) -> None:
 
 
 def _check_written_in_place(output: str, path: bytes) -> None:
-    """Raise ``RequestRefused`` unless ``LinesFile`` can write to the file that ``path`` leads to."""
+    """Raise ``RequestRefused`` unless the output ``errors`` or ``log`` can be written to the file, pipe or terminal to
+    which ``path`` leads.
+    """
     from pcopy.fsio.named_file import check_writable, examine_path
     from pcopy.report.lines_file import LINE_BEGINNINGS, reason_not_to_overwrite
 
@@ -264,7 +279,7 @@ def _first_bytes(path: bytes, size: int) -> bytes:
 
 
 def _is_older_output(path: bytes, output: str) -> bool:
-    """True if the file is empty or an older output of the same kind."""
+    """True if the regular file ``path`` is empty, or begins like an older output of the same kind as ``output``."""
     from pcopy.report.metrics import is_metrics_beginning
     from pcopy.report.report import is_report_beginning
     from pcopy.signature.manifest import looks_like_manifest
@@ -282,12 +297,14 @@ def _is_older_output(path: bytes, output: str) -> bool:
 
 
 def _starts_with(words: bytes, beginning: bytes) -> bool:
-    """True if ``beginning`` starts with ``words``."""
+    """Return True if ``beginning``, the first bytes of a file, starts with ``words``."""
     return beginning.startswith(words)
 
 
 def _refuse_unless_regular(path: bytes, status: os.stat_result, output: str) -> None:
-    """Raise ``RequestRefused`` if ``path``, whose status is given, is not a regular file."""
+    """Raise ``RequestRefused`` if ``path`` (with the status ``status``) is not a regular file, so that no output may
+    replace it.
+    """
     from pcopy.fsio.named_file import replacement_obstacle
 
     if stat.S_ISDIR(status.st_mode):
@@ -299,13 +316,16 @@ def _refuse_unless_regular(path: bytes, status: os.stat_result, output: str) -> 
 
 
 def _check_directory(path: bytes, called: bytes = b"") -> None:
-    """Raise ``RequestRefused`` unless ``path`` can be created in its directory. ``called`` is the path for messages, if
-    it is another one.
+    """Raise ``RequestRefused`` unless the directory of ``path`` exists and files can be created there.
+
+    Args:
+        path: the path of the output.
+        called: the path for messages, if it is not ``path``: a symbolic link to it that the user gave.
     """
     directory = os.path.dirname(_real_name(path, ""))
     if not os.path.isdir(directory):
         named = os.path.dirname(path) or directory
-        advice = suggestion_or_creation(named, "make it first")
+        advice = suggestion_or_creation(named, "create it first")
         raise RequestRefused(
             f"{printable_path(called or path)}: the directory {printable_path(named)} does not exist; {advice}"
         )
@@ -314,8 +334,9 @@ def _check_directory(path: bytes, called: bytes = b"") -> None:
 
 
 def _check_renames(path: bytes) -> None:
-    """Raise ``RequestRefused`` unless a file with another name can be renamed to ``path``. Some file systems cannot
-    rename.
+    """Raise ``RequestRefused`` if the file system of ``path`` cannot rename files, as some mounts of object stores.
+
+    The output could not be written then: it gets a temporary name, and is renamed to ``path`` when it is complete.
     """
     directory = os.path.dirname(_real_name(path, ""))
     if not supports_rename_and_random_writes(directory):
@@ -325,20 +346,22 @@ def _check_renames(path: bytes) -> None:
 
 
 def umask_of_user() -> int:
-    """Return the umask of the process. It can only be read by setting it."""
+    """Return the umask of this process. Since umask(2) can only be read by setting it, it is 077 for a moment."""
     umask = os.umask(0o077)
     os.umask(umask)
     return umask
 
 
 def has_extra_entries(roots: Sequence[Root]) -> bool:
-    """Return True if the directory that several sources were copied into contains other items as well; False if that
-    cannot be determined.
+    """Return True if the directory into which several sources were copied also contains other items.
 
-    Each source is there under its basename, or its contents are there.
+    Then its contents do not match the signature. Return False if it does not, or if it cannot be read.
+
+    The number of its entries is compared with the expected number: one for each source, or, for a source with a
+    trailing slash, the entries of the source.
     """
     if len(roots) == 1:
-        return False  # ``Totals.extra`` says it in this case.
+        return False  # For a single source, ``Totals.extra`` counts directories with other items.
     try:
         expected = sum(not _is_socket(root) if root.name else _entry_count(root.source) for root in roots)
         return _entry_count(roots[0].target) > expected
@@ -347,7 +370,7 @@ def has_extra_entries(roots: Sequence[Root]) -> bool:
 
 
 def _entry_count(path: bytes) -> int:
-    """Return the number of entries of a directory, without sockets."""
+    """Return the number of entries of a directory; sockets do not count, since they are not part of a signature."""
     descriptor = _open_keeping_atime(path)
     try:
         return entry_count(descriptor, counts_sockets=False)
@@ -356,7 +379,9 @@ def _entry_count(path: bytes) -> int:
 
 
 def _open_keeping_atime(path: bytes) -> int:
-    """Open a directory without changing its access time (O_NOATIME), if that is permitted."""
+    """Open a directory for reading and return the descriptor. Its access time is kept (O_NOATIME) if that is permitted:
+    only the owner of the directory and root may use the flag.
+    """
     flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
     with suppress(PermissionError):
         return os.open(path, flags | os.O_NOATIME)
@@ -364,11 +389,16 @@ def _open_keeping_atime(path: bytes) -> int:
 
 
 def write_signature_file(job: Job, sign: SignatureState) -> str:
-    """Write the signature file, if asked for. Return a text about the error that occurred with it or with the manifest,
-    or "".
+    """Write the signature file, if ``--signature`` or ``--create`` was given. Return a message if that failed, or if
+    the manifest could not be written before; "" if all is well.
+
+    If the manifest could not be written, the signature is not written either.
+
+    Args:
+        sign: the signature that rank 0 has computed.
     """
     options = job.options
-    if sign.manifest_error is not None:  # The old manifest remains, so an old signature, which fits it, remains too.
+    if sign.manifest_error is not None:  # An old manifest is unchanged. So is an old signature, which fits it.
         return _write_error_text("manifest", options.manifest, sign.manifest_error)
     if not options.signature:
         return ""
@@ -392,8 +422,8 @@ def write_signature_file(job: Job, sign: SignatureState) -> str:
 
 
 def _write_error_text(output: str, path: bytes, error: Exception) -> str:
-    """Return the message for an output that could not be written to ``path``."""
-    if isinstance(error, RequestRefused):  # Its text contains the path.
+    """Return the message that the output called ``output`` could not be written to ``path`` because of ``error``."""
+    if isinstance(error, RequestRefused):  # The text of the error contains the path.
         return f"the {output} could not be written: {error}"
     reason = error.strerror if isinstance(error, OSError) else str(error)
     return f"{printable_path(path)}: the {output} could not be written: {reason}"

@@ -30,14 +30,16 @@ if TYPE_CHECKING:
     from pcopy.jobs.path_list import PathList
 
 _MAX_NAMED_PATHS = 5
-"""Maximum number of paths that the question names."""
+"""Maximum number of paths that the question to the user names; of further ones it states only the number."""
 
 _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "excluded", "failed")
-"""Counters of ``Totals`` that ``--json`` shows under the same names. Others are added under other names."""
+"""Names of the counters (fields of ``Totals``) that ``--json`` shows under the same names. ``copied`` is shown as
+``removed``.
+"""
 
 
 class RemoveDirector(LevelsDirector):
-    """Director of ``prm``."""
+    """Director of ``prm``: the object on rank 0 that chooses the phases of the job and their first tasks."""
 
     def first_task(self, place: Place, item: bytes) -> TaskKind:
         return RemoveNames(place, NO_WAITER, item)
@@ -46,8 +48,8 @@ class RemoveDirector(LevelsDirector):
 class RemoveTool(UnrecordedTool):
     """The program ``prm``.
 
-    In its counters, ``copied`` counts the items that were removed, and ``skipped`` the directories that remain because
-    they are not empty.
+    In its counters (``Totals``), ``copied`` counts the items that were removed. ``skipped`` counts the items that
+    filters exclude, and the directories that remain because they are not empty.
     """
 
     name = "prm"
@@ -66,14 +68,16 @@ REMOVE_TOOL = RemoveTool()
 
 
 class RemoveJob(TreeJob):
-    """The job of ``prm`` on rank 0."""
+    """The job of ``prm`` on rank 0: checks the paths, asks the user, and prints the totals."""
 
     program, item_verb, incomplete_text = "prm", "removed", "not everything was removed"
     states_filters = True
 
     def __init__(self, arguments: RemoveArguments) -> None:
-        """Check the paths, ask the user unless ``--yes`` was given, and prepare the job. Raise ``RequestRefused`` if
-        nothing may be removed.
+        """Check the paths, ask the user, and prepare the job; nothing is removed yet. Raise ``RequestRefused`` if a
+        path must not be removed, or if the user does not answer yes.
+
+        The user is not asked with ``--yes``, in a dry run, and if no path exists.
         """
         super().__init__(arguments.tree)
         never_removed = _never_removed_directories()
@@ -131,13 +135,16 @@ class RemoveJob(TreeJob):
 
 
 def _not_empty_count(totals: Totals) -> int:
-    """Return the number of directories that remain because they are not empty."""
+    """Return the number of directories that remain because they are not empty: the skipped items that no filter
+    excludes.
+    """
     return totals.skipped - totals.excluded
 
 
 def _never_removed_directories() -> dict[tuple[int, int], str]:
-    """Return names for messages of directories that are never removed, by device and inode: the working directory, all
-    above it, and ``/``.
+    """Return the directories that are never removed: the working directory, all directories above it, and ``/``.
+
+    The key is the device and the inode number of the directory, the value what messages call it.
     """
     found: dict[tuple[int, int], str] = {}
     path, called = b".", "the working directory"
@@ -150,12 +157,12 @@ def _never_removed_directories() -> dict[tuple[int, int], str]:
 
 
 def _identity(status: os.stat_result) -> tuple[int, int]:
-    """Return device and inode of a status."""
+    """Return the device and the inode number in ``status``."""
     return status.st_dev, status.st_ino
 
 
 def _root_for_path(path: bytes, never_removed: dict[tuple[int, int], str]) -> Root:
-    """Return the root for one PATH: the item in its parent directory.
+    """Return the root (source and target, here the same) for one PATH: its parent directory, and its name there.
 
     Raise ``RequestRefused`` if PATH must never be removed, and ``OSError`` if it does not exist.
     """
@@ -173,7 +180,7 @@ def _root_for_path(path: bytes, never_removed: dict[tuple[int, int], str]) -> Ro
                 f"{shell_quoted(stripped)}"
             )
         raise RequestRefused(
-            f"{printable_path(path)}: is no directory; to remove it, leave out the slash: {shell_quoted(stripped)}"
+            f"{printable_path(path)}: is not a directory; to remove it, leave out the slash: {shell_quoted(stripped)}"
         )
     directory = os.path.realpath(parent or b".")
     parent_status = os.stat(directory)
@@ -196,9 +203,10 @@ def _root_for_path(path: bytes, never_removed: dict[tuple[int, int], str]) -> Ro
 
 
 def _working_directory_check(working_directory: bytes) -> Callable[[bytes], str]:
-    """Return a function that checks a listed path: it returns why the path must not be removed, or "".
+    """Return a function that says why a listed path must not be removed.
 
-    The working directory ``working_directory`` and all directories above it must not be removed.
+    It gets an absolute path, and returns the reason, or "" if the path may be removed. The directory
+    ``working_directory`` and all directories above it must not be removed.
     """
 
     def check(path: bytes) -> str:
@@ -211,8 +219,11 @@ def _working_directory_check(working_directory: bytes) -> Callable[[bytes], str]
 
 
 def _paths_description(roots: Sequence[Root], part: str) -> str:
-    """Return the description of the paths for the question. ``part`` is the part of them that is removed; "":
-    everything.
+    """Return what is to be removed, for the question to the user.
+
+    Args:
+        roots: the roots of the paths.
+        part: text before the paths, which says which part of them is removed (what filters select); "": everything.
     """
     names = ", ".join(printable_path(root.source_shown) for root in roots[:_MAX_NAMED_PATHS])
     more = f" and {len(roots) - _MAX_NAMED_PATHS:,} more" if len(roots) > _MAX_NAMED_PATHS else ""
@@ -221,8 +232,10 @@ def _paths_description(roots: Sequence[Root], part: str) -> str:
 
 
 def _list_description(paths: PathList, whole: bool) -> str:
-    """Return the description of a list of paths for the question. ``whole``: directories are removed with their
-    contents.
+    """Return what is to be removed, for the question to the user, if the paths are in a list (``--from``).
+
+    Args:
+        whole: True if listed directories are removed with everything in them.
     """
     more = ", and all that is in directories among them" if whole else ""
     return (
@@ -232,7 +245,9 @@ def _list_description(paths: PathList, whole: bool) -> str:
 
 
 def _ask_user(description: str) -> None:
-    """Ask the user whether to remove ``description``. Raise ``RequestRefused`` unless the answer is yes."""
+    """Ask the user on the terminal whether to remove ``description``. Raise ``RequestRefused`` unless the answer is
+    yes, or if standard input is no terminal.
+    """
     if sys.stdin is None or not sys.stdin.isatty():  # ``sys.stdin`` is None if the descriptor is closed.
         raise RequestRefused(
             "cannot ask for confirmation, since standard input is not a terminal; "

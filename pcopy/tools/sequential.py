@@ -1,4 +1,7 @@
-"""Checks before a job starts whether its destination permits only sequential writing (``pcopy.fsio.sequential``)."""
+"""Checks, before a job starts, of what the destination's file system can do (``pcopy.fsio.sequential``).
+
+Some file systems, such as mounts of object stores, cannot rename files, or can only write them from start to end.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,9 @@ from pcopy.text import printable_path
 def options_for_destination(options: Options, path: bytes) -> tuple[Options, list[str]]:
     """Return ``options`` adapted to a job that writes into the directory ``path``, and notices for the user.
 
-    If files there can only be written in order and under their final names, the job writes all files in that way, and
-    holes are filled with zeros. Raise ``RequestRefused`` if the options do not permit that.
+    If files there can only be written from start to end and under their final names, ``sequential`` is set in the
+    options, so that one rank writes each file in that way. Holes are then filled with zeros. Raise ``RequestRefused``
+    if other options need renaming.
     """
     notices: list[str] = []
     if not options.sequential:
@@ -37,14 +41,15 @@ def options_for_destination(options: Options, path: bytes) -> tuple[Options, lis
 
 
 def refuse_without_rename(path: bytes, file: bytes, advice: str, *, at_any_offset: bool) -> None:
-    """Raise ``RequestRefused`` if an output file cannot be created in the directory ``path`` under a temporary name and
-    renamed when it is complete.
+    """Raise ``RequestRefused`` if the file system of the directory ``path`` cannot rename files.
+
+    An output file could not be written there, because it has a temporary name until it is complete.
 
     Args:
         path: the directory.
         file: the path of the output file, for the message.
         advice: what the user can do, for the message.
-        at_any_offset: True if the file is written in any order.
+        at_any_offset: True if the file is not written from start to end; then the file system must permit that, too.
     """
     if why := examine_directory(path, writes=at_any_offset).no_rename_reason:
-        raise RequestRefused(f"{printable_path(file)}: cannot be made: {why}; {advice}")
+        raise RequestRefused(f"{printable_path(file)}: cannot be created: {why}; {advice}")

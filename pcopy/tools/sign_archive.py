@@ -1,4 +1,6 @@
-"""``ptar -t --signature``: all ranks read the archive; rank 0 prints the members and writes the signature."""
+"""``ptar -t --signature``: all ranks read the archive and compute the digests of its members; rank 0 prints the members
+and writes the signature.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ from pcopy.tools.list_archive import ArchiveListing, listing_options, tar_option
 
 
 class SignArchiveDirector(JobDirector):
-    """Director of ``ptar -t --signature``: one phase."""
+    """Director of ``ptar -t --signature`` (the object on rank 0 that chooses phases and first tasks). There is one
+    phase, which begins with a task that divides the archive among the ranks.
+    """
 
     def first_tasks(self, phase: int) -> Iterable[NewTask]:
         return [NewTask(phase, encode(FindSpansToDigest()), SCAN_COST, True, 0)]
@@ -67,15 +71,17 @@ SIGN_ARCHIVE_TOOL = SignArchiveTool()
 
 
 def is_signed_in_parallel(arguments: ArchiveArguments) -> bool:
-    """True if a signature is asked for and several ranks can read the archive, which is then not one stream."""
+    """True if ``--signature`` was given, and the archive can be read at any offset, so that several ranks can share the
+    work. False also if the archive cannot be opened.
+    """
     try:
         return bool(arguments.options.signature) and checked_archive(arguments, "-t")[1] is None
-    except PcopyError:  # The listing without ranks reports the error.
+    except PcopyError:  # The error is reported by the listing without ranks, which follows.
         return False
 
 
 class SignArchiveJob(PreparedJob):
-    """The job of ``ptar -t --signature`` on rank 0."""
+    """The job of ``ptar -t --signature`` on rank 0: prints the members and writes the signature at the end."""
 
     def __init__(self, arguments: ArchiveArguments) -> None:
         """Check the arguments and prepare the job. Raise ``RequestRefused`` if the archive cannot be read; nothing is
@@ -101,8 +107,8 @@ class SignArchiveJob(PreparedJob):
         self.job = Job(os.urandom(5).hex(), 1, (root,), options)
 
     def complete(self, rank: Rank, totals: Totals) -> int:
-        """Print the members in the order of the archive, and write the signature, once all contents were digested.
-        Return the exit status.
+        """Print the members in the order of the archive, and write the signature. It is called when the ranks have read
+        all members. Return the exit status.
         """
         listing = self._listing
         try:

@@ -1,9 +1,9 @@
-"""Estimate of the free space that a copy needs. Rank 0 checks it before anything is modified, and again when all items
-are found.
+"""Estimate of the free space that a copy needs. Rank 0 compares it with the free space before anything is modified; if
+the result is unknown then, it warns when all items were found.
 
-The estimate counts allocated blocks and not sizes, so that holes need no space, and subtracts the blocks of files that
-the copy replaces. It is uncertain: a file system may compress, share or pad data, and quotas are not known. So a copy
-is refused only if the whole tree was examined, which happens up to a limit (``pcopy.walk.preliminary_walk``).
+The estimate counts allocated blocks instead of sizes, so that holes need no space, and subtracts the blocks of files
+that the copy replaces. It is uncertain: a file system may compress, share or pad data, and quotas are not known. A copy
+is refused only if the whole source was examined within the limit of ``pcopy.walk.preliminary_walk`` and does not fit.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ _ST_BLOCKS_UNIT = 512
 
 
 class FreeSpace(NamedTuple):
-    """Free space in bytes, and free inodes; -1 inodes if the file system creates them as needed."""
+    """Free space of a file system in bytes, and its number of free inodes. ``inodes`` is -1 if the file system creates
+    inodes as needed.
+    """
 
     bytes: int
     inodes: int
 
 
 def free_space(path: bytes) -> FreeSpace:
-    """Return the free space for this process on the file system of ``path``. Raise ``OSError``, also if it
-    is unknown.
+    """Return the free space that this process may use on the file system of ``path``; root may also use the reserved
+    part. Raise ``OSError`` if it cannot be determined, or if the file system does not state it.
     """
     file_system = os.statvfs(path)
     free = free_bytes(file_system, reserved=has_capability(CAP_SYS_RESOURCE))
@@ -50,16 +52,22 @@ def free_space(path: bytes) -> FreeSpace:
 
 
 class InsufficientSpace(RequestRefused):
-    """The file system of ``target`` has too little free space; ``why`` says what is lacking, with both numbers."""
+    """The file system of ``target`` has too little free space. ``why`` says what is lacking (space or inodes), how much
+    is needed and how much is free.
+    """
 
     def __init__(self, target: bytes, why: str) -> None:
-        super().__init__(f"{printable_path(target)}: {why}; make room, or try it all the same with --force")
+        super().__init__(f"{printable_path(target)}: {why}; make room, or copy anyway with --force")
         self.reason = why
 
 
 def is_space_sufficient(roots: Sequence[Root], options: Options, ahead: PreliminaryWalk) -> bool:
-    """Return True if there is enough free space as far as is known, False if that is unknown. Raise
-    ``InsufficientSpace`` if there is certainly too little.
+    """Return True if the space that the copy needs, as estimated, is free; False if that is unknown. Raise
+    ``InsufficientSpace`` if the whole source was examined and the copy does not fit.
+
+    Args:
+        roots, options: those of the job.
+        ahead: a walk of the sources before the job starts, which ends at a limit of entries and seconds.
     """
     target = roots[0].target
     try:
@@ -67,7 +75,7 @@ def is_space_sufficient(roots: Sequence[Root], options: Options, ahead: Prelimin
         if _do_sources_fit_entirely(roots, free):
             return True
     except OSError:
-        return False  # Copying meets the same error and reports it.
+        return False  # The copy will meet the same error and report it.
     if options.files_from or options.dereference:
         return False
     needed = _NeededSpace(options)
@@ -77,7 +85,7 @@ def is_space_sufficient(roots: Sequence[Root], options: Options, ahead: Prelimin
             return False
     if needed.bytes > free.bytes:
         sizes = f"{format_size(needed.bytes)} are needed and {format_size(free.bytes)} are free"
-        raise InsufficientSpace(target, f"too little room: about {sizes}")
+        raise InsufficientSpace(target, f"too little space: about {sizes}")
     if free.inodes >= 0 and needed.inodes > free.inodes:
         numbers = f"{needed.inodes:,} are needed and {free.inodes:,} are free"
         raise InsufficientSpace(target, f"too few inodes: {numbers}")
@@ -85,8 +93,10 @@ def is_space_sufficient(roots: Sequence[Root], options: Options, ahead: Prelimin
 
 
 def _do_sources_fit_entirely(roots: Sequence[Root], free: FreeSpace) -> bool:
-    """True if the file systems of all sources together use less space and fewer inodes than are free, so that any part
-    of them fits.
+    """True if the copy certainly fits: fewer bytes and inodes are in use on the file systems of the sources than are
+    free at the target.
+
+    No tree must be walked to know that, because any part of those file systems fits.
     """
     size = inodes = 0
     for file_system in {root.source_id[0]: os.statvfs(root.source) for root in roots}.values():
@@ -98,21 +108,24 @@ def _do_sources_fit_entirely(roots: Sequence[Root], free: FreeSpace) -> bool:
 
 
 class _NeededSpace:
-    """Sums of the space and the inodes that a copy needs."""
+    """The estimated numbers of bytes and inodes that a copy needs at its target, summed over the items that were
+    added.
+    """
 
     def __init__(self, options: Options) -> None:
         self.bytes = 0
-        """Bytes that the copy needs."""
+        """Bytes that the copy needs, as estimated from the items that were added."""
         self.inodes = 0
-        """Inodes that the copy needs."""
+        """New inodes that the copy needs; an item that exists in the target needs none."""
         self._options = options
         self._selection = Selection(options.select)
         self._counted_inodes: set[tuple[int, int]] = set()
-        """Device and inode of files with several names that were counted already."""
+        """Device and inode number of each file with several hard links that was added already."""
 
     def add_root(self, root: Root, ahead: PreliminaryWalk) -> None:
-        """Add everything below a root. If ``ahead`` reaches its limit, the sums are incomplete and
-        ``ahead.is_complete`` is False.
+        """Add the needs of everything in a root (source and target).
+
+        If the walk ``ahead`` reaches its limit, not everything is added, and ``ahead.is_complete`` is False.
         """
         clones = self._options.reflink != "never" and _can_share_blocks(root)
         source = os.path.join(root.source, root.item)
@@ -130,13 +143,17 @@ class _NeededSpace:
             self._add(status, os.path.join(to, path), clones)
 
     def _selects(self, path: bytes, status: os.stat_result) -> bool:
-        """True if the filters select the item."""
+        """True if the filters select the item ``path`` with this status, or if there are no filters."""
         selection = self._selection
         return not selection.has_filters or selection.selects(path, status.st_mode, status.st_size, status.st_mtime_ns)
 
     def _add(self, status: os.stat_result, target: bytes, clones: bool) -> None:
-        """Add one item of the source with its target path. ``clones``: True if larger files share blocks with the
-        source and need no space.
+        """Add the needs of one item of the source.
+
+        Args:
+            status: status of the item.
+            target: path of its copy.
+            clones: True if source and target can share blocks (reflink), so that all but small files need no space.
         """
         if status.st_nlink > 1 and self._options.preserve.links and not stat.S_ISDIR(status.st_mode):
             inode = status.st_dev, status.st_ino
@@ -157,8 +174,14 @@ class _NeededSpace:
         self.bytes += max(0, needed)
 
     def _bytes_not_needed(self, status: os.stat_result, existing: os.stat_result, needed: int) -> int:
-        """Return by how many bytes the needed space is smaller because of the existing item: all ``needed`` bytes if
-        that is kept, its own blocks if it is replaced.
+        """Return how many of the ``needed`` bytes for one item are not needed because an item of this name exists in
+        the target.
+
+        All of them, if the existing item is kept. If it is replaced, the bytes of its blocks are freed, unless another
+        hard link or a backup keeps the blocks allocated.
+
+        Args:
+            status, existing: status of the item, and of the existing item in the target.
         """
         decision = decision_for_existing(self._options.existing, self._options.modify_window, status, existing)
         if decision is not ExistingDecision.REPLACE:
@@ -168,7 +191,7 @@ class _NeededSpace:
 
 
 def _can_share_blocks(root: Root) -> bool:
-    """True if source and target of the root are on the same file system and that can share blocks between files."""
+    """True if source and target of the root are on the same file system, and it is of a type that can share blocks."""
     if root.source_id[0] != root.target_id[0]:
         return False
     try:
@@ -182,7 +205,11 @@ def _can_share_blocks(root: Root) -> bool:
 
 
 class FreeSpaceWatch(ForwardingSink):
-    """Sink that prints a warning once if the remaining files will not fit, when all of them have been found."""
+    """Receives progress on rank 0 if it is not known before the job whether there is enough free space; passes
+    everything on.
+
+    When all items have been found, it prints a warning if the remaining bytes are more than the free ones.
+    """
 
     def __init__(self, sink: Sink, target: bytes) -> None:
         super().__init__(sink)

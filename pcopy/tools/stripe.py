@@ -1,5 +1,5 @@
-"""``pstripe``: report or change Lustre layouts. All ranks load this module; rank 0 checks the paths and reports the
-result.
+"""``pstripe``: report or change Lustre layouts (how files are striped over OSTs). All ranks load this module; rank 0
+checks the paths and reports the result.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pcopy.tools.trees import TreeJob, without_nested_roots
 from pcopy.units import format_seconds, format_size
 
 _COUNTED = ("found", "files", "directories", "bytes", "skipped", "failed")
-"""Counters of ``Totals`` that ``--json`` shows."""
+"""Names of the counters (fields of ``Totals``) that ``--json`` shows."""
 
 _BAR_LENGTH = 40
 """Number of characters of the longest bar of the histogram."""
@@ -54,11 +54,12 @@ STRIPE_TOOL = StripeTool()
 
 
 class LayoutReport(NamedTuple):
-    """The layouts that were found.
+    """The layouts that all ranks have found.
 
     Fields:
-    - ``layouts``: number and bytes of the files of each layout.
-    - ``osts``: number of objects on each OST.
+    - ``layouts``: number of files, and their sizes in bytes, for each layout, described for people; those with the most
+      bytes first.
+    - ``osts``: number of objects (stripes) on each OST, by its index.
     - ``with_too_few_stripes``: number of files with fewer stripes than ``--stripe auto`` would give them.
     - ``with_too_many_stripes``: number of files with more stripes than that.
     """
@@ -70,7 +71,11 @@ class LayoutReport(NamedTuple):
 
     @classmethod
     def from_sums(cls, sums: Mapping[str, int]) -> LayoutReport:
-        """Create a report from the sums of ``pcopy.tasks.stripe.change_layout``, by key."""
+        """Return a report made from the sums over all ranks.
+
+        The key of a sum is one of the prefixes FILES, BYTES and OST (of ``pcopy.tasks.stripe.change_layout``) with the
+        layout or the OST, or it is FEWER or MORE.
+        """
         layouts = {
             key.removeprefix(FILES): (files, sums.get(BYTES + key.removeprefix(FILES), 0))
             for key, files in sums.items()
@@ -81,8 +86,11 @@ class LayoutReport(NamedTuple):
         return cls(largest_first, dict(sorted(osts.items())), sums.get(FEWER, 0), sums.get(MORE, 0))
 
     def lines(self, *, with_suitability: bool) -> Iterator[str]:
-        """Yield the lines of the report for people. ``with_suitability``: also report files whose number of stripes
-        does not suit their size.
+        """Yield the lines of the report for people.
+
+        Args:
+            with_suitability: True to add a line with the numbers of files that have fewer or more stripes than
+                ``--stripe auto`` would give them.
         """
         if self.layouts:
             yield f"{'files':>12}  {'bytes':>9}  layout"
@@ -101,15 +109,14 @@ class LayoutReport(NamedTuple):
 
 
 class StripeJob(TreeJob):
-    """The job of ``pstripe`` on rank 0."""
+    """The job of ``pstripe`` on rank 0: checks the paths, and prints the report."""
 
     program, item_verb = "pstripe", "examined"
     incomplete_text = "some files do not have the layout, or could not be examined"
 
     def __init__(self, arguments: StripeArguments) -> None:
-        """Check the paths and prepare the job.
-
-        Raise ``RequestRefused`` if one is not on Lustre; nothing is modified.
+        """Check the paths and prepare the job; nothing is modified. Raise ``RequestRefused`` if a path is not on
+        Lustre.
         """
         super().__init__(arguments.tree)
         self.stripe = arguments.stripe
@@ -154,7 +161,9 @@ class StripeJob(TreeJob):
 
 
 def _root_for_path(path: bytes) -> Root:
-    """Return the root for one PATH. Raise ``RequestRefused`` if it cannot be read or is not on Lustre."""
+    """Return the root for one PATH, whose symbolic links are followed. Raise ``RequestRefused`` if PATH cannot be read
+    or is not on Lustre.
+    """
     root = read_only_root(path, follow=True)
     try:
         descriptor = open_with_retries(root.source, os.O_PATH | os.O_CLOEXEC)

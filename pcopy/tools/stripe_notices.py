@@ -1,4 +1,4 @@
-"""Notices about Lustre options of a copy that have no effect, or only a part of it."""
+"""Notices about Lustre options of a copy that have no effect, or not the whole effect, on the given file systems."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from pcopy.libc import type_of_file_system
 from pcopy.tasks.base.job import Job
 
 _LUSTRE_OPTIONS = ("stripe", "stripe_table", "stripe_affinity", "group_lock")
-"""Fields of ``Options`` that apply to Lustre only."""
+"""Fields of ``Options`` that have an effect only if the destination is on Lustre."""
 
 
 def useless_options_notice(job: Job) -> str:
-    """Return a notice if Lustre options were given that have no effect, or not the full one, for this job; else ""."""
+    """Return a notice about an option for Lustre that was given but has no effect; "" if there is no such option.
+
+    Reasons: DST is not on Lustre, SRC is not on Lustre (``--stripe preserve``), or more stripes are asked for than
+    there are OSTs.
+    """
     options = job.options
     given = [f"--{name.replace('_', '-')}" for name in _LUSTRE_OPTIONS if getattr(options, name)]
     if not given:
@@ -30,10 +34,10 @@ def useless_options_notice(job: Job) -> str:
 
 
 def _is_on_lustre(path: bytes) -> bool:
-    """True if ``path`` is on Lustre."""
+    """True if ``path`` is on Lustre; False also if it cannot be opened."""
     try:
         descriptor = open_with_retries(path, os.O_PATH | os.O_CLOEXEC)
-    except OSError:  # Copying it reports the error.
+    except OSError:  # The error is reported when the path is copied.
         return False
     try:
         return type_of_file_system(descriptor) == LUSTRE_TYPE

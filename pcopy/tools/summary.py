@@ -1,7 +1,7 @@
 """The summary of a copy, as text for people and as values for ``--json``.
 
-Rule: the numbers of found, copied, skipped and failed items are printed exactly, so that found = copied + skipped +
-failed can be checked. If a job stopped early, the items that it did not reach are printed as well.
+Rule: the numbers of found, copied, skipped and failed items are exact, not rounded, so that users can check that found
+= copied + skipped + failed. If a job stopped early, the number of items that it did not reach is a fourth term.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _OUTCOME_LINES = {
     EXIT_STOPPED: "stopped early (status 75)",
     EXIT_REFUSED: "nothing but directories was copied (status 2)",
 }
-"""Last line of the summary, by exit status."""
+"""The last line of the summary for each exit status but 0, for which there is none."""
 
 _COUNTED = (
     *("found", "copied", "files", "directories", "symlinks", "special", "hardlinks", "bytes", "skipped", "deleted"),
     *("failed", "changed", "vanished", "excused", "warnings", "mended", "excluded"),
 )
-"""Counters of ``Totals`` that ``--json`` shows."""
+"""Names of the counters (fields of ``Totals``) that ``--json`` shows."""
 
 
 def copy_summary_lines(
@@ -45,12 +45,12 @@ def copy_summary_lines(
 
     Args:
         job: the job.
-        ended: how it ended.
-        seconds: wall time.
+        ended: how the job ended.
+        seconds: wall time of this run.
         ranks: number of ranks.
         earlier_bytes: bytes that earlier runs of the job copied; None for a new job.
         has_write_error: True if the signature or the manifest could not be written.
-        filters: where filters are set, as in ``OutputOptions``.
+        filters: where filters are set: file and line of each; empty if all are on the command line.
     """
     from pcopy.jobs.earlier_jobs import KEEP_WITHOUT_READING
 
@@ -69,8 +69,10 @@ def copy_summary_lines(
 
 
 def is_only_deletion_missing(job: Job, totals: Totals) -> bool:
-    """True if everything was copied, but nothing was deleted since there are more extra items than ``--max-delete``.
-    Resuming the job would not change that.
+    """True if everything was copied, but extra items are not deleted, because there are more of them than
+    ``--max-delete`` allows.
+
+    A resume of such a job would have the same result.
     """
     return 0 <= job.options.max_delete < totals.to_delete and not (totals.failed or totals.unsynced)
 
@@ -91,7 +93,7 @@ def summary_lines(
         ranks: number of ranks.
         status: exit status.
         earlier_bytes: bytes that earlier runs of the job copied: they do not count for the rate. None for a new job.
-        filters: where filters are set, as in ``OutputOptions``.
+        filters: where filters are set: file and line of each; empty if all are on the command line.
     """
     lines = counts_lines(totals, "copied", "skipped")
     if totals.verified:
@@ -116,7 +118,10 @@ def summary_lines(
 
 
 def filter_json_values(origins: Sequence[str]) -> dict[str, object]:
-    """Return the values of ``--json`` about filters that are set in files."""
+    """Return a value for ``--json`` that says where the filters are set: a list with file and line of each.
+
+    The list is empty if no configuration file sets filters.
+    """
     return {"filters": list(origins)}
 
 
@@ -144,7 +149,11 @@ def counts_lines(totals: Totals, copied_word: str, skipped_word: str, *, sizes: 
 
 
 def other_counts_lines(totals: Totals) -> list[str]:
-    """Return the line of other counts, such as excused items and warnings, if any is not 0."""
+    """Return a line with the numbers of deleted and updated items, metadata that could not be set but is excused, and
+    warnings.
+
+    Numbers that are 0 are left out; the result is an empty list if all are 0.
+    """
     remarks = [
         f"{totals.deleted:,} deleted",
         f"{totals.mended:,} updated (metadata only)",
@@ -155,12 +164,16 @@ def other_counts_lines(totals: Totals) -> list[str]:
 
 
 def origins_of(filters: Sequence[str]) -> str:
-    """Return where filters are set, from ``OutputOptions.filters``, which is empty if all stand on the command line."""
+    """Return a text that says where the filters are set.
+
+    Args:
+        filters: ``OutputOptions.filter_origins``: file and line of each; empty if all are on the command line.
+    """
     return ", ".join(filters) or "on the command line"
 
 
 def items_per_second_line(totals: Totals, seconds: float, ranks: int) -> str:
-    """Return a line with the wall time and the items per second, for programs that transfer no data."""
+    """Return a line with the wall time and the number of items per second, for programs that transfer no data."""
     rate = _rate(totals.copied, seconds)
     return f"{format_seconds(seconds)}: {rate:,.0f} items/s with {count_with_noun(ranks, 'rank', 'ranks')}"
 
@@ -178,8 +191,11 @@ def copy_json_summary(
     """Return the summary of a copy as values for ``--json``; sizes are in bytes, and ``bytes_per_second`` is an
     integer.
 
-    ``earlier_bytes`` as for ``summary_lines``; ``sequential`` as in ``Options``. ``job`` is the name of the job if it
-    can be resumed.
+    Args:
+        signature: the signature in hexadecimal digits; None if none was written.
+        job: the name of the job if it can be resumed, else None.
+        earlier_bytes: bytes that earlier runs of the job copied: they do not count for the rate. None for a new job.
+        sequential: True if each file was written from start to end under its final name.
     """
     totals = ended.totals
     values = common_json_values(totals, _COUNTED, seconds, ranks, ended.status)
@@ -193,14 +209,24 @@ def copy_json_summary(
 def common_json_values(
     totals: Totals, counted: Sequence[str], seconds: float, ranks: int, status: int
 ) -> dict[str, object]:
-    """Return the values of ``--json`` that all programs have, with the counters named by ``counted``."""
+    """Return the values of ``--json`` that all programs have.
+
+    Args:
+        counted: names of the counters of ``totals`` that are shown.
+        seconds: wall time.
+        ranks: number of ranks.
+        status: exit status.
+    """
     counts = {name: getattr(totals, name) for name in counted}
     return {**counts, "seconds": round(seconds, 3), "ranks": ranks, "exit_status": status}
 
 
 def _bytes_of_this_run(totals: Totals, earlier_bytes: int | None) -> int:
-    """The bytes that this run has copied. What it found to be wrong of earlier ones may be more; and earlier ones may
-    have copied a part of a large file that it has ended.
+    """Return the bytes of complete files that this run has copied, from which its rate is computed.
+
+    ``earlier_bytes`` are the bytes of earlier runs; None for a new job. The difference can be negative, if this run
+    copies files of earlier runs again, and too large, if earlier runs have copied a part of a file that this run has
+    completed. So it is at least 0, and at most the bytes that this run has transferred.
     """
     return totals.bytes if earlier_bytes is None else max(0, min(totals.bytes - earlier_bytes, totals.moved))
 
@@ -210,16 +236,22 @@ def _rate(copied: int, seconds: float) -> float:
 
 
 def _nonzero_line(title: str, parts: list[str]) -> list[str]:
-    """Return a line with those ``parts`` that do not begin with a count of 0; no line if all do."""
+    """Return a line that begins with ``title`` and lists those of ``parts`` (texts such as "3 failed") whose number is
+    not 0.
+
+    Return an empty list if all numbers are 0.
+    """
     nonzero = [part for part in parts if not part.startswith("0 ")]
     return [f"  {title}: {', '.join(nonzero)}"] if nonzero else []
 
 
 def halt_text(reason: Halt, may_be_cut_short: bool) -> str:
-    """Return the reason why the job halted, and the consequence for the files that were copied.
+    """Return the message that says why the job halted, and whether the files that were copied are complete.
 
-    Every copied file is complete, except after a failed sync: then it is unknown. ``may_be_cut_short``: an earlier run
-    may have left incomplete files.
+    Every copied file is complete. After a failed sync that is unknown, so the message does not say it.
+
+    Args:
+        may_be_cut_short: True if an earlier run was killed and may have left incomplete files under their final names.
     """
     text = stop_message(reason)
     exception = "; but what an earlier run was writing when it ended early may be cut short" if may_be_cut_short else ""

@@ -1,4 +1,6 @@
-"""Base class of the jobs of all programs that process trees in place: their paths and their final output."""
+"""Base class of the jobs of programs that have only one tree, without a copy of it (``prm``, ``pchmod``, ``pstripe``,
+``pwalk``): it handles their paths and their final output.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,13 @@ if TYPE_CHECKING:
 
 
 class TreeJob(UnrecordedJob):
-    """The job, on rank 0, of a program that processes trees in place.
+    """The job, on rank 0, of a program that removes, changes or examines trees without copying them.
 
     A path that does not exist counts as a failed item; the other paths are processed all the same.
     """
 
     item_verb: str
-    """Word for what is done to trees, for example ``removed``."""
+    """Participle for messages, which says what is done to trees, for example ``removed``."""
 
     def __init__(self, tree: TreeArguments) -> None:
         output_options = tree.output
@@ -42,20 +44,20 @@ class TreeJob(UnrecordedJob):
         super().__init__(tree.ranks, tree.in_flight, output_options, dry_run=dry_run)
         self.tree = tree
         self._missing_paths: list[Failure] = []
-        """Failures of paths that do not exist."""
+        """One failure for each path of the command line that does not exist or cannot be statted."""
         self.path_list: PathList | None = None
         """The list of ``--from``; None without that option."""
 
     def existing_roots(
         self, make_root: Callable[[bytes], Root], *, missing_is_fine: bool = False, unique: bool = True
     ) -> tuple[Root, ...]:
-        """Return the roots of the paths of the command line.
+        """Return the roots of those paths of the command line that exist, and record the others as missing.
 
         Args:
-            make_root: returns the root of a path. It raises ``OSError`` if the path does not exist, which is recorded
-                as a failure, and ``RequestRefused``.
+            make_root: returns the root of a path. It raises ``OSError`` if the path does not exist, and
+                ``RequestRefused`` if the path must not be processed, which ends the program.
             missing_is_fine: True if a path that does not exist is not a failure.
-            unique: True if a root that is named more than once is returned once only.
+            unique: True if an item that is named by several paths is returned once only.
         """
         found: dict[object, Root] = {}
         for path in self.tree.paths:
@@ -71,10 +73,15 @@ class TreeJob(UnrecordedJob):
     def read_path_list(
         self, check: Callable[[bytes], str] = lambda path: "", *, whole: bool = False
     ) -> tuple[Root, ...]:
-        """Read the list of ``--from``, and return the root below which all listed paths are, or nothing if the list is
-        empty.
+        """Read the list of ``--from`` into ``path_list``. Return the only root, a directory that contains all listed
+        paths; an empty tuple if the list is empty.
 
-        ``check`` and ``whole`` as for ``read_list``. Raise ``RequestRefused`` if the list cannot be used.
+        Args:
+            check: gets an absolute path, and returns why it must not be listed, or "".
+            whole: True if listed directories are processed with all their contents; then listed paths below a listed
+                directory are left out.
+
+        Raise ``RequestRefused`` if the list cannot be used.
         """
         from pcopy.jobs.path_list import read_list
 
@@ -82,8 +89,8 @@ class TreeJob(UnrecordedJob):
         within = os.path.realpath(tree.paths[0]) if tree.paths else None
         if within is not None and not os.path.isdir(within):
             raise RequestRefused(
-                f"{printable_path(tree.paths[0])}: is no directory; name the one that contains the paths that --from "
-                "lists"
+                f"{printable_path(tree.paths[0])}: is not a directory; name the directory that contains all paths in "
+                "the list of --from"
             )
         spool = spool_factory(b"")
         with refusing_spool_errors(b"", TMPDIR_ADVICE):
@@ -93,9 +100,13 @@ class TreeJob(UnrecordedJob):
         return () if self.path_list is None else (self.path_list.root,)
 
     def make_job(self, roots: tuple[Root, ...], *, copies: bool, **options: Any) -> None:
-        """Create the job for these roots. Raise ``RequestRefused`` if an output file cannot be written.
+        """Create the job for ``roots``, and start its clock. Raise ``RequestRefused`` if an output file cannot be
+        written.
 
-        ``options`` are fields of ``Options`` other than those that are common to all these programs.
+        Args:
+            roots: the roots, on whose sources the program works.
+            copies: True if the program also works on their targets.
+            options: the fields of ``Options`` that only this program sets.
         """
         check_output_files(self.output, () if self.path_list else roots, f"is {self.item_verb}")
         common = self.tree.options._replace(itemize=self.output.reports_items or self.prints_items)
@@ -113,11 +124,16 @@ class TreeJob(UnrecordedJob):
         return self.dry_run and not (self.output.json or self.output.quiet)
 
     def is_printed(self, items: ItemOutcomes) -> bool:
-        """Return True if a line is printed for these items in a dry run."""
+        """Return True if a dry run prints a line for each of ``items``, which have the same action. Subclasses override
+        it.
+        """
         return False
 
     def sink(self, screen: Sink) -> Sink:
-        """Return the sink of the job, after passing the failures of paths that do not exist to ``screen``."""
+        """Return the receiver of progress and outcomes, which passes them on to ``screen``.
+
+        Before, report the paths of the command line that do not exist to ``screen``.
+        """
         if self._missing_paths:
             screen.failures(self._missing_paths)
         return super().sink(ItemLinesSink(screen, self.is_printed) if self.prints_items else screen)
@@ -132,21 +148,22 @@ class TreeJob(UnrecordedJob):
 
 
 def without_nested_roots(roots: Sequence[Root]) -> tuple[Root, ...]:
-    """Return the roots without those that are inside another one, so that no item is processed twice or by two ranks at
-    the same time.
+    """Return those of ``roots`` that do not lie inside another one of them.
+
+    Otherwise items would be processed twice, perhaps by two ranks at the same time.
     """
     places = {source_path(root): root for root in roots}
     return tuple(root for place, root in places.items() if places.keys().isdisjoint(_parents(place)))
 
 
 def _parents(path: bytes) -> Iterator[bytes]:
-    """Yield all directories above ``path``, the nearest first."""
+    """Yield the paths of all directories above ``path``, the nearest first."""
     while (parent := os.path.dirname(path)) != path:
         path = parent
         yield path
 
 
 def _missing_path_failure(path: bytes, error: OSError) -> Failure:
-    """Return the failure for a path that cannot be examined."""
+    """Return the failure for a path of the command line that does not exist or cannot be statted."""
     advice = suggestion_for(path) if error.errno == errno.ENOENT else ""
     return Failure(path, "stat", error.errno or errno.EIO, advice)

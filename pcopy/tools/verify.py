@@ -42,7 +42,7 @@ from pcopy.tools.summary import common_json_values
 from pcopy.units import format_seconds, format_size
 
 _COUNTED = ("files", "directories", "symlinks", "special", "bytes", "failed")
-"""Counters of ``Totals`` that ``--json`` shows."""
+"""Names of the counters (fields of ``Totals``) that ``--json`` shows."""
 
 
 class VerifyTool(Tool):
@@ -58,17 +58,20 @@ class VerifyTool(Tool):
     make_visitor = staticmethod(make_visitor)
 
     @staticmethod
-    def make_director(rank: Rank, settle: CompleteJob, unfinished: int) -> JobDirector:
-        """Create the director of the job; there is another one for ``--compare``."""
+    def make_director(rank: Rank, complete: CompleteJob, unfinished: int) -> JobDirector:
+        """Return the director of the job (the object on rank 0 that chooses phases and exit status): a
+        ``CompareDirector`` with ``--compare``, else a ``JobDirector``.
+        """
         if not rank.options.compare:
-            return JobDirector(rank, settle, unfinished)
+            return JobDirector(rank, complete, unfinished)
         from pcopy.tools.compare import CompareDirector
 
-        return CompareDirector(rank, settle, unfinished)
+        return CompareDirector(rank, complete, unfinished)
 
     def initial_counts(self, job: Job) -> list[int]:
-        """Return the counters before the first task. With ``--compare``, both trees are walked side by side, and the
-        roots are counted when they are compared.
+        """Return the counters (``Totals``) before the first task. Without ``--compare``, directories that are roots
+        count as found. With ``--compare``, all counters are 0: both trees are walked side by side, and the roots are
+        counted when they are compared.
         """
         return [0] * counts.COUNTER_COUNT if job.options.compare else super().initial_counts(job)
 
@@ -81,7 +84,7 @@ VERIFY_TOOL = VerifyTool()
 
 
 def prepared_verification(arguments: VerifyArguments) -> PreparedJob:
-    """Return the job for a command line. Raise ``RequestRefused`` if it must not start; nothing is written."""
+    """Return the job for a command line; nothing is written. Raise ``RequestRefused`` if the job must not start."""
     if arguments.comparison is None:
         return VerifyJob(arguments)
     from pcopy.tools.compare import CompareJob
@@ -90,7 +93,7 @@ def prepared_verification(arguments: VerifyArguments) -> PreparedJob:
 
 
 class VerifyJob(VerifyJobBase):
-    """The job of ``pverify`` without ``--compare`` on rank 0."""
+    """The job of ``pverify`` without ``--compare``, on rank 0: compares digests of trees, signatures and manifests."""
 
     failed_text = "read: the result is unknown"
 
@@ -101,7 +104,7 @@ class VerifyJob(VerifyJobBase):
         super().__init__(arguments)
         self.arguments = arguments
         self._expected: Signature | None = None
-        self._describes_link = False  # True if the signature or manifest describes a single symbolic link.
+        self._describes_link = False  # True if the signature or manifest describes only a symbolic link.
         self._found_signature: str | None = None
         self._differences = {"changed": 0, "missing": 0, "extra": 0}
         paths, options, against = self._paths_and_options(arguments)
@@ -114,8 +117,8 @@ class VerifyJob(VerifyJobBase):
         self.job = Job(os.urandom(5).hex(), 1, roots, options, copies=False, against=against)
 
     def _paths_and_options(self, arguments: VerifyArguments) -> tuple[tuple[bytes, ...], Options, bytes]:
-        """Return the paths to be read, the options for reading them, and the manifest that they are compared with, or
-        empty.
+        """Return the paths of the trees to be read, the options for reading them, and the absolute path of the manifest
+        with which the tree is compared (empty: none).
         """
         user_options = arguments.options
         options = user_options._replace(
@@ -149,8 +152,8 @@ class VerifyJob(VerifyJobBase):
         return paths, options, against
 
     def complete(self, rank: Rank, totals: Totals) -> int:
-        """Compare the signatures, print the differences, or write the signature of ``--create``. Return the exit
-        status.
+        """Return the exit status, after writing the signature of ``--create``, or after comparing the signatures and
+        printing the differences.
         """
         if self._is_everything_excluded(totals):
             return EXIT_REFUSED
@@ -174,8 +177,14 @@ class VerifyJob(VerifyJobBase):
         return EXIT_DIFFERENT
 
     def _compare_with_signature(self, expected: Signature, tally: DatasetCounts) -> int:
-        """Compare with the expected signature and return the exit status. Counts that contradict an equal digest mean
-        that the signature file is damaged.
+        """Compare the signature of the tree with the expected one, and return the exit status.
+
+        If the digests are equal but the counts are not, the signature file is damaged, and the status is that of a
+        refusal.
+
+        Args:
+            expected: the contents of the signature file.
+            tally: the counts of files, directories, bytes and so on in the tree.
         """
         if self._found_signature != expected.signature:
             return EXIT_DIFFERENT
@@ -191,9 +200,14 @@ class VerifyJob(VerifyJobBase):
         return EXIT_REFUSED
 
     def _compare_sizes(self, found: DatasetCounts, listed: DatasetCounts) -> int:
-        """Compare the sums of sizes after all digests were found equal, and return the exit status.
+        """Compare the numbers of items and bytes in the tree with those in its manifest, and return the exit status.
 
-        Equal digests imply equal sizes. So other sizes in a manifest mean that it is damaged.
+        The digests of both were found equal. Items with equal digests have equal sizes. So if the sizes in a manifest
+        are different, the manifest is damaged.
+
+        Args:
+            found: the numbers in the tree.
+            listed: the numbers in the manifest; nothing is compared if there is no manifest.
         """
         if not self.job.against or found == listed:
             return EXIT_OK
@@ -204,7 +218,11 @@ class VerifyJob(VerifyJobBase):
         return EXIT_REFUSED
 
     def _print_difference(self, kind: str, path: bytes) -> None:
-        """Print a difference, as a line or as JSON."""
+        """Print a difference on standard output, as a line or, with ``--json``, as a JSON object.
+
+        Args:
+            kind: "changed", "missing" or "extra".
+        """
         self._differences[kind] += 1
         if self.output.json:
             exact = base64.b64encode(path).decode("ascii")
@@ -242,11 +260,11 @@ class VerifyJob(VerifyJobBase):
 
 
 def _is_first_signature(first: bytes, second: bytes) -> bool:
-    """True if the first path is a signature file with which the second one is compared. If not, the two paths are
-    compared with each other.
+    """True if the first path is a signature file, and the tree at the second path is to be compared with it. False if
+    both paths are trees (or files) that are to be compared with each other.
 
-    A file that is compared with a directory must be a signature. Raise ``RequestRefused`` if the paths seem to be given
-    in the wrong way.
+    A file that is compared with a directory must be a signature. Raise ``RequestRefused`` if the user seems to have
+    given the paths in the wrong order, or to have forgotten ``--manifest``.
     """
     try:
         mode = os.stat(first).st_mode
@@ -255,7 +273,7 @@ def _is_first_signature(first: bytes, second: bytes) -> bool:
     except OSError as error:
         raise cannot_examine(first, error) from None
     if against_tree and not is_file:
-        raise RequestRefused(f"{printable_path(first)}: is no regular file; put the signature into one")
+        raise RequestRefused(f"{printable_path(first)}: is not a regular file; put the signature into one")
     if looks_like_signature(beginning):
         return True
     if _has_beginning(second, looks_like_signature):
@@ -280,8 +298,8 @@ def _is_first_signature(first: bytes, second: bytes) -> bool:
 
 
 def _first_bytes(path: bytes) -> bytes:
-    """Return the first bytes of a file, by which a signature or manifest is recognised; empty if it is not a regular
-    file.
+    """Return the first ``RECOGNITION_SIZE`` bytes of a file, by which a signature or manifest is recognised. Return
+    nothing (b"") for anything but a regular file.
     """
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
         is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
@@ -289,8 +307,9 @@ def _first_bytes(path: bytes) -> bytes:
 
 
 def _has_beginning(path: bytes, holds: Callable[[bytes], bool]) -> bool:
-    """True if ``path`` is a regular file and ``holds`` returns True for its first bytes. False if it cannot be read:
-    reading it later reports the error.
+    """True if ``path`` is a regular file and the function ``holds`` returns True for its first bytes.
+
+    False also if the file cannot be read: the error is reported when it is read later.
     """
     try:
         return stat.S_ISREG(os.stat(path).st_mode) and holds(_first_bytes(path))
@@ -299,16 +318,21 @@ def _has_beginning(path: bytes, holds: Callable[[bytes], bool]) -> bool:
 
 
 def _command_text(*words: bytes) -> str:
-    """Return a command of ``pverify`` for advice."""
+    """Return the command line of ``pverify`` with these ``words``, quoted for the shell, for advice."""
     return " ".join(["pverify", *map(shell_quoted, words)])
 
 
 def _check_manifest(manifest: bytes, path: bytes) -> None:
-    """Raise ``RequestRefused`` if the file is not a manifest, or cannot be read twice, such as a pipe."""
+    """Raise ``RequestRefused`` if ``manifest`` is a signature, or is no regular file: a pipe could not be read twice.
+
+    Args:
+        manifest: the file of ``--manifest``.
+        path: the tree that is compared with it. If that is a manifest instead, the two were confused.
+    """
     try:
         mode = os.stat(manifest).st_mode
     except OSError:
-        return  # Reading it reports the error.
+        return  # The error is reported when the manifest is read.
     if _has_beginning(manifest, looks_like_signature):
         raise RequestRefused(
             f"{printable_path(manifest)}: is a signature; compare with it by {_command_text(manifest, path)}"
@@ -319,12 +343,19 @@ def _check_manifest(manifest: bytes, path: bytes) -> None:
             f"{printable_path(path)}: is the manifest, which comes before what is compared with it: {given}"
         )
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise RequestRefused(f"{printable_path(manifest)}: is no regular file; put the manifest into one")
+        raise RequestRefused(f"{printable_path(manifest)}: is not a regular file; put the manifest into one")
 
 
 def _options_of_file(given: Options, options: Options, name: str, size: int, path: bytes) -> Options:
-    """Return ``options`` with the algorithm and block size of the file ``path``. Raise ``RequestRefused`` if the user
-    asked for other ones.
+    """Return ``options`` with the hash algorithm and block size with which the signature or manifest was made. Raise
+    ``RequestRefused`` if the user asked for other ones.
+
+    Args:
+        given: the options that the user gave.
+        options: the options with all defaults.
+        name: the algorithm in the file.
+        size: the block size in the file, in bytes.
+        path: the signature or manifest, for the message.
     """
     for option, requested, in_file in (("--hash", given.hash, name), ("--block-size", given.block_size, size)):
         if requested and requested != in_file:

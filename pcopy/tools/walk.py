@@ -42,16 +42,20 @@ if TYPE_CHECKING:
     from pcopy.report.output_file import OutputFile
 
 _COUNTED = ("found", "files", "directories", "symlinks", "special", "bytes", "skipped", "excluded", "failed")
-"""Counters of ``Totals`` that ``--json`` shows."""
+"""Names of the counters (fields of ``Totals``) that ``--json`` shows."""
 
 
 class WalkDirector(UnrecordedJobDirector):
-    """Director of ``pwalk``: one phase that walks the paths and, with ``--summary``, a second one that collects the
-    sums of all ranks.
+    """Director of ``pwalk`` (the object on rank 0 that chooses phases and first tasks). The first phase walks the
+    paths. With ``--summary``, the ranks send their sums to rank 0 in a second one.
     """
 
     def first_tasks(self, phase: int) -> Iterable[NewTask]:
-        """Return the tasks that start the walk, or those by which each rank sends its sums to rank 0."""
+        """Return the tasks with which the phase ``phase`` begins.
+
+        In the first phase they start the walk. In the second phase there is one task per rank, which sends the sums of
+        that rank to rank 0.
+        """
         if phase == Phase.COPY:
             return super().first_tasks(phase)
         payload = encode(SendSums())
@@ -72,7 +76,8 @@ class WalkDirector(UnrecordedJobDirector):
 class WalkTool(UnrecordedTool):
     """The program ``pwalk``.
 
-    In its counters, ``copied`` counts the items that are listed, and ``skipped`` those that are not.
+    In its counters (``Totals``), ``copied`` counts the items that fulfil the expression and are listed or summed, and
+    ``skipped`` those that do not fulfil it.
     """
 
     name = "pwalk"
@@ -90,15 +95,14 @@ WALK_TOOL = WalkTool()
 
 
 class WalkJob(TreeJob):
-    """The job of ``pwalk`` on rank 0."""
+    """The job of ``pwalk`` on rank 0: checks the arguments, receives the lists, and prints the totals."""
 
     program, item_verb, incomplete_text = "pwalk", "walked", "not all items could be examined"
     stopped_text = "nothing was written"
 
     def __init__(self, arguments: WalkArguments) -> None:
-        """Check the arguments and prepare the job.
-
-        Raise ``RequestRefused`` if it must not start; nothing is modified.
+        """Check the arguments and prepare the job; nothing is modified. Raise ``RequestRefused`` if the job must not
+        start.
         """
         self.targets = _list_targets(arguments)
         """The lists to be written."""
@@ -136,9 +140,10 @@ class WalkJob(TreeJob):
         self._outputs: ListsSink | None = None
 
     def _prepare_from_list(self, arguments: WalkArguments) -> None:
-        """Prepare the job for the list of ``--from``. Raise ``RequestRefused`` if it cannot be used.
+        """Prepare the job for the list of ``--from``. Raise ``RequestRefused`` if the list cannot be used.
 
-        The job has one root, ``/`` without a name for display: listed items are displayed by the paths in the list.
+        The only root of the job is ``/``, since listed paths can be anywhere. Its path for messages is empty, so that
+        items are displayed by the paths in the list.
         """
         from pcopy.walk.saved_listing import STANDARD_INPUT, check_not_cut_off
 
@@ -149,7 +154,8 @@ class WalkJob(TreeJob):
         base = arguments.base
         if base and not os.path.isdir(base):
             raise RequestRefused(
-                f"{printable_path(base)}: is no directory; name the one that contains the paths that --from lists"
+                f"{printable_path(base)}: is not a directory; name the directory that contains all paths in the list "
+                "of --from"
             )
         self.wish = self.wish._replace(
             listed=arguments.tree.list_file, listed_nul=arguments.tree.nul_separated, directory=os.getcwdb(), base=base
@@ -174,12 +180,14 @@ class WalkJob(TreeJob):
         return self._outputs
 
     def print_resume_advice(self) -> None:
-        """Remove the incomplete lists, after a rank has failed."""
+        """Remove the incomplete lists. Called after a rank has failed; there is no advice to print."""
         if self._outputs is not None:
             self._outputs.abandon()
 
     def report_end(self, ended: JobResult, ranks: int) -> int:
-        """Complete the lists, or remove them if they are incomplete. Print the summary and return the exit status."""
+        """Complete the lists, or remove them if the job ended early or a list could not be written. Print the summary,
+        unless a list was printed on standard output, and return the exit status.
+        """
         outputs = self._outputs
         assert outputs is not None
         if not outputs.error and ended.halt is None and ended.status in (EXIT_OK, EXIT_INCOMPLETE):
@@ -201,7 +209,9 @@ class WalkJob(TreeJob):
         return ended.status
 
     def _write_page(self, ended: JobResult, ranks: int) -> int:
-        """Write the page of ``--page``, if asked for. Return the exit status."""
+        """Write the HTML page of ``--page``, if that option was given and the job did not end early. Return the exit
+        status: that of the job, or 1 if the page could not be written.
+        """
         from pcopy.tools.walk_page import walk_page
 
         if self._page is None or ended.halt is not None:
@@ -219,7 +229,9 @@ class WalkJob(TreeJob):
 
     @property
     def _reads_sizes(self) -> bool:
-        """True if the walk reads the sizes of items. A list of names alone does not need their status."""
+        """True if the walk must read the sizes of items. For a list of paths alone it need not, and then saves a
+        stat(2) per item.
+        """
         return bool(columns_to_stat(self.wish) & SIZE)
 
     def summary_lines(self, ended: JobResult, seconds: float, ranks: int) -> Iterator[str]:
@@ -249,7 +261,9 @@ class WalkJob(TreeJob):
 
 
 def _list_targets(arguments: WalkArguments) -> list[ListTarget]:
-    """Return the lists to be written. Raise ``RequestRefused`` if one cannot be written."""
+    """Return the lists to be written: one for each ``--output``, and one on standard output, if need be. Raise
+    ``RequestRefused`` if a file is named twice, or its format is unknown.
+    """
     nul = arguments.nul_separated
     targets = [list_target(path, nul=nul) for path in arguments.outputs]
     paths = [target.path for target in targets]
@@ -265,8 +279,8 @@ def _list_targets(arguments: WalkArguments) -> list[ListTarget]:
 
 
 def _open_page(arguments: WalkArguments) -> OutputFile | None:
-    """Return the open file of ``--page``, which replaces an older one at the end; None without that option. Raise
-    ``RequestRefused`` if it cannot be written.
+    """Return the output file of ``--page``, which replaces an older page when the job has ended. Return None without
+    that option. Raise ``RequestRefused`` if the file cannot be written.
     """
     if not arguments.page:
         return None
@@ -278,7 +292,9 @@ def _open_page(arguments: WalkArguments) -> OutputFile | None:
 
 
 def _listed_fields(arguments: WalkArguments, targets: Sequence[ListTarget]) -> tuple[str, ...]:
-    """Return the fields of each listed item that the lists contain."""
+    """Return the names of the fields of each item, besides path and type, that the lists contain; none for lists of
+    paths.
+    """
     forms = {target.format for target in targets}
     if "ls" in forms:
         return LS_FIELDS
@@ -286,8 +302,8 @@ def _listed_fields(arguments: WalkArguments, targets: Sequence[ListTarget]) -> t
 
 
 def _root_for_path(path: bytes) -> Root:
-    """Return the root for one PATH. A symbolic link is not followed unless a slash follows its name. Raise ``OSError``
-    if it does not exist.
+    """Return the root (source and target, here the same) for one PATH. A symbolic link is not followed unless PATH ends
+    with a slash. Raise ``OSError`` if PATH does not exist.
     """
     status = os.lstat(path)
     if stat.S_ISDIR(status.st_mode):

@@ -1,4 +1,6 @@
-"""Lustre layouts in the summary of a walk, for people and as JSON; empty if no directory is on Lustre."""
+"""The part of the summary of a walk about Lustre layouts (how files are striped over OSTs), as text and as JSON. It is
+empty if no directory of the walk is on Lustre.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,18 @@ PATTERN_NAMES = {
     "none yet": "no layout yet",
     "unknown": "unknown: no permission to read the file",
 }
-"""Names for people of the patterns of layouts."""
+"""What the text for people calls each class of layouts. The keys are those of ``pcopy.walk.layout_sums.PATTERNS``."""
 assert tuple(PATTERN_NAMES) == PATTERNS
 
 
 def layouts_lines(sums: AllLayoutSums | None) -> Iterator[str]:
-    """Yield the lines for people."""
+    """Yield the lines of the summary about all Lustre file systems; nothing if ``sums`` is None."""
     for each in sums.sorted_by_path if sums else ():
         yield from _file_system_lines(each)
 
 
 def _file_system_lines(sums: LayoutSums) -> Iterator[str]:
-    """Yield the lines of one Lustre file system."""
+    """Yield the lines of the summary about one Lustre file system: a histogram for each table of the sums."""
     yield ""
     yield f"on Lustre, at {printable_path(sums.path)}:"
     for title, table in (
@@ -52,15 +54,19 @@ def _file_system_lines(sums: LayoutSums) -> Iterator[str]:
 
 
 def layouts_json(sums: AllLayoutSums | None) -> dict[str, object]:
-    """Return the values for ``--json``: the key ``lustre`` if there are any layouts."""
+    """Return the values for ``--json``: a list with one object per Lustre file system, under the key ``lustre``. Return
+    an empty dictionary if ``sums`` is None.
+    """
     return {"lustre": [_file_system_json(each) for each in sums.sorted_by_path]} if sums else {}
 
 
 def _file_system_json(sums: LayoutSums) -> dict[str, object]:
-    """Return the values of one Lustre file system for ``--json``."""
+    """Return the values of one Lustre file system for ``--json``: one list for each table of the sums."""
 
     def rows(table: str, key: str, number: str = "files", size: str = "bytes") -> list[dict[str, object]]:
-        """Return the rows of ``table`` as objects with these keys."""
+        """Return ``table`` as a list of JSON objects, one per row. ``key``, ``number`` and ``size`` are the names that
+        the key of the row and its two numbers get there.
+        """
         found = [(each, dict(zip((number, size), row, strict=True))) for each, row in _sorted_rows(sums, table)]
         return [{key: None if each == OTHER_NUMBER else each, **row} for each, row in found]
 
@@ -79,7 +85,10 @@ def _file_system_json(sums: LayoutSums) -> dict[str, object]:
 
 
 def _sorted_rows(sums: LayoutSums, table: str) -> list[tuple[Any, list[int]]]:
-    """Return the rows of a table: by bytes if the keys are words, by key if the keys are numbers."""
+    """Return the rows of ``table``, one of the tables in ``sums``, as (key, [number, bytes]).
+
+    If the keys are words, rows with the most bytes come first; if the keys are numbers, the rows are sorted by key.
+    """
     rows = sums.tables[table].items()
     if table in ("layouts", "patterns", "pools"):
         return sorted(rows, key=lambda row: (-row[1][1], -row[1][0], row[0]))
@@ -87,7 +96,10 @@ def _sorted_rows(sums: LayoutSums, table: str) -> list[tuple[Any, list[int]]]:
 
 
 def row_name(table: str, key: Any) -> str:
-    """Return the name for people of a row of ``table``."""
+    """Return the name for people of the row ``key`` of a table of layouts, for example "OST 3" or "in no pool".
+
+    ``table`` is the name of the table.
+    """
     if key in (None, OTHER_NUMBER):
         return OTHER_NAME
     if key == 0 and table in ("stripe_counts", "stripe_sizes", "mdt"):
@@ -102,4 +114,6 @@ _ROW_NAMES: dict[str, Callable[[Any], str]] = {
     "osts": "OST {}".format,
     "mdts": "MDT {}".format,
 }
-"""Functions that return the name of a row, by table."""
+"""For each table of layouts, a function that turns the key of a row into its name for people. For other tables it is
+``str``.
+"""

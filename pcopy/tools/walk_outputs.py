@@ -1,7 +1,7 @@
 """The output of a walk on rank 0: lists on standard output and in files, each in its own format.
 
-Rule: a file appears under its name only when it is complete. After the first error, nothing more is written, and the
-job stops.
+Rule: a file gets its name only when it is complete. After the first error of any list, nothing more is written to any
+of them, and the job stops.
 """
 
 from __future__ import annotations
@@ -28,21 +28,27 @@ if TYPE_CHECKING:
     from pcopy.walk.layout_sums import AllLayoutSums
 
 FORMAT_BY_EXTENSION = {".jsonl": "jsonl", ".csv": "csv", ".parquet": "parquet", ".txt": "list", ".lst": "list"}
-"""Format of a file of ``--output``, by its extension."""
+"""Formats of the files of ``--output``, by their extensions. A file with another extension is refused."""
 
 _KNOWN_BEGINNINGS = {"jsonl": b'{"format": "pcopy listing"', "csv": b"path,path_b64,type", "parquet": b"PAR1"}
-"""First bytes of files, by format, that may be replaced without ``--force``."""
+"""First bytes of the lists of each format. An existing file that begins with them may be replaced without ``--force``.
+"""
 
 
 class ListTarget(NamedTuple):
-    """One list: its format ``format``, and its file; an empty path means standard output."""
+    """One list to be written: the name of its format, and the path of its file; an empty path means standard output."""
 
     format: str
     path: bytes = b""
 
 
 def list_target(path: bytes, *, nul: bool) -> ListTarget:
-    """Return the list for a file of ``--output``. Raise ``RequestRefused`` if its extension is unknown."""
+    """Return the list for the file ``path`` of ``--output``; its format is chosen by the extension. Raise
+    ``RequestRefused`` if the extension is unknown, or if Parquet is asked for and pyarrow is not installed.
+
+    Args:
+        nul: True if paths in a plain list end with a NUL byte instead of a newline.
+    """
     ending = os.path.splitext(os.fsdecode(path))[1]
     form = FORMAT_BY_EXTENSION.get(ending)
     if form is None:
@@ -56,7 +62,7 @@ def list_target(path: bytes, *, nul: bool) -> ListTarget:
 
 
 def _check_parquet() -> None:
-    """Raise ``RequestRefused`` if pyarrow is not installed."""
+    """Raise ``RequestRefused`` if pyarrow, which writes Parquet files, is not installed."""
     from importlib.util import find_spec
 
     if find_spec("pyarrow") is None:
@@ -64,10 +70,14 @@ def _check_parquet() -> None:
 
 
 def check_replaceable(target: ListTarget, *, force: bool, known_beginning: bytes = b"") -> None:
-    """Raise ``RequestRefused`` if the file exists and must not be replaced.
+    """Raise ``RequestRefused`` if the file of a list cannot be written, or exists and must not be replaced.
 
-    It may be replaced if it is empty, begins like an older list of this format, or begins with ``known_beginning``;
-    with ``force``, if it is a regular file.
+    An existing regular file may be replaced if it is empty, or if it begins like an older list of this format. With
+    ``force`` any regular file may be replaced.
+
+    Args:
+        target: the list.
+        known_beginning: the first bytes of an older file, if the target is not a list but a page.
     """
     from pcopy.fsio.named_file import UntrustedFile
 
@@ -78,7 +88,7 @@ def check_replaceable(target: ListTarget, *, force: bool, known_beginning: bytes
         directory = os.path.dirname(path)
         if directory and not os.path.isdir(directory):
             raise RequestRefused(
-                f"{printable_path(path)}: the directory {printable_path(directory)} does not exist; make it first"
+                f"{printable_path(path)}: the directory {printable_path(directory)} does not exist; create it first"
             ) from None
         return
     except OSError as error:
@@ -100,7 +110,7 @@ def check_replaceable(target: ListTarget, *, force: bool, known_beginning: bytes
 
 
 def _first_bytes(path: bytes) -> bytes:
-    """Return the first bytes of a file that may be replaced. Raise ``OSError``, also if it is not a regular file."""
+    """Return the first 64 bytes of a file. Raise ``OSError`` if it cannot be read or is not a regular file."""
     from pcopy.fsio.named_file import check_replaceable, open_directory_of
 
     directory = open_directory_of(path)
@@ -112,7 +122,11 @@ def _first_bytes(path: bytes) -> bytes:
 
 
 class ListsSink(ForwardingSink):
-    """Receives the items that the ranks have found, as a ``ResultSink``, and writes the lists."""
+    """Receives on rank 0 what the ranks have found: writes the lists, and adds up the sums.
+
+    Progress and failures are passed on. Ranks send either text in the formats of the lists (``write``), or items with
+    their columns (``write_items``).
+    """
 
     def __init__(
         self,
@@ -126,25 +140,25 @@ class ListsSink(ForwardingSink):
         """Create the files of the lists. Raise ``RequestRefused`` if one cannot be created.
 
         Args:
-            sink: the sink to which everything else is passed.
+            sink: the receiver to which progress, failures and notices are passed on.
             targets: the lists.
-            fields: the fields of each item.
+            fields: the fields of each item besides path and type.
             sort: the field by which items are sorted, or empty.
             umask: the umask of the user, for the modes of the files.
             writer: part of the temporary names of the files.
         """
         super().__init__(sink)
         self.error = ""
-        """Reason why writing has stopped, or ""."""
+        """Reason why writing has stopped; "" while it has not."""
         self.status = EXIT_STOPPED
-        """Exit status of the job if writing has stopped."""
+        """Exit status of the job if writing has stopped; meaningless otherwise."""
         self.is_output_closed = False
-        """True if the reader of standard output has closed it (EPIPE)."""
+        """True if writing has stopped because the reader of standard output has closed its end of the pipe (EPIPE)."""
         self._sorted_items = SortedItems(sort, spool_factory(b"")) if sort else None
         self.sums: WalkSums | None = None
-        """Sums over all ranks, if asked for."""
+        """Sums over all ranks for ``--summary``; None without that option."""
         self.layouts: AllLayoutSums | None = None
-        """Sums of the layouts on Lustre over all ranks; None if there are none."""
+        """Sums of the layouts of files on Lustre over all ranks; None if no rank has found a directory on Lustre."""
         self._files = ExitStack()
         self._outputs = []
         for target in targets:
@@ -152,7 +166,11 @@ class ListsSink(ForwardingSink):
             self._outputs.append(_make_writer(target, stream, fields))
 
     def _create_file(self, path: bytes, umask: int | None, writer: str) -> BinaryIO:
-        """Create the file ``path``, which gets its name at the end.
+        """Create a file without a name, and return it. It is linked to ``path`` when it is complete.
+
+        Args:
+            umask: the umask of the user, for the mode of the file.
+            writer: part of the temporary name of the file.
 
         Raise ``RequestRefused`` if it cannot be created.
         """
@@ -165,13 +183,20 @@ class ListsSink(ForwardingSink):
             raise RequestRefused(f"{printable_path(path)}: cannot be written: {error.strerror}") from None
 
     def write(self, parts: Sequence[bytes]) -> str:
-        """Write some bytes to each list. Return the reason why the job must stop, or ""."""
+        """Write the text that one rank has sent: the first of ``parts`` to the first list, the second one to the
+        second, and so on.
+
+        Return the reason why the job must stop, or "".
+        """
         for output, part in zip(self._outputs, parts, strict=True):
             self._write_unless_stopped(output, output.write, part)
         return self.error
 
     def write_items(self, items: Items) -> str:
-        """Write items with their columns to each list. Return the reason why the job must stop, or ""."""
+        """Write items that one rank has sent to each list; with ``--sort``, keep them until ``finish`` is called.
+
+        Return the reason why the job must stop, or "".
+        """
         if self._sorted_items is not None:
             self._sorted_items.add(items)
         else:
@@ -179,14 +204,21 @@ class ListsSink(ForwardingSink):
         return self.error
 
     def mark_incomplete(self, why: str) -> None:
-        """Record that the lists cannot become complete, because of ``why``: none appears."""
+        """Write nothing more, because the lists cannot become complete for the reason ``why``; so none of the files
+        appears.
+        """
         if not self.error:
             is_begun = any(not output.path and output.has_begun for output in self._outputs)
             more = "; the list on standard output is incomplete" if is_begun else ""
             self.error, self.status = why + more, EXIT_REFUSED
 
     def add_sums(self, words: bytes, layouts: bytes) -> None:
-        """Add the sums of one rank, and its sums of layouts."""
+        """Add the sums of one rank to those of the job.
+
+        Args:
+            words: the packed sums (``WalkSums.packed``).
+            layouts: the packed sums of layouts on Lustre; empty if the rank has found none.
+        """
         if self.sums is not None:
             self.sums.merge(words)
         if layouts:
@@ -196,12 +228,14 @@ class ListsSink(ForwardingSink):
             self.layouts.merge(layouts)
 
     def _write_to_all(self, items: Items) -> None:
-        """Write items to each list."""
+        """Write items to each list, unless writing has stopped."""
         for output in self._outputs:
             self._write_unless_stopped(output, output.write_items, items)
 
     def _write_unless_stopped(self, output: ListWriter, call: Any, *arguments: Any) -> None:
-        """Call ``call`` to write to ``output``, unless writing has stopped. An error stops writing."""
+        """Call ``call``, a method of ``output``, with ``arguments``, unless writing has stopped. If the call fails,
+        writing stops.
+        """
         if self.error:
             return
         try:
@@ -214,8 +248,10 @@ class ListsSink(ForwardingSink):
             self.error = f"{where} cannot be written: {error.strerror}"
 
     def finish(self) -> None:
-        """Write what remains, in order if sorted, and rename the files to their final names, after everything was
-        found.
+        """Complete the lists, after all ranks have ended.
+
+        Write the sorted items, if there are any, and give the files their names. If that fails, remove all files; then
+        ``error`` says why.
         """
         if self._sorted_items is not None:
             for items in self._sorted_items.sorted_batches():
@@ -233,28 +269,30 @@ class ListsSink(ForwardingSink):
             self.error = error.strerror or "a list cannot be written"
 
     def abandon(self) -> None:
-        """Remove the incomplete files. Calling it again has no effect."""
+        """Discard the incomplete files. A further call has no effect."""
         self._files.__exit__(RequestRefused, RequestRefused("stopped"), None)
 
 
 class _NamedError(OSError):
-    """An error whose text contains the path of the file."""
+    """An ``OSError`` whose text (``strerror``) begins with the path of the file concerned."""
 
 
 @contextmanager
 def _naming_errors(path: bytes) -> Iterator[None]:
-    """Convert errors of the system in the block into ``_NamedError`` errors that name the file ``path``."""
+    """Context manager: if its block raises ``OSError``, raise a ``_NamedError`` instead, whose text begins with
+    ``path``.
+    """
     try:
         yield
-    except _NamedError:  # The error is one of another file, because of which this one is removed.
+    except _NamedError:  # The error concerns another file; this one is discarded because of it.
         raise
     except OSError as error:
         raise _NamedError(error.errno, f"{printable_path(path)}: cannot be written: {error.strerror}") from error
 
 
 class _StandardOutput:
-    """Writes to descriptor 1 directly, without the buffer of Python. Raises EBADF if the user had closed standard
-    output: descriptor 1 then leads to ``/dev/null``.
+    """Writes to descriptor 1 directly, without Python's buffer. If the user has started the program with standard
+    output closed, descriptor 1 is ``/dev/null``; ``write`` then raises EBADF, so that the list is not lost silently.
     """
 
     def write(self, part: bytes) -> None:
@@ -266,29 +304,29 @@ class _StandardOutput:
 
 
 class ListWriter(Protocol):
-    """Protocol of a writer of one list."""
+    """Protocol of the writers of one list, to a file or to standard output."""
 
     path: bytes
     """Path of the file; empty: standard output."""
     has_begun: bool
-    """True if anything was written."""
+    """True if anything was written, so that an incomplete list may be visible on standard output."""
 
     def write(self, part: bytes) -> None:
-        """Write bytes in the format of the list.
+        """Write ``part``, bytes that already have the format of the list.
 
-        Raise ``OSError`` if that fails, as the other methods do, and ``RequestRefused`` for a name that this format
-        cannot represent.
+        Raise ``RequestRefused`` for a name that this format cannot represent. This method and the others raise
+        ``OSError`` if the system cannot write.
         """
 
     def write_items(self, items: Items) -> None:
-        """Write items with their columns."""
+        """Write items, after converting them to the format of the list."""
 
     def finish(self) -> None:
-        """Complete the list."""
+        """Write what is still missing: for example, the header of an empty list."""
 
 
 class TextListWriter:
-    """Writer of a list whose format is text."""
+    """Writer of a list in any format but Parquet: lines, JSON lines or CSV."""
 
     def __init__(self, target: ListTarget, stream: Any, fields: Sequence[str]) -> None:
         self.path = target.path
@@ -312,8 +350,8 @@ class TextListWriter:
             self._stream.write(part)
 
     def _with_newlines(self, part: bytes) -> bytes:
-        """Replace the NUL bytes after paths by newlines. Raise ``RequestRefused`` if a path contains a newline, since
-        readers would not get the same path.
+        """Return ``part`` with newlines instead of the NUL bytes after the paths. Raise ``RequestRefused`` if a path
+        contains a newline: whoever reads the list would take it for two paths.
         """
         if b"\n" in part:
             path = next(path for path in part.split(b"\0") if b"\n" in path)
@@ -331,7 +369,9 @@ class TextListWriter:
 
 
 def _make_writer(target: ListTarget, stream: Any, fields: Sequence[str]) -> ListWriter:
-    """Return the writer of a list."""
+    """Return the writer of the list ``target``, which writes to ``stream``. ``fields`` are those of each item besides
+    path and type.
+    """
     if target.format != "parquet":
         return TextListWriter(target, stream, fields)
     from pcopy.tools.walk_parquet import ParquetWriter

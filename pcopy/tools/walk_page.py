@@ -19,14 +19,14 @@ BEGINNING = b"<!doctype html>\n<!-- pcopy walk 1 -->\n"
 """First bytes of each page, by which an older one is recognised and may be replaced."""
 
 _MANY_COLUMNS = 12
-"""Number of columns above which only some of them are labelled."""
+"""Maximum number of labels below a chart. With more columns, only every second, third, ... column has a label."""
 
 Values = Mapping[str, Any]
 Row = Mapping[str, Any]
 
 
 def walk_page(values: Values, sources: Sequence[bytes]) -> str:
-    """Return the HTML page.
+    """Return the summary of a walk as an HTML page.
 
     Args:
         values: the values of ``--json``, with the key ``summary``.
@@ -57,7 +57,7 @@ def walk_page(values: Values, sources: Sequence[bytes]) -> str:
 
 
 def _summary_boxes(values: Values) -> Markup:
-    """Return the boxes with the most important numbers."""
+    """Return the boxes at the top of the page: numbers of files, directories and users, total and mean size."""
     sums = values["summary"]
     types = sums["types"]
     tiles = [
@@ -78,7 +78,7 @@ def _summary_boxes(values: Values) -> Markup:
 
 
 def _chart_sections(sums: Values) -> list[Markup]:
-    """Return the sections with histograms."""
+    """Return the sections with histograms of sizes, ages, depths and numbers of entries."""
     read = {row["from_days"]: row for row in sums["read"]}
     ages = [{**row, "read": read.get(row["from_days"], {"files": 0})["files"]} for row in sums["modified"]]
     return [
@@ -97,20 +97,20 @@ _UNIT_TITLES = {
     "objects": "Objects",
     "directories": "Directories",
 }
-"""Titles of the units of histograms."""
+"""Titles of charts and columns, by the key of the number that they show."""
 
 
 def _histograms(
     title: str, anchor: str, rows: Sequence[Row], label_of: Callable[[Row], str], units: Sequence[tuple[str, bool]]
 ) -> Markup:
-    """Return a section with a chart for each unit, and one table.
+    """Return a section of the page with a chart for each kind of number in ``rows``, and one table with all numbers.
 
     Args:
         title: title of the section.
-        anchor: its identifier in the page.
-        rows: the rows of the histogram.
-        label_of: returns the label of a row.
-        units: (key of the number in a row, True if it is in bytes), one for each chart.
+        anchor: identifier of the section, for links.
+        rows: the classes of the histogram, as objects of ``--json``.
+        label_of: returns the label of a class.
+        units: for each chart: the key of its number in a row, and True if that number is in bytes.
     """
     charts = []
     for unit, is_size in units:
@@ -129,31 +129,38 @@ def _histograms(
 
 
 def _labels(texts: Sequence[str]) -> Markup:
-    """Return the labels below a chart; if there are many columns, only some are labelled."""
+    """Return the labels below the columns of a chart; at most ``_MANY_COLUMNS`` of ``texts`` are shown."""
     every = -(-len(texts) // _MANY_COLUMNS)
     spans = [element("span", text if at % every == 0 else "") for at, text in enumerate(texts)]
     return element("div", *spans, class_="buckets", aria_hidden="true")
 
 
 def _size_label(row: Row) -> str:
-    """Return the label of a class of sizes."""
+    """Return the label of a class of file sizes in a chart; ``below`` in ``row`` is its upper limit in bytes (a power
+    of two).
+    """
     return "empty" if row["below"] == 1 else f"< {power_of_two_text(row['below'].bit_length() - 1)}"
 
 
 def _count_label(row: Row) -> str:
-    """Return the label of a class of numbers of entries."""
+    """Return the label of a class of directories by number of entries in a chart; ``below`` in ``row`` is its upper
+    limit.
+    """
     return "empty" if row["below"] == 1 else f"< {row['below']:,}"
 
 
 def _age_label(row: Row) -> str:
-    """Return the label of a class of ages."""
+    """Return the label of a class of ages in a chart, from ``from_days`` to ``to_days`` days.
+
+    In ``row``, ``from_days`` is None for times in the future, and ``to_days`` is None for the oldest class.
+    """
     if row["from_days"] is None:
         return "future"
     return f"> {row['from_days']} d" if row["to_days"] is None else f"< {row['to_days']} d"
 
 
 def _list_sections(sums: Values) -> list[Markup]:
-    """Return the sections with the largest trees, users, groups, files and directories."""
+    """Return the sections with tables: largest trees, users, groups, largest files, directories with most entries."""
     files = [(path_markup(row["path"]), format_size(row["bytes"])) for row in sums["largest_files"]]
     directories = [(path_markup(row["path"]), f"{row['entries']:,}") for row in sums["largest_directories"]]
     return [
@@ -168,7 +175,7 @@ def _list_sections(sums: Values) -> list[Markup]:
 
 
 _TREES_NOTE = "All that lies below a directory, for directories of up to three levels below what was walked."
-"""Note on the table of the largest trees."""
+"""The sentence above the table of the largest trees."""
 
 
 def _trees_table(rows: Sequence[Row]) -> Markup:
@@ -182,12 +189,12 @@ def _trees_table(rows: Sequence[Row]) -> Markup:
 
 
 def _with_bar(size: int, largest: int) -> Markup:
-    """Return a size with a bar that shows its share of ``largest``."""
+    """Return ``size`` as text, with a bar whose length shows its share of ``largest``. Both are in bytes."""
     return element("span", format_size(size), share_bar(size / largest))
 
 
 def _owners_table(rows: Sequence[Row]) -> Markup:
-    """Return the table of users or groups."""
+    """Return the table of the first 100 users or groups; ``rows`` are sorted by allocated bytes."""
     largest = max((row["allocated"] for row in rows), default=0) or 1
     listed: list[tuple[Child, ...]] = [
         (
@@ -202,7 +209,7 @@ def _owners_table(rows: Sequence[Row]) -> Markup:
 
 
 def _unusual_section(sums: Values) -> Markup:
-    """Return the section on unusual items."""
+    """Return the section on unusual items, such as set-user-ID files (``UNUSUAL_NAMES``), and on holes."""
     from pcopy.tools.walk_summary import UNUSUAL_NAMES
 
     rows = [(UNUSUAL_NAMES[key], f"{number:,}") for key, number in sums["unusual"].items()]
@@ -221,7 +228,12 @@ def _lustre_sections(sums: Values) -> list[Markup]:
 
 
 def _file_system_sections(values: Values, mark: str) -> list[Markup]:
-    """Return the sections on one Lustre file system, whose values are ``values``."""
+    """Return the sections on one Lustre file system.
+
+    Args:
+        values: its object of ``--json``.
+        mark: beginning of the identifiers of the sections, which differs for each file system.
+    """
     from pcopy.tools.walk_layouts import row_name
 
     osts = [{**row, "bytes": row["estimated_bytes"]} for row in values["osts"]]
@@ -256,11 +268,11 @@ def _file_system_sections(values: Values, mark: str) -> list[Markup]:
 
 
 def _ost_label(row: Row) -> str:
-    """Return the label of an OST."""
+    """Return the label of an OST: its index, or "others" for those that are counted together."""
     return "others" if row["ost"] is None else str(row["ost"])
 
 
 def _footer() -> Markup:
-    """Return the footer."""
+    """Return the footer of the page: version and time of creation."""
     now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
     return element("footer", f"Made by pwalk {__version__} at {now}. Sizes are in powers of 1024.")

@@ -1,4 +1,4 @@
-"""Writer of a list in Parquet format, by pyarrow; imported only if it is asked for."""
+"""Writer of a list in Parquet format. It uses pyarrow, so this module is imported only if such a list is asked for."""
 
 from __future__ import annotations
 
@@ -13,27 +13,28 @@ from pcopy.walk.matching import Items
 from pcopy.walk.output_formats import TYPES, path_and_base64, values_of
 
 ROWS_PER_GROUP = 1 << 16
-"""Number of rows that are written in one group."""
+"""Number of items that are collected before they are written as one row group of the Parquet file."""
 
 _SIGNED_FIELDS = ("atime_ns", "mtime_ns", "ctime_ns")
-"""Fields that may be negative: times before 1970."""
+"""Fields with signed values, in nanoseconds since 1970: times before that year are negative."""
 
 
 def _or_none_if_too_large(time: int) -> int | None:
-    """Return the time, or None if 64 bits do not hold it."""
+    """Return ``time`` (nanoseconds since 1970), or None if it does not fit into 64 bits."""
     return time if EARLIEST_TIME <= time <= LATEST_TIME else None
 
 
 class ParquetWriter:
-    """Writer of a list with the columns of the CSV format.
+    """Writer of a list with the same columns as the CSV format.
 
-    ``path_b64`` is null if ``path`` is exact, and a time is null if it does not fit into 64 bits.
+    ``path_b64`` is null if ``path`` consists of exactly the bytes of the name. A time is null if it does not fit into
+    64 bits.
     """
 
     def __init__(self, path: bytes, stream: Any, fields: Sequence[str]) -> None:
         self.path = path
-        self.has_begun = False  # It is read for standard output only, which is never a Parquet file.
-        """Always False: incomplete files are not reported."""
+        self.has_begun = False  # It is needed only for standard output, which is never a Parquet file.
+        """Always False: no incomplete list can be visible, since a file gets its name when it is complete."""
         self._fields = fields
         text = pyarrow.string()
         columns = [pyarrow.field("path", text, nullable=False), pyarrow.field("path_b64", text)]
@@ -46,7 +47,7 @@ class ParquetWriter:
         ]
         self._schema = pyarrow.schema(columns)
         self._pending_columns: list[list[Any]] = [[] for _ in columns]
-        """Rows that are not written yet, by column."""
+        """The values of items that were not written yet, one list per column."""
         self._writer = pyarrow.parquet.ParquetWriter(stream, self._schema, compression="zstd")
 
     def write_items(self, items: Items) -> None:
@@ -61,7 +62,7 @@ class ParquetWriter:
             self._flush()
 
     def write(self, part: bytes) -> None:
-        raise AssertionError  # Items arrive as columns, by ``put``.
+        raise AssertionError  # For a Parquet file, ranks send items instead of text (``write_items``).
 
     def _flush(self) -> None:
         arrays = [

@@ -24,18 +24,18 @@ UNUSUAL_NAMES = {
     "sparse": "files with holes",
     "hard_linked": "names of files with several hard links",
 }
-"""Names for people of the kinds of unusual items."""
+"""What the summary calls each kind of unusual items. The keys are those of ``pcopy.walk.sums.UNUSUAL``."""
 _AGE_NAMES = (
     "in the future",
     *("less than a day", "1 to 7 days", "7 to 30 days", "30 to 90 days", "90 to 180 days", "180 days to a year"),
     *("1 to 2 years", "2 to 5 years", "5 years and more"),
 )
-"""Names of the age classes, for people."""
+"""What the summary calls each class of ages, in the order of ``pcopy.walk.sums.AGES``."""
 assert len(_AGE_NAMES) == len(AGES) + 2
 
 
 def walk_summary_lines(sums: WalkSums) -> Iterator[str]:
-    """Yield the lines for people."""
+    """Yield the lines of the summary for people: numbers by type, histograms, largest items, owners, unusual items."""
     for kind in filter(sums.types.__getitem__, TYPES.values()):
         yield f"{sums.types[kind]:>14,}  {kind}"
     yield f"{format_size(sums.size):>14}  in regular files, {format_size(sums.allocated)} allocated for all items"
@@ -63,7 +63,7 @@ def walk_summary_lines(sums: WalkSums) -> Iterator[str]:
 
 
 def walk_summary_json(sums: WalkSums) -> dict[str, object]:
-    """Return the values for ``--json``."""
+    """Return the summary as values for ``--json``: lists of objects, and sizes in bytes."""
     return {
         "types": {kind: sums.types[kind] for kind in TYPES.values() if sums.types[kind]},
         "bytes": sums.size,
@@ -91,7 +91,12 @@ def walk_summary_json(sums: WalkSums) -> dict[str, object]:
 
 
 def _ages_json(files: Counter[int], sizes: Counter[int] | None = None) -> list[dict[str, object]]:
-    """Return the classes of ages for ``--json``."""
+    """Return the classes of ages for ``--json``, with limits in days.
+
+    Args:
+        files: number of files in each class.
+        sizes: bytes of these files; None if they are not shown.
+    """
     found: list[dict[str, object]] = []
     for age, number in sorted(files.items()):
         end = AGES[age - 1] if 0 < age <= len(AGES) else None
@@ -101,27 +106,41 @@ def _ages_json(files: Counter[int], sizes: Counter[int] | None = None) -> list[d
 
 
 def _size_label(power: int) -> str:
-    """Return the label of a class of sizes, by the exponent of its upper limit (a power of two)."""
+    """Return the label of a class of sizes; ``power`` is the exponent of its upper limit (a power of two)."""
     return "empty" if power == 0 else f"below {format_size(1 << power)}"
 
 
 def _count_label(power: int) -> str:
-    """Return the label of a class of numbers of entries, by the exponent of its upper limit (a power of two)."""
+    """Return the label of a class of numbers of entries; ``power`` is the exponent of its upper limit (a power of
+    two).
+    """
     return "empty" if power == 0 else f"below {1 << power:,}"
 
 
 def _labelled_histogram(
     title: str, numbers: Mapping[int, int], label_of: Callable[[int], str], sizes: Mapping[int, int] | None = None
 ) -> Iterator[str]:
-    """Yield the lines of a histogram whose rows are labelled by ``label_of``."""
+    """Yield the lines of a histogram, whose classes are given by keys.
+
+    Args:
+        title: its title.
+        numbers: number of items in each class, by the key of the class.
+        label_of: returns the label for a key.
+        sizes: bytes of the items in each class; None if they are not shown.
+    """
     return histogram_lines(
         title, [(label_of(key), number, sizes[key] if sizes else None) for key, number in sorted(numbers.items())]
     )
 
 
 def histogram_lines(title: str, rows: Sequence[tuple[str, int, int | None]]) -> Iterator[str]:
-    """Yield a title and a line for each row with its number, its bytes if not None, its name, and a bar. Rows are
-    (name, number, bytes).
+    """Yield the lines of a histogram: an empty line, the title, and a line for each row with its number, its size, its
+    name and a bar.
+
+    Yield nothing if there are no rows.
+
+    Args:
+        rows: (name, number of items, their size in bytes; None if it is not shown).
     """
     if not rows:
         return
@@ -134,7 +153,7 @@ def histogram_lines(title: str, rows: Sequence[tuple[str, int, int | None]]) -> 
 
 
 def _largest_lines(title: str, rows: Iterable[tuple[str, bytes]]) -> Iterator[str]:
-    """Yield the lines of a table of the largest files or directories."""
+    """Yield the lines of a table of the largest files or directories; ``rows`` are (number as text, path)."""
     lines = [f"{number:>14}  {printable_path(path)}" for number, path in rows]
     if lines:
         yield ""
@@ -156,7 +175,7 @@ def _tree_lines(sums: WalkSums) -> Iterator[str]:
 
 
 def _owner_lines(title: str, sums: WalkSums, name_of: Callable[[int], str]) -> Iterator[str]:
-    """Yield the lines of the table of users or groups."""
+    """Yield the lines of the table of users or groups; ``name_of`` returns the name for an id."""
     if not sums.owners[title]:
         return
     yield ""
@@ -166,12 +185,14 @@ def _owner_lines(title: str, sums: WalkSums, name_of: Callable[[int], str]) -> I
 
 
 def _owners_by_size(sums: WalkSums, table: str) -> list[tuple[int, list[int]]]:
-    """Return the rows of users or groups, those with the most allocated bytes first."""
+    """Return (id, [items, bytes, allocated bytes]) for each user or group (``table`` is "users" or "groups"), those
+    with the most allocated bytes first.
+    """
     return sorted(sums.owners[table].items(), key=lambda each: (-each[1][2], -each[1][0], each[0]))
 
 
 def _owners_json(sums: WalkSums, table: str, name_of: Callable[[int], str]) -> list[dict[str, object]]:
-    """Return the rows of users or groups for ``--json``."""
+    """Return the users or groups (``table``) as objects for ``--json``; ``name_of`` returns the name for an id."""
     return [
         {"id": number, "name": name_of(number), "items": items, "bytes": size, "allocated": allocated}
         for number, (items, size, allocated) in _owners_by_size(sums, table)
@@ -179,17 +200,21 @@ def _owners_json(sums: WalkSums, table: str, name_of: Callable[[int], str]) -> l
 
 
 def _user_name(number: int) -> str:
-    """Return the name of a user."""
+    """Return the name of the user with this id; the id itself if it has no name."""
     return _name_or_number(number, lambda: pwd.getpwuid(number).pw_name)
 
 
 def _group_name(number: int) -> str:
-    """Return the name of a group."""
+    """Return the name of the group with this id; the id itself if it has no name."""
     return _name_or_number(number, lambda: grp.getgrgid(number).gr_name)
 
 
 def _name_or_number(number: int, name: Callable[[], str]) -> str:
-    """Return the result of ``name``, or the number itself if it has no name."""
+    """Return the name of a user or group: what the function ``name`` returns.
+
+    If it raises ``KeyError``, the id has no name, and the result is the id ``number``. For the row that collects
+    further owners it is "others".
+    """
     if number == OTHER_ID:
         return "others"
     try:

@@ -1,1 +1,3 @@
-"""Listing, filtering, testing and summing of the items in directory trees."""
+"""What can be done with the items of directory trees without changing them: list them, filter them, test them as
+find(1) does, and compute sums.
+"""

@@ -1,8 +1,10 @@
-"""Parser of find's tests: the words of a command line become a tree of primitive values, which is sent to all ranks.
+"""Parser of find's tests: the words of a command line become a tree of tuples, strings and numbers, which can be sent
+to all ranks.
 
-A node is a tuple of its name and its arguments: ``("and", left, right)``, ``("name", pattern, folds_case)``,
-``("between", column, least, most)``. Values that must be looked up (the id of a user name, the time of a file) are
-looked up here, once, by rank 0. ``pcopy.walk.matching`` evaluates the tree on columns.
+A node of the tree is a tuple of its name and its arguments: ``("and", left, right)``, ``("name", pattern,
+folds_case)``, ``("between", column, least, most)``. A column is a field of the status, such as ``size``. Values that
+must be looked up (the id of a user name, the time of a file) are looked up here, once, by rank 0.
+``pcopy.walk.matching`` evaluates the tree for items.
 
 Rules: Words, precedence and rounding are those of find. Times are in nanoseconds since 1970, sizes in bytes; neither is
 limited to 64 bits.
@@ -40,7 +42,9 @@ ARGUMENT_COUNTS = {
     **dict.fromkeys(("-empty", "-true", "-false", "-nouser", "-nogroup", "-prune", "-print", "-print0", "-ls"), 0),
     **dict.fromkeys(("-xdev", "-mount", "-not", "-o", "-or", "-a", "-and", "-noleaf"), 0),
 }
-"""Number of arguments that each word takes; ``-newerXY`` also takes one."""
+"""Number of arguments of each word (test, action, option or operator of find) that pwalk supports. ``-newerXY``, which
+is not listed here, has one.
+"""
 
 UNSUPPORTED = {
     **dict.fromkeys(("-exec", "-execdir", "-ok", "-okdir"), "pwalk runs no commands; write -print0 | xargs -0"),
@@ -62,27 +66,31 @@ _NEWER = re.compile(r"-newer([acmBt])([acmBt])")
 
 
 def begins_expression(word: str) -> bool:
-    """Return True if an expression begins with this word of a command line."""
+    """Return True if ``word`` can be the first word of find's tests, so that all PATHs of the command line come before
+    it. That includes words that find knows but pwalk does not support.
+    """
     known = word in ARGUMENT_COUNTS or word in UNSUPPORTED or bool(_NEWER.fullmatch(word))
     return word in ("(", ")", "!") or (known and word not in ("-o", "-or", "-a", "-and"))
 
 
 def argument_count(word: str) -> int:
-    """Return how many arguments follow this word."""
+    """Return how many arguments follow ``word``, a test of find (0 or 1); 0 for an unknown word."""
     return 1 if _NEWER.fullmatch(word) else ARGUMENT_COUNTS.get(word, 0)
 
 
 class Expression(NamedTuple):
-    """A parsed expression.
+    """The tests and options of find on a command line, after parsing.
 
     Fields:
 
-    - ``tree``: the tests.
-    - ``prints``: the expression has its own ``-print``, which determines what is reported.
-    - ``nul``: paths end with a NUL (``-print0``).
-    - ``ls``: each path follows the columns of ``ls -dils``.
-    - ``least_depth``, ``most_depth``: depths, counted from the paths of the command line (0); -1: no limit.
-    - ``same_device``: other file systems are not entered.
+    - ``tree``: the tests, as a tree of tuples.
+    - ``prints``: True if the expression contains ``-print``, ``-print0`` or ``-ls``. Then items are reported where that
+      word is evaluated; otherwise each item that fulfils the expression is reported.
+    - ``nul``: True if each path ends with a NUL (``-print0``).
+    - ``ls``: True if the output of ``-ls`` is asked for.
+    - ``least_depth``, ``most_depth``: items above and below these depths are not tested. A PATH of the command line has
+      the depth 0; a ``most_depth`` of -1 means no limit.
+    - ``same_device``: True if other file systems are not entered (``-xdev``).
     """
 
     tree: Tree = ("true",)
@@ -95,7 +103,8 @@ class Expression(NamedTuple):
 
 
 def parse(words: Sequence[str], now: int) -> Expression:
-    """Parse the words of a command line; raise ``ValueError`` with a one-line message if they are wrong.
+    """Parse ``words``, the tests of find on a command line (such as ``-name '*.c' -o -size +1M``), and return them as
+    an expression. Raise ``ValueError`` with a message of one line if they are wrong.
 
     Args:
         now: time at which the command began, in nanoseconds since 1970.
@@ -104,7 +113,7 @@ def parse(words: Sequence[str], now: int) -> Expression:
 
 
 class _Parser:
-    """A recursive-descent parser of find's expressions."""
+    """A recursive-descent parser of find's tests. Methods return what they parse as a tree of tuples."""
 
     def __init__(self, words: Sequence[str], now: int) -> None:
         self._words = [*words]
@@ -113,7 +122,7 @@ class _Parser:
         self._expression = Expression()
 
     def parse(self) -> Expression:
-        """Return the parsed expression; raise ``ValueError`` if a word is left over."""
+        """Return the parsed tests of find; raise ``ValueError`` if the words are wrong."""
         if not self._words:
             return self._expression
         tree = self._parse_or()
@@ -131,7 +140,7 @@ class _Parser:
         return self._words[self._at] if self._at < len(self._words) else ""
 
     def _parse_or(self) -> Tree:
-        """Parse alternatives joined by ``-o``."""
+        """Parse the words up to the end or a closing bracket: operands joined by ``-o``. Return their tree."""
         tree = self._parse_and()
         while self._peek in ("-o", "-or"):
             word = self._take_word()
@@ -140,7 +149,9 @@ class _Parser:
         return tree
 
     def _parse_and(self) -> Tree:
-        """Parse tests joined by ``-a`` or by nothing."""
+        """Parse the words up to ``-o``, a closing bracket or the end: tests joined by ``-a`` or by nothing. Return
+        their tree.
+        """
         tree = self._parse_test()
         while self._at < len(self._words) and self._peek not in (")", "-o", "-or", ","):
             if self._peek in ("-a", "-and"):
@@ -149,12 +160,12 @@ class _Parser:
         return tree
 
     def _require_more(self, word: str) -> None:
-        """Raise ``ValueError`` if no word follows ``word``."""
+        """Raise ``ValueError`` if no test follows ``word``, an operator such as ``-o``."""
         if self._at >= len(self._words):
             raise ValueError(f"{word}: a test has to follow")
 
     def _parse_test(self) -> Tree:
-        """Parse one test, negated or in brackets if need be."""
+        """Parse one test, a negated test, or tests in brackets, and return their tree."""
         word = self._take_word()
         if word in ("!", "-not"):
             self._require_more(word)
@@ -182,7 +193,9 @@ class _Parser:
         return word
 
     def _parse_flag(self, word: str) -> Tree:
-        """Parse a test without an argument."""
+        """Return the tree for ``word``, which has no argument. A word that is an option, such as ``-xdev``, is recorded
+        in the expression; its tree is always true.
+        """
         match word:
             case "-true" | "-noleaf":
                 return ("true",)
@@ -200,7 +213,7 @@ class _Parser:
         raise ValueError(self._unknown_message(word))
 
     def _unknown_message(self, word: str) -> str:
-        """Return the error message for a word that is no test."""
+        """Return the error message for a word that is no test of pwalk, with advice."""
         if word in UNSUPPORTED:
             return f"{word}: {UNSUPPORTED[word]}"
         if not word.startswith("-"):
@@ -211,7 +224,9 @@ class _Parser:
         return f"unknown test {_quoted(word)}{advice}"
 
     def _parse_valued(self, word: str, value: str) -> Tree:
-        """Parse a test with its argument; raise ``ValueError`` with the word and its argument in the message."""
+        """Return the tree for the test ``word`` with its argument ``value``. Raise ``ValueError``, whose message names
+        both, if the argument is wrong.
+        """
         try:
             return self._parse_value(word, value)
         except ValueError as error:
@@ -220,7 +235,9 @@ class _Parser:
             raise ValueError(f"{word} {_quoted(value)}: {error.strerror}") from None
 
     def _parse_value(self, word: str, value: str) -> Tree:
-        """Return the test for a word with its argument; raise ``ValueError`` or ``OSError``."""
+        """Return the tree for the test ``word`` with its argument ``value``. Raise ``ValueError`` if the argument is
+        wrong, and ``OSError`` if a file that it names cannot be statted.
+        """
         if (newer := _NEWER.fullmatch(word)) is not None:
             return self._newer(newer[1], newer[2], value)
         if word in _AGE_TESTS:
@@ -237,16 +254,28 @@ class _Parser:
         return _VALUE_TESTS[word](value)
 
     def _days(self, column: str, value: str) -> Tree:
-        """Return the test of an age in days; a fraction of a day is ignored: an age of 1.9 days counts as 1."""
+        """Return the tree for a test of the age in days, as ``-mtime``. The age of an item is rounded down to whole
+        days: 1.9 days count as 1.
+
+        Args:
+            column: the time that is tested: ``mtime``, ``atime`` or ``ctime``.
+            value: the argument: a number, or one after + (older) or - (younger).
+        """
         sign, age = _parse_age(value, DAY)
         if sign == "+":
             return ("between", column, None, self._now - DAY - age - 1)
-        if sign == "-":  # find subtracts one second more here
+        if sign == "-":  # As in find, the bound is one second earlier here.
             return ("between", column, self._now - SECOND - age + 1, None)
         return ("between", column, self._now - DAY - age + 1, self._now - age)
 
     def _minutes(self, column: str, value: str) -> Tree:
-        """Return the test of an age in minutes; a fraction of a minute counts as a whole one."""
+        """Return the tree for a test of the age in minutes, as ``-mmin``. The age of an item is rounded up to whole
+        minutes.
+
+        Args:
+            column: the time that is tested: ``mtime``, ``atime`` or ``ctime``.
+            value: the argument: a number, or one after + (older) or - (younger).
+        """
         sign, age = _parse_age(value, MINUTE)
         if sign == "+":
             return ("between", column, None, self._now - age - 1)
@@ -255,9 +284,11 @@ class _Parser:
         return ("between", column, self._now - age + 1, self._now - age + MINUTE)
 
     def _newer(self, own_time: str, other_time: str, value: str) -> Tree:
-        """Return the test of ``-newerXY``: ``own_time`` is X, ``other_time`` is Y."""
+        """Return the tree for the test ``-newerXY``: the time X (``own_time``) of the item is later than the time Y
+        (``other_time``) of the file ``value``, or than the date ``value`` if Y is ``t``.
+        """
         if "B" in (own_time, other_time) or own_time == "t":
-            raise ValueError("only a, c and m are compared here (the time of birth is not)")
+            raise ValueError("only the times a, c and m can be compared (not B, the time of birth)")
         time = _parse_date(value) if other_time == "t" else getattr(os.lstat(value), f"st_{_TIMES[other_time]}_ns")
         return ("between", _TIMES[own_time], time + 1, None)
 
@@ -284,14 +315,18 @@ def _parse_signed(value: str) -> tuple[str, int]:
 
 
 def _number_test(column: str, sign: str, number: int) -> Tree:
-    """Return a test of a column against ``number``, which a ``sign`` of + or - makes a lower or an upper bound."""
+    """Return the tree for a test of a number in the status, such as ``-links +1``: the field ``column`` is greater than
+    ``number`` if ``sign`` is +, less if it is -, else equal.
+    """
     least = None if sign == "-" else number + 1 if sign == "+" else number
     most = None if sign == "+" else number - 1 if sign == "-" else number
     return ("between", column, least, most)
 
 
 def _parse_size(value: str) -> Tree:
-    """Return the test of a size; sizes are rounded up to whole units before they are compared."""
+    """Return the tree for ``-size`` with the argument ``value``. As in find, the size of an item is rounded up to whole
+    units (512 bytes without a letter) before it is compared.
+    """
     unit = _UNITS.get(value[-1:], 0)
     try:
         sign, number = _parse_signed(value[:-1] if unit else value)
@@ -313,13 +348,17 @@ def _parse_types(value: str) -> bytes:
 
 
 def _parse_permissions(value: str) -> tuple[str, int, int]:
-    """Return how modes are compared, the bits for files, and the bits for directories."""
+    """Parse the argument of ``-perm``. Return how bits are compared (``=``: equal, ``-``: all set, ``/``: any set), the
+    bits for items other than directories, and the bits for directories.
+    """
     how, mode = (value[0], value[1:]) if value[:1] in ("-", "/") else ("=", value)
     return how, parse_permissions(mode, directory=False), parse_permissions(mode, directory=True)
 
 
 def _parse_age(value: str, unit: int) -> tuple[str, int]:
-    """Return the sign and the number of nanoseconds of an age in units."""
+    """Return the sign (+, - or nothing) and the age in nanoseconds of ``value``, an argument such as "+1.5". ``unit``
+    is the number of nanoseconds of its unit, a day or a minute.
+    """
     sign, number = _split_sign(value)
     if not re.fullmatch(r"[0-9]+(\.[0-9]*)?|\.[0-9]+", number) or len(number) > 18:
         raise ValueError("a number is expected, or one after + (older) or - (younger)")
@@ -329,7 +368,9 @@ def _parse_age(value: str, unit: int) -> tuple[str, int]:
 
 
 def _parse_date(value: str) -> int:
-    """Return the nanoseconds since 1970 of a date; raise ``ValueError``."""
+    """Return the time that ``value`` denotes, a date (ISO 8601) or ``@`` and seconds since 1970, in nanoseconds since
+    1970. Raise ``ValueError`` if it is neither.
+    """
     from datetime import datetime
 
     if re.fullmatch(r"@-?[0-9]{1,11}", value):
@@ -353,7 +394,9 @@ def _parse_group(value: str) -> int:
 
 
 def _parse_id(value: str, look_up: Callable[[str], int], kind: str) -> int:
-    """Return the id of a user or group by its name, or by its number; raise ``ValueError``."""
+    """Return the id of a user or group. ``value`` is its name or, if no such name exists, a number. Raise
+    ``ValueError`` if it is neither. ``look_up`` returns the id for a name; ``kind`` is "user" or "group".
+    """
     try:
         return look_up(value)
     except (KeyError, ValueError):
@@ -385,4 +428,6 @@ _VALUE_TESTS: dict[str, Callable[[str], Tree]] = {
     "-xattr": lambda value: ("xattr", os.fsencode(value)),
     "-samefile": _parse_samefile,
 }
-"""The remaining tests that take a value."""
+"""Function that returns the tree for each test with an argument. Tests of times and depths are not listed here, since
+they need the state of the parser.
+"""

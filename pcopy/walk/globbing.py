@@ -1,7 +1,8 @@
-"""Shell patterns as fnmatch(3) matches them, for ``-name`` and ``-path``.
+"""Shell patterns, which match as in fnmatch(3), for ``-name`` and ``-path``.
 
-An ASCII pattern without locale-dependent classes is translated into a regular expression, and applied to names in
-ASCII. All other combinations are left to fnmatch(3) of the C library, which knows the characters of the locale.
+For speed, an ASCII pattern whose meaning does not depend on the locale is translated into a regular expression, which
+is applied to names in ASCII. All other patterns and names are left to fnmatch(3) of the C library, which knows the
+characters of the locale.
 """
 
 from __future__ import annotations
@@ -12,18 +13,21 @@ from collections.abc import Callable
 from pcopy.libc import fnmatch
 
 _LOCALE_FREE = re.compile(rb"(?:[^\\\[*?]|\\.|[*?]|\[[!^]?[\w.,:=+@%-]+\])*", re.DOTALL | re.ASCII)
-"""Matches patterns that mean the same in every locale."""
+"""Matches shell patterns whose meaning does not depend on the locale: those without character classes such as
+``[[:alpha:]]``. ``_has_locale_range`` tests ranges.
+"""
 _RANGE = re.compile(rb"[\w]-[\w]")
 _TOKEN = re.compile(rb"\\(.)|(\*+)|(\?)|\[([!^]?)([\w.,:=+@%-]+)\]|(.)", re.DOTALL | re.ASCII)
 _SUFFIX_ONLY = re.compile(rb"\*[^\\\[*?]+", re.DOTALL)
-"""Matches patterns that only test the end of a name (``*.txt``)."""
+"""Matches shell patterns that only test the end of a name, such as ``*.txt``."""
 
 
 def matcher(pattern: bytes, *, ignores_case: bool) -> Callable[[bytes], object]:
-    """Return a function that returns a true value if ``pattern`` matches a whole name.
+    """Return a function that tests names against ``pattern``, a shell pattern such as ``*.txt``: it gets a name, and
+    returns a true value if the pattern matches the whole name.
 
     Args:
-        ignores_case: True to ignore case.
+        ignores_case: True if upper and lower case are the same.
     """
 
     def match_in_locale(name: bytes) -> bool:
@@ -38,8 +42,8 @@ def matcher(pattern: bytes, *, ignores_case: bool) -> Callable[[bytes], object]:
 
 
 def _has_locale_range(pattern: bytes) -> bool:
-    """Return True if a range in brackets mixes letters with other characters or runs backwards: its meaning depends on
-    the locale.
+    """Return True if the shell pattern has a range in brackets whose meaning depends on the locale: one that is not
+    inside the digits, the lower-case or the upper-case letters, or runs backwards.
     """
     for brackets in re.findall(rb"\[[!^]?([\w.,:=+@%-]+)\]", pattern, re.ASCII):
         inner = brackets.strip(b"-")
@@ -56,7 +60,7 @@ _ALPHABETS = (b"0123456789", b"abcdefghijklmnopqrstuvwxyz", b"ABCDEFGHIJKLMNOPQR
 
 
 def _regex_of(pattern: bytes) -> bytes:
-    """Return the regular expression of a pattern."""
+    """Return the regular expression that matches the same names as ``pattern``, a shell pattern."""
     parts = []
     for escaped, stars, any_byte, negated, members, literal in _TOKEN.findall(pattern):
         if stars:
@@ -73,7 +77,9 @@ def _regex_of(pattern: bytes) -> bytes:
 
 
 def _escaped_dashes(members: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return the members of brackets, with dashes at the ends escaped: these stand for themselves."""
+    """Return the members of brackets of a shell pattern in a form for a regular expression, as three parts to be
+    joined. Dashes at the ends, which stand for themselves, become one escaped dash at the beginning.
+    """
     body = members.strip(b"-")
     has_some = len(body) < len(members)
     return (rb"\-" if has_some else b""), body, b""

@@ -1,9 +1,9 @@
 """Sums of the layouts of files on Lustre, in bounded memory: number and size of stripes, patterns, pools, use of OSTs.
 
 A layout says on which OST each stripe lies, but only the OSTs know how many bytes each object holds. The bytes per OST
-are therefore an estimate: the size of a file divided among its stripes, and scaled down equally if less is allocated
-(holes). Stale mirrors count as empty. All other bytes are file sizes. A file with several names counts once for each
-name.
+are therefore an estimate: the size of a file is divided among its stripes; if fewer bytes are allocated (holes), all
+parts are reduced in the same proportion. Stale mirrors count as empty. All other bytes are sizes of files. A file with
+several hard links counts once for each of its names.
 """
 
 from __future__ import annotations
@@ -27,17 +27,20 @@ from pcopy.lustre.blob import (
 from pcopy.text import printable_path
 
 MAX_ROWS = 4096
-"""Maximum number of different layouts, OSTs or pools that are counted separately, since a user may create any number of
-layouts.
+"""Maximum number of rows of a table of the summary of layouts; all other layouts, OSTs or pools are counted together in
+one row. Otherwise a user who creates very many different layouts could exhaust the memory.
 """
 
 OTHER_NAME = "others"
-"""Name of the row that collects all further layouts or pools."""
+"""Key of the row of a table in which all layouts or pools beyond ``MAX_ROWS`` are counted together."""
 OTHER_NUMBER = -1
-"""Number of the row that collects all further OSTs, counts or sizes."""
+"""Key of the row of a table in which all OSTs, stripe counts or stripe sizes beyond ``MAX_ROWS`` are counted
+together.
+"""
 
 PATTERNS = ("raid0", "overstriped", "mdt", "composite", "self-extending", "mirrored", "released", "none yet", "unknown")
-"""Classes of files by their layout. The last one that applies is counted.
+"""Classes in which files are counted by their layout on Lustre. If several apply to a file, it counts in the last one,
+in this order.
 
 - ``raid0``: stripes on OSTs. ``overstriped``: several stripes on one OST.
 - ``mdt``: data on the MDT only.
@@ -52,7 +55,9 @@ Tables = dict[str, dict[Any, list[int]]]
 
 
 class LayoutSums:
-    """The sums for one file system, of one rank or of all ranks. ``path`` is the shortest path of a directory on it."""
+    """The sums of the layouts of all files on one Lustre file system, found by one rank or, after merging, by all
+    ranks. ``path`` is the shortest path of a directory on the file system; it names the file system for users.
+    """
 
     def __init__(self, path: bytes) -> None:
         self.path = path
@@ -60,22 +65,22 @@ class LayoutSums:
             name: {}
             for name in ("layouts", "stripe_counts", "stripe_sizes", "patterns", "pools", "osts", "mdt", "mdts")
         }
-        """Tables of rows with two numbers each.
+        """Tables, by name. A row has a key and two numbers.
 
-        - Number of files, and their bytes: by ``layouts`` (as text), ``stripe_counts``, ``stripe_sizes`` (bytes; 0: no
-          stripes), ``patterns``, ``pools``.
-        - Number of objects, and estimated bytes: by ``osts``.
-        - Number of files with data on their MDT, and estimated bytes there: row 0 of ``mdt``.
-        - Number of directories: by ``mdts``.
+        - ``layouts``, ``stripe_counts``, ``stripe_sizes``, ``patterns``, ``pools``: number of files and sum of their
+          sizes, by layout (as text), number of stripes, stripe size in bytes (0: no stripes), class, and pool.
+        - ``osts``: number of objects and estimated bytes, by index of the OST.
+        - ``mdt``: the only row, 0: number of files with data on their MDT, and estimated bytes there.
+        - ``mdts``: number of directories, by index of the MDT; the second number is 0.
         """
 
     def add(self, striping: Striping | None, size: int, allocated: int) -> None:
-        """Add a regular file.
+        """Add a regular file and its layout to the tables.
 
         Args:
-            striping: its layout; None if it has none yet.
+            striping: the layout of the file; None if it has none yet.
             size: its size in bytes.
-            allocated: allocated bytes.
+            allocated: the bytes that are allocated for it.
         """
         if striping is None:
             self._add("patterns", "none yet", size)
@@ -95,11 +100,11 @@ class LayoutSums:
             self._add("mdt" if ost is None else "osts", ost or 0, part_allocated)
 
     def add_unknown(self, size: int) -> None:
-        """Add a file whose layout could not be read, or is not known to pcopy."""
+        """Count a file of ``size`` bytes whose layout could not be read, or is not known to pcopy."""
         self._add("patterns", "unknown", size)
 
     def add_directory(self, mdt: int) -> None:
-        """Add a directory that this MDT stores."""
+        """Count a directory that is stored on the MDT with the index ``mdt``."""
         self._add("mdts", mdt, 0)
 
     def _add(self, table: str, key: str | int, size: int, number: int = 1) -> None:
@@ -119,13 +124,15 @@ class LayoutSums:
 
 
 class AllLayoutSums:
-    """The sums for all Lustre file systems, by mount code."""
+    """The sums of the layouts of files on all Lustre file systems. The key is the mount code, a number of a file system
+    that is the same on all hosts.
+    """
 
     def __init__(self) -> None:
         self.by_mount: dict[int, LayoutSums] = {}
 
     def packed(self) -> bytes:
-        """Return the packed sums, for ``merge``; empty if there are none."""
+        """Return the sums as bytes, which this rank sends to rank 0 for ``merge``; empty if there are none."""
         return (
             dump_primitives([(mount, each.path, each.tables) for mount, each in self.by_mount.items()])
             if self.by_mount
@@ -133,12 +140,14 @@ class AllLayoutSums:
         )
 
     def merge(self, words: bytes) -> None:
-        """Add the packed sums of another rank."""
+        """Add the sums of another rank, as its method ``packed`` has returned them."""
         for mount, path, tables in load_primitives(words):
             self.sums_for(mount, path).merge(tables)
 
     def sums_for(self, mount: int, path: bytes) -> LayoutSums:
-        """Return the sums for the file system of the directory ``path``."""
+        """Return the layout sums of one Lustre file system, which has the mount code ``mount``; create them if there
+        are none. ``path`` is a directory on it; the shortest such path represents the file system for users.
+        """
         sums = self.by_mount.setdefault(mount, LayoutSums(path))
         if len(path) <= len(sums.path):
             sums.path = min(path, sums.path, key=lambda each: (len(each), each))
@@ -146,12 +155,12 @@ class AllLayoutSums:
 
     @property
     def sorted_by_path(self) -> list[LayoutSums]:
-        """The sums sorted by path."""
+        """The layout sums of each Lustre file system, sorted by the path that represents it."""
         return sorted(self.by_mount.values(), key=lambda each: each.path)
 
 
 def pattern_of(striping: Striping) -> str:
-    """Return the class of a layout, one of ``PATTERNS``."""
+    """Return the class in which a file with this layout is counted, one of ``PATTERNS``."""
     components = striping.components
     if any(each.pattern & RELEASED for each in components):
         return "released"
@@ -167,15 +176,18 @@ def pattern_of(striping: Striping) -> str:
 
 
 def last_component_with_objects(striping: Striping) -> Component:
-    """Return the component that determines the stripes of a file: the last one with objects in a composite layout."""
+    """Return the component of a layout whose number and size of stripes are counted for the file: in a composite
+    layout, the last one that has objects; else the only one.
+    """
     used = [each for each in striping.components if each.flags & INITIALISED and not each.flags & EXTENSION]
     return used[-1] if used else striping.components[0]
 
 
 def _bytes_by_ost(striping: Striping, size: int) -> Iterator[tuple[int | None, int]]:
-    """Yield the OST of each object, or None for the MDT, and how many of the ``size`` bytes of the file lie there.
+    """Yield where the bytes of a file of ``size`` bytes lie: for each of its objects the index of the OST (None for
+    data on the MDT), and the number of bytes in the object.
 
-    The stripes of a component are counted from the beginning of the file, not of the component.
+    Stripes are counted from the beginning of the file, even if a component begins later.
     """
     for each in striping.components:
         if each.pattern & RELEASED or (striping.is_composite and not each.flags & INITIALISED):
@@ -190,9 +202,10 @@ def _bytes_by_ost(striping: Striping, size: int) -> Iterator[tuple[int | None, i
 
 
 def _bytes_in_object(end: int, place: int, stripe: int, stripes: int) -> int:
-    """Return how many of the first ``end`` bytes of a file lie in the object with the index ``place``.
+    """Return how many of the first ``end`` bytes of a striped file lie in one of its objects.
 
     Args:
+        place: index of the object among the stripes.
         stripe: stripe size in bytes.
         stripes: number of stripes.
     """

@@ -1,7 +1,8 @@
-"""Detection of endless paths when symbolic links are followed: a directory may lead back to itself, or into the target.
+"""Detection of endless paths if symbolic links are followed while copying: a link may lead back to a directory that
+contains it, or into the target.
 
-Both would never end, so both fail. A path without a repeated directory is finite, and only symbolic links and bind
-mounts can cause a repetition.
+In both cases the copy would never end, so such a directory fails. All other paths are finite, since no directory occurs
+twice in them. Only symbolic links and bind mounts can cause a repetition.
 """
 
 from __future__ import annotations
@@ -25,11 +26,14 @@ _PARENT_FLAGS = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
 def refuse_repetition(
     sources: RootDirectories, path: bytes, status: os.stat_result, shown_as: Callable[[bytes], bytes]
 ) -> None:
-    """Raise ``Problem`` (ELOOP) if the directory ``path``, which has this ``status``, is the same as one of its
-    parents.
+    """Raise ``Problem`` (ELOOP) if the directory ``path`` is the same as one of the directories above it, because a
+    symbolic link in the path leads back. A copy that followed it would never end.
 
     Args:
-        shown_as: returns the path as messages show it.
+        sources: the root of the source, with the identities of the directories above ``path``.
+        path: path below the root.
+        status: status of the directory.
+        shown_as: gets a path below the root, and returns it as messages show it.
     """
     for above, identity in sources.ancestors(path):
         if (sources.mount_codes.device_of_code(identity.mount_code), identity.inode) == (status.st_dev, status.st_ino):
@@ -40,18 +44,20 @@ def refuse_repetition(
 def refuse_inside_target(
     directory: int, status: os.stat_result, around: int, names: Sequence[bytes], *, checks_all_parents: bool
 ) -> None:
-    """Raise ``Problem`` if ``directory`` is a target or, with ``checks_all_parents``, lies anywhere below one.
+    """Raise ``Problem`` if the source directory ``directory`` is a target of the copy or, with ``checks_all_parents``,
+    lies anywhere below one, because a symbolic link leads there. Such a copy would never end.
 
-    All targets lie in one directory ``around`` under these ``names``, or are that directory itself (an empty name). It
-    is therefore enough to check, on the way up to the root directory, through which entry of ``around`` the path leads.
-    A caller that has come from a directory outside of all targets, not through a symbolic link, only needs to check one
-    level.
+    All targets are entries of one directory ``around``, or are that directory itself (an empty name). So the parents of
+    ``directory`` are opened one after the other up to ``/``. If one of them is ``around``, the directory below it in
+    this path is compared with the targets. If the parent of ``directory`` is known to be outside of all targets, and no
+    symbolic link was followed, one level is enough.
 
     Args:
-        directory: open descriptor of the directory; ``status`` is its status.
+        directory: open descriptor of the directory.
+        status: status of the directory.
         around: open descriptor of the directory that contains the targets.
-        names: names of the targets in it.
-        checks_all_parents: check all parent directories.
+        names: names of the targets in ``around``.
+        checks_all_parents: True to check all parents, False to check one level.
     """
     with as_problem("open", on_source=True):
         is_inside = _is_inside_target(directory, status, around, names, checks_all_parents=checks_all_parents)
@@ -62,7 +68,10 @@ def refuse_inside_target(
 def _is_inside_target(
     directory: int, status: os.stat_result, around: int, names: Sequence[bytes], *, checks_all_parents: bool
 ) -> bool:
-    """Return True if ``directory`` is a target or lies below one; see ``refuse_inside_target``."""
+    """Return True if ``directory`` is a target of the copy or lies below one. The targets are the entries ``names`` of
+    the open directory ``around``; an empty name means ``around`` itself. If ``checks_all_parents`` is False, only
+    the parent of ``directory`` is checked.
+    """
     top = _identity(around)
     below: _Inode | None = None
     at: _Inode = status.st_dev, status.st_ino
@@ -83,7 +92,9 @@ def _is_inside_target(
 
 
 def _is_one_of(parent: int, names: Sequence[bytes], directory: _Inode) -> bool:
-    """Return True if one of the ``names`` in ``parent`` is that directory."""
+    """Return True if one of the entries ``names`` of the open directory ``parent`` is ``directory``, given by device
+    and inode number.
+    """
     for name in names:
         with suppress(FileNotFoundError):
             found = os.stat(name, dir_fd=parent, follow_symlinks=False)

@@ -19,21 +19,28 @@ from pcopy.fsio.problem import Problem, as_problem
 from pcopy.fsio.retries import RETRY_PAUSES, TRANSIENT_ERRNOS, sleep_in_steps
 
 NAMES_PER_BATCH = 256
-"""Number of names from which on a directory is processed in batches of this size, by all ranks."""
+"""Number of names of a directory that are read, and processed, together. A directory with more names is divided into
+several batches, which any rank may process.
+"""
 
 MAX_BATCHES_IN_MEMORY = 4096
-"""Number of batches that are kept in memory before a spool is opened: about a million names."""
+"""Number of batches of names of one directory that are kept in memory, about a million names. All other batches are
+written to a temporary file.
+"""
 
 
 MAX_REMEMBERED_NAMES = 1 << 16
-"""Number of names of one directory among which a repeated one is certainly found: some 6 MB."""
+"""If a directory lists a name twice, the second one is certainly dropped if fewer than this number of other names lie
+between. Remembering them takes some 6 MB of memory.
+"""
 
 
 class _DuplicateFilter:
-    """Drops names that a directory lists a second time, as network file systems may while the directory changes.
+    """Drops names that the listing of a directory contains a second time. Network file systems may do so while a
+    directory changes.
 
-    It remembers the last ``MAX_REMEMBERED_NAMES`` names, and as many before them. Directories with fewer names than one
-    batch need no memory between batches.
+    The filter remembers between ``MAX_REMEMBERED_NAMES`` and twice as many of the latest names. If a directory consists
+    of a single batch, nothing is remembered.
     """
 
     def __init__(self) -> None:
@@ -41,7 +48,9 @@ class _DuplicateFilter:
         self._earlier: set[bytes] = set()
 
     def drop_repeated(self, listed: ListResult) -> None:
-        """Remove from the batch all names that were listed before."""
+        """Remove from ``listed``, the next batch of names, all names that occur twice in it or were in an earlier
+        batch.
+        """
         names = listed.names.split(b"/") if listed.name_count else []
         distinct = {*names}
         if len(distinct) < len(names) or not (self._recent.isdisjoint(distinct) and self._earlier.isdisjoint(distinct)):
@@ -61,10 +70,14 @@ class _DuplicateFilter:
 
 
 class DirectoryListing:
-    """The current batch of names of a directory, ``listed``, each name once."""
+    """The names of one directory, read batch by batch; no name occurs twice. ``listed`` is the current batch."""
 
     def __init__(self, backend: Backend | None = None, listed: ListResult | None = None) -> None:
-        """Without a ``backend`` it is the empty listing of no directory."""
+        """Create a listing whose first batch of names is ``listed``. Without arguments it is an empty listing.
+
+        Args:
+            backend: the code that reads the other batches.
+        """
         self._backend = backend
         self.listed = listed or ListResult(Verdicts(1))
         self._duplicates = _DuplicateFilter()
@@ -72,7 +85,7 @@ class DirectoryListing:
 
     @property
     def names(self) -> bytes:
-        """The names of the current batch, packed."""
+        """The names of the current batch, joined by slashes."""
         return self.listed.names
 
     @property
@@ -82,12 +95,13 @@ class DirectoryListing:
 
     @property
     def may_have_more(self) -> bool:
-        """True if there may be further batches."""
+        """True if the end of the directory was not reached yet, so that there may be further batches."""
         return self.listed.next_batch is not None
 
     def next_batch(self) -> TicketGenerator[bool]:
-        """Read the next batch of names; return False if there is none. Raise ``Problem`` at the end if reading has
-        failed.
+        """Generator: read the next batch of names into ``listed``, and return True; return False at the end of the
+        directory. It yields while the rank may handle messages. Raise ``Problem`` if the directory could not be read
+        to its end.
         """
         if self._backend is None:
             return False
@@ -105,10 +119,12 @@ class DirectoryListing:
 def list_directory(
     backend: Backend, directory: int, *, detailed: bool = False, on_source: bool = True
 ) -> TicketGenerator[DirectoryListing]:
-    """List an open directory of either side; raise ``Problem`` if that fails, also after retries of transient errors.
+    """Generator: read the first batch of names of an open directory, and return the listing, which reads the others.
+    Transient errors are retried. Raise ``Problem`` if the directory cannot be read.
 
     Args:
         detailed: True to get types and inode numbers as well.
+        on_source: True for a directory of the source, False for one of the target; errors are reported accordingly.
     """
     for pause in (*RETRY_PAUSES, None):
         listed = yield from await_ticket(
@@ -128,7 +144,7 @@ def list_directory(
 
 
 def _check(listed: ListResult) -> None:
-    """Raise ``Problem`` if the names could not be read."""
+    """Raise ``Problem`` if the directory could not be read when the batch ``listed`` was to be filled."""
     if listed.verdicts.codes[0] != RowCode.DONE:
         raise listed.verdicts.problem(0)
 
@@ -137,14 +153,18 @@ _HEAD = struct.Struct("=I")
 
 
 def _pack_listed(listed: ListResult) -> bytes:
-    """Return the names of a batch, with types and inode numbers if it has them, for ``unpack_listed``."""
+    """Return a batch of names of a directory as bytes: the names joined by slashes. If the batch has types and inode
+    numbers, these are included, in the form that ``unpack_listed`` reads.
+    """
     if not listed.kinds:
         return listed.names
     return b"".join((_HEAD.pack(listed.name_count), listed.kinds, listed.inodes.tobytes(), listed.names))
 
 
 def unpack_listed(packed: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return names, types and inode numbers of a batch that was packed with types."""
+    """Return the names (joined by slashes), the type bytes, and the inode numbers (8 bytes each) of a batch of names
+    with types that ``_pack_listed`` has packed.
+    """
     (number,) = _HEAD.unpack_from(packed)
     inodes = _HEAD.size + number
     names = inodes + 8 * number
@@ -152,17 +172,19 @@ def unpack_listed(packed: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 class NameQueue:
-    """A queue of packed batches of names, read once in the same order; a very long one is spilled to a file."""
+    """A queue of packed batches of names of one directory, which tasks process later. It can be read once, in the order
+    in which batches were added. Batches beyond ``MAX_BATCHES_IN_MEMORY`` are written to a temporary file.
+    """
 
     def __init__(self, open_spool: OpenSpool) -> None:
         self._open_spool = open_spool
         self._in_memory: list[bytes] = []
         self._spool: BinaryIO | None = None
         self.batches_added = 0
-        """Number of batches that were added."""
+        """Number of batches that were added so far."""
 
     def append(self, packed: bytes) -> None:
-        """Add a packed batch of names."""
+        """Add ``packed``, a batch of names as ``_pack_listed`` returns it, to the end of the queue."""
         self.batches_added += 1
         if self._spool is None and len(self._in_memory) >= MAX_BATCHES_IN_MEMORY:
             self._spool = self._open_spool()
@@ -183,12 +205,16 @@ class NameQueue:
 def spool_names(
     listing: DirectoryListing, spool: NameQueue, is_done: Callable[[ListResult], bool] = lambda listed: False
 ) -> TicketGenerator[int]:
-    """Put all names of a directory into ``spool``, in batches (``unpack_listed``); return their number.
+    """Generator: read a directory to its end, and add its names to the queue ``spool``, in batches. Return the number
+    of all names. It yields while the rank may handle messages.
 
-    Raise ``Problem`` if the directory cannot be read to its end; the names read before it are in the spool then.
+    Raise ``Problem`` if the directory cannot be read to its end; the names before the error are in ``spool`` then.
 
     Args:
-        is_done: returns True if it has processed a batch completely; such a batch is not put into the spool.
+        listing: the listing of the directory, with its first batch.
+        spool: the queue that gets the batches.
+        is_done: is called with each batch. If it returns True, it has processed all names of the batch itself, and the
+            batch is not added to ``spool``.
     """
     number = 0
     while True:

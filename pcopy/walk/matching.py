@@ -1,10 +1,11 @@
-"""Evaluation of a tree that ``pcopy.walk.expression`` has parsed on columns of items of a directory.
+"""Evaluation of an expression of find's tests (the tree from ``pcopy.walk.expression``) for many items of a directory.
 
-A test takes rows and returns those that fulfil it, in their order. So a test after an *and* is evaluated only for the
-remaining rows, as find does. No object is created for each item.
+For speed there is no object for each item. An item is a row number; each field of the status is a column, an array with
+one value per row. A test takes row numbers and returns those whose items fulfil the test, in the same order. So a test
+after an *and* is evaluated only for the remaining rows, as find does.
 
-A test is *cheap* if names and types from the directory's listing are enough. All others need ``Rows``, and thus a
-stat(2) of each remaining item.
+A test is *cheap* if the names and types from the listing of the directory are enough for it. All other tests need the
+status, and thus a stat(2) of each item that remains.
 """
 
 from __future__ import annotations
@@ -36,21 +37,26 @@ _CHEAP_TESTS = {"name", "path", "type", "true", "false", "prune", "print"}
 _ACTIONS = {"prune", "print"}
 
 _UNBOUNDED = 1 << 96
-"""More than any value of a column: times are 64 bits of seconds, in nanoseconds."""
+"""A number that is greater than any value of a field of the status; it stands for a missing bound. The largest values
+are times: 64 bits of seconds, in nanoseconds.
+"""
 
 _DIRECTORY_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 
 
 class Items:
-    """Some items of one ``directory``, each with the letter of its type (``KINDS``), and with ``rows`` if they were
-    statted.
+    """Some items of one directory, to be tested and reported. An item is identified by its row, its position in
+    ``names``.
 
     Fields:
 
-    - ``directory``: open descriptor; a negative one means that names are paths from the working directory.
-    - ``above``: the common beginning of their paths as these are reported, ending with a slash.
+    - ``directory``: open descriptor of the directory; if it is negative, the names are paths from the working
+      directory.
+    - ``above``: the common beginning of the paths of all items, as they are reported; it is empty or ends with a slash.
+    - ``names``, ``kinds``: name, and letter of the type (``pcopy.walk.output_formats.TYPES``), of each item.
+    - ``rows``: columns with the status of the items; None if they were not statted.
     - ``pruned``: rows of directories that are not entered (``-prune``).
-    - ``printed``: rows that a ``-print`` of the expression reports, once for each of them.
+    - ``printed``: rows of the items to report by ``-print``; an item occurs once for each ``-print`` that it reaches.
     - ``unstatted``: rows of items that have vanished or could not be statted.
     """
 
@@ -73,12 +79,17 @@ class Items:
 
     @property
     def columns(self) -> Rows:
-        """The columns, which must exist."""
+        """The status of the items, as columns (arrays with one value per item). The items must have been statted."""
         assert self.rows is not None
         return self.rows
 
     def chosen(self, rows: Sequence[int], seen: Rows | None = None) -> Items:
-        """Return the items of these rows, in their order, with the columns ``seen`` if given."""
+        """Return some of these items as a new object: those with the row numbers ``rows``, in this order.
+
+        Args:
+            rows: row numbers.
+            seen: columns with the status of these items, one value for each of ``rows``; None: those of ``self``.
+        """
         names, kinds = self.names, self.kinds
         columns = seen if seen is not None else None if self.rows is None else self.rows.selected(rows)
         return Items(
@@ -91,11 +102,15 @@ class Items:
 
 
 Test = Callable[[Items, Sequence[int]], Sequence[int]]
-"""A function that takes items and rows, and returns those rows that fulfil the test."""
+"""A compiled test of find: a function that takes items and row numbers, and returns the rows whose items fulfil the
+test, in the same order.
+"""
 
 
 def needed_columns(tree: Tree) -> int:
-    """Return the mask of the columns that the tree needs."""
+    """Return which fields of the status (stat(2)) the tests in ``tree`` read, as bits of columns
+    (``pcopy.fsio.backend.columns``).
+    """
     if tree[0] == "between":
         return _BIT_OF[tree[1]]
     if tree[0] in ("and", "or", "not"):
@@ -107,22 +122,26 @@ def needed_columns(tree: Tree) -> int:
 
 
 def is_cheap(tree: Tree) -> bool:
-    """Return True if the tree needs no status of the items."""
+    """Return True if the tests in ``tree`` need only the names and types of items, so that no stat(2) is necessary."""
     return all(map(is_cheap, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in _CHEAP_TESTS
 
 
 def contains_test(tree: Tree, test: str) -> bool:
-    """Return True if the tree contains this ``test``, which needs more than a status."""
+    """Return True if the tree of tests contains one with the name ``test``, such as ``xattr``."""
     return any(contains_test(each, test) for each in tree[1:]) if tree[0] in ("and", "or", "not") else tree[0] == test
 
 
 def _has_actions(tree: Tree) -> bool:
-    """Return True if the tree contains an action (``-prune``, ``-print``)."""
+    """Return True if the tree of tests contains an action (``-prune``, ``-print``)."""
     return any(map(_has_actions, tree[1:])) if tree[0] in ("and", "or", "not") else tree[0] in _ACTIONS
 
 
 def split_by_cost(tree: Tree) -> tuple[Tree, Tree]:
-    """Split a tree into two trees that must both be fulfilled: a cheap one, which is evaluated first, and the rest."""
+    """Split a tree of tests into two trees; an item fulfils ``tree`` if it fulfils both. The first one needs no stat(2)
+    and is evaluated first, so that fewer items are statted for the second one.
+
+    The order of tests is changed only if no action (``-prune``, ``-print``) would notice.
+    """
     cheap: list[Tree] = []
     expensive: list[Tree] = []
     acts = _has_actions(tree)
@@ -132,8 +151,8 @@ def split_by_cost(tree: Tree) -> tuple[Tree, Tree]:
 
 
 def tested_types(tree: Tree) -> bytes | None:
-    """Return the types of the items that fulfil a cheap tree (empty: any type), or None if it tests
-    anything but types.
+    """If ``tree`` tests nothing but the type of items, return the letters of the types that fulfil it, or b"" if any
+    type does. Otherwise return None.
     """
     if tree == ("true",):
         return b""
@@ -141,7 +160,7 @@ def tested_types(tree: Tree) -> bytes | None:
 
 
 def _conjuncts(tree: Tree) -> Iterable[Tree]:
-    """Yield the operands of all nested *and* nodes."""
+    """Yield the parts of the tree of tests that are connected by *and* at its top: an item must fulfil each of them."""
     if tree[0] == "and":
         yield from _conjuncts(tree[1])
         yield from _conjuncts(tree[2])
@@ -150,7 +169,7 @@ def _conjuncts(tree: Tree) -> Iterable[Tree]:
 
 
 def _joined(trees: list[Tree]) -> Tree:
-    """Return a tree that requires all of these trees."""
+    """Return one tree of tests that an item fulfils if it fulfils each of ``trees``."""
     trees = [tree for tree in trees if tree != ("true",)]
     if not trees:
         return ("true",)
@@ -161,7 +180,7 @@ def _joined(trees: list[Tree]) -> Tree:
 
 
 def compile_test(tree: Tree) -> Test:
-    """Return the test of a whole tree."""
+    """Return a function that evaluates the tree of tests for many items at once."""
     name, *operands = tree
     return _MAKERS[name](*operands)
 
@@ -177,8 +196,8 @@ def _and(left: Tree, right: Tree) -> Test:
 
 
 def _or(left: Tree, right: Tree) -> Test:
-    """Return a test for items that fulfil either tree; the right one is evaluated only for items that do not fulfil the
-    left.
+    """Return a test for items that fulfil at least one of two trees of tests. The right one is evaluated only for items
+    that do not fulfil the left one.
     """
     first, second = compile_test(left), compile_test(right)
 
@@ -197,7 +216,7 @@ def _or(left: Tree, right: Tree) -> Test:
 
 
 def _not(operand: Tree) -> Test:
-    """Return a test for items that do not fulfil the tree."""
+    """Return a test for items that do not fulfil the tree of tests ``operand``."""
     inner = compile_test(operand)
 
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
@@ -229,7 +248,9 @@ def _name(pattern: bytes, folds: bool) -> Test:
 
 
 def _basename(name: bytes) -> bytes:
-    """Return the last component of a name, since a PATH of the command line may have several."""
+    """Return the last component of ``name``. Only a PATH of the command line, which counts as an item, may have
+    several.
+    """
     if b"/" not in name:
         return name
     return os.path.basename(name.rstrip(b"/")) or b"/"
@@ -256,7 +277,9 @@ def _type(letters: bytes) -> Test:
 
 
 def _between(column: str, least: int | None, most: int | None) -> Test:
-    """Return a test for items whose column is within the bounds (None: no bound)."""
+    """Return a test for items whose status has a value from ``least`` to ``most`` (None: no bound) in the field
+    ``column``.
+    """
     low = -_UNBOUNDED if least is None else least
     high = _UNBOUNDED if most is None else most
 
@@ -270,7 +293,13 @@ def _between(column: str, least: int | None, most: int | None) -> Test:
 
 
 def _perm(how: str, of_files: int, of_directories: int) -> Test:
-    """Return a test of permission bits: equal (``=``), all set (``-``), or any set (``/``)."""
+    """Return a test of permission bits, for find's ``-perm``.
+
+    Args:
+        how: ``=``: the mode equals the bits; ``-``: all bits are set in it; ``/``: any bit is set.
+        of_files: the bits for items other than directories.
+        of_directories: the bits for directories.
+    """
 
     def test(items: Items, rows: Sequence[int]) -> Sequence[int]:
         modes, kinds = items.columns.mode, items.kinds
@@ -301,8 +330,8 @@ def _empty() -> Test:
 
 
 def _is_empty_directory(directory: int, name: bytes) -> bool:
-    """Return True if a directory is empty. Return False if it cannot be listed: the walk reports the error when it
-    enters it.
+    """Return True if the directory ``name`` is empty. Return False if it cannot be listed: the error is reported when
+    the walk enters it.
     """
     with suppress(OSError):
         opened = open_with_retries(name, _DIRECTORY_FLAGS, dir_fd=directory)
@@ -331,7 +360,12 @@ def _has_attribute(directory: int, item: bytes, name: bytes) -> bool:
 
 
 def _id_without_name(column: str, look_up: Callable[[int], object]) -> Test:
-    """Return a test of ids without an entry in the user or group database."""
+    """Return a test for items whose owner or group has no name (find's ``-nouser`` and ``-nogroup``).
+
+    Args:
+        column: ``uid`` or ``gid``.
+        look_up: raises ``KeyError`` for an id without a name.
+    """
     known: dict[int, bool] = {}
 
     def is_unknown(number: int) -> bool:

@@ -40,12 +40,12 @@ FIELD_COLUMNS = {
     "mtime_ns": (MTIME, "mtime"),
     "ctime_ns": (CTIME, "ctime"),
 }
-"""The fields of an item besides its path and type, in the order in which they are written: bit and
-name of the column.
+"""The fields that an output format can have for each item besides path and type, in the order in which they are
+written. The value is the bit and the name of the column of the status that contains the field.
 """
 
 BLOCK_BYTES = 512
-"""Bytes of a block of the column ``blocks``, from which ``allocated`` is computed."""
+"""Number of bytes that ``st_blocks`` (stat(2)) counts as one block."""
 
 TYPES = {
     ord("f"): "file",
@@ -63,11 +63,13 @@ _JSON_SAFE = re.compile(rb"[ !#-\[\]-~]*")
 _CSV_SAFE = re.compile(r'[^",\r\n]*')
 
 Formatter = Callable[[Items], bytes]
-"""A function that formats some items, all of which have the columns of its fields."""
+"""A function that returns the text of some items in an output format. The items must have the fields of the status that
+the format needs.
+"""
 
 
 def columns_mask(fields: Sequence[str]) -> int:
-    """Return the mask of the columns that these fields need."""
+    """Return which columns of the status (stat(2)) contain these fields of an output format, as bits."""
     mask = 0
     for field in fields:
         mask |= FIELD_COLUMNS[field][0]
@@ -75,7 +77,9 @@ def columns_mask(fields: Sequence[str]) -> int:
 
 
 def values_of(items: Items, fields: Sequence[str]) -> list[Sequence[int]]:
-    """Return a column for each field: modes without the file type, allocated space in bytes, and exact times."""
+    """Return the values to be written for each of ``fields``: a sequence with one value per item. Modes are without the
+    file type, sizes in bytes, and times in nanoseconds since 1970.
+    """
     columns: list[Sequence[int]] = []
     for field in fields:
         name = FIELD_COLUMNS[field][1]
@@ -91,16 +95,16 @@ def values_of(items: Items, fields: Sequence[str]) -> list[Sequence[int]]:
 
 
 PATH_TERMINATORS = {"lines": b"\n", "nul": b"\0", "list": b"\0"}
-"""Terminator of each path in the forms that write paths only."""
+"""The byte that ends each path, for the output formats that consist of paths only, by the name of the format."""
 
 
 def format_lines(items: Items) -> bytes:
-    """Format items as ``find -print`` does."""
+    """Return the paths of the items as text, one per line, as ``find -print`` writes them."""
     return _joined_paths(items, PATH_TERMINATORS["lines"])
 
 
 def format_nul_lines(items: Items) -> bytes:
-    """Format items as ``find -print0`` does."""
+    """Return the paths of the items, each ended by a NUL byte, as ``find -print0`` writes them."""
     return _joined_paths(items, PATH_TERMINATORS["nul"])
 
 
@@ -110,23 +114,24 @@ def _joined_paths(items: Items, end: bytes) -> bytes:
 
 
 def format_escaped_lines(items: Items) -> bytes:
-    """Format items for a terminal, with control characters escaped."""
+    """Return the paths of the items as text for a terminal, one per line, with control characters escaped."""
     above = items.above
     return "".join(f"{printable_path(above + name)}\n" for name in items.names).encode()
 
 
 LS_FIELDS = ("mode", "uid", "gid", "size", "allocated", "links", "inode", "mtime_ns")
-"""The fields that ``format_ls`` needs."""
+"""The fields of the status that the output of ``-ls`` shows."""
 
 _RECENT_SECONDS, _FUTURE_SECONDS = 180 * 86400, 3600
-"""Seconds of the past (half a year) and of the future (clock skew between hosts) for which a time is shown with its
-hour; other times are shown with their year, as find does.
+"""``-ls`` shows a time with its hour if it is less than ``_RECENT_SECONDS`` ago (half a year), or less than
+``_FUTURE_SECONDS`` in the future (for clocks of hosts that differ). Other times are shown with their year, as find
+does.
 """
 
 
 def format_ls(items: Items) -> bytes:
-    """Format items as ``find -ls`` does: inode, KiB allocated, mode, links, owner, group, size, mtime, and escaped
-    path.
+    """Return lines for the items as ``find -ls`` writes them: inode, KiB allocated, mode, links, owner, group, size,
+    mtime, and escaped path.
 
     Unlike find, it shows neither the targets of symbolic links nor device numbers.
     """
@@ -141,7 +146,9 @@ def format_ls(items: Items) -> bytes:
 
 
 def _formatted_time(seconds: int, now: float) -> str:
-    """Return the time as text, in the local time zone of this host."""
+    """Return a time, in seconds since 1970, as text in the local time zone of this host. If it has no such form, return
+    the seconds.
+    """
     try:
         moment = time.localtime(seconds)
     except (OverflowError, ValueError, OSError):
@@ -152,7 +159,7 @@ def _formatted_time(seconds: int, now: float) -> str:
 
 @lru_cache(4096)
 def _user_name(number: int) -> str:
-    """Return the name of a user, or the number if there is none."""
+    """Return the name of the user with this id; the id itself if it has no name."""
     import pwd
 
     try:
@@ -163,7 +170,7 @@ def _user_name(number: int) -> str:
 
 @lru_cache(4096)
 def _group_name(number: int) -> str:
-    """Return the name of a group, or the number if there is none."""
+    """Return the name of the group with this id; the id itself if it has no name."""
     import grp
 
     try:
@@ -173,7 +180,9 @@ def _group_name(number: int) -> str:
 
 
 def json_formatter(fields: Sequence[str]) -> Formatter:
-    """Return a function that formats items as JSON lines with these fields."""
+    """Return a function that returns items as JSON, one object per line, with the given fields besides path and
+    type.
+    """
     parts = [f'"{name}": "%04o"' if name == "mode" else f'"{name}": %d' for name in fields]
     row = b'{%b, "type": "%b"' + "".join(f", {part}" for part in parts).encode() + b"}\n"
     words = {kind: word.encode() for kind, word in TYPES.items()}
@@ -187,7 +196,7 @@ def json_formatter(fields: Sequence[str]) -> Formatter:
 
 
 def _json_paths(items: Items) -> Iterator[bytes]:
-    """Yield the JSON members for the path of each item."""
+    """Yield for each item the beginning of its JSON object: the key ``path`` and, if need be, ``path_b64``."""
     above, is_safe = items.above, _JSON_SAFE.fullmatch
     is_simple = bool(is_safe(above))
     for name in items.names:
@@ -198,26 +207,29 @@ def _json_paths(items: Items) -> Iterator[bytes]:
 
 
 def _json_path(path: bytes) -> bytes:
-    """Return the JSON members for a path: ``path``, and ``path_b64`` if the escaped path is not exact."""
+    """Return the keys and values for a path in a JSON object: ``path`` and, if that text does not have exactly the
+    bytes of the path, ``path_b64``.
+    """
     text = printable_path(path)
     member = b'"path": %b' % json.dumps(text).encode()
     return member if text.encode() == path else b'%b, "path_b64": "%b"' % (member, b64encode(path))
 
 
 def listing_header(directory: bytes) -> bytes:
-    """Return the first line of a saved listing; relative paths in it start in ``directory``."""
+    """Return the first line of a saved listing (JSON lines). Relative paths in it are relative to ``directory``."""
     return b'{"format": "pcopy listing", "version": 1, "directory_b64": "%b"}\n' % b64encode(directory)
 
 
 def csv_header(fields: Sequence[str]) -> bytes:
-    """Return the header line of CSV with these fields."""
+    """Return the first line of CSV, which names the fields: path and type, and the given ones."""
     return ",".join(("path", "path_b64", "type", *fields)).encode() + b"\n"
 
 
 def csv_formatter(fields: Sequence[str]) -> Formatter:
-    """Return a function that formats items as CSV (RFC 4180, but with lines ended by LF only).
+    """Return a function that returns items as CSV (RFC 4180, but with lines ended by LF only), with the given fields
+    besides path and type.
 
-    ``path_b64`` is empty if ``path`` is exact.
+    ``path_b64`` is empty if the text in ``path`` has exactly the bytes of the path.
     """
     row = "%s,%s" + "".join(",%04o" if name == "mode" else ",%s" for name in fields) + "\n"
 
@@ -236,20 +248,24 @@ def _csv_paths(items: Items) -> Iterator[str]:
 
 
 def path_and_base64(path: bytes) -> tuple[str, str]:
-    """Return the path as it is shown, and its bytes in base64 if these differ from it, else an empty string."""
+    """Return ``path`` as text with escapes, and in base64. The second value is "" if the text has exactly the bytes of
+    the path.
+    """
     text = printable_path(path)
     return text, "" if text.encode() == path else b64encode(path).decode()
 
 
 def _csv_field(text: str) -> str:
-    """Return a CSV field, in quotes if it needs them."""
+    """Return ``text`` as a CSV field: in quotes if it contains a comma, a quote or a line break."""
     if _CSV_SAFE.fullmatch(text):
         return text
     return '"' + text.replace('"', '""') + '"'
 
 
 def formatter_named(name: str, fields: Sequence[str]) -> Formatter:
-    """Return the format with this name: ``lines``, ``nul``, ``list``, ``shown``, ``ls``, ``jsonl`` or ``csv``."""
+    """Return the function that writes items in the output format ``name``: ``lines``, ``nul``, ``list``, ``shown``,
+    ``ls``, ``jsonl`` or ``csv``. The last two write the given fields.
+    """
     without_fields: dict[str, Formatter] = {
         "lines": format_lines, "nul": format_nul_lines, "list": format_nul_lines, "shown": format_escaped_lines,
         "ls": format_ls

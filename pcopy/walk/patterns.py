@@ -1,8 +1,8 @@
 r"""Translation of gitignore patterns into regular expressions for paths below a root, in bytes as git treats them.
 
-The library pathspec handles stars, slashes and ``?``, and is given nothing else. Everything that it reads differently
-from git is translated here, following git's wildmatch.c: brackets, which pathspec treats as Python's; ``\x``; and
-trailing blanks, for which pathspec also mistakes the last byte of an à.
+The library pathspec translates stars, slashes and ``?``. Everything that it treats differently from git is translated
+here, as git's wildmatch.c does it: brackets, which pathspec reads as Python's; a backslash before a character; and
+trailing blanks (pathspec also takes the last byte of an à for a blank).
 """
 
 from __future__ import annotations
@@ -14,15 +14,22 @@ from io import BytesIO
 from pcopy.text import printable_path
 
 _PATHSPEC_END, _PATHSPEC_DIRECTORY_END = "(?:(?P<ps_d>/)|$)", "(?P<ps_d>/)"
-"""The ends of pathspec's expressions for a path, or for a directory with all below it. They are replaced here."""
+"""Ends of the regular expressions that the library pathspec returns: for a path, and for a directory with everything
+below it. ``translate`` replaces these ends, so that an expression matches the path itself only.
+"""
 _PRIVATE_USE_START = 0xF0000
-"""The first private-use code point. Such characters in pathspec's text stand for what is translated here."""
+"""First code point for private use (Unicode). Parts of a pattern that the library pathspec would treat differently from
+git are translated here: in the text for pathspec each such part is one of these characters, which is later replaced
+by the regular expression of the part.
+"""
 _TOKEN = re.compile(
     rb"(?P<segment>(?<![^/])\*\*+(?![^/]))|(?P<star>\*+)|(?P<kept>[?/\w.-])|\\?+(?P<byte>[^/])", re.DOTALL
 )
 _MEMBER = rb"\[:([^\]]*):\]|(\\.|[^%b\\])(?:-(\\.|[^\]\\]))?"
 _FIRST_MEMBER, _NEXT_MEMBER = (re.compile(_MEMBER % excepted, re.DOTALL) for excepted in (b"", b"\\]"))
-"""Matches a member of brackets: a class, a byte, or a range. A closing bracket at the first position is a member."""
+"""Regular expressions for one member inside the brackets of a pattern, in the first and in later positions: a class
+such as ``[:alpha:]``, a byte, or a range. A closing bracket in the first position is a member.
+"""
 _CLASSES = {
     b"alnum": "0-9A-Za-z",
     b"alpha": "A-Za-z",
@@ -39,15 +46,18 @@ _CLASSES = {
 }
 """Character classes as git defines them, independent of the locale."""
 MAX_PATTERN_BYTES = 4096
-"""Maximum length of a pattern in a file, in bytes: no path that the system accepts is longer (PATH_MAX)."""
-_MATCHES_NOTHING = "this pattern can match nothing"
+"""Maximum length in bytes of a pattern in a file (PATH_MAX). If a line is longer, the file is refused: it is no list of
+patterns.
+"""
+_MATCHES_NOTHING = "this pattern cannot match anything"
 
 
 def translate(line: bytes) -> tuple[bytes, bool]:
-    """Return a regular expression for the paths that ``line`` matches, and True if it excludes them. Raise
-    ``ValueError`` if it can match nothing.
+    """Return a regular expression for the paths that the gitignore pattern ``line`` matches, and True if the pattern
+    excludes these paths (False: it begins with ``!`` and includes them). Raise ``ValueError`` if the pattern can
+    match nothing.
 
-    Every blank is significant, and there are no comments.
+    Every blank is part of the pattern, and ``#`` begins no comment.
     """
     from pathspec.patterns.gitignore.spec import GitIgnoreSpecPattern
 
@@ -68,8 +78,8 @@ def translate(line: bytes) -> tuple[bytes, bool]:
 
 
 def _prepared_for_pathspec(pattern: bytes) -> tuple[str, dict[str, str]]:
-    """Return ``pattern`` with all parts that pathspec reads differently replaced by private characters, and the regular
-    expression of each such character.
+    """Return ``pattern`` as text for the library pathspec. Parts that pathspec would treat differently from git are
+    replaced by private characters; the dictionary has the regular expression for each of these characters.
 
     Raise ``ValueError`` if the pattern can match nothing.
     """
@@ -89,17 +99,18 @@ def _prepared_for_pathspec(pattern: bytes) -> tuple[str, dict[str, str]]:
             regex = f"\\x{ord(token['byte']):02x}"
         text += private.setdefault(regex, chr(_PRIVATE_USE_START + len(private)))
     _refuse_invalid_names(pattern, text)
-    if b"/" in pattern[1:-1]:  # a slash inside brackets also makes it a path pattern
+    if b"/" in pattern[1:-1]:  # In git, a slash inside brackets also ties the pattern to the root.
         text = "/" + text.removeprefix("/")
-    while text.endswith("/**/"):  # pathspec would ignore the stars
+    while text.endswith("/**/"):  # Pathspec would ignore these stars.
         text = text[:-4].removesuffix("/**") + ("/**/*/" if text[:-4] else "*/")
     return text, {character: regex for regex, character in private.items()}
 
 
 def _translated_bracket(pattern: bytes, at: int) -> tuple[str, int]:
-    """Return the regular expression of the bracket that was opened before the offset ``at``, and the offset after it.
+    """Return the regular expression for brackets in a gitignore pattern, such as ``[a-z]``, and the offset after the
+    closing bracket. ``at`` is the offset after the opening one.
 
-    Raise ``ValueError`` if it is not closed or names an unknown class.
+    Raise ``ValueError`` if the brackets are not closed or contain an unknown class.
     """
     negated = pattern[at : at + 1] in (b"!", b"^")
     at += negated
@@ -120,8 +131,8 @@ def _translated_bracket(pattern: bytes, at: int) -> tuple[str, int]:
 
 
 def _refuse_invalid_names(pattern: bytes, text: str) -> None:
-    """Raise ``ValueError`` if a part of ``pattern``, which was translated into ``text``, cannot be
-    the name of an item.
+    """Raise ``ValueError`` if a component of ``pattern`` is empty, ``.`` or ``..``, so that it matches no path below a
+    root. ``text`` is the pattern as it was prepared for pathspec.
     """
     if b"\0" in pattern or text in ("", "/"):
         raise ValueError(_MATCHES_NOTHING)
@@ -136,15 +147,18 @@ def _refuse_invalid_names(pattern: bytes, text: str) -> None:
 
 
 def pattern_line(pattern: bytes, *, includes: bool = False) -> bytes:
-    """Return a pattern of the command line as a line for ``translate``; raise ``ValueError`` if it can match nothing.
+    """Return a gitignore pattern of the command line (``--exclude``, ``--include``) in the form that ``translate``
+    accepts: one to include begins with ``!``. Raise ``ValueError`` if the pattern can match nothing.
 
-    There are no comments on a command line, and trailing blanks belong to the pattern.
+    Unlike in a file, ``#`` begins no comment, and trailing blanks belong to the pattern.
 
     Args:
         includes: True for ``--include``, False for ``--exclude``.
     """
     if includes and pattern.startswith(b"!"):
-        raise ValueError("begins with !, which excludes what is included; for a name that begins so write \\!")
+        raise ValueError(
+            "begins with !, but --include takes patterns without it; for a name that begins with ! write \\!"
+        )
     if not pattern.strip():
         raise ValueError(_MATCHES_NOTHING)
     line = b"!" + pattern if includes else pattern
@@ -153,7 +167,8 @@ def pattern_line(pattern: bytes, *, includes: bool = False) -> bytes:
 
 
 def patterns_in(contents: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield the patterns in a file with their line numbers, counted from 1; skip blank lines and comments.
+    """Yield the gitignore patterns in a file (``contents``) with their line numbers, counted from 1; skip blank lines
+    and comments.
 
     Raise ``ValueError`` with the line number if a pattern can match nothing.
     """
@@ -162,7 +177,7 @@ def patterns_in(contents: bytes) -> Iterator[tuple[int, bytes]]:
         if pattern and not pattern.startswith(b"#"):
             try:
                 if len(pattern) > MAX_PATTERN_BYTES:
-                    raise ValueError(f"more than {MAX_PATTERN_BYTES:,} bytes, and no path is so long")
+                    raise ValueError(f"the pattern is longer than {MAX_PATTERN_BYTES:,} bytes, the maximum for a path")
                 _check(pattern)
             except ValueError as error:
                 raise ValueError(f"line {number}: {error}") from None
@@ -170,16 +185,22 @@ def patterns_in(contents: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _without_trailing_blanks(line: bytes) -> bytes:
-    """Return the line without trailing blanks. A backslash keeps one blank, unless it is itself escaped."""
+    """Return ``line`` of a file of patterns without the blanks at its end. A backslash keeps one blank, unless it is
+    itself escaped.
+    """
     bare = line.rstrip(b" ")
     backslashes = len(bare) - len(bare.rstrip(b"\\"))
     return line[: len(bare) + backslashes % 2]
 
 
 def _check(line: bytes) -> None:
-    """Raise ``ValueError`` if the line is a rule in rsync's form, or can match nothing."""
+    """Raise ``ValueError`` if the pattern ``line`` looks like a filter rule of rsync (``- NAME``), or can match
+    nothing.
+    """
     if line[:2] in (b"- ", b"+ "):
         option = "--exclude" if line.startswith(b"-") else "--include"
-        advice = f"write {option} with what follows; a name that begins so is written \\{line[:1].decode()}"
+        advice = (
+            f"write {option} with what follows the blank; a name that begins like this is written \\{line[:1].decode()}"
+        )
         raise ValueError(f"a rule in rsync's form: {advice}")
     translate(line)

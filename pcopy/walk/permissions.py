@@ -1,4 +1,6 @@
-"""Modes as find's ``-perm`` takes them: octal, or symbolic as for chmod, applied to a mode of 0."""
+"""Modes as find's ``-perm`` accepts them: octal numbers, or symbolic modes as for chmod(1), which are applied to mode
+0.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,11 @@ _SHIFT = {"u": 6, "g": 3, "o": 0}
 
 
 def parse_permissions(mode: str, *, directory: bool) -> int:
-    """Return the bits of ``mode``, which may differ for a ``directory`` (``X``). Raise
-    ``ValueError`` if it is no mode.
+    """Return the permission bits that ``mode``, an argument of find's ``-perm``, denotes. Raise ``ValueError`` if
+    ``mode`` is neither octal nor symbolic.
+
+    Args:
+        directory: True for the bits that it denotes for a directory; they may be others (``X``).
     """
     if re.fullmatch(r"[0-7]{1,5}", mode) and int(mode, 8) <= 0o7777:
         return int(mode, 8)
@@ -28,8 +33,14 @@ def parse_permissions(mode: str, *, directory: bool) -> int:
 
 
 def _apply_action(bits: int, who: str, operator: str, what: str, *, directory: bool) -> int:
-    """Return ``bits`` after one symbolic action. A directory keeps its set-user-ID and set-group-ID bits unless ``s``
-    is named.
+    """Return ``bits`` after one action of a symbolic mode, such as ``g+w``. With ``=``, a directory keeps its
+    set-user-ID and set-group-ID bits unless ``what`` contains ``s``.
+
+    Args:
+        who: letters of ``ugoa``; empty: all.
+        operator: ``+``, ``-`` or ``=``.
+        what: letters of ``rwxXst``, or one of ``ugo`` for the bits that this class has.
+        directory: True for a directory.
     """
     reached = 0o7777 if not who or "a" in who else 0
     for each in who.replace("a", ""):
@@ -44,7 +55,9 @@ def _apply_action(bits: int, who: str, operator: str, what: str, *, directory: b
 
 
 def _named_bits(bits: int, what: str, *, directory: bool) -> int:
-    """Return the bits that the letters of an action name, for user, group and others."""
+    """Return the permission bits that ``what``, the letters of a symbolic mode such as ``rw``, denote for user, group
+    and others together. ``bits`` is the mode so far, which ``X``, ``u``, ``g`` and ``o`` refer to.
+    """
     if what in _SHIFT and what:
         return (bits >> _SHIFT[what] & 7) * 0o111
     wanted = 0

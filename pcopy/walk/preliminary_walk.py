@@ -1,7 +1,8 @@
-"""A preliminary walk on rank 0 before a job begins, up to a budget: is there enough space, do filters select anything?
+"""A walk of the source on rank 0 before a job begins. It ends after a limited number of entries and a limited time. Its
+result shows whether the destination has enough space, and whether filters select anything.
 
-It keeps nothing and leaves no trace: directories are opened without following symbolic links and with O_NOATIME. The
-walk is incomplete where that is not permitted, or when the budget is used up.
+The walk changes nothing, not even access times: directories are opened with O_NOATIME, and symbolic links are not
+followed. The walk is incomplete if O_NOATIME is not permitted for a directory, or if a limit is reached.
 """
 
 from __future__ import annotations
@@ -14,31 +15,33 @@ from collections.abc import Callable, Iterator
 from pcopy.fsio.retries import open_with_retries
 
 MAX_ENTRIES = 100_000
-"""Maximum number of entries that are examined. With the latency of a file server the time limit
-ends the walk before.
+"""Maximum number of entries that the preliminary walk of the source examines. It matters for fast local file systems;
+with the latency of a file server, ``MAX_SECONDS`` ends the walk earlier.
 """
 
 MAX_SECONDS = 1.0
-"""Maximum number of seconds by which this may delay a job."""
+"""Maximum duration of the preliminary walk of the source in seconds, since the walk delays the job."""
 
 _CLOCK_INTERVAL = 64
-"""Number of entries after which the clock is read."""
+"""Number of entries of a walk after which the clock is read, to end the walk in time."""
 
 _OPEN_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NOATIME | os.O_CLOEXEC
 
 Selects = Callable[[bytes, os.stat_result], bool]
-"""A function that returns True if the item with this path below the root, and this status, is selected; other
-directories are not entered.
+"""A function that gets the path of an item below the root, and its status. It returns True if the item is selected. A
+directory that is not selected is not entered.
 """
 
 
 def select_all(path: bytes, status: os.stat_result) -> bool:
-    """Return True: select every item."""
+    """Return True for every item. Used if there are no filters."""
     return True
 
 
 class PreliminaryWalk:
-    """One budget of entries and seconds for all trees that are walked with it."""
+    """Walks trees of the source before a job begins, with a common limit of entries and seconds. Shows whether the
+    destination has enough space, and whether filters select anything.
+    """
 
     def __init__(
         self,
@@ -50,7 +53,7 @@ class PreliminaryWalk:
         self._clock = clock
         self._until = clock() + seconds
         self.is_complete = True
-        """True if everything has been examined so far."""
+        """True if no limit and no error has ended the walk so far: all trees were examined completely."""
 
     def selected_items(
         self, root: bytes, selects: Selects = select_all, *, one_file_system: bool = False
@@ -58,6 +61,7 @@ class PreliminaryWalk:
         """Yield path (below the directory ``root``) and status of all selected items, a directory before its contents.
 
         Args:
+            selects: returns True for an item (path and status) that is selected; other directories are not entered.
             one_file_system: True if file systems mounted below ``root`` are not entered.
         """
         opened = self._open(root, None)
@@ -87,7 +91,9 @@ class PreliminaryWalk:
                 os.close(opened)
 
     def _open(self, name: bytes, parent: int | None) -> int | None:
-        """Open a directory; return None, and record that the walk is incomplete, if that fails."""
+        """Return the descriptor of the directory ``name`` in the open directory ``parent``. If it cannot be opened,
+        record that the walk is incomplete, and return None.
+        """
         try:
             return open_with_retries(name, _OPEN_FLAGS, dir_fd=parent)
         except OSError:
@@ -95,7 +101,9 @@ class PreliminaryWalk:
             return None
 
     def _budgeted_entries(self, directory: int) -> Iterator[tuple[bytes, os.stat_result]]:
-        """Yield the entries of an open directory while the budget lasts."""
+        """Yield (name, status) for the entries of an open directory until the limit of entries or seconds of the walk
+        is reached.
+        """
         try:
             with os.scandir(directory) as entries:
                 for number, entry in enumerate(entries):

@@ -1,7 +1,7 @@
-"""Reader of lists of paths: saved listings (docs/formats/listing.md), and plain lists.
+"""Reader of lists of paths: saved listings (JSON lines, as ``pwalk`` writes them), and plain lists (one path per line).
 
-Rule: nothing in a list is guessed. A line that is no item, and a file that ends in the middle of a line, are refused
-with the name of the list and the line number.
+Rule: nothing in a list is guessed. A line of a saved listing that describes no item is refused, and so is a saved
+listing that ends in the middle of a line. The message contains the name of the list and the line number.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ STANDARD_INPUT = b"-"
 LISTING_MAGIC = b'{"format": "pcopy listing"'
 """The first bytes of a saved listing."""
 VERSION = 1
-"""Version of the format; other versions are refused."""
+"""Version of the format of saved listings. A listing with another version is refused."""
 TYPES = {
     "file": stat.S_IFREG,
     "directory": stat.S_IFDIR,
@@ -34,31 +34,37 @@ TYPES = {
     "block": stat.S_IFBLK,
     "socket": stat.S_IFSOCK,
 }
-"""Values of ``type``, with the file type in ``st_mode``."""
+"""Words for the type of an item in a saved listing (key ``type``), and the corresponding file type of ``st_mode``."""
 
 _MISTAKEN_FORMATS = {
     b"path,path_b64,type": "is CSV, not a list of paths",
     b'{"path": ': "is JSON without the first line of a saved listing",
     b"PAR1": "is Parquet, not a list of paths",
 }
-"""Beginnings of files that are mistaken for lists, and what these files are."""
+"""First bytes of other files that users mistake for lists, and what the message says about such a file."""
 
 _READ_BYTES = 1 << 20
-"""Bytes that are read in one call."""
+"""Number of bytes of a list that are read in one call."""
 MAX_LINE_BYTES = 1 << 20
-"""Maximum length of a line in bytes, without its terminator; a longer one cannot be a path."""
+"""Maximum length in bytes of a line in a list of paths, without its terminator; a longer one cannot be a path."""
 _INTEGER_BITS = {"uid": 32, "gid": 32, "size": 64, "allocated": 64, "links": 32, "inode": 64, "device": 64}
-"""Integer fields, with the number of bits that they may have."""
+"""Keys of an item in a saved listing whose values are unsigned integers, and their maximum number of bits. A larger
+value is refused.
+"""
 TIME_FIELDS = ("atime_ns", "mtime_ns", "ctime_ns")
 _END_OF_TIME = 2**63 * 10**9
-"""The first time that 64 bits of seconds cannot represent, in nanoseconds."""
+"""First time, in nanoseconds since 1970, that is refused in a saved listing: its seconds do not fit into 64 signed
+bits.
+"""
 _NUMBERS = (*_INTEGER_BITS, *TIME_FIELDS)
 _ABSENT = type(None)
 _INTEGERS = {int, _ABSENT}
 
 
 class RecordedStatus(NamedTuple):
-    """The values that a saved listing has for an item; None if it has none. Times are nanoseconds since 1970."""
+    """The status of an item as a saved listing describes it. Values that the listing lacks are None. Times are in
+    nanoseconds since 1970, sizes in bytes.
+    """
 
     type: int
     """The file type, as in ``st_mode``. ``mode`` holds the permission bits."""
@@ -82,9 +88,17 @@ once.
 
 
 def check_not_cut_off(file: bytes, option: str, *, nul: bool, advice_for: Callable[[bytes], str]) -> None:
-    """Raise ``RequestRefused`` if a list cannot be opened, or is a saved listing that was cut off.
+    """Raise ``RequestRefused`` if the list of paths ``file`` cannot be opened, or is a saved listing that ends in the
+    middle of a line.
 
-    A list that can be read only once, such as a pipe, stays open for the next ``PathListReader`` of that name.
+    A list that can be read only once, such as a pipe, is not checked, but stays open for the next ``PathListReader`` of
+    that name.
+
+    Args:
+        file: path of the list; ``-`` for standard input.
+        option: the option with which the list was given, for error messages.
+        nul: True if the paths in a plain list end with a NUL byte instead of a newline.
+        advice_for: gets the path of a list that does not exist, and returns advice for the message, or "".
     """
     from pcopy.fsio.named_file import examine_path, open_to_read
 
@@ -92,7 +106,7 @@ def check_not_cut_off(file: bytes, option: str, *, nul: bool, advice_for: Callab
         if examine_path(file).is_stream:
             _OPEN_STREAMS[file] = open_to_read(file).descriptor
             return
-    except OSError:  # opening it below reports the error
+    except OSError:  # The error is reported when the list is opened below.
         pass
     with PathListReader(file, option, nul=nul, advice_for=advice_for) as listing:
         listing.check_end()
@@ -102,7 +116,9 @@ _CUT_OFF_TEXT = "has no end: the listing was cut off; write it anew"
 
 
 class ListedItem(NamedTuple):
-    """An item that stands in line ``number`` of a list, counted from 1; ``recorded`` is None in a plain list."""
+    """An item in a list of paths: the number of its line (from 1), its path, and its status as the list describes it
+    (``recorded``; None in a list of paths only).
+    """
 
     number: int
     path: bytes
@@ -110,10 +126,11 @@ class ListedItem(NamedTuple):
 
 
 def absolute_path(directory: bytes, path: bytes) -> bytes:
-    """Return ``path`` as an absolute path, if it starts in ``directory``; leading ``..`` components are resolved.
+    """Return ``path``, which is absolute or relative to ``directory``, as an absolute path, without asking the file
+    system.
 
-    ``directory`` must be free of symbolic links, as a working directory is. Further components may be symbolic links,
-    so ``..`` after them is kept.
+    ``..`` components at the beginning of a relative path are removed with the last components of ``directory``, which
+    must contain no symbolic links. A ``..`` after other components is kept, since these may be symbolic links.
     """
     if path.startswith(b"/"):
         return path
@@ -124,8 +141,11 @@ def absolute_path(directory: bytes, path: bytes) -> bytes:
 
 
 def strip_carriage_return(line: bytes, directory: bytes) -> bytes:
-    """Return a line of a plain list, whose paths start in ``directory``, without a trailing CR (as Windows editors
-    write) unless a file of that name exists.
+    """Return ``line``, a path in a list with one path per line, without the CR at its end, which editors on Windows
+    write. The CR is kept if an item with this name exists.
+
+    Args:
+        directory: the directory to which the paths in the list are relative.
     """
     if not line.endswith(b"\r") or os.path.lexists(os.path.join(directory, line)):
         return line
@@ -133,10 +153,11 @@ def strip_carriage_return(line: bytes, directory: bytes) -> bytes:
 
 
 class PathListReader:
-    """An open list of paths, which can be iterated over once; a context manager that closes it.
+    """Context manager and iterator: reads a list of paths (a saved listing or a plain list) once.
 
-    ``directory`` is where relative paths of a saved listing start. It is None in a plain list (not ``is_saved``). All
-    methods raise ``RequestRefused`` if the list cannot be read, or is no list.
+    ``is_saved`` is True for a saved listing (JSON lines of ``pwalk``), False for a plain list. ``directory`` is the
+    directory to which the paths in a saved listing are relative, and None for a plain list. All methods raise
+    ``RequestRefused`` if the list cannot be read, or is no list.
     """
 
     def __init__(
@@ -147,8 +168,8 @@ class PathListReader:
         Args:
             file: path of the list; ``-`` for standard input.
             option: the option with which the list was given, for error messages.
-            nul: paths of a plain list end with a NUL instead of a newline.
-            advice_for: returns advice for the message if the file does not exist.
+            nul: True if the paths in a plain list end with a NUL byte instead of a newline.
+            advice_for: gets the path of a list that does not exist, and returns advice for the message, or "".
         """
         self._advice_for = advice_for
         self.name = f"{option} {'standard input' if file == STANDARD_INPUT else printable_path(file)}"
@@ -178,7 +199,7 @@ class PathListReader:
         self._source.close()
 
     def __iter__(self) -> Iterator[ListedItem]:
-        """Yield the listed items; empty lines of a plain list are skipped."""
+        """Yield the items in the order of the list. Empty lines of a plain list are skipped."""
         if self.is_saved:
             for number, line in self._lines:
                 yield self._parse_item(number, line)
@@ -191,8 +212,8 @@ class PathListReader:
                 yield ListedItem(number, path, None)
 
     def check_end(self) -> None:
-        """Raise ``RequestRefused`` if a saved listing was cut off. A pipe, whose end cannot be examined in advance, is
-        not checked.
+        """Raise ``RequestRefused`` if this is a saved listing that ends in the middle of a line, so that it was cut
+        off. Only a regular file is checked: the end of a pipe cannot be read in advance.
         """
         descriptor = self._source.fileno()
         try:
@@ -208,11 +229,13 @@ class PathListReader:
         raise self.error_at_line(ends + 1, _CUT_OFF_TEXT)
 
     def error_at_line(self, number: int, why: str) -> RequestRefused:
-        """Return the error that names the list and the line."""
+        """Return the error that refuses the list because of the line with this number; ``why`` is what is wrong with
+        it.
+        """
         return RequestRefused(f"{self.name}: line {number}: {why}")
 
     def _open(self, file: bytes) -> BinaryIO:
-        """Open the list; raise ``RequestRefused`` with advice if that fails."""
+        """Open the list ``file`` and return it unbuffered; raise ``RequestRefused`` with advice if that fails."""
         if file in _OPEN_STREAMS:
             return open(_OPEN_STREAMS.pop(file), "rb", buffering=0)
         from pcopy.fsio.named_file import open_to_read
@@ -229,7 +252,9 @@ class PathListReader:
             raise RequestRefused(f"{self.name}: cannot be opened: {error.strerror}") from None
 
     def _read(self, source: BinaryIO, size: int) -> bytes:
-        """Read ``size`` bytes, or fewer at the end; raise ``RequestRefused``."""
+        """Return the next ``size`` bytes of the list, or fewer at its end; raise ``RequestRefused`` if they cannot be
+        read.
+        """
         parts: list[bytes] = []
         try:
             while size > 0 and (part := source.read(size)):
@@ -240,7 +265,9 @@ class PathListReader:
         return b"".join(parts)
 
     def _split_lines(self, end: bytes) -> Iterator[tuple[int, bytes]]:
-        """Yield the lines, numbered from 1, without their terminator."""
+        """Yield the lines of the list, numbered from 1, without ``end``, the byte that ends each. Raise
+        ``RequestRefused`` if a line is too long, or if a saved listing ends in the middle of a line.
+        """
         number, rest, block = 0, b"", self._beginning
         while block:
             *whole, rest = (rest + block).split(end)
@@ -258,11 +285,11 @@ class PathListReader:
             yield number + 1, rest
 
     def _too_long(self, number: int) -> RequestRefused:
-        advice = "" if self._nul or self.is_saved else "; -0 says that paths end with a NUL"
+        advice = "" if self._nul or self.is_saved else "; if each path ends with a NUL, write -0"
         return self.error_at_line(number, f"is longer than any path{advice}")
 
     def _read_header(self) -> bytes:
-        """Check the first line of a saved listing; return the directory where its relative paths start."""
+        """Check the first line of a saved listing. Return the directory to which the paths in it are relative."""
         for number, line in self._lines:
             header = self._parse_object(number, line)
             if header.get("version") != VERSION or isinstance(header["version"], bool):
@@ -270,9 +297,11 @@ class PathListReader:
                 raise self.error_at_line(number, why)
             directory = self._base64_bytes(number, header, "directory_b64")
             if directory is None or not directory.startswith(b"/"):
-                raise self.error_at_line(number, "has no directory_b64 from the root, where relative paths start")
+                raise self.error_at_line(
+                    number, "directory_b64, where relative paths start, is missing or not absolute"
+                )
             return directory
-        raise AssertionError  # unreachable: the file begins with ``BEGINNING``
+        raise AssertionError  # Unreachable: the file begins with ``LISTING_MAGIC``, so it has a line.
 
     def _parse_object(self, number: int, line: bytes) -> dict[str, Any]:
         found = None
@@ -283,7 +312,9 @@ class PathListReader:
         return found
 
     def _base64_bytes(self, number: int, item: dict[str, Any], key: str) -> bytes | None:
-        """Return the bytes of a base64 value, or None if the key is absent."""
+        """Return the path that ``item``, the JSON object in line ``number``, has in base64 under ``key``; None if the
+        object has no such key. Raise ``RequestRefused`` if the value is not valid.
+        """
         text = item.get(key)
         if text is None:
             return None
@@ -296,7 +327,9 @@ class PathListReader:
         return path
 
     def _parse_item(self, number: int, line: bytes) -> ListedItem:
-        """Return the item of a line; raise ``RequestRefused`` if the line is not valid."""
+        """Return the item that a line of a saved listing describes; raise ``RequestRefused`` if the line is not
+        valid.
+        """
         item = self._parse_object(number, line)
         path = self._base64_bytes(number, item, "path_b64")
         if path is None:
@@ -309,18 +342,22 @@ class PathListReader:
             raise self.error_at_line(number, f"{self._first_non_integer(item, _NUMBERS, 0)} is not an integer")
         for value, (key, bits) in zip(numbers, _INTEGER_BITS.items(), strict=False):
             if value is not None and (value < 0 or value >> bits):
-                raise self.error_at_line(number, f"{key} is out of range")
+                raise self.error_at_line(number, f"{key} is out of range: it is negative or too large")
         for key, time in zip(TIME_FIELDS, numbers[len(_INTEGER_BITS) :], strict=True):
             if time is not None and not -_END_OF_TIME <= time < _END_OF_TIME:
-                raise self.error_at_line(number, f"{key} is out of range")
+                raise self.error_at_line(number, f"{key} is out of range: its seconds exceed 64 bits")
         return ListedItem(number, path, RecordedStatus(kind, self._parse_mode(number, item), *numbers))
 
     def _first_non_integer(self, item: dict[str, Any], keys: tuple[str, ...], default: int) -> str:
-        """Return the first of the ``keys`` whose value is no integer."""
+        """Return the first of ``keys`` whose value in the JSON object ``item`` is no integer. A missing key has the
+        value ``default``.
+        """
         return next(key for key in keys if type(item.get(key, default)) not in _INTEGERS)
 
     def _parse_path(self, number: int, item: dict[str, Any]) -> bytes:
-        """Return the value of ``path``; raise ``RequestRefused`` if it is missing or not a valid path."""
+        """Return the value of the key ``path`` of the JSON object ``item`` in line ``number``; raise ``RequestRefused``
+        if it is missing or not a valid path.
+        """
         text = item.get("path")
         if not isinstance(text, str):
             raise self.error_at_line(number, "has no path")

@@ -1,8 +1,8 @@
 """Selection of items of a tree by name, age and size.
 
-Patterns are those of gitignore, without files of that name in the tree. They are matched against paths below the root,
-in bytes as git does, and the last one that matches decides. An excluded directory is not entered, so nothing below it
-can be included again. Ages and sizes do not apply to directories.
+Patterns have the syntax of gitignore; files named ``.gitignore`` in the tree have no effect. Patterns are matched
+against paths below the root, in bytes as git does, and the last pattern that matches decides. An excluded directory is
+not entered, so nothing below it can be included again. Limits of age and size do not apply to directories.
 """
 
 from __future__ import annotations
@@ -18,11 +18,14 @@ from pcopy.walk.visitor import FoundItems
 
 
 class Select(NamedTuple):
-    """The filters of the user, in primitive values. Sizes are in bytes, times in nanoseconds since 1970; None: no
-    limit.
+    """The filters by which the user selects items, by name, age and size.
 
-    ``patterns`` are lines as ``pcopy.walk.patterns`` reads them. ``newer_than`` and ``older_than`` keep the words of
-    the options, so that the command lines of two runs can be compared: an age denotes another time each day.
+    Fields:
+    - ``patterns``: patterns in the syntax of gitignore, in their order; a ``!`` at the beginning includes.
+    - ``newer_than``, ``older_than``: the arguments of these options as text. They are kept to compare the command lines
+      of two runs, since an age denotes another time each day.
+    - ``larger_than``, ``smaller_than``: limits of the size of files in bytes; None: no limit.
+    - ``after``, ``before``: limits of the mtime in nanoseconds since 1970; None: no limit.
     """
 
     patterns: tuple[bytes, ...] = ()
@@ -35,42 +38,53 @@ class Select(NamedTuple):
 
     @property
     def by_age(self) -> bool:
-        """True if a filter by age applies."""
+        """True if the user has set a limit of the mtime."""
         return self.after is not None or self.before is not None
 
     @property
     def by_size(self) -> bool:
-        """True if a filter by size applies."""
+        """True if the user has set a limit of the size."""
         return self.larger_than is not None or self.smaller_than is not None
 
     @property
     def has_filters(self) -> bool:
-        """True if there is any filter."""
+        """True if the user has given any pattern or limit."""
         return bool(self.patterns) or self.by_age or self.by_size
 
 
 class Selection:
-    """Evaluates the filters of ``select``. Paths are below the root; that of a directory ends in a slash."""
+    """Decides which items the filters of the user (``select``: patterns, limits of mtime and size) select. Paths are
+    relative to the root of the tree. In ``excludes`` and ``excludes_below``, the path of a directory ends with a
+    slash.
+    """
 
     def __init__(self, select: Select) -> None:
         self.select = select
         self.has_filters = select.has_filters
         self._groups = _compiled(select.patterns) if select.patterns else ()
-        """Groups of patterns, each with True if it excludes; the last ones first."""
+        """Groups of successive patterns of the user, as (True if they exclude, regular expression). The last patterns
+        come first, since the last one that matches decides.
+        """
         self._after, self._before = select.after, select.before
         self._larger, self._smaller = select.larger_than, select.smaller_than
         self._tests_status = select.by_age or select.by_size
 
     def excludes(self, path: bytes) -> bool:
-        """Return True if the patterns exclude the path."""
+        """Return True if the user's patterns exclude the path; one of a directory ends with a slash. Directories above
+        it are not considered.
+        """
         return next((excludes for excludes, pattern in self._groups if pattern.search(path)), False)
 
     def excludes_as_any_type(self, path: bytes) -> bool:
-        """Return True if the patterns exclude the path, whether it is a directory or not."""
+        """Return True if the user's patterns exclude ``path`` (without a slash at its end) both as a file and as a
+        directory. Used if the type is unknown.
+        """
         return self.excludes(path) and self.excludes(path + b"/")
 
     def excludes_below(self, path: bytes) -> bool:
-        """Return True if the patterns exclude the path, or a directory above it."""
+        """Return True if the user's patterns exclude the path, or a directory above it; the path of a directory ends
+        with a slash.
+        """
         if not self._groups:
             return False
         parts = path.rstrip(b"/").split(b"/")
@@ -78,42 +92,50 @@ class Selection:
         return any(map(self.excludes, above)) or self.excludes(path)
 
     def selects_directory(self, path: bytes) -> bool:
-        """Return True if the patterns do not exclude the directory."""
+        """Return True if the user's patterns do not exclude the directory ``path`` (without a slash at its end)."""
         return not self.excludes(path + b"/")
 
     def selects(self, path: bytes, mode: int, size: int, mtime: int) -> bool:
-        """Return True if the filters select the item."""
+        """Return True if the user's filters select an item with this path (without a slash at its end), mode, size and
+        mtime (in nanoseconds since 1970).
+        """
         if stat.S_ISDIR(mode):
             return self.selects_directory(path)
         return not self.excludes(path) and self.selects_status(mode, size, mtime)
 
     def selects_status(self, mode: int, size: int, mtime: int) -> bool:
-        """Return True if the filters by age and size select an item that is no directory."""
+        """Return True if an item that is no directory is within the user's limits of mtime and size. The limits of the
+        size apply to regular files only.
+        """
         if not self._tests_status:
             return True
         return self.is_of_age(mtime) and (not stat.S_ISREG(mode) or self.is_of_size(size))
 
     def may_remove_directory(self, mtime: int) -> bool:
-        """Return True if the filters allow to remove an emptied directory that was last changed at ``mtime``: an age
-        applies to it, a size never does.
+        """Return True if a directory that the job has emptied may be removed: its mtime before it was emptied is within
+        the user's limits, and there is no limit of the size, which only files can fulfil.
         """
         return not self.select.by_size and self.is_of_age(mtime)
 
     def is_of_age(self, mtime: int) -> bool:
-        """Return True if the mtime is within the limits."""
+        """Return True if ``mtime``, in nanoseconds since 1970, is within the user's limits."""
         return not (
             (self._after is not None and mtime <= self._after) or (self._before is not None and mtime >= self._before)
         )
 
     def is_of_size(self, size: int) -> bool:
-        """Return True if the size is within the limits."""
+        """Return True if ``size`` in bytes is within the user's limits."""
         return not (
             (self._larger is not None and size <= self._larger) or (self._smaller is not None and size >= self._smaller)
         )
 
     def selected_rows(self, directory: bytes, found: FoundItems) -> list[int]:
-        """Return the rows of the items in ``directory`` that are selected, and of items that could not be statted
-        unless their names exclude them.
+        """Return which items of a directory the user's filters select, as row numbers. An item that could not be
+        statted is selected, too, unless the patterns exclude its name, so that the error is reported.
+
+        Args:
+            directory: path of the directory below the root; empty: the root itself.
+            found: its items with their statuses.
         """
         above = directory + b"/" if directory else b""
         columns = zip(found.names, found.rows.mode, found.rows.size, found.rows.exact_times("mtime"), strict=True)
@@ -129,7 +151,9 @@ class Selection:
 
 
 def _compiled(patterns: Sequence[bytes]) -> Sequence[tuple[bool, re.Pattern[bytes]]]:
-    """Return the patterns as groups: True if the group excludes, and one regular expression for all of its patterns."""
+    """Return the user's patterns as regular expressions. Successive patterns that all exclude, or all include, form a
+    group: (True if they exclude, one regular expression for all patterns of the group). The last group comes first.
+    """
     from pcopy.walk.patterns import translate
 
     rules = [translate(pattern) for pattern in reversed(patterns)]

@@ -1,4 +1,6 @@
-"""Sorting of any number of items on rank 0, with runs in temporary files (``ExternalSorter``)."""
+"""Sorting of any number of items on rank 0: parts that fit into memory are sorted, written to temporary files, and
+merged (``ExternalSorter``).
+"""
 
 from __future__ import annotations
 
@@ -15,30 +17,41 @@ from pcopy.walk.matching import Items
 from pcopy.walk.output_formats import FIELD_COLUMNS
 
 KEYS = ("path", "name", "type", "size", "allocated", "links", "uid", "gid", "inode", "atime", "mtime", "ctime")
-"""The keys by which items can be sorted; a ``-`` before one reverses the order. Equal items are sorted by path."""
+"""Values of ``--sort``: the keys by which items can be sorted; a ``-`` before one reverses the order. Equal items are
+sorted by path.
+"""
 
 _COLUMN_OF_KEY = {
     **{name: column for name, (_, column) in FIELD_COLUMNS.items()},
     **{name: name for name in ("atime", "mtime", "ctime")},
 }
 _ITEMS_PER_BATCH = 1024
-"""Number of items that are returned together."""
+"""Maximum number of items in one of the batches in which sorted items are returned."""
 _MEMORY_BYTES = 64 << 20
-"""Bytes of memory for sorting: some 200,000 items."""
+"""Bytes of memory for sorting, enough for some 200,000 items. If there are more, temporary files are used."""
 _INVERTED_BYTES = bytes(range(255, -1, -1))
 
 
 def sort_columns(sort: str) -> int:
-    """Return the mask of the columns that the order needs."""
+    """Return which field of the status items must have to be sorted by ``sort``, as the bit of its column; 0 for a
+    path, name or type, which need no status.
+    """
     column = _COLUMN_OF_KEY.get(sort.removeprefix("-"), "")
     return next((bit for name, _, bit, _ in COLUMNS if name == column), 0)
 
 
 class SortedItems:
-    """Collects items and returns them in an order."""
+    """Sorts any number of items, with temporary files if they do not fit in memory: ``add`` collects them, and
+    ``sorted_batches`` returns them in their order.
+    """
 
     def __init__(self, sort: str, open_spool: Callable[[], BinaryIO]) -> None:
-        """``sort`` is one of ``KEYS``, after a ``-`` for the reverse order."""
+        """Create an empty collection.
+
+        Args:
+            sort: one of ``KEYS``, after a ``-`` for the reverse order.
+            open_spool: opens a temporary file.
+        """
         self._key = sort.removeprefix("-")
         self._backwards = sort.startswith("-")
         self._sorter = ExternalSorter(open_spool, _MEMORY_BYTES)
@@ -55,7 +68,9 @@ class SortedItems:
             self._sorter.add(key + b"\0" + paths[row], value)
 
     def _keys(self, items: Items, paths: list[bytes]) -> Iterator[bytes]:
-        """Return the sort key of each item."""
+        """Yield a key for each item, made from its path in ``paths`` or its status; sorting the keys as bytes sorts the
+        items.
+        """
         if self._key == "path":
             keys = iter(paths)
         elif self._key == "name":
@@ -71,7 +86,7 @@ class SortedItems:
         return (key.translate(_INVERTED_BYTES) + b"\xff" for key in keys)
 
     def sorted_batches(self) -> Iterator[Items]:
-        """Yield the items in their order, up to ``_AT_ONCE`` at a time."""
+        """Yield all items in their order, in batches of up to ``_ITEMS_PER_BATCH``. Their names are whole paths."""
         records = self._sorter.sorted()
         while batch := list(islice(records, _ITEMS_PER_BATCH)):
             values = [marshal.loads(value) for _, value in batch]

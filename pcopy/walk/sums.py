@@ -1,8 +1,8 @@
 """Sums of a walk in bounded memory: by type, size, age, depth and owner; the largest files and directories; unusual
 items.
 
-Each rank sums up what it finds, and rank 0 merges the sums of all ranks. A file with several names counts once for each
-name.
+Each rank adds up what it finds, and rank 0 merges the sums of all ranks. A file with several hard links counts once for
+each of its names.
 """
 
 from __future__ import annotations
@@ -30,41 +30,46 @@ LARGEST_SHOWN = 20
 """Number of the largest files, and of the largest directories, that are listed by name."""
 
 MAX_OWNERS = 1 << 16
-"""Maximum number of users, or groups, that are counted separately; all further ones are counted together."""
+"""Maximum number of users, and of groups, that are counted separately; the items of all others are counted together."""
 
 OTHER_ID = -1
-"""The id under which these are counted."""
+"""The id under which the items of all users (or groups) beyond ``MAX_OWNERS`` are counted together."""
 
 MAX_DEPTH = 1000
-"""Depths from this one on are counted together."""
+"""Maximum depth that is counted separately: items at this number of levels below a PATH, or more, are counted
+together.
+"""
 
 _DAY = 86400 * 10**9
-"""Nanoseconds of a day."""
+"""Number of nanoseconds of a day."""
 
 AGES = (1, 7, 30, 90, 180, 365, 730, 1825)
-"""Bounds of the classes of age, in days. A class for times in the future comes first."""
+"""Limits in days of the classes by which items are counted by age. Class 0 is for times in the future, class 1 for ages
+of less than a day, and so on; the last class is for ages of at least 1825 days.
+"""
 
 UNUSUAL = ("set_id", "world_writable", "future", "control_characters", "not_utf8", "sparse", "hard_linked")
 """Kinds of unusual items that are counted:
 
 - ``set_id``: set-user-ID or set-group-ID files,
-- ``world_writable``: items that everybody may write to,
+- ``world_writable``: items, except symbolic links and sticky directories, that everybody may write to,
 - ``future``: items modified in the future,
 - ``control_characters``: names with control characters,
 - ``not_utf8``: names that are not valid UTF-8,
 - ``sparse``: files with holes,
-- ``hard_linked``: files with several names.
+- ``hard_linked``: names of files with several hard links.
 """
 
 _FILE = ord("f")
 
 
 class WalkSums:
-    """The sums of one rank, or of all ranks.
+    """The sums of a walk for ``--summary``: numbers and bytes of items by type, size, age, depth and owner, the largest
+    files, unusual items. Each rank has such an object; rank 0 merges those of all ranks.
 
     Args:
         now: time from which ages are counted, in nanoseconds since 1970.
-        backend: a backend that may provide a ``Tally``, which adds up columns.
+        backend: the code for file system calls. If it is the one in C, it can also add up columns faster than Python.
     """
 
     MASK = MODE | LINKS | OWNER | GROUP | SIZE | BLOCKS | ATIME | MTIME
@@ -72,35 +77,46 @@ class WalkSums:
     def __init__(self, now: int, backend: Backend | None = None) -> None:
         self._now = now
         self._bounds = [*(now - days * _DAY for days in reversed(AGES)), now]
-        """Bounds of the classes of age; a time that equals a bound belongs to the older class."""
+        """Limits of the classes of age as times, in nanoseconds since 1970, the oldest first. A time that equals a
+        limit belongs to the older class.
+        """
         self.tally = None if backend is None else backend.new_column_sums(self._bounds)
-        """Adds up columns; the backend may also add to it directly
+        """Object of the C backend that adds up columns (fields of the status of many items); None: Python adds them up.
+        The backend adds items to it directly if it lists and sums whole directories
         (``pcopy.fsio.backend.directory_batches.ListDirectories``).
         """
         self.types: Counter[str] = Counter()
         self.size = 0
-        """Total bytes of regular files. ``allocated`` is the space allocated for all items."""
+        """Sum of the sizes of regular files in bytes. ``allocated`` is the sum of the bytes allocated for all items."""
         self.allocated = 0
         self.sizes: Counter[int] = Counter()
-        """Number of files by the bit length of their size; ``size_bytes``: the bytes of these files."""
+        """Number of regular files by the bit length of their size (0: empty, 1: 1 byte, 2: 2 or 3 bytes, ...).
+        ``size_bytes`` has the sums of their sizes by the same keys.
+        """
         self.size_bytes: Counter[int] = Counter()
         self.ages: dict[str, Counter[int]] = {name: Counter() for name in ("mtime", "atime", "mtime_bytes")}
-        """Number of files, or bytes, by class of age (0: the future)."""
+        """Histograms by class of age (index in the classes of ``AGES``; 0: the future): number of files by mtime and by
+        atime, and bytes of files by mtime.
+        """
         self.depths: Counter[int] = Counter()
         self.entries: Counter[int] = Counter()
         """Number of directories by the bit length of their number of entries."""
         self.owners: dict[str, dict[int, list[int]]] = {"users": {}, "groups": {}}
-        """Number of items, bytes, and allocated bytes, by user or group id."""
+        """For users and for groups: by id, the number of items, the bytes of regular files, and the allocated bytes."""
         self.unusual: Counter[str] = Counter()
         self.holes = 0
-        """Bytes of sparse files that are not allocated."""
+        """Bytes in holes: the sizes of regular files minus their allocated bytes, where that is positive."""
         self.trees = TreeSums()
-        """Sums for the upper directories with everything below them."""
+        """Sums for directories of the upper levels, with everything below them."""
         self._files: list[tuple[int, bytes]] = []
         self._directories: list[tuple[int, bytes]] = []
 
     def add(self, items: Items, depth: int) -> None:
-        """Add items of one directory, all of which have the columns of ``MASK``."""
+        """Add items of one directory to the sums. Their status must be known, with the columns of ``MASK``.
+
+        Args:
+            depth: number of levels below a PATH of the command line; PATH itself has the depth 0.
+        """
         rows, kinds = items.columns, items.kinds
         self._add_kinds(kinds, depth)
         self._add_names(items)
@@ -116,8 +132,15 @@ class WalkSums:
                     least = self.smallest_listed_size(items.above)
 
     def add_summed(self, above: bytes, kinds: bytes, depth: int, summed: ContentsTotals) -> None:
-        """Add all items of the directory ``above`` (ending with a slash), which the backend has added to ``tally``:
-        types and owner.
+        """Add the items of a directory that the C backend has listed and added to ``tally``. Only what the backend
+        cannot add is done here: types, owner, and the sums of the tree. All items of the directory have the same
+        owner and group.
+
+        Args:
+            above: path of the directory, ending with a slash.
+            kinds: letter of the type of each item.
+            depth: depth of the items.
+            summed: sums of the items, and their owner and group.
         """
         self._add_kinds(kinds, depth)
         sums = len(kinds), summed.size, summed.allocated
@@ -126,10 +149,11 @@ class WalkSums:
         _add_owner(self.owners["groups"], summed.group, *sums)
 
     def smallest_listed_size(self, above: bytes) -> int:
-        """Return a size; a larger file may be one of the largest if its path begins with ``above``.
+        """Return the size in bytes that a file in the directory ``above`` must exceed to be one of the largest files;
+        -1 if any file is one.
 
-        Files of equal size are ordered by path, so that the result does not depend on the order in which ranks find
-        them.
+        Of files with equal size, the one with the smaller path counts as larger. So the result does not depend on the
+        order in which the ranks find the files.
         """
         if len(self._files) < LARGEST_SHOWN:
             return -1
@@ -142,7 +166,12 @@ class WalkSums:
         self.depths[min(depth, MAX_DEPTH)] += len(kinds)
 
     def _add_columns(self, rows: Rows, kinds: bytes) -> tuple[int, int, int]:
-        """As ``Tally.add``, in Python. Each column is processed as a whole; items one by one only where they differ."""
+        """Add the status of some items to the sums, in Python. ``rows`` are columns (arrays with one value per item),
+        and ``kinds`` the letters of the types. Return the bytes of regular files, the allocated bytes of all items,
+        and the size of the largest file.
+
+        For speed, each column is processed as a whole.
+        """
         allocated = BLOCK_BYTES * sum(rows.blocks)
         self.allocated += allocated
         self._add_modes(rows.mode)
@@ -171,7 +200,9 @@ class WalkSums:
         mtimes: Sequence[int],
         atimes: Sequence[int],
     ) -> int:
-        """Add columns of regular files (at least one); return their total size in bytes."""
+        """Add the status of regular files (at least one) to the sums, and return the sum of their sizes in bytes. Each
+        argument has one value per file. Times are in nanoseconds since 1970, ``blocks`` in units of 512 bytes.
+        """
         size = sum(sizes)
         self.size += size
         _add_classes(self.sizes, self.size_bytes, list(map(int.bit_length, sizes)), sizes)
@@ -187,16 +218,20 @@ class WalkSums:
         return size
 
     def _age_classes(self, moments: Sequence[int]) -> list[int]:
-        """Return the class of age of each time, or a single class if all times have the same."""
+        """Return the class of age (index in the classes of ``AGES``) of each time, in nanoseconds since 1970. If all
+        have the same class, return a list with this class only.
+        """
         oldest, newest = self._age_class(min(moments)), self._age_class(max(moments))
         return [oldest] if oldest == newest else list(map(self._age_class, moments))
 
     def _age_class(self, moment: int) -> int:
-        """Return the class of age of a time."""
+        """Return the class of age of a time in nanoseconds since 1970: 0 for the future, up to ``len(AGES) + 1`` for
+        the oldest.
+        """
         return len(self._bounds) - bisect_left(self._bounds, moment)
 
     def _add_names(self, items: Items) -> None:
-        """Count names with control characters, and names that are not UTF-8."""
+        """Count the items whose names have control characters or are not UTF-8."""
         joined = b"/".join(items.names)
         if joined.isascii() and joined.decode().isprintable():
             return
@@ -209,7 +244,9 @@ class WalkSums:
                 self.unusual["not_utf8"] += 1
 
     def add_directory(self, path: bytes, entries: int) -> None:
-        """Record that the directory ``path`` was listed and has this many entries."""
+        """Count the directory ``path``, which has ``entries`` entries, by its number of entries, and among the largest
+        directories.
+        """
         self.entries[entries.bit_length()] += 1
         if len(self._directories) < LARGEST_SHOWN or entries >= self._directories[-1][0]:
             _insert_largest(self._directories, (entries, path))
@@ -225,7 +262,7 @@ class WalkSums:
         return self._directories
 
     def packed(self) -> bytes:
-        """Return the packed sums for ``merge``. Nothing may be added afterwards."""
+        """Return the sums as bytes, which this rank sends to rank 0 for ``merge``. Nothing may be added afterwards."""
         self._take_tally()
         counters = [dict(each) for each in self._counters()]
         numbers = self.size, self.allocated, self.holes
@@ -233,7 +270,9 @@ class WalkSums:
         return dump_primitives((counters, numbers, self.owners, self._files, self._directories, trees))
 
     def _take_tally(self) -> None:
-        """Add the sums of the backend's tally, and drop it."""
+        """Add the sums that the C backend has computed (``tally``) to those of this object. Afterwards the backend adds
+        up nothing more.
+        """
         if self.tally is None:
             return
         sums, classes = self.tally.sums(), self.tally.histograms()
@@ -249,7 +288,7 @@ class WalkSums:
         self.ages["atime"].update(classes["read"])
 
     def merge(self, words: bytes) -> None:
-        """Add the packed sums of another rank."""
+        """Add the sums of another rank, as its method ``packed`` has returned them."""
         counters, numbers, owners, files, directories, trees = load_primitives(words)
         self.trees.merge(*trees)
         for mine, other in zip(self._counters(), counters, strict=True):
@@ -275,7 +314,14 @@ class WalkSums:
 def _add_classes(
     numbers: Counter[int], all_bytes: Counter[int] | None, classes: Sequence[int], sizes: Sequence[int]
 ) -> None:
-    """Add files to their ``histograms``, which has one class for each file, or a single one for all of them."""
+    """Add files to a histogram, which counts files and their bytes by a class (of size or age).
+
+    Args:
+        numbers: number of files by class, which is changed.
+        all_bytes: bytes of files by class, which is changed; None: they are not counted.
+        classes: class of each file; a single element if all files have the same class.
+        sizes: size of each file in bytes.
+    """
     found = set(classes)
     if len(found) == 1:
         numbers[classes[0]] += len(sizes)
@@ -289,11 +335,13 @@ def _add_classes(
 
 
 def _add_owners(known: dict[int, list[int]], numbers: array[int], items: Items, whole: tuple[int, int]) -> None:
-    """Add items to their owners.
+    """Add items to the sums by owner.
 
     Args:
+        known: the sums by user or group id, which are changed.
         numbers: user or group id of each of the ``items``.
-        whole: total size, and total allocated bytes, of the items.
+        items: the items, which were statted.
+        whole: bytes of regular files, and allocated bytes, of all items together; used if all have the same owner.
     """
     rows = items.columns
     if numbers == numbers[:1] * len(numbers):
@@ -309,6 +357,8 @@ def _add_owner(known: dict[int, list[int]], number: int, *values: int) -> None:
 
 
 def _insert_largest(largest: list[tuple[int, bytes]], each: Any) -> None:
-    """Insert an entry into the list of the ``LARGEST_SHOWN`` largest; equal ones are ordered by path."""
+    """Insert ``each``, a pair (size, path), into the list of the largest files or directories, which is sorted by size.
+    The list keeps at most ``LARGEST_SHOWN`` entries. Entries of equal size are ordered by path.
+    """
     insort(largest, each, key=lambda one: (-one[0], one[1]))
     del largest[LARGEST_SHOWN:]

@@ -1,7 +1,7 @@
-"""Sums for the upper directories of a walk with everything below them, as du computes.
+"""Sums for directories of a walk with everything below them, as du(1) computes them, for the upper levels only.
 
-Memory is bounded: directories deeper than ``MAX_TREE_LEVEL`` are added to the ones above them only, and so are further
-ones once there are ``MAX_TREES``.
+Memory is bounded: a directory deeper than ``MAX_TREE_LEVEL`` has no sum of its own, but counts in those above it. So
+does each further directory if there are already ``MAX_TREES`` sums.
 """
 
 from __future__ import annotations
@@ -12,17 +12,21 @@ from heapq import nsmallest
 from pcopy.fast_named_tuple import NamedTuple
 
 MAX_TREE_LEVEL = 3
-"""Deepest level below a PATH whose directories have their own sum; PATH itself is level 0."""
+"""Maximum number of levels below a PATH on which directories have their own sum; PATH itself is level 0. Deeper
+directories are counted in those above them.
+"""
 
 MAX_TREES = 1 << 15
-"""Maximum number of directories with their own sum, on each rank."""
+"""Maximum number of directories for which a sum with everything below them is kept, on each rank and after merging on
+rank 0.
+"""
 
 TreeRows = dict[bytes, list[int]]
 
 
 class TreeSum(NamedTuple):
-    """The sum of all items below a directory: their number, the bytes of regular files, and the
-    allocated bytes of all.
+    """The sums of all items below the directory ``path``: their number (``items``), the bytes of regular files
+    (``size``), and the bytes that are allocated for all of them.
     """
 
     path: bytes
@@ -32,17 +36,29 @@ class TreeSum(NamedTuple):
 
 
 class TreeSums:
-    """The sums of one rank, or of all ranks."""
+    """Number and bytes of the items in each directory of the upper levels, with everything below it, as du(1) shows
+    them. The sums of one rank or, after merging, of all ranks.
+    """
 
     def __init__(self) -> None:
         self.rows: TreeRows = {}
-        """By path (ending with a slash): level, items, bytes, allocated bytes; without those of rows below it."""
+        """Sums by path of a directory (ending with a slash): level, number of items, bytes, allocated bytes. Items
+        below the directory that are counted for a directory on a lower level are not included here.
+        """
         self.has_merged_trees = False
-        """True if there were more than ``MAX_TREES`` directories."""
+        """True if some directory of the upper levels has no sum of its own, but is counted in that above it, because
+        there were ``MAX_TREES`` sums already.
+        """
 
     def add(self, above: bytes, level: int, items: int, size: int, allocated: int) -> None:
-        """Add items that lie in the directory ``above`` (ending with a slash), which is ``level``
-        levels below a PATH.
+        """Add items of one directory to the sum of this directory, or of the one above it that has a sum.
+
+        Args:
+            above: path of the directory, ending with a slash.
+            level: number of levels that it is below a PATH of the command line.
+            items: number of items.
+            size: bytes of the regular files among them.
+            allocated: bytes that are allocated for all of them.
         """
         if level > MAX_TREE_LEVEL:
             above = above.rsplit(b"/", level - MAX_TREE_LEVEL + 1)[0] + b"/"
@@ -60,7 +76,9 @@ class TreeSums:
         row[3] += allocated
 
     def merge(self, rows: Mapping[bytes, list[int]], is_folded: bool) -> None:
-        """Add the sums of another rank."""
+        """Add the sums of another rank. The arguments are the values of that rank's attributes: ``rows``, and as
+        ``is_folded`` its ``has_merged_trees``.
+        """
         self.has_merged_trees |= is_folded
         for above, (level, *numbers) in rows.items():
             self.add(above, level, *numbers)

@@ -1,7 +1,9 @@
-"""Stats the names of a directory, and passes them to a visitor with their statuses, in columns.
+"""Stats the names of a directory, and passes the items with their statuses to a *visitor*, an object that decides what
+is done with them: copy, read or remove.
 
-This module knows no tool. The visitor decides what is done with the items (copy, read, remove). The tasks that list
-directories and stat names ask their tool for a visitor.
+This module depends on no program. The tasks that list directories and stat names get the visitor from their program. A
+status is not an object: each of its fields is a column, an array with one value for each item. A *row* is the position
+of an item in these columns.
 """
 
 from __future__ import annotations
@@ -19,14 +21,17 @@ from pcopy.fsio.backend.interface import MAX_SMALL_FILE_BYTES, Backend, await_ti
 from pcopy.fsio.problem import Problem
 
 VISITOR_COLUMNS = SCAN_COLUMNS | LINKS
-"""The columns that a visitor receives."""
+"""Bits of the fields of the status (columns) that a visitor receives for each item."""
 
 
 class FoundItems:
-    """Some names of one open ``directory``, with their statuses: ``rows`` has the columns of ``VISITOR_COLUMNS``.
+    """Some items that a scan has found in one directory, with their statuses. A row is the position of an item.
 
-    ``packed`` are the names, joined by slashes. ``problems`` maps rows that could not be statted to the reason; the
-    values of such rows are meaningless.
+    Fields:
+    - ``directory``: open descriptor of the directory.
+    - ``packed``: the names, joined by slashes.
+    - ``rows``: the statuses, with the columns of ``VISITOR_COLUMNS``.
+    - ``problems``: the error by row, for items that could not be statted; their values in ``rows`` are meaningless.
     """
 
     __slots__ = ("_names", "directory", "packed", "problems", "rows")
@@ -43,58 +48,84 @@ class FoundItems:
 
     @property
     def names(self) -> list[bytes]:
-        """The names as a list."""
+        """The names as a list, in the order of the rows."""
         if not self._names:
             self._names = unpack_names(self.packed, len(self))
         return self._names
 
 
 class Visitor(Protocol):
-    """Receives the items that one task finds in one directory. ``rows`` are never empty, and in the
-    order of ``found``.
+    """Protocol: receives the items that one task finds in one directory, and processes them (copies, reads or removes
+    them). In the methods, ``found`` are all items of a batch, and ``rows`` are the positions of those that are
+    passed: at least one, in ascending order.
     """
 
     device: int | None
-    """The directory's st_dev; None if it is not known."""
+    """``st_dev`` of the directory; None if it is not known. Files on another file system are passed to
+    ``visit_large_files``.
+    """
     separates_linked: bool
-    """True if items with several names are passed to ``linked`` instead of the methods for files and nodes."""
+    """True if items with several hard links, except directories, are passed to ``visit_linked`` instead of the methods
+    for files and special files.
+    """
 
     def visit_failed(self, name: bytes, problem: Problem) -> None:
-        """Receive a name that could not be statted."""
+        """Receive the name of an item that could not be statted, and the error."""
 
     def rows_to_visit(self, found: FoundItems) -> Iterable[int]:
-        """Return the rows to visit. The visitor itself counts and reports the others, where that is needed."""
+        """Return the rows (positions) of the items that are to be passed to the other methods. The visitor itself
+        counts and reports the items that it leaves out.
+        """
 
     def visit_directories(self, found: FoundItems, rows: Sequence[int]) -> None:
-        """Receive directories. They are not entered here: that is done by other tasks."""
+        """Receive directories: those of the items ``found`` whose positions are ``rows``. Other tasks list what they
+        contain.
+        """
 
     def visit_small_files(self, found: FoundItems, rows: Sequence[int]) -> None:
-        """Receive regular files of up to ``MAX_SMALL_FILE_BYTES`` bytes."""
+        """Receive regular files of up to ``MAX_SMALL_FILE_BYTES`` bytes: those of the items ``found`` whose positions
+        are ``rows``.
+        """
 
     def visit_large_files(self, found: FoundItems, rows: Sequence[int]) -> None:
-        """Receive files that are larger, or on another file system than the directory; each is processed separately."""
+        """Receive regular files that are larger than ``MAX_SMALL_FILE_BYTES``, or on another file system than the
+        directory (a file can be a mount point). They are those of the items ``found`` whose positions are ``rows``.
+        Each of them is processed separately.
+        """
 
     def visit_special_files(self, found: FoundItems, rows: Sequence[int]) -> None:
-        """Receive symbolic links, FIFOs, sockets and devices."""
+        """Receive symbolic links, FIFOs, sockets and devices: those of the items ``found`` whose positions are
+        ``rows``.
+        """
 
     def visit_linked(self, found: FoundItems, rows: Sequence[int]) -> None:
-        """Receive items with several names, other than directories."""
+        """Receive items with several hard links, except directories: those of the items ``found`` whose positions are
+        ``rows``. Only called if ``separates_linked``.
+        """
 
     def process_visited(self) -> TicketGenerator[None]:
-        """Process the received items, in slices. No further items follow."""
+        """Generator that processes the items that were received. It is called after the last one, and yields from time
+        to time, so that the rank can handle messages.
+        """
 
     def end_visit(self) -> None:
-        """End the visit, after ``settle`` is complete."""
+        """Do the last work of the visit, such as adding counts to the result or spawning tasks. It is called after
+        ``process_visited`` has finished.
+        """
 
 
 def stat_and_visit(
     backend: Backend, directory: int, packed: bytes, visitor: Visitor, *, follow: bool, extra_columns: int = 0
 ) -> TicketGenerator[None]:
-    """Stat the names ``packed`` (joined by slashes; none is empty) in an open directory, and pass them to the visitor.
+    """Generator: stat some names in an open directory, pass the items to the visitor, and let it process them.
 
     Args:
+        backend: the code that performs the system calls.
+        directory: open descriptor of the directory.
+        packed: the names, joined by slashes; none of them is empty.
+        visitor: the object that receives the items.
         follow: True to follow symbolic links.
-        extra_columns: columns that are needed besides ``VISITOR_COLUMNS``.
+        extra_columns: bits of columns (fields of the status) that are needed besides ``VISITOR_COLUMNS``.
     """
     if packed:
         ticket = backend.submit(
@@ -109,7 +140,7 @@ def stat_and_visit(
 
 
 def _stat_problems(directory: int, packed: bytes, stated: StatResult, follow: bool) -> dict[int, Problem]:
-    """Return the reasons of the names that could not be statted, by row."""
+    """Return the errors of the names that could not be statted, by row (position of the name)."""
     codes = stated.verdicts.codes
     if codes.count(RowCode.DONE) == len(codes):
         return {}
@@ -119,22 +150,24 @@ def _stat_problems(directory: int, packed: bytes, stated: StatResult, follow: bo
 
 
 def _stat_problem(directory: int, name: bytes, number: int, follow: bool) -> Problem:
-    """Return why a name could not be statted: it vanished, is a dangling symbolic link, or the
-    system reports an error.
+    """Return why the item ``name`` could not be statted: it has vanished, it is a symbolic link that leads nowhere (if
+    ``follow``), or the system has reported another error (the errno ``number``).
     """
     is_missing = number == errno.ENOENT
     if is_missing and follow:
         try:
             os.stat(name, dir_fd=directory, follow_symlinks=False)
         except OSError:
-            pass  # the name itself no longer exists
+            pass  # The symbolic link itself has vanished.
         else:
             return Problem("stat", errno.ENOENT, on_source=True, text="a symbolic link that leads nowhere")
     return Problem("stat", number or errno.EIO, on_source=True, changed=is_missing)
 
 
 def pass_to_visitor(found: FoundItems, visitor: Visitor) -> None:
-    """Pass the items to the visitor: those that have failed, and the chosen rows by their sort."""
+    """Pass the items ``found`` to the methods of the visitor: first those that could not be statted, then those that
+    the visitor has chosen, by type, size and number of links.
+    """
     for row, problem in found.problems.items():
         visitor.visit_failed(found.names[row], problem)
     chosen = visitor.rows_to_visit(found)
@@ -155,7 +188,9 @@ def pass_to_visitor(found: FoundItems, visitor: Visitor) -> None:
 
 
 def _are_all_small_files(found: FoundItems, visitor: Visitor) -> bool:
-    """Return True if all items are small files, the most frequent case. (This is faster than sorting them.)"""
+    """Return True if all items are small files on the file system of the directory. This is the most frequent case, and
+    testing it is faster than sorting the items.
+    """
     rows = found.rows
     return (
         not found.problems
@@ -168,7 +203,9 @@ def _are_all_small_files(found: FoundItems, visitor: Visitor) -> bool:
 
 
 def _rows_by_sort(found: FoundItems, visitor: Visitor, chosen: Iterable[int]) -> tuple[list[int], ...]:
-    """Return the chosen rows of directories, linked items, nodes, large files and small files."""
+    """Sort the chosen items by how a visitor receives them. Return five lists of row numbers: directories, items with
+    several hard links, special files and symbolic links, large files, and small files.
+    """
     modes, links, sizes, devices = found.rows.mode, found.rows.links, found.rows.size, found.rows.device
     links_apart, device = visitor.separates_linked, visitor.device
     sorts: tuple[list[int], ...] = ([], [], [], [], [])

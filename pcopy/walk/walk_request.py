@@ -1,4 +1,4 @@
-"""The request of a walk, as it is sent to all ranks: primitive values only."""
+"""What the user wants of a walk, in a form that can be sent to all ranks: strings, numbers and tuples only."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from pcopy.walk.expression import Tree
 
 
 class WalkRequest(NamedTuple):
-    """The expression of a walk (``pcopy.walk.expression``), and what is reported of the items that fulfil it.
+    """What the user wants of a walk: the tests that items must fulfil, and what is reported of the items that fulfil
+    them.
 
-    Fields besides those of ``Expression``:
+    The fields ``tree`` to ``same_device`` have the tests and options of find on the command line: the tree of tests,
+    whether it prints items itself (``-print``), the depths at which items are tested, and ``-xdev``. The others are:
 
-    - ``forms``: formats of ``pcopy.walk.output_formats`` in which ranks write items, with ``fields``.
-    - ``columns``: ranks send columns instead, which rank 0 sorts (by the columns of ``sort_mask``) or writes.
-    - ``sums``: ranks sum up the items.
-    - ``listed``: a list that is read instead of trees (``pcopy.walk.saved_listing``); ``listed_nul``: its paths end
-      with a NUL.
+    - ``forms``: names of the formats (``pcopy.walk.output_formats``) in which the ranks write items as text.
+    - ``fields``: the fields of each item in these formats.
+    - ``columns``: True if ranks send items with their status to rank 0, which sorts them or writes them as Parquet.
+    - ``sort_mask``: bit of the column by which rank 0 sorts; 0: none.
+    - ``sums``: True if the ranks add up the items for ``--summary``.
+    - ``listed``: path of a list of paths that is read instead of trees; empty: trees are walked.
+    - ``listed_nul``: True if the paths in a plain list end with a NUL byte.
     - ``directory``: the user's working directory.
-    - ``base``: the directory in which all listed paths must lie.
+    - ``base``: the directory in which all listed paths must lie; empty: they can be anywhere.
     - ``now``: time from which ages are counted, in nanoseconds since 1970.
     """
 
