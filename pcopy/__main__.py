@@ -1,9 +1,10 @@
-"""Entry point of ``python -m pcopy``, which is the same as ``pcopy``.
+"""Entry point of ``python -m pcopy``, which does the same as the command ``pcopy``.
 
-For this command Python puts the working directory at the front of its module search path (not with ``-P``). Another
-user may have put a module there that is imported later, such as ``yaml.py``. So the entry is removed here, unless the
-package itself is in that directory. (A file ``pcopy.py`` there would run instead of this one. ``python -P -m pcopy``
-and the installed command do not search there.)
+For ``python -m``, Python puts the working directory at the front of its module search path (unless ``-P`` is given).
+Another user may have put a file there that has the name of a module which pcopy imports later, such as ``yaml.py``. So
+the working directory is removed from the search path here, unless the package itself lies in it. Nothing can be done
+here about a file ``pcopy.py`` in the working directory: Python would run that instead of this one. ``python -P -m
+pcopy`` and the installed command do not search the working directory.
 """
 
 import os

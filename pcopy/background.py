@@ -1,9 +1,10 @@
-"""Threads that run next to a rank's work, with a safe start.
+"""Background threads whose start cannot hang if memory is short.
 
-A new thread needs memory before it runs any Python code. If the system refuses that, the thread ends without a message,
-and ``threading.Thread.start`` waits for ever. Here the caller notices that the thread has released its argument, and
-waits for a limited time only. A lock decides who owns the action. If the thread acquires it first, the thread runs the
-action. If the caller acquires it first, because it has given up waiting, the action is never run.
+A new thread needs memory before it runs any Python code. If the system refuses that memory, the thread ends without a
+message, and ``threading.Thread.start`` would wait for ever. Here the thread that starts another one (the caller)
+notices this, because a thread that ends releases its argument; and the caller waits for a limited time only. A lock
+decides who owns the action. If the new thread acquires the lock first, it runs the action. If the caller acquires the
+lock first, because it has given up waiting, the action is never run.
 """
 
 from __future__ import annotations
@@ -16,22 +17,25 @@ from _weakref import ref
 from collections.abc import Callable, Generator
 
 _START_TIMEOUT = 5.0
-"""Maximum seconds until a thread begins; on a busy machine one takes some hundredths of a second."""
+"""Seconds within which a new thread must begin to run its action; then the start counts as failed.
+
+On a busy machine a start takes some hundredths of a second.
+"""
 
 _THREAD_COUNT_INTERVAL = 0.0005
-"""Seconds between two checks whether other threads have ended."""
+"""Seconds between two checks in ``is_single_threaded`` whether other threads have ended."""
 
 _START_CHECK_INTERVAL = 0.02
-"""Seconds between two checks whether a thread has ended before it began its action."""
+"""Seconds between two checks whether a started thread has ended without running its action."""
 
 _START_ATTEMPTS = 3
-"""Number of attempts to start a thread before the system is considered to refuse it."""
+"""Number of attempts to start a thread; after that ``BackgroundThread`` raises ``OSError``."""
 
 
 def is_single_threaded() -> bool:
-    """Return True if this process has a single thread.
+    """Return True if this process has a single thread, so that it can fork safely.
 
-    Threads that are ending now (``has_ended`` is True) are waited for.
+    A thread whose action has ended still exists for a moment: wait up to ``_START_TIMEOUT`` for other threads to end.
     """
     until = time.monotonic() + _START_TIMEOUT
     while len(os.listdir("/proc/self/task")) > 1:
@@ -42,23 +46,23 @@ def is_single_threaded() -> bool:
 
 
 class OneShotSignal:
-    """A signal that one thread waits for, and that is given once."""
+    """A signal between two threads of a process, which one thread sends once and another one waits for."""
 
     def __init__(self) -> None:
         self._lock = allocate_lock()
         self._lock.acquire()
 
     def wait(self, seconds: float) -> bool:
-        """Return True if the signal is given within this number of ``seconds``."""
+        """Wait for the signal; return True if it is sent within this number of ``seconds``."""
         return self._lock.acquire(timeout=seconds)
 
     def send(self) -> None:
-        """Give the signal."""
+        """Send the signal; may be called only once."""
         self._lock.release()
 
 
 class BackgroundThread:
-    """A thread that runs ``action`` to its end. It does not keep the process from ending."""
+    """A thread that runs ``action`` once. If the process ends before, the thread ends with it."""
 
     def __init__(self, action: Callable[[], object]) -> None:
         """Start the thread, and return when ``action`` has begun. Raise ``OSError`` if no thread can be started.
@@ -71,15 +75,15 @@ class BackgroundThread:
         if not any(self._start() for _ in range(_START_ATTEMPTS)):
             raise OSError(errno.EAGAIN, "no thread can be started")
 
-    def has_ended(self, patience: float | None) -> bool:
-        """Return True if the action has ended within ``patience`` seconds (None: wait without a limit)."""
+    def join(self, patience: float | None) -> bool:
+        """Wait for the end of the action; return True if it ends within ``patience`` seconds (None: no limit)."""
         has_ended = self._end_lock.acquire(timeout=-1 if patience is None else patience)
         if has_ended:
             self._end_lock.release()
         return has_ended
 
     def _start(self) -> bool:
-        """Start a thread; return True if it runs the action."""
+        """Try to start a thread that runs the action. True: it runs the action; False: no thread will ever run it."""
         claim, begun = allocate_lock(), allocate_lock()
         begun.acquire()
 
@@ -91,11 +95,11 @@ class BackgroundThread:
                 finally:
                     self._end_lock.release()
 
-        # The argument is released when the thread ends, even if it runs no code for lack of memory. The function
-        # itself cannot be watched: without a frame for it, CPython 3.11 never releases it.
+        # Watch the argument: a thread that ends releases it, even if the thread could run no code for lack of memory.
+        # The function ``run`` cannot be watched, because CPython 3.11 never releases it if it was not called.
         argument: set[object] = set()
         released: list[object] = []
-        watch = ref(argument, released.append)  # a callback written in Python would need memory, too
+        watch = ref(argument, released.append)  # The callback is a C function: one in Python would need memory, too.
         try:
             start_new_thread(run, (argument,))
         except (RuntimeError, MemoryError):
@@ -110,14 +114,15 @@ class BackgroundThread:
 
 
 def run_in_background(action: Callable[[], object], nap: float) -> Generator[None, None, None]:
-    """Run ``action`` in another thread, and yield every ``nap`` seconds until it has ended.
+    """Generator: run ``action`` in another thread, and yield every ``nap`` seconds until it has ended.
 
-    If no thread can be started, the action is run here, without yields.
+    So the caller can do other work meanwhile. If no thread can be started, run the action in this thread, without
+    yielding.
     """
     try:
         thread = BackgroundThread(action)
     except OSError:
         action()
         return
-    while not thread.has_ended(nap):
+    while not thread.join(nap):
         yield

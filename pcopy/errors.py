@@ -17,28 +17,31 @@ EXIT_REFUSED = 2
 EXIT_INTERNAL = 70
 EXIT_STOPPED = 75
 EXIT_DIFFERENT = 1
-"""Exit statuses.
+"""Exit statuses. ``EXIT_OK``: all done; ``EXIT_INCOMPLETE``: some items failed; ``EXIT_REFUSED``: the request was
+refused; ``EXIT_INTERNAL``: a bug; ``EXIT_STOPPED``: stopped early, and the job can be resumed; ``EXIT_DIFFERENT``: what
+was compared differs.
 
-The last one is used by programs that compare. 70 and 75 are EX_SOFTWARE and EX_TEMPFAIL of sysexits.h.
+Only programs that compare use the last one. 70 and 75 are EX_SOFTWARE and EX_TEMPFAIL of sysexits.h.
 """
 
 SYNC_FAILED_TEXT = "the destination could not be synced"
-"""Beginning of the text of the reason to stop after a sync has failed."""
+"""Beginning of the message with which a job stops because a sync of the destination has failed."""
 
 SYNC_FAILED_CODE = -1
-"""Code of that reason (``pcopy.engine.messages.Halt``): the copied data may not be on storage.
+"""Code for the reason why a job stops: a sync has failed, so that the copied data may not be on stable storage.
 
-Codes above 0 are signal numbers, and 0 is any other reason.
+The ranks send each other such a code with the message (``pcopy.engine.messages.Halt``). A code above 0 is the number of
+the signal that stops the job, and 0 stands for any other reason.
 """
 
 ARCHIVE_FULL_CODE = -2
-"""Code of the reason that an archive cannot be written because its file system is full."""
+"""Code for the reason why a job stops: an archive cannot be written because its file system is full."""
 
 
 class PcopyError(Exception):
-    """An error that ends the job with ``status``.
+    """An error that ends the program with the exit status ``status``.
 
-    Its text is one line for the user: the failure, the path, and what to do.
+    Its text is one line for the user: path, failure, reason, and what to do.
     """
 
     status = EXIT_INTERNAL
@@ -50,27 +53,35 @@ class PcopyError(Exception):
 
 
 class RequestRefused(PcopyError):
-    """The arguments request something that pcopy does not do. Nothing has been changed."""
+    """The program refuses the request, because of its arguments or of what it finds on the file system; it has changed
+    nothing yet.
+    """
 
     status = EXIT_REFUSED
 
 
 class PartlyRefused(PcopyError):
-    """Several things were requested, and some of them were refused."""
+    """The program has carried out a part of the request; another part was refused, or it is uncertain whether it was
+    carried out.
+    """
 
     status = EXIT_INCOMPLETE
 
 
 class InvariantBroken(PcopyError):
-    """A defect of pcopy, or a peer with another protocol: the job must not continue."""
+    """Something happened that cannot happen: a bug in pcopy, or ranks with different versions of pcopy.
+
+    The job must not continue.
+    """
 
 
 class PeerLost(PcopyError):
     """The connection to another rank was closed before the end of the job."""
 
     def __init__(self, rank: int, reason: str, *, ended_itself: bool = False) -> None:
-        """``ended_itself`` is True if the other rank stopped because of ``ResourceUnavailable`` and has reported the
-        reason.
+        """``rank`` is the number of the other rank, and ``reason`` says how the connection ended.
+
+        ``ended_itself`` is True if the other rank stopped because of ``ResourceUnavailable`` and has reported that.
         """
         super().__init__(f"rank {rank} is gone: {reason}")
         self.rank = rank
@@ -78,34 +89,36 @@ class PeerLost(PcopyError):
 
 
 class ResourceUnavailable(PcopyError):
-    """The system refuses a resource that a rank itself needs (memory, descriptors, a pipe).
+    """The system refuses a resource without which a rank cannot work, such as memory, a descriptor or a pipe.
 
-    The job stops and can be resumed.
+    That is no failure of an item: the job stops and can be resumed.
     """
 
     status = EXIT_STOPPED
 
 
 RESOURCE_EXCEPTIONS = (OSError, MemoryError, ImportError)
-"""Exceptions of Python for resources that the system refuses.
+"""Exceptions that Python raises if the system refuses a resource.
 
-ImportError is one, because modules are imported when needed.
+ImportError is one of them, because modules are imported when they are needed, and reading them may fail then.
 """
 
 
 class SpillFailed(OSError):
-    """Pending work that does not fit into memory cannot be spilled to disk, or cannot be read back: the job must
-    stop.
+    """A temporary file for waiting tasks and other data that do not fit into memory cannot be written or read.
+
+    The job must stop, and can be resumed with another directory for such files.
     """
 
 
 class JobAborted(PcopyError):
-    """Another error has ended a rank. The text holds its traceback, or the resource that was refused to it."""
+    """A rank has ended because of an exception; the text is its traceback, or the resource that the system refused."""
 
 
 def current_traceback() -> str:
-    """Return the traceback of the exception that is being handled; only its text if the module ``traceback`` cannot be
-    imported.
+    """Return the traceback of the exception that is being handled, as text.
+
+    If the module ``traceback`` cannot be imported, return only the exception's own text.
     """
     try:
         from traceback import format_exc
@@ -115,8 +128,10 @@ def current_traceback() -> str:
 
 
 def resource_error_text(error: OSError | MemoryError | ImportError) -> str:
-    """Return in one line the resource that the system has refused, and the path or the function of pcopy that needed
-    it.
+    """Return a message of one line: why the system has refused a resource (``error``), and which path or function
+    needed it.
+
+    The function is the innermost one of pcopy in the traceback of ``error``.
     """
     where, trace = "pcopy", error.__traceback__
     while trace is not None:

@@ -1,8 +1,8 @@
 """Functions of the C library that Python's ``os`` does not have, and everything else that needs ctypes.
 
-No other module imports ctypes. It is loaded by the first call here, because loading it takes as long as the copy of
-many small files. All functions raise ``OSError``, with ENOSYS if the C library does not have the call (some came to
-glibc in 2018).
+No other module imports ctypes. The first call of a function here loads it, because that takes as long as the copy of
+many small files. Functions that make a system call raise ``OSError``, with ENOSYS if the C library does not have the
+function (glibc got some of them in 2018).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import os
 import struct
 import sys
 
-# Stands for typing.TYPE_CHECKING: the helper process of pcopy.fsio.syncer imports this module, and must start quickly.
+# Replaces typing.TYPE_CHECKING, so that typing is not imported: the helper process of pcopy.fsio.syncer imports this
+# module, and must start quickly.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -21,13 +22,15 @@ if TYPE_CHECKING:
 
 RENAME_NOREPLACE = 1
 RENAME_EXCHANGE = 2
-"""Flags of ``renameat2``."""
+"""``RENAME_NOREPLACE``: flag of ``renameat2``: fail if the new name exists. ``RENAME_EXCHANGE``: exchange the two
+names.
+"""
 
 SYNC_RANGE_WAIT_BEFORE, SYNC_RANGE_WRITE, SYNC_RANGE_WAIT_AFTER = 1, 2, 4
-"""Flags of ``sync_file_range``."""
+"""Flags of ``sync_file_range``: wait for earlier writes, begin to write, wait for these writes."""
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
-"""Modes of fallocate(2), from linux/falloc.h."""
+"""Modes of fallocate(2), from linux/falloc.h: do not change the size of the file; deallocate the range."""
 
 _AT_SYMLINK_NOFOLLOW = 0x100
 _AT_EMPTY_PATH = 0x1000
@@ -35,25 +38,25 @@ _AT_STATX_FORCE_SYNC = 0x2000
 _PR_SET_PDEATHSIG = 1
 _SIGKILL = 9
 _FNM_CASEFOLD = 16
-"""Constants of Linux's headers fcntl.h, prctl.h, signal.h and fnmatch.h."""
+"""This constant and those above it are from Linux's headers fcntl.h, prctl.h, signal.h and fnmatch.h."""
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _MAX_MMAP_THRESHOLD = 32 << 20
-"""Parameters of mallopt(3), from malloc.h, and the largest value that M_MMAP_THRESHOLD accepts."""
+"""Parameters of mallopt(3), from malloc.h; this one is the largest value that M_MMAP_THRESHOLD accepts."""
 
 _STATX_BYTES = 256
 _STATX_MTIME = 0x40
 _STATX_BTIME = 0x800
 _STATX_MNT_ID = 0x1000
-"""Constants of statx(2): the size of its structure, and the bits that request modification time, birth time and mount
-id.
+"""Constants of statx(2), from ``_STATX_BYTES``: the size of its structure, and the bits that request modification time,
+birth time and mount id.
 """
 _STATX_MOUNT_FIELDS = struct.Struct("=I140xQ")  # struct statx: stx_mask and stx_mnt_id
 _STATX_MTIME_FIELDS = struct.Struct("=112xqI")  # struct statx: stx_mtime
 _STATX_BTIME_FIELDS = struct.Struct("=I76xqI")  # struct statx: stx_mask and stx_btime
 
 FUSE_TYPE = 0x65735546
-"""The f_type of FUSE file systems (linux/magic.h)."""
+"""The type of FUSE file systems in statfs(2) (FUSE_SUPER_MAGIC of linux/magic.h)."""
 _STATFS_BYTES = 256  # larger than struct statfs on any architecture
 _LISTING_BYTES = 1 << 16  # bytes of directory entries that are read by one call
 _DIRENT_HEADER = struct.Struct("=16xHB")  # struct dirent64: d_reclen and d_type, before d_name
@@ -63,28 +66,31 @@ _EMPTY_HANDLE = _HANDLE_HEADER.pack(_MAX_HANDLE_BYTES, 0) + bytes(_MAX_HANDLE_BY
 
 
 def renameat2(directory: int, old: bytes, new: bytes, flags: int, to: int = -1) -> None:
-    """Call renameat2(2) to rename within the open ``directory``, or from there into the open directory ``to``."""
+    """Call renameat2(2): give the item ``old`` in the open ``directory`` the name ``new`` in the open directory ``to``.
+
+    If ``to`` is -1, ``new`` is also a name in ``directory``. ``flags``: ``RENAME_NOREPLACE`` or ``RENAME_EXCHANGE``.
+    """
     _call("renameat2", directory, old, directory if to < 0 else to, new, flags)
 
 
 def fnmatch(pattern: bytes, name: bytes, *, ignores_case: bool) -> bool:
-    """Return True if the shell ``pattern`` matches all of ``name`` (fnmatch(3)).
+    """Return True if the shell ``pattern`` matches the whole ``name`` (fnmatch(3)).
 
-    ``ignores_case`` ignores the case of letters.
+    ``ignores_case``: True if upper case and lower case letters count as equal.
     """
     return not _libc().fnmatch(pattern, name, _FNM_CASEFOLD if ignores_case else 0)
 
 
 def syncfs(descriptor: int) -> None:
-    """Call syncfs(2)."""
+    """Write all changes of the file system of an open file or directory to stable storage (syncfs(2))."""
     _call("syncfs", descriptor)
 
 
 def fallocate(descriptor: int, start: int, length: int) -> None:
-    """Allocate space for data by fallocate(2), without changing the size of the file.
+    """Allocate space for ``length`` bytes at the offset ``start`` of a file by fallocate(2); keep the size of the file.
 
-    The size is kept because a size that includes unwritten data would survive a power failure without these data.
-    posix_fallocate(3) is not used, because it writes zeros where the call is not supported.
+    If the size were increased before the data are written, a power failure could leave a file with the full size but
+    without its data. posix_fallocate(3) is not used, because it writes zeros if fallocate(2) is not supported.
     """
     from ctypes import c_int64
 
@@ -92,14 +98,20 @@ def fallocate(descriptor: int, start: int, length: int) -> None:
 
 
 def punch_hole(descriptor: int, start: int, length: int) -> None:
-    """Deallocate a part of the file by fallocate(2), so that it reads as zeros. The size of the file is unchanged."""
+    """Deallocate ``length`` bytes of a file from the offset ``start`` by fallocate(2): they read as zeros afterwards.
+
+    The size of the file is unchanged.
+    """
     from ctypes import c_int64
 
     _call("fallocate", descriptor, _KEEP_SIZE | _PUNCH_HOLE, c_int64(start), c_int64(length))
 
 
 def sync_file_range(descriptor: int, start: int, length: int, flags: int) -> None:
-    """Call sync_file_range(2)."""
+    """Write the data of ``length`` bytes of a file from the offset ``start`` to its device by sync_file_range(2).
+
+    ``flags`` say what to begin and what to wait for: the sum of some of the constants ``SYNC_RANGE_...``.
+    """
     from ctypes import c_int64
 
     _call("sync_file_range", descriptor, c_int64(start), c_int64(length), flags)
@@ -108,7 +120,8 @@ def sync_file_range(descriptor: int, start: int, length: int, flags: int) -> Non
 def birth_time(directory: int, name: bytes) -> int:
     """Return the birth time of ``name`` in an open directory (statx(2)), in nanoseconds since 1970. Raise ``OSError``.
 
-    If ``name`` is empty, it is that of the open descriptor. Return 0 if the file system does not store it.
+    If ``name`` is empty, return the birth time of ``directory`` itself, which may then be any open item. Return 0 if
+    the file system does not store birth times.
     """
     buffer = _c_buffer(_STATX_BYTES)
     _call("statx", directory, name, _AT_SYMLINK_NOFOLLOW | _AT_EMPTY_PATH, _STATX_BTIME, buffer)
@@ -117,8 +130,9 @@ def birth_time(directory: int, name: bytes) -> int:
 
 
 def mtime_on_server(descriptor: int) -> int:
-    """Return the modification time of an open item in nanoseconds since 1970, as the file server has it now
-    (statx(2)).
+    """Return the modification time of an open item, in nanoseconds since 1970 (statx(2)).
+
+    A network file system asks its server for the time instead of using a cached one (AT_STATX_FORCE_SYNC).
     """
     buffer = _c_buffer(_STATX_BYTES)
     _call("statx", descriptor, b"", _AT_EMPTY_PATH | _AT_STATX_FORCE_SYNC, _STATX_MTIME, buffer)
@@ -135,7 +149,8 @@ def mount_id(descriptor: int) -> int:
 
 
 def free_bytes(status: os.statvfs_result, *, reserved: bool = False) -> int:
-    """Return the free bytes of a file system; with ``reserved`` include those that only root may use.
+    """Return the free bytes of a file system with this ``status``; with ``reserved`` include those that only root may
+    use.
 
     Raise ``OSError`` if the file system reports 0 blocks in total: its size is unknown then, and it is not full.
     """
@@ -145,9 +160,9 @@ def free_bytes(status: os.statvfs_result, *, reserved: bool = False) -> int:
 
 
 def type_of_file_system(descriptor: int) -> int:
-    """Return the f_type of the file system of an open item (statfs(2)).
+    """Return the type (f_type) of the file system of an open item (statfs(2)).
 
-    If statfs is not implemented, return that of FUSE, because only a FUSE server may lack it.
+    If the file system does not implement statfs, return the type of FUSE, because only a FUSE server may lack it.
     """
     buffer = _c_buffer(_STATFS_BYTES)
     while True:
@@ -165,9 +180,10 @@ def type_of_file_system(descriptor: int) -> int:
 
 
 def types_of_names(directory: int) -> dict[bytes, int]:
-    """Return the file type (as ``stat.S_IFMT``; 0: unknown) of each name in an open directory (getdents64(2)).
+    """Return the file type of each name in an open directory (getdents64(2)).
 
-    The listing begins at the current position of the descriptor.
+    The type is a value such as ``stat.S_IFDIR``, or 0 if the file system does not return it. The listing begins at the
+    current position of the descriptor.
     """
     import ctypes
 
@@ -197,21 +213,25 @@ def file_handle(descriptor: int) -> bytes:
 
 
 _file_handle_function: list[Callable[[int], bytes]] = []
-"""Holds the function of ``_make_file_handle_function`` after the first call."""
+"""A list that contains the function of ``_make_file_handle_function`` after the first call; before, it is empty."""
 
 
 def keep_forever(thing: object) -> None:
-    """Keep the object ``thing`` in memory until the process ends, because other code may still write to it."""
+    """Keep the object ``thing`` in memory until the process ends.
+
+    For memory to which a system call may still write although nobody waits for it any longer.
+    """
     import ctypes
 
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(thing))
 
 
 def retain_freed_memory(most: int) -> None:
-    """Keep up to ``most`` bytes of freed memory in this process, to be used again (mallopt(3)).
+    """Let glibc keep up to ``most`` bytes of freed memory in this process, to be used again (mallopt(3)).
 
-    Otherwise glibc returns each large block, and when it is allocated again the kernel fills it with zeros, page by
-    page. That takes several times as long as to copy data into it. With another C library nothing is done.
+    By default glibc returns each large block to the kernel. When such a block is allocated again, the kernel fills it
+    with zeros, page by page, which takes several times as long as to copy data into it. With another C library this
+    function has no effect.
     """
     mallopt = getattr(_libc(), "mallopt", None)
     if mallopt is not None:
@@ -228,8 +248,8 @@ def die_with_parent() -> None:
 class c_signal_handler:  # noqa: N801 (used like a statement)
     """Context manager: within its block the C library calls ``handler`` when the signal ``number`` arrives.
 
-    Python's own signal handlers run only between two steps of the interpreter. This one also runs during a C call that
-    never returns.
+    A signal handler of Python runs only between two steps of the interpreter. ``handler`` also runs while a C function
+    is executed, even one that never returns.
     """
 
     def __init__(self, number: int, handler: Callable[[int], None]) -> None:
@@ -238,7 +258,7 @@ class c_signal_handler:  # noqa: N801 (used like a statement)
     def __enter__(self) -> None:
         import ctypes
 
-        # Referenced by the object: ctypes would free the callback while C still has its address.
+        # Keep a reference to the callback: otherwise ctypes would free it while C still has its address.
         self._called = ctypes.CFUNCTYPE(None, ctypes.c_int)(self._handler)
         self._set_handler = ctypes.CDLL(None).signal
         self._set_handler.argtypes, self._set_handler.restype = (ctypes.c_int, ctypes.c_void_p), ctypes.c_void_p
@@ -266,7 +286,7 @@ def _libc() -> CDLL:
 
 
 _loaded_libc: list[CDLL] = []
-"""Holds the C library after the first call."""
+"""A list that contains the C library after the first call; before, it is empty."""
 
 
 def _c_buffer(size: int) -> Any:
@@ -289,9 +309,9 @@ def _call(name: str, *arguments: Any) -> None:
 
 
 def _make_file_handle_function() -> Callable[[int], bytes]:
-    """Return the function behind ``file_handle``.
+    """Return a function that returns the file handle of an open item, for ``file_handle``.
 
-    Constant parts are prepared once here, because each new item costs one of these calls.
+    It is called for each new item; so its constant parts are prepared once here.
     """
     import ctypes
 

@@ -1,9 +1,9 @@
-"""Conversion of file names and messages to text that is safe on a terminal, in a log and for people.
+"""Conversion of file names and messages to text that is safe on a terminal and in a log.
 
-File names are bytes and may hold anything but ``/`` and NUL. Rule: printed text consists of printable characters only.
-``printable_path`` loses no information, because the backslash itself is escaped, too. Characters that Unicode does not
-class as printable (C0 and C1 controls, changes of the writing direction, characters without width, line separators) are
-escaped even if they are valid UTF-8, because a terminal acts on them.
+File names are bytes, and may contain all bytes but ``/`` and NUL. Rule: printed text consists of printable characters
+only. Characters that Unicode does not class as printable (C0 and C1 controls, changes of the writing direction,
+characters without width, line separators) are escaped even if they are valid UTF-8, because a terminal acts on them.
+``printable_path`` loses no information: it also escapes the backslash, so that the original bytes can be restored.
 """
 
 from __future__ import annotations
@@ -11,19 +11,22 @@ from __future__ import annotations
 import os
 
 MAX_MESSAGE_LENGTH = 16_384
-"""Maximum characters of a message: enough for a name of PATH_MAX bytes even if each byte is escaped."""
+"""Maximum number of characters of a message, beyond which its middle is omitted.
+
+That is enough for a path of PATH_MAX (4,096) bytes even if each byte is escaped.
+"""
 _KEPT_AT_EACH_END = 4_096
-"""Characters that are kept at each end of a longer message: they hold the beginning of the name, and the reason."""
+"""Number of characters that remain at each end of a longer message: the beginning of the path, and the reason."""
 
 _SHORT_ESCAPES = {"\\": "\\\\", "\n": "\\n", "\r": "\\r", "\t": "\\t"}
-"""Characters whose escape sequence is a backslash and a letter or a second backslash."""
+"""Characters with a short escape sequence; all others are escaped as ``\\xNN`` for each byte."""
 
 
 def printable_path(path: bytes) -> str:
-    r"""Return ``path`` for people: printable UTF-8 as it is; backslashes and all other bytes escaped.
+    r"""Return ``path`` as text for people, from which the bytes can be restored.
 
-    Control characters, invisible characters and undecodable bytes are escaped. The escapes are ``\\``, ``\n``, ``\r``,
-    ``\t``, and ``\xNN`` for each byte of any other character.
+    Printable characters in UTF-8 remain as they are. Backslashes, unprintable characters and bytes that are not UTF-8
+    are escaped: as ``\\``, ``\n``, ``\r``, ``\t``, or ``\xNN`` for each byte.
     """
     text = path.decode("utf-8", "surrogateescape")
     if text.isprintable() and "\\" not in text:
@@ -32,17 +35,17 @@ def printable_path(path: bytes) -> str:
 
 
 def printable_text(text: str) -> str:
-    """Return a message on one line, with all characters escaped that are not printable."""
+    """Return ``text``, a message, as one line; unprintable characters are escaped, backslashes are kept."""
     if text.isprintable():
         return text
     return "".join(character if character.isprintable() else _escape(character) for character in text)
 
 
 def one_line_message(text: str) -> str:
-    """Return a message on one line, as ``printable_text`` does, with at most ``MAX_MESSAGE_LENGTH`` characters.
+    """Return a message as one line of printable characters, shortened if it is longer than ``MAX_MESSAGE_LENGTH``.
 
-    Archives and lists can hold names of 1 MiB. The middle of a longer message is replaced by the number of omitted
-    characters. Data that programs read (lists, ``--errors``, ``--json``) is never shortened.
+    The middle of a longer message is replaced by the number of omitted characters: archives and lists can contain names
+    of 1 MiB. For messages only: data that programs read (lists, ``--errors``, ``--json``) are never shortened.
     """
     line = printable_text(text)
     if len(line) <= MAX_MESSAGE_LENGTH:
@@ -54,7 +57,10 @@ def one_line_message(text: str) -> str:
 
 
 def shell_quoted(word: bytes) -> str:
-    """Return ``word`` quoted for the shell. Escapes stand in the quotes ``$'...'`` of bash, ksh and zsh."""
+    """Return ``word`` quoted for a shell, if that is necessary.
+
+    A word with unprintable bytes is escaped in ``$'...'``, which bash, ksh and zsh understand.
+    """
     import shlex
 
     text = printable_path(word)
@@ -62,7 +68,7 @@ def shell_quoted(word: bytes) -> str:
 
 
 def encodable_text(text: str, encoding: str) -> str:
-    """Return ``text`` for a stream of that ``encoding``.
+    """Return ``text`` so that it can be written to a stream with this ``encoding``.
 
     Characters that are not printable, or that the encoding does not have, are escaped. Line breaks are kept.
     """
@@ -74,12 +80,14 @@ def encodable_text(text: str, encoding: str) -> str:
 
 
 def count_with_noun(number: int, one: str, many: str) -> str:
-    """Return a number with its noun: ``1 item``, ``2,000 items``."""
+    """Return ``number`` with a noun in the form for 1 (``one``) or for other numbers (``many``): ``1 item``, ``2,000
+    items``.
+    """
     return f"{number:,} {one if number == 1 else many}"
 
 
 def _escape(character: str) -> str:
-    """Return the escape sequence of a character, or the character if it is printable."""
+    """Return the escape sequence of ``character``, or ``character`` itself if it is printable."""
     named = _SHORT_ESCAPES.get(character)
     if named is not None:
         return named
@@ -87,17 +95,17 @@ def _escape(character: str) -> str:
 
 
 def _byte_escapes(character: str) -> str:
-    r"""Return ``\xNN`` for each byte of a character in UTF-8.
+    r"""Return ``\xNN`` for each byte of the UTF-8 encoding of a character.
 
-    An undecodable byte of a file name, which Python represents as a lone surrogate, becomes that byte again. Other
-    surrogates have no UTF-8 encoding and are encoded as if they had.
+    Python represents a byte of a file name that is not UTF-8 as a lone surrogate: the result is the escape of that
+    byte. Any other surrogate, which UTF-8 does not permit, is encoded like other characters of its size.
     """
     error_handler = "surrogateescape" if "\udc80" <= character <= "\udcff" else "surrogatepass"
     return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", error_handler))
 
 
 def _is_encodable(character: str, encoding: str) -> bool:
-    """Return True if the encoding has the character."""
+    """Return True if ``character`` can be written in ``encoding``."""
     try:
         character.encode(encoding)
     except UnicodeEncodeError:

@@ -1,25 +1,25 @@
 """Parsing and formatting of sizes and time spans.
 
-Rule: a bare prefix and its ``iB`` form are powers of 1024, ``B`` forms are powers of 1000. Printed sizes are in powers
-of 1024, with ``iB`` units.
+Rule for sizes that users write: ``K`` and ``KiB`` (likewise M, G, T) are powers of 1024, ``KB`` is a power of 1000.
+Printed sizes are in powers of 1024, with units such as ``KiB``.
 """
 
 from __future__ import annotations
 
 _SIZE_LIMIT = 1 << 63
-"""The smallest size in bytes that is too large for any file."""
+"""The smallest size in bytes that is refused: file offsets are signed 64-bit integers."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _FACTORS = {"": 1, "b": 1}
-"""Bytes of each unit, by its name in lower case."""
+"""How many bytes each unit stands for, by its name in lower case."""
 for _power, _prefix in enumerate("kmgt", start=1):
     _FACTORS[_prefix] = _FACTORS[f"{_prefix}ib"] = 1024**_power
     _FACTORS[f"{_prefix}b"] = 1000**_power
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes of a size such as ``4096``, ``64K``, ``1.5 GiB`` or ``2TB``, rounded down. Case is ignored.
+    """Return the number of bytes of a size such as ``4096``, ``64K``, ``1.5 GiB`` or ``2TB``, rounded down.
 
-    Raise ``ValueError`` for any other text.
+    The case of letters is ignored. Raise ``ValueError`` for any other text, and for a size of 2**63 bytes or more.
     """
     number = text.strip().rstrip("BbKkMmGgTtIi")
     factor = _FACTORS.get(text.strip()[len(number) :].lower())
@@ -52,7 +52,7 @@ def format_seconds(seconds: float) -> str:
 
 
 def format_clock(seconds: float) -> str:
-    """Return a time span, for a running clock: ``0:07``, ``12:34``, ``1:02:03``, ``2 d 03:04:05``."""
+    """Return a time span as a running clock shows it: ``0:07``, ``12:34``, ``1:02:03``, ``2 d 03:04:05``."""
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     if hours >= 24:

@@ -1,7 +1,7 @@
 """Converters for the values of command-line options: owners, numbers, sizes, times.
 
-Each converter takes the text of an option and returns its value. It raises ``ValueError`` with the reason if the text
-is not valid.
+Each converter takes the value of an option as the user wrote it, and returns the value that the program uses. If the
+text is not valid, it raises ``ValueError`` with the reason; the caller puts the name of the option before the reason.
 """
 
 from __future__ import annotations
@@ -23,36 +23,37 @@ _MAX_ID = (1 << 32) - 2
 MAX_NUMBER = (1 << 63) - 1
 """The largest value of an option that is a number: the C backend stores it as a signed 64-bit integer."""
 MAX_SECONDS = 10**9
-"""The longest time that an option may make a program wait, in seconds: some 30 years.
+"""The largest value of an option that is a time, in seconds: some 30 years.
 
-Waits in C are at most 2**31 s.
+It is less than 2**31 s, the longest wait in the C code.
 """
 MAX_IN_FLIGHT = 64
-"""The maximum number of file operations that one process runs at the same time."""
+"""The largest value of ``--in-flight``: the number of file operations that one process runs at the same time."""
 _ZSTD_LEVELS = range(1, 23)
 """The valid compression levels of zstd (``zstd --help``: 1 to 19, and with ``--ultra`` up to 22)."""
 _UNCHANGED_ID = -1
 """The user or group ID with which chown(2) leaves the owner or the group unchanged."""
 _FAKEROOT_VARIABLE = "FAKEROOTKEY"
-"""The environment variable that fakeroot(1) sets."""
+"""The environment variable that fakeroot(1) sets for the processes that run under it."""
 
 
 def parse_owner(text: str) -> tuple[int, int]:
     """Return the user and group IDs of ``USER:GROUP``, ``USER``, ``:GROUP`` or ``USER:`` (that user's login group).
 
-    An ID is -1 if ``text`` does not name it. A name takes precedence over a number of the same spelling, as with
-    chown(1). Raise ``ValueError`` if a name is unknown or if this process may not give files to that user or group.
+    An ID is -1 (leave unchanged) if ``text`` does not name a user or a group. A name takes precedence over a number of
+    the same spelling, as with chown(1). Raise ``ValueError`` if a name is unknown or if this process may not give files
+    to that user or group.
     """
     user, colon, group = text.partition(":")
     if not (user or group):
-        raise ValueError("names neither a user nor a group")
+        raise ValueError("no user and no group is named; write USER, USER:GROUP or :GROUP")
     uid = _parse_id(lambda: pwd.getpwnam(user).pw_uid, user, "user") if user else _UNCHANGED_ID
     gid = _login_group(uid, user) if colon and not group else _UNCHANGED_ID
     if group:
         gid = _parse_id(lambda: grp.getgrnam(group).gr_gid, group, "group")
     if (
         not has_capability(CAP_CHOWN) and os.geteuid()
-    ):  # root without CAP_CHOWN may run under fakeroot, which permits it
+    ):  # A process of root without CAP_CHOWN is not refused: it may run under fakeroot, which permits any owner.
         if uid not in (_UNCHANGED_ID, os.geteuid()):
             raise ValueError("only root may give files to another user")
         if gid not in (_UNCHANGED_ID, os.getegid(), *os.getgroups()):
@@ -62,9 +63,12 @@ def parse_owner(text: str) -> tuple[int, int]:
 
 
 def _refuse_unmapped(uid: int, gid: int) -> None:
-    """Raise ``ValueError`` if the user namespace does not map an ID: chown(2) to that ID would fail for every item."""
+    """Raise ``ValueError`` if the user namespace does not map the user ID ``uid`` or the group ID ``gid``.
+
+    chown(2) to such an ID would fail for every item.
+    """
     if _FAKEROOT_VARIABLE in os.environ or (not os.geteuid() and not has_capability(CAP_CHOWN)):
-        return  # fakeroot may record any owner
+        return  # Under fakeroot, chown(2) to any ID succeeds.
     for kind, word, number, is_mapped in (
         ("user", "uid", uid, are_mapped(uid, -1)),
         ("group", "gid", gid, are_mapped(-1, gid)),
@@ -77,11 +81,14 @@ def _refuse_unmapped(uid: int, gid: int) -> None:
 
 
 def _parse_id(name_lookup: Callable[[], int], text: str, kind: str) -> int:
-    """Return the ID that ``name_lookup`` finds for the name ``text``, or ``text`` itself as a number if there is no
-    such name.
+    """Return the numeric ID of the user or group ``text``, which is a name or a number.
 
-    ``kind`` is "user" or "group", for the message. Raise ``ValueError`` if ``text`` is neither a known name nor a valid
-    ID.
+    Args:
+        name_lookup: returns the ID of the name ``text``; raises ``KeyError`` if there is no such name.
+        text: the name, or the number with or without a plus sign before it.
+        kind: "user" or "group", for the message.
+
+    Raise ``ValueError`` if ``text`` is neither a known name nor a valid ID.
     """
     try:
         return name_lookup()
@@ -95,7 +102,10 @@ def _parse_id(name_lookup: Callable[[], int], text: str, kind: str) -> int:
 
 
 def _login_group(uid: int, name: str) -> int:
-    """Return the ID of the user's login group. Raise ``ValueError`` if ``uid`` is not in the password database."""
+    """Return the ID of the login group of the user ``uid``.
+
+    ``name`` is what the user wrote, for the message. Raise ``ValueError`` if the password database has no such user.
+    """
     try:
         return pwd.getpwuid(uid).pw_gid
     except KeyError:
@@ -103,15 +113,18 @@ def _login_group(uid: int, name: str) -> int:
 
 
 MIN_BLOCK_SIZE = 64 << 10
-"""The smallest block, in bytes. With smaller blocks, the calls would cost more time than the hashing."""
+"""The smallest value of ``--block-size``, in bytes. With smaller blocks, the calls of the digest function (one for each
+block) would take longer than the computation itself.
+"""
 _SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-"""Seconds per unit, by the letter that follows the number."""
+"""Seconds per unit of an age, by the letter that follows the number."""
 
 
 def argparse_type(convert: Any) -> Any:
-    """Return ``convert`` wrapped for argparse, so that the reason in its ``ValueError`` appears in the error message.
+    """Return a function for argparse that converts as ``convert`` does, and whose error message contains the reason.
 
-    argparse itself discards the text of a ``ValueError``; it prints the text of an ``ArgumentTypeError``.
+    ``convert`` raises ``ValueError`` with the reason. argparse discards that text; so the returned function raises
+    ``ArgumentTypeError`` instead, whose text argparse prints.
     """
     import argparse
 
@@ -127,20 +140,19 @@ def argparse_type(convert: Any) -> Any:
 
 
 def parse_digits(text: str, minimum: int, maximum: int) -> int | None:
-    """Return the number in ``text``, which must consist of decimal digits.
-
-    Return None if it does not, or is out of range.
+    """Return the number in ``text``; None if ``text`` does not consist of decimal digits only, or the number is less
+    than ``minimum`` or more than ``maximum``.
     """
     if not (text.isascii() and text.isdigit()):
         return None
     digits = text.lstrip("0") or "0"
-    if len(digits) > len(str(maximum)):  # int() refuses texts with thousands of digits
+    if len(digits) > len(str(maximum)):  # Checked before int(), which raises an error for thousands of digits.
         return None
     return int(digits) if minimum <= int(digits) <= maximum else None
 
 
 def parse_integer(text: str, minimum: int) -> int:
-    """Return ``text`` as a whole number from ``minimum`` to ``MAX_NUMBER``. Raise ``ValueError`` if it is none."""
+    """Return the number in ``text``. Raise ``ValueError`` unless it is whole and from ``minimum`` to ``MAX_NUMBER``."""
     number = parse_digits(text, minimum, MAX_NUMBER)
     if number is None:
         if text.isascii() and text.isdigit() and text.strip("0"):
@@ -156,7 +168,8 @@ parse_positive = partial(parse_integer, minimum=1)
 def parse_ranks(text: str) -> int:
     """Return the value of ``-n``, the number of processes. Raise ``ValueError`` if it is not a positive number.
 
-    The message also names the options that correspond to ``-n`` of rsync and cp.
+    The message explains what users of rsync and cp may have meant by ``-n``, and which option of pcopy to write
+    instead.
     """
     if not text.lstrip("-").isdigit():
         raise ValueError("not a number of processes (rsync's -n: --dry-run; cp's --no-clobber: --existing skip)")
@@ -177,9 +190,9 @@ def parse_in_flight(text: str) -> int:
 
 
 def parse_seconds(text: str) -> float:
-    """Return ``text`` as a positive number of seconds.
+    """Return the number of seconds in ``text``, which may have decimals.
 
-    Raise ``ValueError`` if it is none, or larger than ``MAX_SECONDS``.
+    Raise ``ValueError`` unless it is more than 0 and at most ``MAX_SECONDS``.
     """
     if not text.isascii() or not text.replace(".", "", 1).isdigit() or float(text) <= 0:
         raise ValueError("not a number of seconds above 0")
@@ -194,14 +207,15 @@ def parse_age(text: str) -> float:
     if unit is None or not number.isascii() or not number.replace(".", "", 1).isdigit():
         raise ValueError(f"not an age: a number and one of {', '.join(_SECONDS_PER_UNIT)}, as in 7d")
     if math.isinf(seconds := float(number) * unit):
-        raise ValueError("older than any file")
+        raise ValueError("no file is that old: write a shorter age")
     return seconds
 
 
 def parse_positive_size(text: str, what: str) -> int:
-    """Return the bytes of a size such as ``64K``. Raise ``ValueError`` if it is less than one byte.
+    """Return the number of bytes of a size such as ``64K``. Raise ``ValueError`` if it is no size, or less than 1 byte.
 
-    ``what`` is the beginning of the message: a subject and a verb, as in "a chunk holds".
+    ``what`` is the beginning of the message for a size less than 1 byte, such as "a block holds"; "at least one byte"
+    follows it.
     """
     size = parse_size(text)
     if size < 1:
@@ -210,17 +224,20 @@ def parse_positive_size(text: str, what: str) -> int:
 
 
 def parse_rate(text: str) -> int:
-    """Return the bytes per second of ``--bwlimit``; 0 means no limit. A final ``/s`` is ignored."""
+    """Return the value of ``--bwlimit`` in bytes per second; 0 means no limit. A final ``/s`` is ignored.
+
+    Raise ``ValueError`` if ``text`` is no size.
+    """
     return parse_size(text[:-2] if text.lower().endswith("/s") else text)
 
 
 def parse_chunk_size(text: str) -> int:
-    """Return the bytes of ``--chunk-size``; 0 stands for ``auto``."""
+    """Return the value of ``--chunk-size`` in bytes; 0 stands for ``auto``. Raise ``ValueError`` if it is no size."""
     return 0 if text == "auto" else parse_positive_size(text, "a chunk holds")
 
 
 def parse_block_size(text: str) -> int:
-    """Return the bytes of ``--block-size``.
+    """Return the value of ``--block-size`` in bytes.
 
     Raise ``ValueError`` if it is not a power of two of at least ``MIN_BLOCK_SIZE``.
     """
@@ -231,9 +248,9 @@ def parse_block_size(text: str) -> int:
 
 
 def parse_stripe(text: str) -> str:
-    """Return the value of ``--stripe`` unchanged. Raise ``ValueError`` if it is not valid.
+    """Return the value of ``--stripe`` unchanged, after a check. Raise ``ValueError`` if it is not valid.
 
-    The job stores the text; ``pcopy.lustre.layout_request`` parses it again where it is used.
+    The job records the text, and parses it again where it is used.
     """
     from pcopy.lustre.layout_request import parse_stripe
 
@@ -242,7 +259,10 @@ def parse_stripe(text: str) -> str:
 
 
 def parse_stripe_table(text: str) -> str:
-    """Return the value of ``--stripe-table`` unchanged, as ``stripe`` does. Raise ``ValueError`` if it is not valid."""
+    """Return the value of ``--stripe-table`` unchanged, after a check. Raise ``ValueError`` if it is not valid.
+
+    The job records the text, and parses it again where it is used.
+    """
     from pcopy.lustre.layout_request import parse_stripe_table
 
     parse_stripe_table(text)
@@ -256,7 +276,7 @@ def parse_compression(text: str) -> str:
     """
     name, colon, level = text.partition(":")
     if name != "zstd":
-        raise ValueError(f"there is no '{printable_path(os.fsencode(name))}' here, only zstd and zstd:LEVEL")
+        raise ValueError(f"'{printable_path(os.fsencode(name))}' is neither zstd nor zstd:LEVEL")
     if not colon:
         return "zstd:3"
     number = parse_digits(level, _ZSTD_LEVELS[0], _ZSTD_LEVELS[-1])

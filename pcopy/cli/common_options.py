@@ -26,31 +26,35 @@ if TYPE_CHECKING:
 PROGRESS_CHOICES = ("auto", "bar", "plain", "json", "none")
 """The values of ``--progress``."""
 INPLACE_CHOICES = ("parallel", "sequential")
-"""The values of ``--inplace``. ``--inplace`` without a value means the first one."""
+"""The values of ``--inplace``; the first one is used if the user writes ``--inplace`` without a value."""
 INSECURE_LINKS_OPTION = "--insecure-links"
 
 
 def add_ranks_option(parser: Any, program: str, work: str, number: Any = parse_positive) -> None:
-    """Add ``-n`` to ``parser``, which is a parser or a group of its options.
+    """Add ``-n`` (``--ranks``), the number of processes, to a parser or a group of options.
 
     Args:
         program: the name of the program.
         work: the verb for the work of the processes, for the help text.
-        number: the converter of the option's value.
+        number: converts the text of the value to a number.
     """
     parser.add_argument("-n", "--ranks", metavar="N", type=argparse_type(number), default=0,
         help=f"processes that {work} (default: the cores that {program} may use, at most 8)")  # fmt: skip
 
 
 def add_in_flight_option(parser: Any) -> None:
-    """Add ``--in-flight`` to a parser or a group of options. ``in_flight_of`` returns its value."""
+    """Add ``--in-flight`` (operations that a process runs at the same time) to a parser or a group of options.
+
+    After parsing, ``checked_in_flight`` returns the value of the option.
+    """
     parser.add_argument("--in-flight", metavar="N", type=argparse_type(parse_in_flight), default=0,
-        help="file operations that each process runs at the same time, 1 to 64 (default: auto, which increases the "
-        "number while operations wait and more of them are faster)")  # fmt: skip
+        help="file operations that each process runs at the same time, 1 to 64 (default: auto, which raises the number "
+        "as long as that makes the job faster)")  # fmt: skip
 
 
 def add_limit_options(parser: Any, *, has_contents: bool = True) -> None:
-    """Add ``--bwlimit`` and ``--oplimit`` to a parser or a group of options.
+    """Add ``--bwlimit`` and ``--oplimit`` (limits of bytes and of operations per second) to a parser or a group of
+    options.
 
     ``has_contents``: False for a program that does not copy the contents of files; it gets no ``--bwlimit``.
     """
@@ -64,10 +68,10 @@ def add_limit_options(parser: Any, *, has_contents: bool = True) -> None:
 
 
 def checked_in_flight(values: Namespace) -> int:
-    """Return the value of ``--in-flight``; 0 means automatic.
+    """Return the value of ``--in-flight``; 0 stands for ``auto``.
 
-    Raise ``RequestRefused`` if more than 1 is requested without the C backend: the Python backend runs one operation at
-    a time.
+    Raise ``RequestRefused`` if more than 1 is requested and file operations are not performed by the C backend: the
+    Python backend runs one operation at a time.
     """
     if values.in_flight > 1:
         from pcopy.fsio.backend.choose import backend_name
@@ -79,7 +83,11 @@ def checked_in_flight(values: Namespace) -> int:
 
 
 def add_digest_options(add: Any) -> None:
-    """Add ``--hash`` (None if not given) and ``--block-size`` (0 if not given): how data that is read is digested."""
+    """Add ``--hash`` and ``--block-size``, which say how digests are computed, to a parser.
+
+    ``add`` is the method ``add_argument`` of the parser or of a group of its options. If the user does not give the
+    options, their values are None and 0.
+    """
     add("--hash", choices=ALGORITHM_NAMES, metavar="HOW", default=None,
         help=f"digest: {DEFAULT_ALGORITHM} (default; detects accidents) or blake3 (resists forgery)")  # fmt: skip
     add("--block-size", metavar="SIZE", type=argparse_type(parse_block_size), default=0,
@@ -87,13 +95,13 @@ def add_digest_options(add: Any) -> None:
 
 
 def add_max_errors_option(parser: Any) -> None:
-    """Add ``--max-errors`` to a parser or a group of options."""
+    """Add ``--max-errors`` (stop after so many failed items) to a parser or a group of options."""
     parser.add_argument("--max-errors", metavar="N", type=argparse_type(parse_non_negative), default=0,
         help="stop after N failed items, with status 75 (default 0: never)")  # fmt: skip
 
 
 def add_termination_option(parser: Any) -> None:
-    """Add ``--termination`` to a parser or a group of options."""
+    """Add ``--termination`` (how the ranks find out that all work is done) to a parser or a group of options."""
     parser.add_argument("--termination", choices=("tree", "ring"), default="tree", metavar="HOW",
         help="how the ranks detect that all work is done: tree (default) or ring")  # fmt: skip
 
@@ -107,14 +115,16 @@ def add_output_options(
     has_item_log: bool = False,
     verbose_items: str = "; -vv: the outcome of each item, too",
 ) -> None:
-    """Add the options on output (screen, logs, reports, metrics, configuration) that ``output_settings`` converts.
+    """Add the options about output (such as ``--quiet``) and configuration files to ``parser``.
+
+    After parsing, ``output_settings`` returns the values of the options about output.
 
     Args:
         quiet: the help text of ``--quiet``.
         json: the help text of ``--json``.
         has_errors_file: True if the program can list the items that failed (``--errors``).
         has_item_log: True if the program can report the outcome of each item (``--log``).
-        verbose_items: what the help text of ``--verbose`` says about items.
+        verbose_items: the end of the help text of ``--verbose``: what it prints about items.
     """
     add = parser.add_argument_group("output").add_argument
     add("-q", "--quiet", action="store_true", help=quiet)
@@ -132,7 +142,7 @@ def add_output_options(
     add("--json", action="store_true", help=json)
     add("--metrics", metavar="FILE",
         help="write the counters to FILE, for Prometheus (the textfile collector of node_exporter), every 15 seconds "
-        "or each --progress-interval")  # fmt: skip
+        "or, if given, every --progress-interval")  # fmt: skip
     add("--report", metavar="FILE", action="append", default=[],
         help="write a report to FILE when the job has ended: what was done and how fast; its name ends in .html (a "
         "page) or .json; may be given for both")  # fmt: skip
@@ -151,7 +161,7 @@ def add_output_options(
         help="follow symbolic links of other users on the way to files that options name (default: only those of root "
         "and of the caller)")  # fmt: skip
     add("--show-config", action="store_true", help="print the options in effect, and where each is set, and exit")
-    add("--version", action="store_true", help="print the version and the kernel (c or python), and exit")
+    add("--version", action="store_true", help="print the version and the backend (c or python), and exit")
     add("-h", "--help", action="store_true", help="print this help and exit")
 
 
@@ -160,8 +170,9 @@ REPORT_SUFFIXES = (".json", ".html")
 
 
 def output_settings(values: Namespace) -> OutputOptions:
-    """Return the settings of the program's output. Raise ``RequestRefused`` for values and combinations that are
-    invalid.
+    """Return the settings of the program's output, from the parsed options ``values``.
+
+    Raise ``RequestRefused`` for an invalid file name, or ``--metrics`` with ``--dry-run``.
     """
     if values.metrics and getattr(values, "dry_run", False):
         raise RequestRefused("--metrics records what a run has done, and --dry-run does nothing: leave one out")
@@ -183,23 +194,28 @@ def output_settings(values: Namespace) -> OutputOptions:
 
 
 def _output_path(option: str, word: str | None, endings: tuple[str, ...] = ("",)) -> bytes:
-    """Return the path of the output file ``word``, the value of ``--option``; empty if the option is not given.
+    """Return the path of an output file; empty if its option is not given.
 
-    Raise ``RequestRefused`` if the value is not the name of a file or has none of the ``endings``.
+    Args:
+        option: the option, without dashes.
+        word: its value; None if it is not given.
+        endings: the endings that the name of the file may have.
+
+    Raise ``RequestRefused`` if the value cannot be an output file, or has none of the ``endings``.
     """
     if word is None:
         return b""
     _refuse_invalid_file_name(option, word)
     if not word.endswith(endings):
         raise RequestRefused(
-            f"--{option} {printable_path(os.fsencode(word))}: write a name that ends in {' or '.join(endings)}"
+            f"--{option} {printable_path(os.fsencode(word))}: the name must end in {' or '.join(endings)}"
         )
     return os.fsencode(word)
 
 
 def refuse_invalid_file_names(values: Namespace, *names: str, refuse_directories: bool = True) -> None:
-    """Raise ``RequestRefused`` if the value of one of the options ``names`` cannot be the name of a file (empty or
-    ``-``).
+    """Check the options ``names``, whose values are names of output files. Raise ``RequestRefused`` if a value is empty
+    or ``-``.
 
     ``refuse_directories``: True to refuse also a path that is spelled as a directory, such as ``dir/`` or ``..``.
     """
@@ -208,8 +224,12 @@ def refuse_invalid_file_names(values: Namespace, *names: str, refuse_directories
 
 
 def _refuse_invalid_file_name(option: str, file: str | None, directories: bool = True) -> None:
-    """Raise ``RequestRefused`` if ``file``, the value of ``--option``, cannot be the name of a file. None means no
-    value.
+    """Raise ``RequestRefused`` if ``file``, the value of an option, cannot be an output file: empty or ``-``.
+
+    Args:
+        option: the option, without dashes.
+        file: its value; None if the option is not given.
+        directories: True to refuse also a path that is spelled as a directory, such as ``dir/`` or ``..``.
     """
     if file == "":
         raise RequestRefused(f"--{option}: the empty string names no file")
@@ -220,6 +240,6 @@ def _refuse_invalid_file_name(option: str, file: str | None, directories: bool =
 
 
 def refuse_unused_stripe_table(values: Namespace) -> None:
-    """Raise ``RequestRefused`` if ``--stripe-table`` is given without ``--stripe auto``, which would read it."""
+    """Raise ``RequestRefused`` if ``--stripe-table`` is given without ``--stripe auto``: only that uses the table."""
     if values.stripe_table and values.stripe != "auto":
-        raise RequestRefused("--stripe-table goes with --stripe auto: write that, too")
+        raise RequestRefused("--stripe-table goes with --stripe auto: give that option, too")

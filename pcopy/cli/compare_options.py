@@ -1,4 +1,4 @@
-"""The options of ``pverify --compare``: the properties by which two trees are compared, and the lists to write."""
+"""The options of ``pverify --compare``: by which properties two trees are compared, and which paths are listed."""
 
 from __future__ import annotations
 
@@ -18,16 +18,22 @@ if TYPE_CHECKING:
 
 _ALL_PROPERTIES = "all"
 _PROPERTY_NAMES = ("type", "size", "mtime", "mode", "owner", "acl", "xattr", "content")
-"""The names of the properties, in the order of ``pcopy.tasks.compare.properties``, a module that is slow to import."""
+"""The names of the properties by which ``pverify --compare`` compares items.
+
+Their order is that of the bits in ``pcopy.tasks.compare.properties``. They are repeated here because that module is
+slow to import.
+"""
 _DIFFER_PREFIX = "differ-in-"
-"""The prefix of a class of paths that differ in one property, as in ``differ-in-size``."""
+"""Beginning of a class in ``--output CLASS:FILE``: the class ``differ-in-PROPERTY`` lists the paths that differ in this
+property.
+"""
 _PATH_CLASSES = ("common", "only-a", "only-b", "differ")
-"""The classes of paths that ``--output`` can list, besides ``differ-in-PROPERTY``."""
+"""The classes in ``--output CLASS:FILE`` besides ``differ-in-PROPERTY``: which paths are listed in FILE."""
 
 
 def add_compare_options(parser: ArgumentParser) -> None:
     """Add the options of a comparison by properties to ``parser``."""
-    words = f"LIST: words out of {', '.join(_PROPERTY_NAMES)}, {_ALL_PROPERTIES}; with commas"
+    words = f"LIST: some of {', '.join(_PROPERTY_NAMES)}, {_ALL_PROPERTIES}; separated by commas"
     add = parser.add_argument_group("which properties of A and B are compared", words).add_argument
     add("--compare", metavar="LIST", type=argparse_type(_parse_properties), default=None,
         help="compare A and B by these properties; without content, no file is read. Lines: only A, only B, "
@@ -42,13 +48,13 @@ def add_compare_options(parser: ArgumentParser) -> None:
 
 
 def requested_comparison(values: Namespace, words: Sequence[str]) -> ComparisonArguments | None:
-    """Return the requested comparison by properties, or None if A and B are compared as a whole.
+    """Return the comparison by properties that ``--compare`` requests; None if the option is not given.
 
-    ``words`` are the options of the command line. Raise ``RequestRefused`` for options without effect and for
-    contradictions.
+    Without it pverify compares the two trees as a whole. ``words`` are the options as they were written. Raise
+    ``RequestRefused`` for options without effect and for contradictions.
     """
     if values.nul_separated and not values.output:
-        raise RequestRefused("-0 says how paths in --output end: give that, too; see pverify --help")
+        raise RequestRefused("-0 says how paths in --output end: give --output, too; see pverify --help")
     if values.compare is None:
         window = any(word.partition("=")[0] == "--modify-window" for word in words)
         if values.output or window:
@@ -73,14 +79,17 @@ def requested_comparison(values: Namespace, words: Sequence[str]) -> ComparisonA
 
 
 def _parse_properties(text: str) -> frozenset[str]:
-    """Return the set of properties in ``text``, a comma-separated list. Raise ``ValueError`` for an unknown one."""
+    """Return the names of the properties in ``text``, a comma-separated list; "all" stands for all of them.
+
+    Raise ``ValueError`` for an unknown one.
+    """
     words = text.split(",")
     for word in words:
         if word not in (*_PROPERTY_NAMES, _ALL_PROPERTIES):
             if os.path.lexists(text):
                 raise ValueError("is a path; what is compared comes first, as in --compare size,mtime A B")
             raise ValueError(
-                f"there is no '{printable_path(os.fsencode(word))}' to compare, only "
+                f"'{printable_path(os.fsencode(word))}' is not one of "
                 f"{', '.join((*_PROPERTY_NAMES, _ALL_PROPERTIES))}"
                 f"{_synonym_hint(word) or nearest_hint(word, _PROPERTY_NAMES)}"
             )
@@ -101,7 +110,10 @@ def _synonym_hint(word: str) -> str:
 
 
 def _parse_output_list(text: str) -> tuple[str, bytes]:
-    """Return the class and the file of a ``CLASS:FILE``. Raise ``ValueError`` if ``text`` is not of that form."""
+    """Return the two parts of ``text``, a value of ``--output``: the class of paths and the path of the file.
+
+    Raise ``ValueError`` if ``text`` does not have the form ``CLASS:FILE``.
+    """
     name, colon, file = text.partition(":")
     names = (*_PATH_CLASSES, *(_DIFFER_PREFIX + word for word in _PROPERTY_NAMES))
     known = f"{', '.join(_PATH_CLASSES)} or {_DIFFER_PREFIX}PROPERTY"

@@ -1,10 +1,10 @@
-"""Reading of configuration files, with a check that their contents can be trusted.
+"""Reading of configuration files, with a check that another user cannot have written them.
 
 Rules:
 
-- A file that exists but cannot be read, or that another user may have written, is an error. It is never skipped.
-- For root, only files count that root owns and no other user may write. The same must hold for all directories and
-  symbolic links that lead to them: whoever may change such a file decides what root copies.
+- A file that exists but cannot be read or is not trusted is an error. It is never skipped.
+- A process of root trusts a file only if root owns the file and no other user may write to it, and the same holds for
+  all directories and symbolic links on its path: whoever may change the file decides what root copies.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from pcopy.signature.plain_yaml import Value, YamlError, load_yaml
 from pcopy.text import printable_path, printable_text
 
 MAX_CONFIG_SIZE = 1 << 20
-"""The maximum size of a configuration file, in bytes.
+"""The maximum size of a configuration file in bytes; a larger one is refused.
 
-There are some hundred keys, and long lists of patterns belong into pattern files.
+That is far more than a hundred keys need; long lists of patterns belong into pattern files (``exclude-from``).
 """
 _MAX_LINKS = 40  # Linux follows at most 40 symbolic links in one path
 _GROUP_OR_OTHER_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -37,7 +37,7 @@ def read_config_file(path: bytes) -> dict[str, Value]:
     YAML.
     """
     try:
-        is_root = os.geteuid() == 0  # for root, owners and modes are checked too
+        is_root = os.geteuid() == 0  # For root ``_refuse_untrusted`` checks links; else ``open_to_read`` does.
         with closed_at_end(open_to_read(path, regular=True, trust_links=is_root).descriptor) as descriptor:
             if is_root:
                 _refuse_untrusted(path, os.fstat(descriptor))
@@ -56,9 +56,9 @@ def read_config_file(path: bytes) -> dict[str, Value]:
 
 
 def _read_limited(descriptor: int) -> bytes:
-    """Return the contents of an open file.
+    """Return the contents of an open file, or the beginning of one that is larger than ``MAX_CONFIG_SIZE``.
 
-    Stop after two reads of ``LARGEST`` bytes: the caller refuses more than that.
+    The caller refuses a result that is larger.
     """
     parts: list[bytes] = []
     while (part := os.read(descriptor, MAX_CONFIG_SIZE)) and len(parts) <= 1:
@@ -67,13 +67,13 @@ def _read_limited(descriptor: int) -> bytes:
 
 
 def _read_error(path: bytes, error: OSError) -> RequestRefused:
-    """Return the error that says why the configuration file cannot be read, and what to do about it."""
+    """Return the exception whose message says why the configuration file ``path`` cannot be read, and what to do."""
     if isinstance(error, FileNotFoundError) and not os.path.lexists(path):
         return RequestRefused(
             f"{printable_path(path)}: does not exist; {suggestion_for(path) or 'check the name after --config'}"
         )
     if isinstance(error, WrongFileType):
-        return RequestRefused(f"{printable_path(path)}: is no regular file, as a configuration file has to be")
+        return RequestRefused(f"{printable_path(path)}: is not a regular file, as a configuration file has to be")
     if isinstance(error, UntrustedFile):
         return RequestRefused(f"{printable_path(path)}: cannot be used as configuration file: {error.strerror}")
     if isinstance(error, FileNotFoundError):
@@ -86,7 +86,7 @@ def _read_error(path: bytes, error: OSError) -> RequestRefused:
 
 
 def _is_default_user_file(path: bytes) -> bool:
-    """Return True if ``path`` is the user's default file (``pcopy.cli.program.default_config_files``)."""
+    """Return True if ``path`` is the user's default file: ``pcopy.yaml`` in ``$XDG_CONFIG_HOME`` or ``~/.config``."""
     directory = os.environb.get(b"XDG_CONFIG_HOME", b"")
     if not directory.startswith(b"/"):
         directory = os.path.expanduser(b"~/.config")
@@ -97,10 +97,10 @@ def _refuse_untrusted(path: bytes, status: os.stat_result) -> None:
     """Raise ``RequestRefused`` if a user other than root may have created, or can change, the file to which ``path``
     leads.
 
-    ``status`` is that of the file that was opened.
+    ``status`` is the status of the file that was opened and will be read.
     """
-    # The path is examined after the file was opened. If the last component is another inode by now, somebody with
-    # write access has replaced it, and the earlier checks say nothing about the contents that were read.
+    # The checks below follow the path, after the file was opened. If they end at another inode than ``status``, the
+    # file was replaced in between, and they say nothing about the opened file.
     trouble, seen = "", status
     for name, seen in _path_components(path):
         if trouble := _distrust_reason(name, seen):
@@ -118,10 +118,9 @@ def _refuse_untrusted(path: bytes, status: os.stat_result) -> None:
 
 
 def _path_components(path: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
-    """Yield the path and status of each directory and symbolic link through which ``path`` is resolved, and of the
-    file.
+    """Yield path and status (lstat) of each directory and symbolic link through which ``path`` leads, and of the file.
 
-    Raise ``OSError`` if an item cannot be examined or if there are too many links.
+    Raise ``OSError`` if lstat fails or if there are too many symbolic links.
     """
     current, remaining, links = b"/", os.path.join(os.getcwdb(), path).split(b"/")[::-1], 0
     yield current, os.lstat(current)
@@ -146,7 +145,10 @@ def _path_components(path: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
 
 
 def _distrust_reason(path: bytes, status: os.stat_result) -> str:
-    """Return the reason why a user other than root can decide what this item is; empty if no such user can."""
+    """Return the reason why a user other than root can change the item with this status; empty if none can.
+
+    A directory with the sticky bit counts as safe: users cannot rename or remove other users' files in it.
+    """
     if status.st_uid:
         return f"{printable_path(path)} belongs to user {status.st_uid}"
     if stat.S_ISLNK(status.st_mode) or (stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX):

@@ -2,10 +2,10 @@
 
 Rules:
 
-- A file sets how work is done, never which work is done. Options that name a job or a destination, and options that
-  stand for the user's consent, can be given only on the command line.
-- Keys are the names of options. Their values pass through the parser of the command line, so that both have the same
-  rules.
+- A file sets how work is done, never which work is done. Options that name a job or a destination, and options by which
+  the user permits a dangerous operation, can be given only on the command line.
+- A key is the name of an option. Its value is checked by the parser of the command line, so that the same values are
+  valid in both.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pcopy.cli.mistakes import OptionAdvice
 
 PROGRAMS = ("pcopy", "psync", "pverify", "prm", "pstripe", "ptar", "pbcast", "pdbench", "pwalk", "pchmod")
-"""The programs. A configuration file may have one mapping of keys for each of them."""
+"""All programs. A configuration file may contain a mapping for each of them, with keys for that program alone."""
 
 COMMAND_LINE_ONLY = frozenset(
     (
@@ -48,24 +48,30 @@ COMMAND_LINE_ONLY_BY_PROGRAM: Mapping[str, Collection[str]] = {
     "pstripe": {"stripe"},
     "ptar": {"extract", "list", "file", "directory", "strip-components", "sparse-limit", "gzip", "zstd"},
 }
-"""Further options, by program, that no configuration file can set.
+"""Options that no configuration file can set for one program, although it may set them for others.
 
-With ``--stripe``, for example, pstripe changes files; without it, it only reports.
+For example, ``--stripe`` makes pstripe change files, but pcopy only uses it for new files.
 """
 
 PATTERN_OPTIONS = frozenset(("exclude", "include", "exclude-from"))
-"""Options whose values are collected from all files and the command line, in order, instead of replacing each other."""
+"""Options whose values add up: the values from all configuration files, and then those of the command line, are used.
+
+For all other options the last value replaces earlier ones.
+"""
 
 _TRUE, _FALSE = ("true", "True", "TRUE"), ("false", "False", "FALSE")
 _NULL_VALUES = ("", "~", "null", "Null", "NULL")
+"""The spellings of null in YAML; the tuples ``_TRUE`` and ``_FALSE`` contain those of true and false."""
 _WORDS_PER_CALL = 250
-"""The number of words that are parsed in one call."""
+"""Maximum number of words that argparse parses in one call (see ``in_batches``)."""
 _PATH_METAVARS = ("FILE", "DIR")
-"""Metavariables of the options whose values are paths."""
+"""Placeholders for values in the help (argparse's metavars) that mark an option whose value is a path."""
 
 
 class ConfigurableProgram(Protocol):
-    """The interface that the configuration needs of a program (``pcopy.cli.program.Program``)."""
+    """Protocol: what the configuration needs of a program (``pcopy.cli.program.Program``): its name, parser and
+    options.
+    """
 
     option_advice: OptionAdvice
 
@@ -83,10 +89,10 @@ class FileSetting(NamedTuple):
     Fields:
 
     - ``name``: the name of the option, without dashes.
-    - ``dest``: the option's attribute in the namespace of argparse.
-    - ``words``: the same on a command line. It is empty for a flag that is set to false.
+    - ``dest``: the attribute of argparse's namespace that the option sets; several options may set the same one.
+    - ``words``: the words that set the option on a command line. Empty for a flag that is set to false.
     - ``value``: the value in the file.
-    - ``origin``: the file's name and the line.
+    - ``origin``: the file and the line, as ``FILE:LINE``.
     """
 
     name: str
@@ -96,30 +102,37 @@ class FileSetting(NamedTuple):
     origin: str
 
     def is_one_of(self, options: Collection[str]) -> bool:
-        """Return True if it is one of ``options``, each of which is a name, or a name and a value (``name=value``)."""
+        """Return True if this option is among ``options``: names such as ``verify``, or names with a value
+        (``hash=none``).
+
+        False for a flag that the file sets to false, because it then has no effect.
+        """
         return bool(self.words) and (self.name in options or f"{self.name}={self.value}" in options)
 
 
 def in_batches(words: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Return ``words`` in groups of limited size, for argparse.
+    """Yield ``words`` in groups of limited size, each of which is parsed by a call of argparse.
 
-    argparse compares each option with all others on the command line: thousands in one call take minutes.
+    argparse compares each option on a command line with all others: thousands in one call would take minutes.
     """
     return (words[at : at + _WORDS_PER_CALL] for at in range(0, len(words), _WORDS_PER_CALL))
 
 
 def option_key(action: Action) -> str:
-    """Return the key of an option: its first long name without dashes; empty if it has only single-letter names."""
+    """Return the key by which a file sets an option (``action``): its first long name without dashes.
+
+    Empty if the option has only single-letter names.
+    """
     return next((option[2:] for option in action.option_strings if option.startswith("--")), "")
 
 
 def long_names(action: Action) -> list[str]:
-    """Return all long names of an option, without dashes."""
+    """Return all names of an option (``action``) that have two dashes, without the dashes."""
     return [option[2:] for option in action.option_strings if option.startswith("--")]
 
 
 class ConfigKeys:
-    """The keys that a file may have, and their conversion to settings for one program."""
+    """Checks the keys and values of configuration files, and converts them to settings for one program."""
 
     def __init__(self, program: ConfigurableProgram) -> None:
         self._program = program
@@ -127,7 +140,11 @@ class ConfigKeys:
         self._actions = _actions_by_key(self._parser)
 
     def settings_in_mapping(self, path: bytes, mapping: Mapping[str, Value]) -> list[FileSetting]:
-        """Return the settings from the mapping for this program alone in the file ``path``."""
+        """Return the settings in ``mapping``, the part of a configuration file that is meant for this program alone.
+
+        ``path`` is the path of the file, for messages. Raise ``RequestRefused`` if a key or a value is not valid for
+        the program.
+        """
         found = []
         for key, value in mapping.items():
             assert isinstance(key, Scalar)
@@ -137,11 +154,13 @@ class ConfigKeys:
     def settings_for_key(
         self, key: str, value: Value, place: str, *, is_program_mapping: bool = False
     ) -> list[FileSetting]:
-        """Return the setting for ``key`` as a list of one; an empty list if the key is meant for other programs.
+        """Return the setting for ``key: value`` in a file, as a list of one; an empty list if the key is meant for
+        other programs.
 
         Args:
-            place: the file's name and the line.
-            is_program_mapping: True if the key stands in the mapping for this program alone.
+            place: the file and the line, as ``FILE:LINE``.
+            is_program_mapping: True if the key is in the part of the file for this program alone. Then an error is
+                raised if the program does not have the key.
 
         Raise ``RequestRefused`` if no program has the key, if no file may set it, or if its value is not valid.
         """
@@ -166,7 +185,11 @@ class ConfigKeys:
         return [FileSetting(name, action.dest, tuple(words), value, place)]
 
     def _unknown_key_message(self, key: str, is_own: bool) -> str:
-        """Return the message for a key that cannot be set: the reason and, if possible, the key that was meant."""
+        """Return the message for a key in a file that this program does not accept: the reason and, if possible, the
+        key that was meant.
+
+        ``is_own``: True if the key is in the part of the file for this program alone.
+        """
         program, option = self._program.name, f"--{key}"
         unknown = self._program.option_advice
         if key in COMMAND_LINE_ONLY or key in COMMAND_LINE_ONLY_BY_PROGRAM.get(program, ()):
@@ -187,7 +210,7 @@ def _actions_by_key(parser: ArgumentParser) -> dict[str, Action]:
 def _keys_of_other_programs(program: str) -> dict[str, tuple[str, ArgumentParser]]:
     """Return the keys that files may set for programs other than ``program``.
 
-    The value is one program that has the key, and its parser.
+    The result maps each key to one program that has it, and to the parser of that program.
     """
     from importlib import import_module
 
@@ -203,12 +226,19 @@ def _keys_of_other_programs(program: str) -> dict[str, tuple[str, ArgumentParser
 
 
 def _command_line_only_message(key: str) -> str:
-    """Return the message for an option that no file can set."""
+    """Return the error message for ``key``, an option that can be given only on the command line."""
     return f"{key}: cannot be set by a file; write --{key} on the command line"
 
 
 def _other_program_hint(words: Sequence[str], name: str, program: str) -> str:
-    """Return advice if a value that is invalid for ``program`` is valid for another one; else an empty text."""
+    """Return advice if a value that is invalid for ``program`` is valid for another program; else an empty text.
+
+    A key at the top of a file is valid for all programs; the advice is to write it in the part for the other program.
+
+    Args:
+        words: the option with its value, as words of a command line.
+        name: the name of the option, without dashes.
+    """
     other, parser = _keys_of_other_programs(program).get(name, ("", None))
     if parser is None or not words:
         return ""
@@ -220,17 +250,25 @@ def _other_program_hint(words: Sequence[str], name: str, program: str) -> str:
 
 
 def _stripped_message(text: str) -> str:
-    """Return a parser's message without the option's name in front and the reference to ``--help`` at the end."""
+    """Return ``text``, an error message of a parser, without the option's name at its start and the reference to
+    ``--help`` at its end.
+    """
     text = re.sub(r"^(-\w/)*--[\w-]+(/-[\w-]+)*: ", "", text)
     return printable_text(re.sub(r"; see \w+ --help$", "", text))
 
 
 def _command_line_words(action: Action, name: str, value: Value, siblings: Sequence[str]) -> list[str]:
-    """Return the words of a command line that correspond to ``value`` in a file.
+    """Return the words of a command line that set an option to the ``value`` in a file.
 
-    Raise ``ValueError`` if the value is not valid. ``siblings`` are the options that add to the same list. An item of
-    the list may be a mapping with the name of a sibling: this preserves the order of, for example, ``--exclude`` and
-    ``--include``.
+    Args:
+        action: the option.
+        name: its name, without dashes.
+        value: the value in the file.
+        siblings: the names of the options that add to the same list as ``action``. An item of a list may be a mapping
+            with the name of a sibling as its key: so a file can contain, for example, ``--exclude`` and ``--include``
+            in any order.
+
+    Raise ``ValueError`` if the value is not valid.
     """
     if isinstance(value, Scalar) and value.plain and value in _NULL_VALUES:
         raise ValueError("has no value: write one, or leave the line out")
@@ -243,7 +281,7 @@ def _command_line_words(action: Action, name: str, value: Value, siblings: Seque
     if not is_appended(action):
         raise ValueError("takes one value, and no list")
     if not value and action.metavar == "LIST":
-        raise ValueError(f"an empty list; for none of them write no-{name.removeprefix('no-')}: all")
+        raise ValueError(f"the list is empty; to select none, write the line 'no-{name.removeprefix('no-')}: all'")
     words = []
     for item in value:
         option, text = name, item
@@ -258,9 +296,10 @@ def _command_line_words(action: Action, name: str, value: Value, siblings: Seque
 
 
 def _flag_words(action: Action, name: str, value: Value) -> list[str]:
-    """Return the words for an option without a value, or with an optional one, that is set to a boolean or a count.
+    """Return the words of a command line for an option (``action``) that takes no value, or whose value may be omitted.
 
-    Raise ``ValueError`` if ``value`` is neither.
+    In a file its ``value`` is true or false, or for an option that is counted (``-v``) also 0, 1 or 2. ``name`` is its
+    name without dashes. Raise ``ValueError`` for any other value.
     """
     if action.const is not None and action.const is not True and action.nargs == 0:
         raise ValueError(f"write {action.dest}: {action.const}")
@@ -277,22 +316,22 @@ def _flag_words(action: Action, name: str, value: Value) -> list[str]:
 
 
 def has_optional_value(action: Action) -> bool:
-    """Return True if the value of the option may be omitted, and the option is not set by default."""
+    """Return True for an option such as ``--inplace``: its value may be omitted, and it is not set by default."""
     return action.nargs == "?" and action.default is None and action.choices is not None
 
 
 def _is_counted(action: Action) -> bool:
-    """Return True if the option is counted each time it is given, as ``-v`` is."""
+    """Return True if an option (``action``) is counted each time it is given, as ``-v`` is."""
     return type(action).__name__ == "_CountAction"
 
 
 def is_appended(action: Action) -> bool:
-    """Return True if the option may be given several times and collects its values."""
+    """Return True if an option (``action``) may be given several times and collects its values."""
     return type(action).__name__ == "_AppendAction"
 
 
 def _found_instead(value: Value) -> str:
-    """Return the end of a message that says which value was found instead of the expected one."""
+    """Return the end of an error message: that ``value`` was found in the file instead of a valid value."""
     if isinstance(value, Scalar) and not value.plain and value in (*_TRUE, *_FALSE, "0", "1", "2"):
         return ", without quotes"
     return f", not {printable_path(os.fsencode(value))}" if isinstance(value, str) else ", and nothing else"
@@ -306,9 +345,9 @@ def _require_text(value: Value) -> str:
 
 
 def _checked_path(action: Action, text: str) -> str:
-    """Return ``text``, the value of an option.
+    """Return ``text``, the value that a file gives to the option ``action``, unchanged after a check.
 
-    Raise ``ValueError`` if it is a path that begins with ``~``, or ``-``.
+    Raise ``ValueError`` if the value is a path and begins with ``~`` (only a shell expands that), or is ``-``.
     """
     if action.metavar in _PATH_METAVARS and text.startswith("~"):
         raise ValueError(f"{printable_path(os.fsencode(text))}: only a shell knows what ~ is; write the path in full")

@@ -1,11 +1,11 @@
-"""The configuration: options from files, which are in effect unless the command line sets them.
+"""The configuration: options that files set, and that are in effect unless the command line sets others.
 
 Rules:
 
-- A later source replaces the value of an earlier one: ``/etc/pcopy.yaml``, the user's file, the file of ``--config``,
-  the command line.
-- Patterns are collected instead: those of the command line follow those of files, and the last pattern that matches
-  decides.
+- Options are read from ``/etc/pcopy.yaml``, the user's file, the file of ``--config``, and the command line, in this
+  order. A later value of an option replaces an earlier one.
+- Patterns (``--exclude`` and others) are collected instead: those of the command line follow those of files, and the
+  last pattern that matches a path decides.
 - An option on the command line is never refused because of a file's setting: a setting that contradicts it is ignored.
 """
 
@@ -54,23 +54,34 @@ CONFLICTS: tuple[tuple[Collection[str], Collection[str]], ...] = (
     ),
     (("existing", "update", "checksum", "mirror"), ("existing", "update", "checksum", "mirror")),
 )
-"""Pairs of groups of options that exclude each other.
+"""Options that exclude each other: a pair of groups means that no option of one group can be used with one of the
+other.
 
-The option from the later source is in effect; the other one is ignored.
+If a configuration file sets an option of one group, and a later file or the command line one of the other, the earlier
+one is ignored.
 """
 
 _REQUIREMENTS = {"stripe-table": ("stripe=auto",), "max-delete": ("delete", "mirror")}
-"""Options that a file may set for all commands, but that are in effect only together with one of the listed others."""
+"""Options that have an effect only together with another one: the name, and the options of which one is needed.
+
+On a command line without any of these, the option is refused. In a configuration file, which is meant for many
+commands, it is ignored.
+"""
 
 COMMAND_LINE_ORIGIN = "the command line"
-"""The origin of options that are not set by a file."""
+"""Text in messages that says where an option was set, if no file sets it (else ``FILE:LINE``)."""
 _FILTER_OPTIONS = PATTERN_OPTIONS | {"newer-than", "older-than", "larger-than", "smaller-than"}
 _OUTPUT_OPTIONS = frozenset(("errors", "log", "metrics", "report"))
 
 
 class GivenOption(NamedTuple):
-    """An option on the command line: its first long ``name``, and its ``raw_value`` value (text, list of texts, or
-    None).
+    """An option on the command line.
+
+    Fields:
+
+    - ``name``: its first long name, without dashes; its attribute (``dest``) if it has only single-letter names.
+    - ``dest``: the attribute of argparse's namespace that it sets.
+    - ``raw_value``: its value as the user wrote it: a text, a list of texts, or None.
     """
 
     name: str
@@ -78,12 +89,17 @@ class GivenOption(NamedTuple):
     raw_value: Any
 
     def is_one_of(self, options: Collection[str]) -> bool:
-        """Return True if it is one of ``options``, each of which is a name, or a name and a value (``name=value``)."""
+        """Return True if this option is among ``options``: names such as ``verify``, or names with a value
+        (``hash=none``).
+        """
         return self.name in options or f"{self.name}={self.raw_value}" in options
 
 
 def given_options(words: Sequence[str], parser: ArgumentParser) -> list[GivenOption]:
-    """Return the options in ``words``, in order. ``parser`` is modified and cannot be used afterwards."""
+    """Return the options in ``words`` (those of a command line), in their order.
+
+    ``parser`` is modified, and must not be used afterwards.
+    """
     import argparse
 
     found: list[GivenOption] = []
@@ -92,13 +108,13 @@ def given_options(words: Sequence[str], parser: ArgumentParser) -> list[GivenOpt
         def __call__(self, _parser: Any, _values: Any, raw: Any, _option: Any = None) -> None:
             found.append(GivenOption(self.metavar[0], self.metavar[1], raw))  # type: ignore[index]
 
-    # Recorders in place of the actions keep the order of the options, which a namespace does not have.
+    # Replace the actions by recorders, which keep the order of the options: a namespace has no order.
     for option, action in list(parser._option_string_actions.items()):
         about = (option_key(action) or action.dest, action.dest)
         recorder = Recorder([option], action.dest, action.nargs, metavar=about)
         recorder.const = action.const
         parser._option_string_actions[option] = recorder
-    # Without defaults, nothing is recorded for options that are not given.
+    # Remove the defaults: argparse would call a recorder for the default of an option that is not given.
     for action in parser._actions:
         action.default = argparse.SUPPRESS
     parser.parse_known_args(words)
@@ -106,9 +122,10 @@ def given_options(words: Sequence[str], parser: ArgumentParser) -> list[GivenOpt
 
 
 class Configuration:
-    """The options that ``files`` set for one program.
+    """The options that configuration files set for one program.
 
-    Raise ``RequestRefused``, naming the file, the line and the key, if a file is not valid.
+    ``files`` are the paths of the files, in ascending precedence. Raise ``RequestRefused``, with file, line and key, if
+    a file is not valid.
     """
 
     def __init__(self, program: ConfigurableProgram, files: Sequence[bytes]) -> None:
@@ -131,9 +148,9 @@ class Configuration:
     def settings_in_effect(
         self, given: Sequence[GivenOption], only_dests: Collection[str] | None = None
     ) -> list[FileSetting]:
-        """Return the settings that are in effect together with the options of the command line ``given``.
+        """Return the settings in files that take effect although the command line has the options ``given``.
 
-        ``only_dests``: if not None, the attributes (``dest``) to which the settings are limited.
+        ``only_dests``: the attributes (``dest``) that files may set for this command line; None: all.
         """
         by_hand = {option.dest for option in given if option.name not in PATTERN_OPTIONS}
         found = [
@@ -153,7 +170,8 @@ class EffectiveOptions(NamedTuple):
 
     - ``given``: the options on the command line.
     - ``settings``: the settings of files that are in effect.
-    - ``ignored_settings``: the settings of files that are not in effect although no other value has replaced them.
+    - ``ignored_settings``: the settings of files that have no effect, although the command line does not set the same
+      option: they contradict another option, or need one that is not given.
     """
 
     given: list[GivenOption]
@@ -172,7 +190,7 @@ def effective_options(program: ConfigurableProgram, words: Sequence[str], files:
     settings = configuration.settings_in_effect(options, only)
     if (
         is_launched(os.environ) and not identify_launch(os.environ).is_single_task_step
-    ):  # the launcher decides how many ranks there are
+    ):  # Under mpiexec or srun the number of ranks is given, so ignore a setting of it.
         settings = [setting for setting in settings if setting.name != "ranks"]
     given_dests = {option.dest for option in options}
     idle = [one for one in configuration.settings if one not in settings and one.dest not in given_dests]
@@ -182,9 +200,10 @@ def effective_options(program: ConfigurableProgram, words: Sequence[str], files:
 def parse_with_files(
     program: ConfigurableProgram, words: Sequence[str], files: Sequence[bytes], make: Callable[[Namespace], Any]
 ) -> Any:
-    """Parse ``words`` together with the settings of ``files``, and return the result of ``make`` for the parsed values.
+    """Parse ``words`` together with the settings of ``files``; return the result of ``make`` for the parsed values.
 
-    Raise ``RequestRefused``, as ``effective_options`` and ``make`` do.
+    Raise ``RequestRefused`` if a file is not valid, or if ``make`` refuses the values. If a setting of a file is the
+    cause, the message also names file and line.
     """
     from argparse import Namespace
 
@@ -203,7 +222,9 @@ def parse_with_files(
 
 
 def _filter_origins(effective: EffectiveOptions) -> tuple[str, ...]:
-    """Return the origins of all filters (file and line, or the command line). It is empty if no file sets filters."""
+    """Return where the filters (such as ``--exclude``) are set: ``FILE:LINE``, or "the command line". Empty if no file
+    sets any.
+    """
     origins = [setting.origin for setting in effective.settings if setting.name in _FILTER_OPTIONS and setting.words]
     if origins and any(option.name in _FILTER_OPTIONS for option in effective.given):
         origins.append(COMMAND_LINE_ORIGIN)
@@ -212,8 +233,11 @@ def _filter_origins(effective: EffectiveOptions) -> tuple[str, ...]:
 
 @contextmanager
 def _adding_origins(settings: Sequence[FileSetting]) -> Iterator[None]:
-    """Add the origin of a setting to the message of a ``RequestRefused`` that is raised within, if the message concerns
-    it.
+    """Context manager: if its block raises ``RequestRefused``, append to the message which file and line set the
+    option.
+
+    Only those of ``settings`` are appended that the message is about. The user would otherwise not know where an option
+    comes from that is not on the command line.
     """
     try:
         yield
@@ -227,12 +251,16 @@ def _adding_origins(settings: Sequence[FileSetting]) -> Iterator[None]:
 
 
 def words_of_settings(settings: Iterable[FileSetting]) -> list[str]:
-    """Return the words of a command line that have the same meaning as ``settings``."""
+    """Return the words of a command line that have the same effect as ``settings``, which files contain."""
     return [word for setting in settings for word in setting.words]
 
 
 def _concerns_setting(text: str, setting: FileSetting) -> bool:
-    """Return True if an error message concerns ``setting``: it names the option, its filters, or its path."""
+    """Return True if the error message ``text`` is about ``setting``.
+
+    That is so if it contains the name of the option, or begins with the option's value, a path. A message that filters
+    select nothing is about all filters.
+    """
     if re.search(rf"--{re.escape(setting.name)}(?![\w-])", text):
         return True
     if setting.name in _FILTER_OPTIONS:
@@ -242,13 +270,17 @@ def _concerns_setting(text: str, setting: FileSetting) -> bool:
 
 
 def _text_values(setting: FileSetting) -> list[str]:
-    """Return the values of a setting that are texts."""
+    """Return those values of a setting that are texts; a setting may have a list of values."""
     values = setting.value if isinstance(setting.value, list) else [setting.value]
     return [value for value in values if isinstance(value, str)]
 
 
 def _merge_settings(lower: Sequence[FileSetting], higher: Sequence[FileSetting]) -> list[FileSetting]:
-    """Return all settings of ``higher``, and those of ``lower`` that ``higher`` neither replaces nor contradicts."""
+    """Return the settings of two sources (such as files) together; those of ``higher`` take precedence.
+
+    The result contains all settings of ``higher``. A setting of ``lower`` is left out if ``higher`` sets the same
+    option, or one that excludes it.
+    """
     names = {setting.name for setting in higher}
     dests = {setting.dest for setting in higher if setting.words and setting.name not in PATTERN_OPTIONS}
     kept = [
@@ -260,7 +292,7 @@ def _merge_settings(lower: Sequence[FileSetting], higher: Sequence[FileSetting])
 
 
 def _contradicts(setting: FileSetting, other: FileSetting | GivenOption) -> bool:
-    """Return True if the two options exclude each other, according to ``CONFLICTS``."""
+    """Return True if ``setting`` and ``other`` are options that exclude each other, according to ``CONFLICTS``."""
     for one, another in CONFLICTS:
         for mine, theirs in ((one, another), (another, one)):
             if setting.is_one_of(mine) and other.is_one_of(theirs) and setting.name != other.name:
@@ -269,6 +301,6 @@ def _contradicts(setting: FileSetting, other: FileSetting | GivenOption) -> bool
 
 
 def _has_effect(setting: FileSetting, others: Iterable[FileSetting | GivenOption]) -> bool:
-    """Return True unless the setting needs another option (``_REQUIREMENTS``) that is not among ``others``."""
+    """Return False if the setting needs another option (``_REQUIREMENTS``) that is not among ``others``."""
     needed = _REQUIREMENTS.get(setting.name)
     return not needed or any(other.is_one_of(needed) for other in others)

@@ -1,4 +1,4 @@
-"""The options that only ``pcopy`` and ``psync`` have, by groups of their help."""
+"""The options that only ``pcopy`` and ``psync`` have: one function for each group of options in their help."""
 
 from __future__ import annotations
 
@@ -34,13 +34,14 @@ from pcopy.text import printable_path
 if TYPE_CHECKING:
     from argparse import ArgumentParser
 
-ARCHIVE_LETTERS = "pdPltgoDHAXS"  # single-letter options of cp and rsync for behaviour that is the default here
+ARCHIVE_LETTERS = "pdPltgoDHAXS"
+"""Single-letter options of cp and rsync that are accepted without effect: pcopy does what they mean by default."""
 _ALL_ATTRIBUTES = "all"
 _DEFAULTS = Options()
 
 
 def _parse_existing(text: str) -> str:
-    """Return the value of ``--existing``. Raise ``ValueError`` if it is not the name of a policy."""
+    """Return ``text``, the value of ``--existing``. Raise ``ValueError`` if it is not one of ``EXISTING_CHOICES``."""
     if text not in EXISTING_CHOICES:
         hint = nearest_hint(text, EXISTING_CHOICES) or " (rsync's --existing is not in this version)"
         raise ValueError(f"not one of {', '.join(EXISTING_CHOICES)}{hint}")
@@ -48,22 +49,22 @@ def _parse_existing(text: str) -> str:
 
 
 def _parse_attributes(option: str, text: str) -> tuple[str, Sequence[str]]:
-    """Return ``option``, and the attributes in ``text``, a comma-separated list.
+    """Return ``option`` ("preserve" or "no_preserve") and the attributes in ``text``, a comma-separated list.
 
-    Raise ``ValueError`` for an unknown one.
+    "all" stands for all attributes. Raise ``ValueError`` for an unknown one.
     """
     words = text.split(",")
     valid = (*PRESERVABLE_METADATA, _ALL_ATTRIBUTES)
     for word in words:
         if word not in valid:
-            unknown = f"there is no '{printable_path(os.fsencode(word))}' to preserve"
-            raise ValueError(f"{unknown}, only {', '.join(valid)}{nearest_hint(word, valid)}")
+            unknown = f"'{printable_path(os.fsencode(word))}' is not one of"
+            raise ValueError(f"{unknown} {', '.join(valid)}{nearest_hint(word, valid)}")
     return option, PRESERVABLE_METADATA if _ALL_ATTRIBUTES in words else words
 
 
 def add_common_options(parser: ArgumentParser, program: str) -> None:
     """Add the most frequently used options to ``parser``. ``program`` is the program's name."""
-    from argparse import SUPPRESS  # argparse compares it by identity, so that an equal string would not do
+    from argparse import SUPPRESS  # argparse compares it by identity: an equal string would be shown as help text.
 
     everyday = parser.add_argument_group("common options")
     add = everyday.add_argument
@@ -96,8 +97,8 @@ def add_common_options(parser: ArgumentParser, program: str) -> None:
 def add_attribute_options(parser: ArgumentParser) -> None:
     """Add the options that select the attributes that copies get from their sources."""
     words = (
-        f"LIST: words out of {', '.join(PRESERVABLE_METADATA[:-1])},\n{PRESERVABLE_METADATA[-1]}, {_ALL_ATTRIBUTES}; "
-        "with commas"
+        f"LIST: some of {', '.join(PRESERVABLE_METADATA[:-1])},\n{PRESERVABLE_METADATA[-1]}, {_ALL_ATTRIBUTES}; "
+        "separated by commas"
     )
     add = parser.add_argument_group("what copies keep", words).add_argument
     add("--preserve", metavar="LIST", action="append", type=argparse_type(partial(_parse_attributes, "preserve")),
@@ -108,26 +109,26 @@ def add_attribute_options(parser: ArgumentParser) -> None:
     add("--chown", metavar="USER:GROUP", type=argparse_type(parse_owner), default=_DEFAULTS.preserve.chown,
         help="owner and group of all copies, names or numbers; either may be left out")  # fmt: skip
     add("--modify-window", metavar="SECONDS", type=argparse_type(parse_non_negative), default=_DEFAULTS.modify_window,
-        help="times that differ by at most SECONDS are equal (default 0: equal to the nanosecond, or cut as file "
-        "systems cut them)")  # fmt: skip
+        help="times that differ by at most SECONDS are equal (default 0: only equal times, and those that DST has "
+        "rounded down)")  # fmt: skip
 
 
 def add_verification_options(parser: ArgumentParser) -> None:
-    """Add the options on verification and digests."""
+    """Add the options about verification and digests to ``parser``."""
     add = parser.add_argument_group("verification").add_argument
     add("--verify", action="store_true",
         help="read copies back from storage and compare them with SRC; also files that --existing changed or "
         "--checksum has kept, but not those that -u or --existing skip has kept")  # fmt: skip
     add("--repair", action="store_true", help="as --verify, and copy again the items that differ")
-    add("--signature", metavar="FILE", help="write one value for the whole dataset; pverify compares with it later")
-    add("--manifest", metavar="FILE", help="write a line with a digest for each item")
+    add("--signature", metavar="FILE", help="write the signature of the dataset, one digest of it all, for pverify")
+    add("--manifest", metavar="FILE", help="write a manifest, a line with a digest for each item, for pverify")
     add("--hash", choices=(*ALGORITHM_NAMES, "none"), metavar="HOW", default=None,
         help="digest while copying: xxh3-128 (detects accidents; the default where a digest is needed), "
         "blake3 (resists forgery), none (the default elsewhere)")  # fmt: skip
 
 
 def add_tuning_options(parser: ArgumentParser) -> None:
-    """Add the options that affect speed, memory and caches."""
+    """Add the options that affect speed, memory, caches and syncs."""
     tuning = parser.add_argument_group("tuning", "SIZE: 64K, 4MiB, 1.5G (powers of 1024), 10MB (powers of 1000)")
     add = tuning.add_argument
     add("--chunk-size", metavar="SIZE", type=argparse_type(parse_chunk_size), default=_DEFAULTS.chunk_size,
@@ -138,9 +139,9 @@ def add_tuning_options(parser: ArgumentParser) -> None:
         help="share contents with the source where both are on one file system that can: auto (default), never, "
         "always (files that cannot be shared fail)")  # fmt: skip
     add("--direct", action="store_true",
-        help="copy files above 4 MiB past the page cache (O_DIRECT), and read back so when verifying")  # fmt: skip
+        help="copy files above 4 MiB without the page cache (O_DIRECT), and read back so when verifying")  # fmt: skip
     add("--drop-cache", action="store_true",
-        help="leave nothing of files above 4 MiB in the page cache, on neither side")  # fmt: skip
+        help="drop files above 4 MiB, source and copy, from the page cache when they are copied")  # fmt: skip
     add("--fsync", action="store_true", help="write each file to stable storage before it gets its name")
     add("--no-sync", action="store_true", help="do not wait at the end until the copies are on stable storage")
     add("--max-errors", metavar="N", type=argparse_type(parse_non_negative), default=_DEFAULTS.max_errors,
@@ -151,16 +152,16 @@ def add_tuning_options(parser: ArgumentParser) -> None:
 
 
 def add_lustre_options(parser: ArgumentParser) -> None:
-    """Add the options on the layout of files on Lustre."""
+    """Add the options about the layout of files on Lustre to ``parser``."""
     add = parser.add_argument_group("Lustre", "where DST is on another file system, these have no effect").add_argument
     add("--stripe", metavar="HOW", type=argparse_type(parse_stripe), default=None,
-        help="layout of new files: preserve (the source's; default), auto (by size), inherit (the directory's), or "
-        "COUNT[:SIZE], stripes and bytes of each (-1: on all OSTs)")  # fmt: skip
+        help="layout of new files: preserve (the source's; default), auto (by size), inherit (the default of the "
+        "directory in DST), or COUNT[:SIZE], stripes and bytes of each (-1: on all OSTs)")  # fmt: skip
     add("--stripe-table", metavar="TABLE", type=argparse_type(parse_stripe_table), default=None,
         help="for --stripe auto: stripes by size of file, as in 1,1G=8,10G=24,100G=72")  # fmt: skip
     add("--stripe-affinity", action="store_true", help="split files so that each part lies on one OST")
     add(
         "--group-lock",
         action="store_true",
-        help="let all ranks that write to a split file share one lock (also --direct)",
+        help="let the ranks that write to the same file share a group lock of Lustre, as --direct does, too",
     )

@@ -1,4 +1,4 @@
-"""Options that select items of a tree by patterns, age and size, for all programs that walk trees."""
+"""The options that select items by patterns, age and size (filters), for all programs that walk directory trees."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
     from argparse import ArgumentParser, Namespace
 
 MAX_PATTERN_FILE_SIZE = 16 << 20
-"""The maximum size of a pattern file in bytes, with its comments."""
+"""The maximum size of a file of ``--exclude-from`` in bytes; a larger one is refused."""
 MAX_PATTERNS = 50_000
-"""The maximum number of patterns.
+"""The maximum number of patterns of a job; more are refused.
 
-Each is matched against each name, and costs 4 KiB of memory and 0.25 ms at the start.
+Each pattern is matched against each name, and costs 4 KiB of memory and 0.25 ms at the start.
 """
 
 
 def add_filter_options(
-    parser: ArgumentParser, *, done: str, older_help: str = "only files that have not changed since"
+    parser: ArgumentParser, *, done: str, older_help: str = "only files with an mtime before WHEN"
 ) -> Any:
     """Add the options that select items to ``parser``, and return their group.
 
@@ -50,7 +50,7 @@ def add_filter_options(
     add("--exclude-from", metavar="FILE", dest="patterns", action="append", type=argparse_type(_lines_of_file),
         help="patterns, a line each, as in .gitignore (!P includes); -: from standard input")  # fmt: skip
     add("--newer-than", metavar="WHEN", type=argparse_type(parse_age_or_date), default=None,
-        help="only files that have changed since: an age (7d, 12h; also s, m, w) or a date (2026-11-24)")  # fmt: skip
+        help="only files with an mtime after WHEN: an age (7d, 12h; also s, m, w) or a date (2026-11-24)")  # fmt: skip
     add("--older-than", metavar="WHEN", type=argparse_type(parse_age_or_date), default=None, help=older_help)
     add("--larger-than", metavar="SIZE", type=argparse_type(parse_size), default=None, help="only files above SIZE")
     add("--smaller-than", metavar="SIZE", type=argparse_type(parse_size), default=None, help="only files below SIZE")
@@ -58,10 +58,15 @@ def add_filter_options(
 
 
 def requested_selection(values: Namespace, paths: Sequence[bytes], *, deletes_selected: bool = False) -> Select:
-    """Return the selection that the options define for ``paths``.
+    """Return the selection of items that the filters in ``values`` define.
 
-    ``deletes_selected`` is True if the program deletes what is selected. Ages are counted back from now. Raise
-    ``RequestRefused`` for filters without effect.
+    Ages are counted back from now.
+
+    Args:
+        paths: the operands of the program, to which patterns are relative.
+        deletes_selected: True if the program deletes the selected items.
+
+    Raise ``RequestRefused`` for too many patterns, and for patterns that cannot have the effect that the user expects.
     """
     now = time.time_ns()
     newer, older = values.newer_than, values.older_than
@@ -87,9 +92,9 @@ def requested_selection(values: Namespace, paths: Sequence[bytes], *, deletes_se
 
 
 def reads_standard_input(words: Sequence[str], parser: ArgumentParser) -> bool:
-    """Return True if the options in ``words`` take patterns from standard input.
+    """Return True if an ``--exclude-from`` in ``words`` reads patterns from standard input.
 
-    ``parser`` is modified and cannot be used afterwards (see ``given``).
+    ``parser`` is modified, and must not be used afterwards.
     """
     from pcopy.cli.configuration import given_options
 
@@ -99,18 +104,18 @@ def reads_standard_input(words: Sequence[str], parser: ArgumentParser) -> bool:
 
 
 def is_standard_input(file: str) -> bool:
-    """Return True if ``file``, the value of an option, stands for standard input."""
+    """Return True if ``file``, the value of an option, means standard input: ``-``, or a path such as /dev/stdin."""
     from pcopy.fsio.named_file import inherited_descriptor
 
     return file == "-" or inherited_descriptor(os.fsencode(file)) == 0
 
 
 def _refuse_absolute_patterns(patterns: Sequence[bytes], paths: Sequence[bytes], *, deletes_selected: bool) -> None:
-    """Raise ``RequestRefused`` for a pattern that begins with one of ``paths`` and so cannot match any path below it.
+    """Raise ``RequestRefused`` for a pattern that begins with one of ``paths``, and therefore matches nothing.
 
-    Patterns are relative to ``paths``. A pattern is refused if it begins with the absolute path of one of them. If
-    ``deletes_selected``, it is also refused if it begins with the last name of one: items that it should protect would
-    be deleted.
+    Patterns are relative to ``paths``, the operands, so they must not contain these. A pattern is refused if it begins
+    with the absolute path of one of them. If ``deletes_selected``, it is also refused if it begins with the last
+    component of one of them: the items that the pattern is to protect would be deleted.
     """
     patterns = [line for line in patterns if b"/" in line[:-1]]
     roots: dict[bytes, bytes] = {}
@@ -118,10 +123,10 @@ def _refuse_absolute_patterns(patterns: Sequence[bytes], paths: Sequence[bytes],
     for path in filter(None, paths if patterns else ()):
         roots |= {absolute_path(path): path, os.path.realpath(path): path}
         names |= {os.path.join(b"/", os.path.basename(absolute_path(path))): path} if deletes_selected else {}
-    for line in patterns if b"/" not in roots else ():  # all absolute paths are below /
+    for line in patterns if b"/" not in roots else ():  # Below "/" an absolute path is a valid pattern.
         pattern = line.removeprefix(b"!")
         text = b"/" + pattern.removeprefix(b"/")
-        # Compare each leading part of the pattern, up to a slash or the end, with the roots.
+        # Find out whether one of the paths is a leading part of the pattern, which ends at a slash or at its end.
         for end in (slash.start() for slash in re.finditer(rb"/|\Z", text)):
             head, rest = re.sub(rb"\\(.)", rb"\1", text[:end]), text[end:].rstrip(b"/")
             path = roots.get(head) or (names.get(head, b"") if rest else b"")
@@ -132,7 +137,7 @@ def _refuse_absolute_patterns(patterns: Sequence[bytes], paths: Sequence[bytes],
 
 
 def parse_age_or_date(text: str) -> str:
-    """Return an age or a date unchanged. Raise ``ValueError`` if it is neither."""
+    """Return ``text`` unchanged if it is an age such as ``7d`` or a date. Raise ``ValueError`` otherwise."""
     if text.startswith("-"):
         raise ValueError(f"ages count back from now: write {text[1:]}")
     _nanoseconds_of(text, 0)
@@ -140,15 +145,16 @@ def parse_age_or_date(text: str) -> str:
 
 
 def seconds_since(text: str) -> float:
-    """Return the seconds from a ``parse_age_or_date`` (an age or a date) until now."""
+    """Return how many seconds ago the time ``text`` was. It is an age such as ``7d``, or a date."""
     now = time.time_ns()
     return (now - _nanoseconds_of(text, now)) / 10**9
 
 
 def _nanoseconds_of(text: str, now: int) -> int:
-    """Return an age or a date as nanoseconds since 1970. ``now`` is the time from which an age is counted back.
+    """Return the time ``text``, in nanoseconds since 1970. It is an age such as ``7d``, or a date.
 
-    A date without a time zone is in the local one. Raise ``ValueError`` if ``text`` is neither an age nor a date.
+    ``now`` is the time from which an age is counted back, also in nanoseconds since 1970. A date without a time zone is
+    in the local one. Raise ``ValueError`` if ``text`` is neither an age nor a date.
     """
     try:
         return now - round(parse_age(text) * 10**9)
@@ -173,16 +179,19 @@ def _include_line(text: str) -> Sequence[bytes]:
 
 
 def _single_line(text: str, *, includes: bool = False) -> Sequence[bytes]:
-    """Return one pattern, as the only line of a pattern file. If ``includes``, it is marked as an inclusion (``!``)."""
+    """Return ``text``, a pattern, as a list of one line in the syntax of pattern files.
+
+    ``includes``: True if the pattern includes items; such a line begins with ``!``.
+    """
     from pcopy.walk.patterns import pattern_line
 
     return (pattern_line(os.fsencode(text), includes=includes),)
 
 
 def _lines_of_file(text: str) -> Sequence[bytes]:
-    """Return the patterns in the file ``text``.
+    """Return the patterns in the file that is named ``text``, the value of ``--exclude-from``.
 
-    Raise ``RequestRefused`` if it cannot be read, and ``ValueError`` if it is too large.
+    Raise ``RequestRefused`` if the file cannot be read, and ``ValueError`` if it is too large.
     """
     from pcopy.walk.patterns import patterns_in
 
@@ -194,7 +203,7 @@ def _lines_of_file(text: str) -> Sequence[bytes]:
         why = f"cannot be read: {error.strerror}{advice and f'; {advice}'}"
         raise RequestRefused(f"--exclude-from: {printable_path(path)}: {why}") from None
     if len(contents) > MAX_PATTERN_FILE_SIZE:
-        raise ValueError("too large for a file of patterns")
+        raise ValueError("the file is too large: a file of patterns may have at most 16 MiB")
     lines = [line for _, line in islice(patterns_in(contents), MAX_PATTERNS + 1)]
     if len(lines) > MAX_PATTERNS:
         raise ValueError(f"more than {MAX_PATTERNS:,} patterns; list the paths instead, with --from or --files-from")
@@ -202,15 +211,18 @@ def _lines_of_file(text: str) -> Sequence[bytes]:
 
 
 _STREAM_CONTENTS: dict[bytes | int, bytes] = {}
-"""Contents that were read from pipes and inherited descriptors, by the descriptor's number or the pipe's path.
+"""Contents that ``_read_pattern_file`` has read from a pipe or an inherited descriptor.
 
-A command line is parsed several times, but such a stream can be read only once. ``-`` and ``/dev/stdin`` are the same
-stream.
+The key is the number of the descriptor (so ``-`` and ``/dev/stdin`` are the same), or the path of a pipe. The contents
+are kept because a command line is parsed several times, and such a stream can be read only once.
 """
 
 
 def _read_pattern_file(path: bytes) -> bytes:
-    """Return the contents of a pattern file, up to one byte more than ``MAX_PATTERN_FILE_SIZE``. Raise ``OSError``."""
+    """Return the contents of a pattern file (``-``: standard input).
+
+    Of a file that is too large, return one byte more than ``MAX_PATTERN_FILE_SIZE``. Raise ``OSError``.
+    """
     from pcopy.fsio.named_file import inherited_descriptor, open_to_read
 
     is_dash = path == b"-"

@@ -1,4 +1,7 @@
-"""``pcopy --jobs``, ``--control`` and ``--discard``: commands on stored jobs, run by one process without copying."""
+"""``pcopy --jobs``, ``--control`` and ``--discard``: commands on stored jobs, which one process executes without ranks.
+
+A stored job is one whose progress is recorded in a job directory, so that ``pcopy --resume`` can continue it.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,10 @@ from pcopy.tools.arguments import CopyArguments
 
 
 def run_job_command(arguments: CopyArguments) -> str | None:
-    """Execute a command on stored jobs and return the text to print; return None if the command line asks for a copy.
+    """Execute the command on stored jobs that ``arguments`` request, and return the text to print.
 
-    Raise ``PcopyError`` if the command fails.
+    Return None if they request a copy or a resume, which needs ranks; return an empty text if there is nothing to
+    print. Raise ``PcopyError`` if the command fails.
     """
     command = arguments.job_request
     if not command.is_any or command.resume is not None:
@@ -50,7 +54,7 @@ def run_job_command(arguments: CopyArguments) -> str | None:
 
 
 def _path_of_running_job(word: bytes) -> bytes:
-    """Return the directory of the job ``word``, as ``job_path`` does.
+    """Return the directory of the running job that ``word`` means (a job's name, or a directory).
 
     Raise ``RequestRefused`` if there is no such job.
     """
@@ -61,15 +65,19 @@ def _path_of_running_job(word: bytes) -> bytes:
 
 
 def _discard_one(word: bytes, program: str) -> None:
-    """Remove the job ``word`` and its temporary files."""
+    """Remove the job that ``word`` means (a job's name, or a directory), and its temporary files in the destination.
+
+    ``program`` is the program's name, for messages. Raise ``RequestRefused`` if the job cannot be removed.
+    """
     discard_job(word, partial(remove_temporaries, report=partial(print_error, program)), print_to_stderr)
 
 
 def _discard_all(jobs: dict[bytes, str], program: str, *, quiet: bool) -> None:
-    """Remove each of ``jobs``; a failure does not prevent the removal of the others.
+    """Remove the ``jobs``; if one cannot be removed, report that and go on with the next.
 
-    The keys are the jobs' directories, the values their names for messages. After the last job, raise ``PcopyError`` if
-    any could not be removed.
+    The keys are the directories of the jobs, the values their names for messages. Unless ``quiet``, print a line for
+    each removed job. ``program`` is the program's name, for messages. At the end, raise ``PcopyError`` if any job could
+    not be removed.
     """
     failures = []
     for path, name in jobs.items():
@@ -87,9 +95,9 @@ def _discard_all(jobs: dict[bytes, str], program: str, *, quiet: bool) -> None:
 
 
 def _jobs_older_than(age: float) -> dict[bytes, str]:
-    """Return the jobs that are not running and have not been worked on for ``age`` seconds.
+    """Return the unfinished jobs that do not run, and whose records have not changed for ``age`` seconds.
 
-    The keys are the jobs' directories, the values their names with source and destination.
+    The keys are the directories of the jobs, the values their names with source and destination.
     """
     before = time.time() - age
     return {

@@ -1,7 +1,8 @@
-"""Options on stored jobs: where jobs are kept, and how they are resumed, listed, changed and discarded.
+"""Options on stored jobs: where their progress is recorded, and how they are resumed, listed, changed and discarded.
 
-Rule: a resumed job copies what it was asked to copy at its start. Options on how it works may be given again with other
-values. Options that would change the result in the destination are refused by name.
+Rule: a resumed job copies the same items in the same way as when it began. Options that affect only speed and output
+may have other values. An option that would change the result in the destination is refused, with a message that names
+it.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 STORE_CHOICES = ("auto", "pickle", "lmdb")
 """The values of ``--checkpoint-store``."""
 NO_CHECKPOINT_WORD = b"none"
-"""The value of ``--checkpoint`` with which no job is kept."""
+"""The value of ``--checkpoint`` with which no progress is recorded, so that the job cannot be resumed."""
 JOB_COMMAND_USAGES = (
     *("pcopy --resume [JOB|DIR]", "pcopy --jobs", "pcopy --control JOB WORD..."),
     *("pcopy --discard JOB...", "pcopy --discard --older-than AGE"),
@@ -42,20 +43,22 @@ JOB_COMMAND_USAGES = (
 """The forms of the command line that act on stored jobs."""
 
 _OUTPUT_OPTIONS = frozenset(("json", "quiet", "verbose", "config", "insecure_links"))
-"""Options on output and configuration, which may be given with any of these commands."""
+"""Options that may be given together with any command on stored jobs, as attributes of argparse's namespace."""
 _CONTROL_WORDS = "bwlimit=RATE, oplimit=N, active=N, pause, resume"
 _CONTROL_CONVERTERS: dict[str, Callable[[str], int]] = {
     "bwlimit": parse_rate,
     "oplimit": parse_non_negative,
     "active": parse_positive,
 }
-"""The converters for the values of ``--control``, by their words."""
+"""The words of ``--control`` that have a value (``WORD=VALUE``), with the function that converts the value."""
 OPTIONS_ALLOWED_ON_RESUME = _OUTPUT_OPTIONS | {
     *("ranks", "archive", "errors", "log", "max_errors", "progress", "progress_interval", "no_sync", "termination"),
     *("bwlimit", "oplimit", "force"),
     *("in_flight", "checkpoint_interval", "checkpoint_store", "spool", "memory", "metrics", "report"),
 }
-"""Options (attributes of the namespace) that may be given with ``--resume``: they do not affect the copies."""
+"""Options that may be given with ``--resume``, because they do not affect the copies; as attributes of argparse's
+namespace.
+"""
 
 OPTIONS_BY_JOB_COMMAND: dict[str, frozenset[str]] = {
     "resume": OPTIONS_ALLOWED_ON_RESUME,
@@ -63,11 +66,11 @@ OPTIONS_BY_JOB_COMMAND: dict[str, frozenset[str]] = {
     "discard": _OUTPUT_OPTIONS | {"older_than"},
     "control": _OUTPUT_OPTIONS,
 }
-"""Options (attributes of the namespace) that may be given with each command on stored jobs."""
+"""Options that may be given with each command on stored jobs, as attributes of argparse's namespace."""
 
 
 def add_job_options(parser: ArgumentParser) -> None:
-    """Add the options on stored jobs to ``parser``."""
+    """Add the options about stored jobs (recording, resuming, listing, discarding) to ``parser``."""
     from pcopy.jobs.lifecycle import CheckpointSettings
     from pcopy.tools.arguments import ONLY_JOB
 
@@ -88,17 +91,17 @@ def add_job_options(parser: ArgumentParser) -> None:
     add("--checkpoint-interval", metavar="SECONDS", type=argparse_type(parse_seconds), default=defaults.interval,
         help="longest time between two checkpoints (default 60); the first come sooner")  # fmt: skip
     add("--checkpoint-store", choices=STORE_CHOICES, metavar="HOW", default=defaults.store,
-        help="where waiting work is stored: auto (default: in memory; what does not fit goes to a database in "
+        help="where tasks wait until they run: auto (default: in memory; what does not fit goes to a database in "
         "--spool), pickle (the same with plain files), lmdb (in a database from the start)")  # fmt: skip
     add("--spool", metavar="DIR", type=argparse_type(_parse_path), default=None,
-        help="directory on each host for waiting work that does not fit into memory")  # fmt: skip
+        help="directory on each host for waiting tasks that do not fit into memory")  # fmt: skip
     add("--memory", metavar="SIZE", type=argparse_type(partial(parse_positive_size, what="work needs")),
     default=defaults.memory,
-        help="bytes of waiting work that a host holds in memory")  # fmt: skip
+        help="maximum bytes of waiting tasks in the memory of each host")  # fmt: skip
 
 
 def checkpoint_settings(values: Namespace) -> CheckpointSettings:
-    """Return the settings on checkpoints. Relative paths are resolved against the working directory."""
+    """Return how and where the job records its progress, from the parsed options ``values``. All paths are absolute."""
     from pcopy.jobs.lifecycle import CheckpointSettings
 
     is_named = values.checkpoint not in (None, NO_CHECKPOINT_WORD)
@@ -115,12 +118,14 @@ def checkpoint_settings(values: Namespace) -> CheckpointSettings:
 def requested_job_command(
     values: Namespace, operands: Sequence[bytes], words: Sequence[str], new_parser: Callable[[], ArgumentParser]
 ) -> JobRequest:
-    """Return the command on stored jobs that the options give; it is empty if they ask for a copy.
+    """Return the command on stored jobs that the options request (such as ``--resume``); an empty ``JobRequest()`` if
+    they request a copy.
 
     Args:
+        values: the parsed options.
         operands: the arguments that are no options.
         words: the options as they were written.
-        new_parser: makes a new parser, with which ``words`` are parsed again.
+        new_parser: returns a new parser, with which ``words`` are parsed again.
 
     Raise ``RequestRefused``, naming the option, for a combination that is not possible.
     """
@@ -161,9 +166,9 @@ def requested_job_command(
 
 
 def control_request(words: Sequence[bytes]) -> ControlRequest:
-    """Return the changes that the words of ``--control`` ask for.
+    """Return the changes of a running job that the ``words`` after ``--control JOB`` request.
 
-    Raise ``RequestRefused`` for an unknown word or a contradiction.
+    Raise ``RequestRefused`` if there are none, for an unknown word, or for two words that contradict each other.
     """
     from pcopy.jobs.control import ControlRequest
 
@@ -190,9 +195,10 @@ def control_request(words: Sequence[bytes]) -> ControlRequest:
 
 
 def _spellings_of_given(words: Sequence[str], parser: ArgumentParser) -> dict[str, str]:
-    """Return the options that are given in ``words``: their attributes in the namespace, and how each was spelled.
+    """Return the options that ``words`` contain: the attribute in the namespace, and the spelling that the user has
+    chosen (such as ``-q``).
 
-    ``parser`` is modified and cannot be used afterwards.
+    Messages use the spelling. ``parser`` is modified, and must not be used afterwards.
     """
     import argparse
 
@@ -208,7 +214,7 @@ def _spellings_of_given(words: Sequence[str], parser: ArgumentParser) -> dict[st
 
 
 def _parse_path(text: str) -> bytes:
-    """Return ``text`` as bytes. Raise ``ValueError`` if it is empty."""
+    """Return the path ``text`` as bytes. Raise ``ValueError`` if it is empty."""
     if not text:
         raise ValueError("the empty string names nothing")
     return os.fsencode(text)

@@ -1,4 +1,4 @@
-"""Options that make DST equal to SRC by deleting from DST the items that SRC does not have."""
+"""Options that make DST equal to SRC: they delete the items from DST that SRC lacks, and keep backups of them."""
 
 from __future__ import annotations
 
@@ -14,26 +14,33 @@ if TYPE_CHECKING:
 
 def add_mirror_options(parser: ArgumentParser) -> None:
     """Add the options on mirroring and backups to ``parser``."""
-    words = "SRC is a directory with a trailing slash, or -T is given"
+    words = "for a SRC that is a directory with a trailing slash, or with -T"
     add = parser.add_argument_group("mirroring", words).add_argument
     add("--mirror", action="store_true",
         help="make DST equal to SRC: the same as --existing changed --delete")  # fmt: skip
     add("--delete", action="store_true",
-        help="delete from DST what SRC lacks, when all is copied; nothing if anything has failed")  # fmt: skip
+        help="delete from DST what SRC lacks, when all is copied; if anything has failed, nothing is "
+        "deleted")  # fmt: skip
     add("--max-delete", metavar="N", type=argparse_type(parse_non_negative), default=None,
         help="delete nothing if more than N items would have to be deleted")  # fmt: skip
     add("--delete-all", action="store_true",
-        help="delete also if SRC is empty, which is refused otherwise: its file system may not be mounted")  # fmt: skip
+        help="delete even if SRC is empty; otherwise that is refused, since an empty SRC may be a mount point "
+        "whose file system is not mounted")  # fmt: skip
 
     add("--backup", metavar="DIR",
-        help="move items that are replaced or deleted to DIR, at the same path below it (DIR: below DST unless it "
-        "begins with a slash, and on its file system)")  # fmt: skip
+        help="move items that are replaced or deleted to DIR, at the same path below it; DIR is below DST unless it "
+        "begins with a slash, and must be on the file system of DST")  # fmt: skip
 
 
 def deletion_fields(values: Namespace, paths: tuple[bytes, ...], program: str) -> dict[str, Any]:
-    """Return the values of these options as fields of ``Options``.
+    """Return the values of the options about deletion and backups as fields of ``Options`` (the options of a job).
 
-    ``program`` is the program's name: ``psync`` mirrors by default, so that messages name it instead of an option.
+    Args:
+        values: the parsed options.
+        paths: the operands SRC... DST.
+        program: the name of the program, for messages. ``psync`` always mirrors, so a message names the program there,
+            not the option ``--mirror``.
+
     Raise ``RequestRefused`` for options without effect and for contradictions.
     """
     delete = values.delete or values.mirror

@@ -1,7 +1,7 @@
-"""Advice on options that do not exist, but that users of similar programs write out of habit or mistype.
+"""Advice on options that a program does not have: users write them because similar programs have them, or mistype
+others.
 
-Rule: a program never guesses what was meant and never does what was not asked for. The message says what may have been
-meant.
+Rule: a program never guesses what the user means. It refuses such an option; the message says what to write instead.
 """
 
 from __future__ import annotations
@@ -73,11 +73,14 @@ PCOPY_ADVICE: Mapping[str, str] = {
         ("--link-dest", "--copy-dest", "--compare-dest"), "copies share nothing with other copies: use rsync"
     ),
 }
-"""Options of cp, rsync and other programs, with the advice for each."""
+"""Options of cp, rsync and other programs that pcopy does not have; the value says what to write instead."""
 
 
 class OptionAdvice(NamedTuple):
-    """The advice of one program on options that it does not have."""
+    """The advice of one ``program`` on options that it does not have.
+
+    ``by_option`` maps each spelling that users may try to a text that says what to write instead.
+    """
 
     program: str
     by_option: Mapping[str, str]
@@ -320,9 +323,12 @@ ADVICE_OF_PWALK = OptionAdvice(
 
 
 def refuse_unknown_options(advice: OptionAdvice, others: Sequence[str], known: Collection[str]) -> None:
-    """Raise ``RequestRefused`` for the first option among ``others``, the words that argparse did not recognise.
+    """Raise ``RequestRefused`` if there is an option among ``others``, the words that argparse did not recognise.
 
-    ``known`` are the program's own options, among which a similar one is looked for.
+    Args:
+        advice: the program's advice on options that it does not have.
+        others: operands and unknown options.
+        known: the program's own options; the message names one that is similar to the unknown one.
     """
     for word in others:
         if word.startswith("-") and word != "-":
@@ -330,10 +336,12 @@ def refuse_unknown_options(advice: OptionAdvice, others: Sequence[str], known: C
 
 
 def refuse_unknown_letters(advice: OptionAdvice, words: Sequence[str], flags: str, valued: str) -> None:
-    """Raise ``RequestRefused`` for a bundle of single-letter options that contains an unknown letter.
+    """Raise ``RequestRefused`` if a bundle of single-letter options, such as ``-arv``, contains an unknown letter.
 
     Args:
-        flags: the letters that may stand in a bundle, as in ``-arv``.
+        advice: the program's advice on options that it does not have.
+        words: the options as they were written.
+        flags: the letters that may be bundled.
         valued: the letters of options that take a value; the text after such a letter is its value.
     """
     for word in words:
@@ -343,7 +351,11 @@ def refuse_unknown_letters(advice: OptionAdvice, words: Sequence[str], flags: st
 
 
 def _unknown_option_error(advice_table: OptionAdvice, word: str, known: Collection[str]) -> RequestRefused:
-    """Return the error for an option that the program does not have: the advice for it, or the most similar option."""
+    """Return the exception for the option ``word``, which the program does not have.
+
+    The message contains what ``advice_table`` says about that option, or else the most similar one of the program's
+    options ``known``.
+    """
     option = word.partition("=")[0]
     advice = f"see {advice_table.program} --help"
     if option in advice_table.by_option:
@@ -357,7 +369,9 @@ def _unknown_option_error(advice_table: OptionAdvice, word: str, known: Collecti
 
 
 def message_with_nearest_choice(message: str) -> str:
-    """Return a message of argparse; if it is about an invalid choice, name the most similar valid one."""
+    """Improve ``message``, an error message of argparse. If it is about an invalid value of an option, return a shorter
+    message that names the most similar valid value. Return other messages unchanged.
+    """
     found = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message)
     if found is None:
         return message
@@ -366,7 +380,10 @@ def message_with_nearest_choice(message: str) -> str:
 
 
 def nearest_hint(word: str, choices: Collection[str], dashes: str = "") -> str:
-    """Return the end of a message that names the most similar of ``choices``; empty if none is similar to ``word``."""
+    """Return the end of an error message about the unknown ``word``: it suggests the most similar one of ``choices``.
+
+    Empty if none is similar. ``dashes`` are written before the suggested word.
+    """
     from pcopy.jobs.suggestions import most_similar_word
 
     near = most_similar_word(word, choices)
@@ -374,7 +391,11 @@ def nearest_hint(word: str, choices: Collection[str], dashes: str = "") -> str:
 
 
 def _unknown_letter_error(advice: OptionAdvice, letter: str, word: str) -> RequestRefused:
-    """Return the error for a letter that the program does not have, in the bundle ``word``."""
+    """Return the exception for ``letter``, a single-letter option in the bundle ``word`` that the program does not
+    have.
+
+    The message contains what ``advice`` says about it.
+    """
     what = advice.by_option.get(f"-{letter}", "an unknown option")
     name, together = (printable_path(os.fsencode(part)) for part in (letter, word))
     return RequestRefused(f"-{name} in {together}: {what}; see {advice.program} --help")

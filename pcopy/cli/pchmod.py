@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pcopy.tools.arguments import ChangeArguments
 
 _NO_OWNER = (-1, -1)
-"""The user and group ID for "not given"."""
+"""The value of ``--owner`` if it is not given: user and group ID that mean "leave unchanged"."""
 
 
 class Pchmod(TreeProgram):
@@ -73,7 +73,7 @@ exit status:
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is changed").add_argument
         add("--mode", metavar="MODE", default=None,
-            help="the mode, as in chmod (u+rwX,go-w; 0750), where it does not stand before PATH")  # fmt: skip
+            help="the mode, as in chmod (u+rwX,go-w; 0750), if it is not written before PATH")  # fmt: skip
         add("--reference", metavar="FILE", default=None, help="the mode of FILE, as in chmod")
         add("--owner", metavar="USER[:GROUP]", type=argparse_type(parse_owner), default=_NO_OWNER,
             help="the owner (a name or a number), and perhaps the group, as in chown")  # fmt: skip
@@ -85,7 +85,7 @@ exit status:
             help="the group (a name or a number)",
         )
         add("--acl-from", metavar="FILE", default=None,
-            help="the ACL of FILE; directories get its default ACL, too, if it is one")  # fmt: skip
+            help="the ACL of FILE; if FILE is a directory, directories also get its default ACL")  # fmt: skip
         self.add_list_options(add, "changed")
         add("--dry-run", action="store_true", help="list what would be changed, and how; change nothing")
         add("-R", "--recursive", action="store_true", help="no effect: trees are changed by default")
@@ -95,18 +95,19 @@ exit status:
 
 
 class _ModeAndPaths(NamedTuple):
-    """The mode to set (empty for none), and the paths that get it."""
+    """What ``pchmod`` is to do: the ``mode`` to set, as in chmod(1) (empty: none), and the ``paths`` to change."""
 
     mode: str
     paths: tuple[bytes, ...]
 
 
 def _mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _ModeAndPaths:
-    """Return the mode and the paths, which may both be among the operands ``paths``. Raise ``RequestRefused`` if there
-    is no mode.
+    """Return the mode to set and the paths to change.
 
-    With ``--owner``, ``--group`` or ``--acl-from``, the mode may be missing: the first operand is one only if it is a
-    valid mode and no file of that name exists.
+    The mode is the value of ``--mode``, the mode of the file that ``--reference`` names, or the first of the operands
+    ``paths``. With ``--owner``, ``--group`` or ``--acl-from`` no mode is needed: then the first operand is taken for a
+    mode only if it is a valid one. Raise ``RequestRefused`` if a mode is needed and missing, or if the first operand
+    could be both a mode and an existing file.
     """
     if values.mode is not None and values.reference is not None:
         raise RequestRefused("--mode and --reference both set the mode: leave one out")
@@ -116,7 +117,7 @@ def _mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _ModeAndPath
     if values.mode is not None:
         if not _is_mode(values.mode):
             raise RequestRefused(
-                f"--mode {printable_path(os.fsencode(values.mode))}: is no mode; write one as chmod takes it"
+                f"--mode {printable_path(os.fsencode(values.mode))}: is not a mode; write one as chmod takes it"
             )
         return _ModeAndPaths(values.mode, paths)
     asks_for_more = values.owner != _NO_OWNER or values.group >= 0 or values.acl_from is not None
@@ -125,7 +126,7 @@ def _mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _ModeAndPath
         if not paths:
             raise RequestRefused("MODE and PATH expected; see pchmod --help")
         if not _is_mode(first):
-            raise RequestRefused(f"{printable_path(paths[0])}: is no mode; {_mode_advice(paths)}")
+            raise RequestRefused(f"{printable_path(paths[0])}: is not a mode; {_mode_advice(paths)}")
         return _ModeAndPaths(first, paths[1:])
     if not _is_mode(first):
         return _ModeAndPaths("", paths)
@@ -136,7 +137,7 @@ def _mode_and_paths(values: Namespace, paths: tuple[bytes, ...]) -> _ModeAndPath
 
 
 def _mode_advice(paths: tuple[bytes, ...]) -> str:
-    """Return advice on how to correct ``paths``, the first of which is not a mode."""
+    """Return advice on the operands ``paths``, the first of which should be a mode but is not."""
     first, *others = map(os.fsdecode, paths)
     mode = next(filter(_is_mode, others), None)
     if mode is not None:
@@ -159,8 +160,11 @@ def _is_mode(text: str) -> bool:
 
 @contextmanager
 def _opened_for_status(option: str, file: str) -> Iterator[int]:
-    """Open the file that an option names with O_PATH, only to read its metadata. Raise ``RequestRefused`` if that
-    fails.
+    """Context manager: open ``file`` with O_PATH, only to read its metadata; yield the descriptor, and close it at the
+    end.
+
+    ``option`` is the option whose value is ``file``, for the message. Raise ``RequestRefused`` if the file cannot be
+    opened.
     """
     from pcopy.fsio.named_file import opened_for_status
 
@@ -177,8 +181,8 @@ def _opened_for_status(option: str, file: str) -> Iterator[int]:
 def _read_acls(file: str | None) -> tuple[bytes, bytes]:
     """Return the access ACL and the default ACL of ``file``, as values of extended attributes.
 
-    Without an access ACL, the one that corresponds to the file's mode is returned; without a default ACL, an empty
-    value. Both are empty if ``file`` is None. Raise ``RequestRefused`` if they cannot be read.
+    If ``file`` has no access ACL, the first result is the ACL that corresponds to its mode. If it has no default ACL,
+    the second one is empty. Both are empty if ``file`` is None. Raise ``RequestRefused`` if an ACL cannot be read.
     """
     if file is None:
         return b"", b""

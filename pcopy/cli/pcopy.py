@@ -1,4 +1,4 @@
-"""The program ``pcopy``: its options, the job that they describe, and the commands on stored jobs."""
+"""The program ``pcopy``: its options, and their conversion to the arguments of a copy or a command on stored jobs."""
 
 from __future__ import annotations
 
@@ -64,7 +64,9 @@ _FILE_OPTIONS = (
     "files-from",
     "checkpoint",
 )
-"""Options whose values are files, so that an existing path as the value is no sign of a mistake."""
+"""Options whose values are paths. If another option has an existing path as its value, the user has probably forgotten
+its value.
+"""
 
 
 class Pcopy(Program):
@@ -73,7 +75,7 @@ class Pcopy(Program):
     flag_letters = f"aRrLxTuqvh{ARCHIVE_LETTERS}"
     option_advice = ADVICE_OF_PCOPY
     main_usage = "pcopy [options] SRC... DST"
-    """The most frequent form of the command line."""
+    """The form of the command line that copies; messages quote it."""
     usage = "\n       ".join((main_usage, *JOB_COMMAND_USAGES))
     description = """\
 Copies files and directory trees faithfully, with several processes at once.
@@ -95,9 +97,7 @@ exit status:
 """
 
     def answer_without_ranks(self, words: Sequence[str]) -> str | None:
-        """Return the text to print if no ranks are needed, as for the commands on stored jobs; None if ranks are
-        needed.
-        """
+        """Return the text to print if no ranks are needed, as for ``--help`` or ``--jobs``; None if they are needed."""
         if (text := super().answer_without_ranks(words)) is not None:
             return text
         if not any(word == "--jobs" or word.startswith(("--discard", "--control")) for word in words):
@@ -122,10 +122,10 @@ exit status:
         return Command(CopyTool(self.name), lambda words: self.parse(words, partial(prepare, words)))
 
     def options_settable_by_files(self, given: Collection[str]) -> Collection[str] | None:
-        """Return the options that files may set.
+        """Return the options (attributes of the namespace) that files may set if ``given`` are on the command line.
 
-        A resumed job keeps its own options, and a command on stored jobs copies nothing: with these, only few options
-        may be set.
+        None means all. If ``given`` contains a command on stored jobs, only the few options that such a command accepts
+        may be set: a resumed job keeps its own options, and the other commands copy nothing.
         """
         return next((may - {"older_than"} for mode, may in OPTIONS_BY_JOB_COMMAND.items() if mode in given), None)
 
@@ -138,7 +138,7 @@ exit status:
         refuse_invalid_file_names(values, "signature", "manifest", "errors", "log")
         asked = requested_job_command(values, paths, words, self.parser)
         if asked.is_any:
-            paths = (b"",)  # no SRC, and an empty DST
+            paths = (b"",)  # A command on stored jobs has no SRC, and an empty DST.
         elif not paths:
             raise RequestRefused(
                 f"SRC and DST are missing: {self.main_usage}{self._path_as_value_hint(words)}; see pcopy --help"
@@ -201,22 +201,23 @@ exit status:
         )
 
     def _path_as_value_hint(self, words: Sequence[str]) -> str:
-        """Return a hint for a message about a missing path; empty if there is none.
+        """Return a hint for the error that SRC or DST is missing: an option in ``words`` has taken an existing path as
+        its value.
 
-        The hint names the option whose value is an existing path, which may have been meant as SRC or DST.
+        Empty if there is no such option.
         """
         from pcopy.cli.configuration import given_options
 
         for option in given_options(words, self.parser()):
             value = os.fsencode(option.raw_value) if isinstance(option.raw_value, str) else b""
             if os.path.isdir(value) or (os.path.lexists(value) and option.name not in _FILE_OPTIONS):
-                return f" (--{option.name} has taken {printable_path(value)} for its value)"
+                return f" (--{option.name} has taken {printable_path(value)} as its value)"
         return ""
 
     def add_options(self, parser: ArgumentParser) -> None:
-        """Add the options of ``pcopy`` to ``parser``, by groups of the help."""
+        """Add the options of ``pcopy`` to ``parser``, in the groups and the order of the help."""
         add_common_options(parser, self.name)
-        older = "only files that have not changed since; with --discard: jobs that no run has worked on since"
+        older = "only files with an mtime before WHEN; with --discard: jobs that no run has worked on since"
         self.add_list_options(add_filter_options(parser, done="copied", older_help=older))
         add_mirror_options(parser)
         self.add_compression_options(parser)
@@ -228,13 +229,13 @@ exit status:
         add_lustre_options(parser)
 
     def add_list_options(self, group: Any) -> None:
-        """Add the options that name a list of paths to a group of options."""
+        """Add ``--files-from`` and ``-0``, which name a list of paths to copy, to a ``group`` of options."""
         add = group.add_argument
         add("--files-from", metavar="FILE", help="copy what FILE lists (-: standard input), a path below SRC on each "
             "line, and the directories that lead there; a directory that is listed is copied whole")  # fmt: skip
         add("-0", "--from0", dest="nul_separated", action="store_true",
             help="paths in --files-from end with a NUL, as find -print0 writes them")  # fmt: skip
-        # Because of -0, argparse would take a value such as -1 for an option.
+        # argparse takes words such as -1 for options if the parser has an option like -0. That is not intended here.
         group._has_negative_number_optionals.clear()
 
     def add_compression_options(self, parser: ArgumentParser) -> None:
@@ -249,7 +250,10 @@ exit status:
 
 
 def _quoting_hint(path: bytes) -> str:
-    """Return a hint if ``path`` seems to be SRC and DST in one pair of quotes; else an empty text."""
+    """Return a hint for a message that DST is missing, if ``path`` seems to be SRC and DST in one pair of quotes.
+
+    Else the result is empty.
+    """
     first, space, _ = path.partition(b" ")
     if space and os.path.lexists(first) and not os.path.lexists(path):
         return " (SRC and DST are in one pair of quotes: quote each of them)"
@@ -257,8 +261,10 @@ def _quoting_hint(path: bytes) -> str:
 
 
 def _digest_algorithm(values: Namespace) -> str:
-    """Return the digest algorithm of the copy, empty for none. Raise ``RequestRefused`` if one is needed and was
-    excluded.
+    """Return the name of the digest algorithm that the copy uses; empty if no digests are computed.
+
+    Raise ``RequestRefused`` if an option needs digests and ``--hash none`` excludes them, or if ``--verify`` is given
+    with ``--no-sync``.
     """
     dependent = [name for name in ("signature", "manifest", "verify", "repair") if getattr(values, name)]
     if values.hash == "none" and dependent:
@@ -273,9 +279,10 @@ def _digest_algorithm(values: Namespace) -> str:
 
 
 def _existing_policy(values: Namespace) -> str:
-    """Return the policy for existing files. Raise ``RequestRefused`` if ``--checksum`` contradicts it.
+    """Return the policy for existing files, one of ``EXISTING_CHOICES``.
 
-    ``--checksum`` means the policy "changed", with a comparison of contents instead of size and time.
+    ``--checksum`` means the policy "changed", but with a comparison of contents instead of size and time. Raise
+    ``RequestRefused`` if ``--existing`` requests another policy together with ``--checksum``.
     """
     policy = values.existing
     if not values.checksum:
@@ -288,8 +295,10 @@ def _existing_policy(values: Namespace) -> str:
 
 
 def _is_sequential(values: Namespace, existing: str) -> bool:
-    """Return True with ``--inplace=sequential``. Raise ``RequestRefused`` if it contradicts the policy for existing
-    files.
+    """Return True if ``--inplace=sequential`` is given: each file is written under its final name.
+
+    Raise ``RequestRefused`` if the policy ``existing`` keeps existing files: it might keep a file that an interrupted
+    copy left incomplete under its final name.
     """
     if values.inplace != "sequential":
         return False
@@ -299,15 +308,17 @@ def _is_sequential(values: Namespace, existing: str) -> bool:
 
 
 def _list_path(values: Namespace, words: Sequence[str], new_parser: Callable[[], ArgumentParser]) -> bytes:
-    """Return the absolute path of the file of ``--files-from``, ``-`` for standard input, or an empty path for no list.
+    """Return the absolute path of the list of paths that ``--files-from`` names, ``-`` for standard input, or an empty
+    path for no list.
 
-    ``new_parser`` makes a new parser, with which ``words`` are parsed again. Raise ``RequestRefused`` if the list
-    cannot be used.
+    ``new_parser`` returns a new parser, with which the options ``words`` are parsed again. Raise ``RequestRefused`` if
+    the value of ``--files-from`` is empty, if ``-0`` is given without it, or if patterns are also read from standard
+    input.
     """
     name = values.files_from
     if name is None:
         if values.nul_separated:
-            raise RequestRefused("-0 says how the paths in --files-from end: give that, too; see pcopy --help")
+            raise RequestRefused("-0 says how the paths in --files-from end: give --files-from, too; see pcopy --help")
         return b""
     if not name:
         raise RequestRefused("--files-from: the empty string names no file; see pcopy --help")
@@ -319,9 +330,10 @@ def _list_path(values: Namespace, words: Sequence[str], new_parser: Callable[[],
 
 
 def _compression_fields(values: Namespace, existing: str) -> dict[str, Any]:
-    """Return the values of ``--compress`` and ``--decompress`` as fields of ``Options``.
+    """Return the values of ``--compress`` and ``--decompress`` as fields of ``Options``; empty if neither is given.
 
-    Raise ``RequestRefused`` for contradictions.
+    ``existing`` is the policy for existing files. Raise ``RequestRefused`` if other options cannot be combined with
+    these two.
     """
     if values.compress is None and not values.decompress:
         return {}
@@ -331,10 +343,11 @@ def _compression_fields(values: Namespace, existing: str) -> dict[str, Any]:
 
 
 def _preserved_attributes(requests: Sequence[tuple[str, Sequence[str]]]) -> Preserve:
-    """Return the attributes to preserve.
+    """Return the attributes that copies get from their sources, as ``--preserve`` and ``--no-preserve`` request.
 
-    ``requests`` are the values of ``--preserve`` and ``--no-preserve``, in order: the first ``preserve`` replaces the
-    default, later ones add to it, and ``no_preserve`` subtracts.
+    ``requests`` has an entry for each of these options, in their order: "preserve" or "no_preserve", and the
+    attributes. The first "preserve" replaces the default, which is all attributes; later ones add to it; "no_preserve"
+    removes attributes.
     """
     kept = set(PRESERVABLE_METADATA)
     replaced = False

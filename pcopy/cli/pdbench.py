@@ -35,13 +35,16 @@ if TYPE_CHECKING:
 TEST_NAMES = ("create", "stat", "open", "readdir", "rename", "unlink", "write", "read")
 """The measurements that ``--tests`` can select."""
 DEFAULT_FILES, DEFAULT_SIZE, DEFAULT_SECONDS, DEFAULT_REPEATS = 10_000, 32 << 20, 0.1, 3
-"""Defaults of ``--files``, ``--size``, ``--time`` and ``--repeat``: with them, a run takes less than a minute."""
+"""Defaults of ``--files`` (a number), ``--size`` (bytes), ``--time`` (seconds) and ``--repeat`` (a number).
+
+With these values a run takes less than a minute.
+"""
 DEFAULT_BLOCKS = (64 << 10, 1 << 20, 8 << 20)
-"""The default sizes of one write or read, in bytes: a small one, a medium one as pcopy's own, and a large one."""
+"""Default of ``--blocks``, the bytes of one write or read: a small size, the one that pcopy uses, and a large one."""
 DEFAULT_MAX_IN_FLIGHT = 16
-"""The default maximum of operations in flight per process. More gain little where this number does not."""
+"""Default of ``--in-flight``. If 16 operations at the same time are not faster than fewer, more are hardly faster."""
 _PAGE_SIZE = 4096
-"""The size of a page, in bytes. Direct I/O requires multiples of it."""
+"""The size of a page in bytes: with ``--direct`` (O_DIRECT) sizes must be multiples of it."""
 
 
 class Pdbench(Program):
@@ -87,7 +90,7 @@ exit status:
         refuse_invalid_file_names(values, "errors", "svg")
         if values.svg and not values.svg.endswith(".svg"):
             raise RequestRefused(
-                f"--svg {printable_path(values.svg.encode(errors='surrogateescape'))}: write a name that ends in .svg"
+                f"--svg {printable_path(values.svg.encode(errors='surrogateescape'))}: the name must end in .svg"
             )
         if values.blocks is DEFAULT_BLOCKS:
             values.blocks = tuple(block for block in DEFAULT_BLOCKS if block <= values.size) or (values.size,)
@@ -120,22 +123,22 @@ exit status:
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is measured").add_argument
         add("--tests", metavar="LIST", type=argparse_type(parse_tests), default=(),
-            help=f"these only, with a comma between them: {', '.join(TEST_NAMES)} (default: all)")  # fmt: skip
+            help=f"measure only these, separated by commas: {', '.join(TEST_NAMES)} (default: all)")  # fmt: skip
         add("--files", metavar="N", type=argparse_type(parse_positive), default=DEFAULT_FILES,
             help=f"files that each rank makes at most (default {DEFAULT_FILES:,})")  # fmt: skip
         add("--size", metavar="SIZE", type=argparse_type(lambda text: parse_positive_size(text, "a file holds")),
         default=DEFAULT_SIZE,
             help="bytes that each rank writes at most (default 32M)")  # fmt: skip
         add("--blocks", metavar="LIST", type=argparse_type(parse_blocks), default=DEFAULT_BLOCKS,
-            help="bytes of one write or read, several with a comma between them (default 64K,1M,8M)")  # fmt: skip
+            help="bytes of one write or read, or several sizes, separated by commas (default 64K,1M,8M)")  # fmt: skip
         add(
             "--dry-run",
             action="store_true",
             help="print what would be measured, and how much would be written; write nothing",
         )
-        add("--direct", action="store_true", help="write and read past the page cache (O_DIRECT)")
+        add("--direct", action="store_true", help="write and read without the page cache (O_DIRECT)")
         add("--time", metavar="SECONDS", type=argparse_type(parse_seconds), default=DEFAULT_SECONDS,
-            help=f"for how long each measurement goes on at most (default {DEFAULT_SECONDS})")  # fmt: skip
+            help=f"longest duration of each measurement (default {DEFAULT_SECONDS})")  # fmt: skip
         add("--repeat", metavar="N", type=argparse_type(parse_positive), default=DEFAULT_REPEATS,
             help=f"make all measurements N times; the median of each counts (default {DEFAULT_REPEATS})")  # fmt: skip
         how = parser.add_argument_group("operation")
@@ -145,7 +148,7 @@ exit status:
             metavar="N",
             type=argparse_type(parse_in_flight),
             default=None,
-            help=f"operations under way in each rank: 1, 4 and so on up to N (default {DEFAULT_MAX_IN_FLIGHT})",
+            help=f"operations in progress in each rank: 1, 4 and so on up to N (default {DEFAULT_MAX_IN_FLIGHT})",
         )
         add_termination_option(how)
         add_output_options(parser)
@@ -170,7 +173,10 @@ def parse_blocks(text: str) -> tuple[int, ...]:
 
 
 def parse_in_flight(text: str) -> int:
-    """Return the value of ``--in-flight``. Raise ``ValueError`` if it is not a number from 1 to ``MAX_IN_FLIGHT``."""
+    """Return the number in ``text``, the value of ``--in-flight``.
+
+    Raise ``ValueError`` if it is not a number from 1 to ``MAX_IN_FLIGHT``.
+    """
     number = parse_digits(text, 1, MAX_IN_FLIGHT)
     if number is None:
         raise ValueError(f"not a number from 1 to {MAX_IN_FLIGHT}")

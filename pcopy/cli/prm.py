@@ -57,14 +57,14 @@ exit status:
 
     def add_options(self, parser: ArgumentParser) -> None:
         add = parser.add_argument_group("what is removed").add_argument
-        add("--yes", action="store_true", help="do not ask (required if no terminal is there to ask on)")
+        add("--yes", action="store_true", help="do not ask (required if there is no terminal)")
         add("-f", "--force", action="store_true", help="do not ask, and ignore a PATH that does not exist")
         self.add_list_options(add, "removed")
         add("--dry-run", action="store_true", help="list what would be removed, and how much; change nothing")
         add("-r", "-R", "--recursive", action="store_true",
             help="remove directories that --from lists with all their contents, not only if they are empty by then; "
-            "a PATH is always removed so")  # fmt: skip
-        add_filter_options(parser, done="removed", older_help="only what has not changed since, directories included")
+            "a PATH is always removed with its contents")  # fmt: skip
+        add_filter_options(parser, done="removed", older_help="only items, also directories, with an mtime before WHEN")
         self.add_operation_options(parser, "remove")
         add_output_options(parser, has_item_log=True)
 

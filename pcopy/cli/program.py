@@ -1,10 +1,11 @@
-"""The base class of all programs: a program's way from its command line to its exit status.
+"""The base class of all programs: from the command line to the exit status.
 
 Rules:
 
-- An option does what its help says, or it is unknown. Abbreviations are not accepted. An error is reported in one line.
-- Rank 0 resolves the arguments and refuses a request before anything is changed. Without a launcher it forks the other
-  ranks; under mpiexec or srun it sends the job to them.
+- An option either has the effect that its help states, or is refused. Abbreviations are not accepted. An error is
+  reported in one line.
+- Rank 0 resolves the arguments, and refuses an invalid request before anything is changed. Then it forks the other
+  ranks; under mpiexec or srun they run already, and rank 0 sends them the job.
 - Only rank 0 writes to standard output.
 - argparse is imported only if there are options to parse, so that ``--version`` is fast.
 """
@@ -36,16 +37,17 @@ if TYPE_CHECKING:
     from pcopy.report.streams import StandardStreams
 
 SYSTEM_CONFIG_FILE = b"/etc/pcopy.yaml"
-"""The configuration file for all users."""
+"""The configuration file that is read for all users, if it exists."""
 _OPTIONS_WITH_DASHED_VALUES = ("--stripe", "--newer-than", "--older-than")
-"""Options whose values may begin with a dash.
+"""Options that take the next word as their value even if it begins with a dash and a digit.
 
-For the options with an age, such a value is refused with a specific message.
+``--stripe -1`` is valid. ``--newer-than -7d`` is not valid, but the program's message about it is better than that of
+argparse.
 """
 _NUMBER_METAVARS = ("N", "SECONDS", "SIZE", "RATE")
-"""Metavariables of options whose values are numbers.
+"""Placeholders for values in the help (argparse's metavars) that mark an option whose value is a number.
 
-A negative number after such an option is its value, which the option then refuses.
+A negative number after such an option is taken as its value, and refused with a message that names the option.
 """
 _HELP_WITH_PATHS_MESSAGE = (
     "-h prints the help only without paths (sizes are always in units); leave it out, or write --help"
@@ -54,21 +56,29 @@ _HELP_WITH_PATHS_MESSAGE = (
 
 
 class ParsedCommandLine(NamedTuple):
-    """A parsed command line: the ``option_words`` as they were written, their ``values``, and the ``operands``
-    (operands).
+    """A parsed command line, without the values of configuration files.
+
+    Fields:
+
+    - ``option_words``: the words before ``--`` as they were written: options, and operands among them.
+    - ``values``: the parsed options.
+    - ``operands``: the words that are neither options nor their values.
+    - ``config_files``: the configuration files to read, in ascending precedence.
+    - ``expression``: the words of the expression of pwalk (as in find(1)); empty for other programs.
     """
 
     option_words: Sequence[str]
     values: Namespace
     operands: Sequence[str]
     config_files: Sequence[bytes]
-    """Configuration files, in ascending precedence."""
     expression: tuple[str, ...] = ()
-    """The words of pwalk's expression; empty for other programs."""
 
 
 class Program(ABC):
-    """The command line of one program. Each program has a subclass with its options, help texts and command."""
+    """The command line of one program. Each program has a subclass with its options, help texts and command.
+
+    ``usage``, ``description`` and ``examples`` are the texts before and after the options in the help.
+    """
 
     usage: str
     description: str
@@ -76,13 +86,13 @@ class Program(ABC):
     flag_letters: str
     """Single-letter options without a value, which may be bundled, as in ``-arv``."""
     value_letters = "n"
-    """Single-letter options with a value, which may be the last one of a bundle."""
+    """Single-letter options with a value, each of which may be the last one of a bundle."""
     option_advice: OptionAdvice
-    """The advice on options that the program does not have; it also holds the program's name."""
+    """The name of the program, and its advice to users who write options of other programs."""
     status_if_output_lost = errors.EXIT_INCOMPLETE
-    """The minimum exit status of a run whose output could not be written."""
+    """The exit status if standard output could not be written; a higher status because of another error remains."""
     needs_standard_output = False
-    """True if the program's result is what it prints, so that a closed standard output is an error."""
+    """True if the program prints its result on standard output. Then it is an error if standard output is closed."""
 
     @abstractmethod
     def add_options(self, parser: ArgumentParser) -> None:
@@ -90,17 +100,19 @@ class Program(ABC):
 
     @abstractmethod
     def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> Any:
-        """Return the arguments of the program's preparation. Raise ``RequestRefused`` if the request is not valid.
+        """Return the arguments of the program's job, converted from the options and operands of the command line.
 
         Args:
-            values: the parsed options.
+            values: the parsed options, with those of configuration files.
             paths: the operands.
             words: the options as they were written.
+
+        Raise ``RequestRefused`` if the combination of options and operands is not valid.
         """
 
     @abstractmethod
     def load_command(self) -> Command:
-        """Import the modules that run a job of this program, and return the command."""
+        """Import the modules that run a job of this program, and return the command, which contains their functions."""
 
     @property
     def name(self) -> str:
@@ -117,7 +129,7 @@ class Program(ABC):
         words = sys.argv[1:] if argv is None else argv
         if INSECURE_LINKS_OPTION in _words_before_double_dash(
             list(map(os.fsdecode, words))
-        ):  # before parsing, because files are read during it
+        ):  # Checked before the command line is parsed, because that reads files, to which the option applies.
             from pcopy.fsio.named_file import trust_all_links
 
             trust_all_links(True)
@@ -125,15 +137,16 @@ class Program(ABC):
             streams.is_output_essential = self.needs_standard_output
             try:
                 status = self._run(words, streams)
-            except KeyboardInterrupt:  # only before the ranks handle signals themselves; nothing is changed yet
+            except KeyboardInterrupt:  # Raised only until the ranks handle signals themselves; nothing is changed yet.
                 sys.stderr.write(interrupts.interrupted_line(self.name))
                 status = interrupts.INTERRUPTED_STATUS
             return streams.final_status(status, self.name, self.status_if_output_lost)
 
     def _run(self, words: Sequence[str], streams: StandardStreams) -> int:
-        """Answer without ranks if possible, else run the ranks; return the exit status.
+        """Do what the command line ``words`` requests, and return the exit status.
 
-        Errors are printed in one line.
+        If no ranks are needed (as for ``--help``), print the answer; else run a job on the ranks. Each error is printed
+        in one line.
         """
         from pcopy.launch.launcher import is_launched, is_reporting_rank
 
@@ -149,7 +162,7 @@ class Program(ABC):
                 if text and is_reporting_rank(os.environ):
                     print(text)
                 return errors.EXIT_OK
-            # Only now import the modules that run jobs: answers without ranks must be fast.
+            # Import the modules that run jobs only here, because answers without ranks must be fast.
             command = self.load_command()
             if is_launched(os.environ):
                 from pcopy.launch.mpi_run import run_under_launcher
@@ -157,7 +170,7 @@ class Program(ABC):
                 return run_under_launcher(words, command)
             from pcopy.launch.local_run import run_locally
 
-            # From here on SIGINT raises KeyboardInterrupt instead of ending the process, so that ranks end in order.
+            # From here on SIGINT raises KeyboardInterrupt instead of ending the process: ranks must be stopped first.
             interrupts.restore_keyboard_interrupt()
             return run_locally(words, command)
         except errors.PcopyError as error:
@@ -187,7 +200,8 @@ class Program(ABC):
         )
 
     def help_or_version(self, argv: Sequence[bytes | str]) -> str | None:
-        """Return the text that ``--version`` or ``-h`` prints, without a final newline; None if neither is given.
+        """Return the text that ``--version`` or ``-h`` in ``argv`` prints, without a final newline; None if neither is
+        given.
 
         Raise ``RequestRefused`` if the C backend is required but not available.
         """
@@ -199,11 +213,15 @@ class Program(ABC):
     def parse(
         self, argv: Sequence[bytes | str], convert: Callable[[Any], Any] | None = None, *, use_config_files: bool = True
     ) -> Any:
-        """Return the arguments that ``argv`` (without the program's name) stands for, or the result of ``convert`` for
-        them.
+        """Parse ``argv``, the command line without the program's name, and return the arguments of the program's job.
 
-        The caller has called ``help_or_version`` before. If ``use_config_files``, options from configuration files are
-        included. Raise ``RequestRefused`` with a one-line message if the command line is not valid.
+        The caller has called ``help_or_version`` before.
+
+        Args:
+            convert: a function that is called with the arguments; its result is returned instead. None: no conversion.
+            use_config_files: True to include options from configuration files.
+
+        Raise ``RequestRefused`` with a message of one line if the command line or a configuration file is not valid.
         """
         parsed = self.parse_words(argv)
         if not (use_config_files and parsed.config_files):
@@ -220,9 +238,10 @@ class Program(ABC):
     def _converted_arguments(
         self, parsed: ParsedCommandLine, values: Namespace, convert: Callable[[Any], Any] | None
     ) -> Any:
-        """Return the arguments for the command line ``parsed``, or the result of ``convert`` for them.
+        """Return the arguments of the program's job for the command line ``parsed``.
 
-        ``values`` are the option values, including those of configuration files.
+        ``values`` are the option values, including those of configuration files. If ``convert`` is not None, it is
+        called with the arguments, and its result is returned instead.
         """
         paths = tuple(os.fsencode(word) for word in parsed.operands)
         arguments = self.arguments_of(values, paths, parsed.option_words)
@@ -248,17 +267,16 @@ class Program(ABC):
         return ParsedCommandLine(words[:end], values, others + words[end + 1 :], existing_config_files(values.config))
 
     def options_settable_by_files(self, given: Collection[str]) -> Collection[str] | None:
-        """Return the options (attributes of the namespace) that files may set if those of ``given`` are on the command
-        line.
+        """Return the options (attributes of the namespace) that files may set if ``given`` are on the command line.
 
         None means all.
         """
         return None
 
     def parser(self) -> ArgumentParser:
-        """Return a new parser.
+        """Return a new parser for the options of the program.
 
-        It raises ``RequestRefused`` with a one-line message on errors, and accepts no abbreviations.
+        On an error it raises ``RequestRefused`` with a message of one line. It accepts no abbreviations.
         """
         import argparse
 
@@ -301,7 +319,7 @@ def existing_config_files(requested: str | None) -> list[bytes]:
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError:
-            pass  # reading the file later reports the error
+            pass  # The file counts as existing: reading it later reports the error.
         found.append(path)
     return found if requested is None else [*found, os.fsencode(requested)]
 
@@ -323,10 +341,11 @@ def _words_before_double_dash(words: Sequence[str]) -> Sequence[str]:
 
 
 def _is_help_requested(words: Sequence[str], letters: str) -> bool:
-    """Return True if help is requested by ``--help``, or by ``-h`` alone or in a bundle of ``flag_letters``.
+    """Return True if ``words`` request help by ``--help``, or by ``-h`` without any path.
 
-    Together with a path, ``-h`` may be rsync's (as in ``-avh``). It is then no request for help: printing the help
-    would end with status 0 although nothing was copied.
+    ``-h`` may be part of a bundle of single-letter options; ``letters`` are those without a value. ``-h`` together with
+    a path does not count as a request for help, because users of rsync write ``-avh SRC DST`` to copy: printing the
+    help with status 0 would look as if the copy had succeeded.
     """
     if "--help" in words:
         return True
@@ -335,17 +354,17 @@ def _is_help_requested(words: Sequence[str], letters: str) -> bool:
 
 
 def _options_with_signed_values(parser: ArgumentParser) -> set[str]:
-    """Return the options whose values may begin with a dash and a digit."""
+    """Return the options that take the next word as their value even if it begins with a dash and a digit."""
     found = {word for action in parser._actions if action.metavar in _NUMBER_METAVARS for word in action.option_strings}
     return {word for word in found if word.startswith("--")} | set(_OPTIONS_WITH_DASHED_VALUES)
 
 
 def _joined_with_values(words: Sequence[str], parser: ArgumentParser) -> list[str]:
-    """Return ``words`` with the values of some options joined to them, so that argparse reads them correctly.
+    """Return ``words`` with some options and their values joined into one word, so that argparse reads them correctly.
 
     - ``--progress`` gets its default value if the next word is not one of its values.
     - ``--inplace`` gets its default value: the next word never is its value.
-    - An option with a number is joined to a next word that begins with a dash and a digit.
+    - An option whose value is a number is joined to the next word if that begins with a dash and a digit.
 
     Raise ``RequestRefused`` for ``--progress`` with a number.
     """
@@ -363,7 +382,7 @@ def _joined_with_values(words: Sequence[str], parser: ArgumentParser) -> list[st
                     f"--progress {following}: for a time between lines write --progress-interval {following}"
                 )
             word = f"--progress={PROGRESS_CHOICES[0]}"
-        elif word == "--inplace" and has_inplace:  # the next word is an operand
+        elif word == "--inplace" and has_inplace:  # Its value can only be joined with "=": the next word is an operand.
             word = f"--inplace={INPLACE_CHOICES[0]}"
         elif word in numbers and re.match(r"-\d", following):
             word = f"{word}={rest.pop(0)}"

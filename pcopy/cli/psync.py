@@ -1,6 +1,6 @@
-"""The program ``psync``: ``pcopy --mirror`` under the name that people look for.
+"""The program ``psync``: ``pcopy --mirror`` under a name of its own, which users of rsync look for.
 
-Its jobs are those of pcopy: each of the two programs resumes jobs that the other one has begun.
+Its jobs are jobs of pcopy: each of the two programs can resume a job that the other one has begun.
 """
 
 from __future__ import annotations
@@ -51,10 +51,11 @@ exit status:
 """
 
     def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> CopyArguments:
-        """Return the arguments of the copy, with ``--mirror`` implied unless a command on stored jobs is given.
+        """Return the arguments of the copy. ``--mirror`` is implied, unless a command on stored jobs (such as
+        ``--resume``) is given.
 
-        A policy (``--existing``) that a file sets is ignored, as with ``--mirror``; one on the command line is in
-        effect.
+        As ``--mirror`` does, this ignores a policy for existing files (``--existing``) that a configuration file sets.
+        If the command line sets one, that policy is used, and ``--delete`` is implied instead.
         """
         from pcopy.cli.configuration import given_options
 
@@ -68,7 +69,11 @@ exit status:
     def _converted_arguments(
         self, parsed: ParsedCommandLine, values: Namespace, convert: Callable[[Any], Any] | None
     ) -> Any:
-        """Return the arguments as the base class does. Messages name psync instead of pcopy."""
+        """Return the arguments of the copy for the command line ``parsed``. Error messages name psync instead of pcopy.
+
+        ``values`` are the option values, including those of configuration files. If ``convert`` is not None, it is
+        called with the arguments, and its result is returned instead.
+        """
         try:
             return super()._converted_arguments(parsed, values, convert)
         except RequestRefused as refused:
@@ -76,11 +81,16 @@ exit status:
             raise RequestRefused(message.replace("pcopy reaches", "psync reaches"), refused.status) from None
 
     def add_list_options(self, group: Any) -> None:
-        """Add no options, only defaults: a list of paths does not show what SRC lacks."""
+        """Add no options, only the default values of ``--files-from`` and ``-0``.
+
+        psync takes no list of paths: a list would not show which items SRC lacks, so nothing could be deleted.
+        """
         group.set_defaults(files_from=None, nul_separated=False)
 
     def add_compression_options(self, parser: ArgumentParser) -> None:
-        """Add no options, only defaults: compressed files have other names than in SRC, so that a mirror would delete
+        """Add no options, only the default values of ``--compress`` and ``--decompress``.
+
+        psync compresses no files. Compressed files have other names than in SRC, so that the next run would delete
         them.
         """
         parser.set_defaults(compress=None, decompress=False)

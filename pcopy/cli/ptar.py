@@ -63,10 +63,16 @@ exit status:
   early (-c: an older archive is unchanged, and --resume continues)
 """
     _mode = ""
-    """The letter of the operation: c, x or t. It is empty, or has several letters, if the command line is not valid."""
+    """The letter of the operation that the command line requests: c, x or t.
+
+    If the command line is not valid, it may be empty or have several letters; ``arguments_of`` refuses that.
+    """
 
     def _run(self, words: Sequence[str], streams: StandardStreams) -> int:
-        """Run the program. Listing an archive needs no ranks, unless its signature is computed."""
+        """Run the program, and return the exit status.
+
+        An archive is listed without ranks, unless its signature is requested.
+        """
         # The operation selects the command to run, so it must be known before the options are parsed.
         self._mode = _operations_in(words)
         if self._mode == "t" and self.help_or_version(words) is None and "--show-config" not in words:
@@ -76,21 +82,23 @@ exit status:
         return super()._run(words, streams)
 
     def _computes_signature(self, words: Sequence[str]) -> bool:
-        """Return True if the signature of the archive's contents is requested and several ranks can read it."""
+        """Return True if the command line ``words`` requests the signature of the archive's contents, and several ranks
+        can compute it.
+        """
         from pcopy.errors import PcopyError
 
         if not any(word.startswith("--signature") for word in map(os.fsdecode, words)):
             return False
         try:
             arguments = self.parse(words)
-        except PcopyError:  # ``_list`` parses again, and reports the error
+        except PcopyError:  # ``_list`` parses the command line again, and reports the error.
             return False
         from pcopy.tools.sign_archive import is_signed_in_parallel
 
         return is_signed_in_parallel(arguments)
 
     def _list(self, words: Sequence[str], streams: StandardStreams) -> int:
-        """List the archive in this process, without ranks. Return the exit status."""
+        """List the archive in this process, without ranks, on standard output. Return the exit status."""
         from pcopy.errors import EXIT_OK, PcopyError
         from pcopy.launch.launcher import is_reporting_rank
         from pcopy.report.streams import print_error
@@ -123,10 +131,13 @@ exit status:
         return Command(ARCHIVE_TOOL, lambda words: self.parse(words, ArchiveJob))
 
     def parse_words(self, argv: Sequence[bytes | str]) -> Any:
-        """Parse ``argv`` as ``Program`` does, and accept tar's old form without a dash (``tar cf``)."""
+        """Parse ``argv`` into options and operands; the first word may have tar's old form without a dash (``tar cf``).
+
+        Raise ``RequestRefused`` for an unknown option or an invalid value.
+        """
         words = list(map(os.fsdecode, argv))
         if words and words[0][:1] in ("c", "x", "t") and not words[0].strip(_DASHLESS_LETTERS):
-            words[0] = "-" + words[0]  # the old form, as in "tar cf"
+            words[0] = "-" + words[0]
         return super().parse_words(words)
 
     def arguments_of(self, values: Namespace, paths: tuple[bytes, ...], words: Sequence[str]) -> ArchiveArguments:
@@ -189,7 +200,7 @@ exit status:
             action="store_true",
             help="unpack an archive, or the MEMBERs of it and all below",
         )
-        add("-t", "--list", action="store_true", help="list what is in it; -v: with modes, owners, sizes and times")
+        add("-t", "--list", action="store_true", help="list an archive; -v: with modes, owners, sizes and times")
         add("-f", "--file", metavar="ARCHIVE", default=None, help="the archive's file")
         add("-C", "--directory", metavar="DIR", default=None,
             help="-c: PATHs are below DIR; -x: members go there (default: the current directory)")  # fmt: skip
@@ -199,13 +210,13 @@ exit status:
         add("-0", "--null", dest="nul", action="store_true",
             help="the paths in -T end with a NUL, as find -print0 writes them")  # fmt: skip
         add("--strip-components", metavar="N", type=argparse_type(parse_non_negative), default=0,
-            help="-x: leave out the first N parts of each name")  # fmt: skip
+            help="-x: leave out the first N components of each name")  # fmt: skip
         add("--sparse-limit", metavar="N", type=argparse_type(parse_non_negative), default=None,
-            help="-x and -t: take a sparse member with up to N stretches of data, 16 bytes of memory each (default "
+            help="-x and -t: accept sparse members with up to N stretches of data, 16 bytes of memory each (default "
             "4194304; 0: any number)")  # fmt: skip
         add("--numeric-owner", action="store_true", help="use numbers for owners and groups, not names")
         add("--sort", choices=("name", "none"), metavar="HOW", default="name",
-            help="no effect: members stand in the order of their names, whatever the number of processes")  # fmt: skip
+            help="no effect: members are always in the order of their names")  # fmt: skip
         add_one_of = group.add_mutually_exclusive_group().add_argument
         add_one_of("-z", "--gzip", action="store_const", const="gzip", dest="compress_as", default="",
             help="-c: compress with gzip, in parts that gzip -d reads as one; -x and -t read any gzip")  # fmt: skip
@@ -219,8 +230,8 @@ exit status:
         add("--format", choices=("pax", "posix"), metavar="FORMAT", default="pax", help="no effect: pax is written")
         add("--one-file-system", action="store_true", help="-c: leave out what is mounted below PATH")
         add("--signature", metavar="FILE", default=None,
-            help="-c: write the signature of PATH, which pverify compares with what was unpacked; -t: that of what the "
-            "archive holds, which is read for it")  # fmt: skip
+            help="-c: write the signature of PATH, with which pverify compares what was unpacked; -t: write that of "
+            "the archive's contents, which are read for it")  # fmt: skip
         add_digest_options(add)
         add("--dry-run", action="store_true",
             help="-c and -x: list what would be archived or unpacked; change nothing")  # fmt: skip
@@ -241,7 +252,7 @@ exit status:
 
 
 def _with_content_options(values: Namespace, options: Options) -> Options:
-    """Return ``options`` with the fields that only -c and -t use."""
+    """Return ``options`` with the values of the options that only the operations -c (create) and -t (list) use."""
     signature = os.fsencode(values.signature or "")
     return options._replace(
         hash=(values.hash or DEFAULT_ALGORITHM) if signature else "",
@@ -259,7 +270,7 @@ _DASHLESS_LETTERS = "cxtvfpSzqh"
 
 
 def _operations_in(words: Sequence[str]) -> str:
-    """Return the letters of the operations (c, x, t) in ``words``, sorted, each once."""
+    """Return the letters of the operations (c, x, t) that ``words`` request, sorted; more than one is an error."""
     found = {"--create": "c", "--extract": "x", "--get": "x", "--list": "t"}
     modes = set()
     for number, word in enumerate(map(os.fsdecode, words)):
@@ -295,7 +306,7 @@ def _refuse_unused_options(values: Namespace, mode: str) -> None:
     if values.sparse_limit is not None and mode == "create":
         raise RequestRefused("--sparse-limit goes with -x and -t: leave it out; see ptar --help")
     if values.dry_run and mode == "list":
-        raise RequestRefused("--dry-run goes with -c and -x, for -t changes nothing: leave it out; see ptar --help")
+        raise RequestRefused("--dry-run goes with -c and -x; -t changes nothing anyway: leave it out; see ptar --help")
     for name in ("errors", "log") if mode == "list" else ():
         if getattr(values, name) is not None:
             raise RequestRefused(
@@ -306,11 +317,15 @@ def _refuse_unused_options(values: Namespace, mode: str) -> None:
 
 
 def _list_path(values: Namespace, mode: str, paths: Sequence[bytes]) -> bytes:
-    """Return the file of ``-T``; empty if there is none. Raise ``RequestRefused`` if it cannot be used."""
+    """Return the path of the list of paths that ``-T`` names; empty if the option is not given.
+
+    ``mode`` is the letter of the operation, ``paths`` are the operands. Raise ``RequestRefused`` for operands or
+    options that cannot be combined with a list.
+    """
     name = values.listing
     if name is None:
         if values.nul:
-            raise RequestRefused("-0 says how the paths in -T end: give that, too; see ptar --help")
+            raise RequestRefused("-0 says how the paths in -T end: give -T, too; see ptar --help")
         return b""
     if not name:
         raise RequestRefused("-T: the empty string names no file; write - for standard input")

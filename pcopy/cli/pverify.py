@@ -1,7 +1,7 @@
-"""The program ``pverify``: compares a tree with its signature, its manifest or another tree.
+"""The program ``pverify``: compares a directory tree with its signature, its manifest or another tree.
 
-Rule: as with cmp and diff, status 0 means the same, 1 different, 2 trouble. An item that could not be read is trouble;
-it is never reported as a difference, and never ignored.
+Rule: as with cmp and diff, status 0 means the same, 1 different, 2 an error. If an item cannot be read, that is an
+error: the item is never reported as a difference, and never ignored.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ exit status:
         if len(paths) != wanted:
             what = "PATH" if wanted == 1 else "SIGNATURE and PATH, or A and B,"
             raise RequestRefused(
-                f"{what} expected, and {count_with_noun(len(paths), 'path', 'paths')} given; see pverify --help"
+                f"{what} expected, but {count_with_noun(len(paths), 'path', 'paths')} given; see pverify --help"
             )
         return VerifyArguments(
             paths,
@@ -125,7 +125,7 @@ exit status:
         add(
             "--force",
             action="store_true",
-            help="let --create replace a signature or manifest that is there, and --output a file",
+            help="replace existing files that --create, --manifest (with --create) and --output name",
         )
         add("-r", "-R", "--recursive", action="store_true", help="no effect: trees are read whole by default")
         add_digest_options(add)
@@ -135,8 +135,8 @@ exit status:
         add_ranks_option(how, self.name, "read")
         add_limit_options(how)
         add_in_flight_option(how)
-        how.add_argument("--direct", action="store_true", help="read past the page cache (O_DIRECT)")
-        how.add_argument("--drop-cache", action="store_true", help="leave nothing of what was read in the page cache")
+        how.add_argument("--direct", action="store_true", help="read without the page cache (O_DIRECT)")
+        how.add_argument("--drop-cache", action="store_true", help="drop what was read from the page cache")
         quiet = "no progress; errors and differences are shown all the same"
         add_output_options(
             parser, quiet=quiet, json="differences and the summary as JSON, an object a line", has_errors_file=False

@@ -59,9 +59,10 @@ exit status:
         return Command(WALK_TOOL, lambda words: self.parse(words, WalkJob))
 
     def parse_words(self, argv: Sequence[bytes | str]) -> ParsedCommandLine:
-        """Parse ``argv``.
+        """Parse ``argv`` into options, paths and the words of an expression as in find(1).
 
-        All words from the first one of an expression on belong to it, except options with two dashes.
+        All words from the first one that can begin an expression belong to the expression, except options with two
+        dashes and their values. Raise ``RequestRefused`` for an unknown option or an invalid value.
         """
         words = list(map(os.fsdecode, argv))
         end = words.index("--") if "--" in words else len(words)
@@ -74,7 +75,7 @@ exit status:
             return super().parse_words(words)
         before, rest, expression = words[:start], words[start:], []
         valued = {name for action in self.parser()._actions if action.nargs is None for name in action.option_strings}
-        # Options with two dashes may stand anywhere, also between the words of the expression.
+        # Separate the options with two dashes, which may be anywhere, from the words of the expression.
         while rest:
             word = rest.pop(0)
             count = argument_count(word)
@@ -90,19 +91,29 @@ exit status:
     def _converted_arguments(
         self, parsed: ParsedCommandLine, values: Namespace, convert: Callable[[Any], Any] | None
     ) -> Any:
-        """Return the arguments as the base class does, with the expression among the values."""
+        """Return the arguments of the walk for the command line ``parsed``, including the expression of tests (such as
+        ``-name``).
+
+        ``values`` are the option values, including those of configuration files. If ``convert`` is not None, it is
+        called with the arguments, and its result is returned instead.
+        """
         values.expression = parsed.expression
         return super()._converted_arguments(parsed, values, convert)
 
     def _refuse_unknown_tests(self, words: Sequence[str]) -> None:
-        """Raise ``RequestRefused`` for a word that looks like a test of an expression, but is not one."""
+        """Raise ``RequestRefused`` if one of ``words`` looks like a test of find(1), such as ``-foo``, but pwalk has no
+        such test.
+        """
         for word in words:
             if re.fullmatch(r"-[a-z]{3,}", word) and word[1:].strip(self.flag_letters) and word not in UNSUPPORTED:
                 hint = nearest_hint(word[1:], [test[1:] for test in ARGUMENT_COUNTS], "-")
                 raise RequestRefused(f"unknown test {word}{hint}; see {self.name} --help")
 
     def refuse_with_list(self, values: Namespace, listing: str, paths: Sequence[bytes]) -> None:
-        """Raise ``RequestRefused`` for options and tests that cannot be combined with a list of paths."""
+        """Raise ``RequestRefused`` for operands, options and tests of find that cannot be combined with ``--from``.
+
+        ``listing`` is the value of ``--from``, and ``paths`` are the operands.
+        """
         if requested_selection(values, ()).has_filters:
             raise RequestRefused("--from lists single items, to which filters do not apply: write tests, as -path")
         super().refuse_with_list(values, listing, paths)
@@ -122,7 +133,7 @@ exit status:
         outputs = tuple(map(os.fsencode, values.output))
         values.summary = values.summary or values.page is not None
         if values.page is not None and not values.page.endswith(".html"):
-            raise RequestRefused(f"--page {printable_path(os.fsencode(values.page))}: write a name that ends in .html")
+            raise RequestRefused(f"--page {printable_path(os.fsencode(values.page))}: the name must end in .html")
         if values.json and not (outputs or values.summary):
             raise RequestRefused(
                 "--json prints a summary, and a list is requested; write --json-lines, --summary, or --output"
@@ -157,8 +168,8 @@ exit status:
         self.add_list_options(add, "listed")
         add = parser.add_argument_group("what is written").add_argument
         add("-o", "--output", metavar="FILE", action="append", default=[],
-            help="write the list to FILE instead; its name ends in .jsonl (a saved listing), "
-            ".csv, .parquet, .txt or .lst (paths alone); may be given for several")  # fmt: skip
+            help="write the list to FILE, not to standard output; its name ends in .jsonl (a saved listing), "
+            ".csv, .parquet, .txt or .lst (paths alone); may be given several times")  # fmt: skip
         add("--summary", action="store_true",
             help="instead of a list, print how much there is: by type, size, age, depth, user and group; the largest "
             "files, directories and trees; what is unusual; on Lustre how files lie on its servers")  # fmt: skip
@@ -170,9 +181,9 @@ exit status:
             help="fields of JSON lines, CSV and Parquet besides path and type: some of mode, uid, gid, size, "
             "allocated, links, inode, device, atime_ns, mtime_ns, ctime_ns; or none (default: all)")  # fmt: skip
         add("--sort", metavar="KEY", type=argparse_type(_parse_sort_key), default=None,
-            help="in this order: path, name, type, size, allocated, links, uid, gid, inode, atime, mtime, ctime; "
-            "backwards with a - before it, as in --sort=-size")  # fmt: skip
-        add("--force", action="store_true", help="replace a FILE that is there, whatever it holds")
+            help="sort the list by KEY: path, name, type, size, allocated, links, uid, gid, inode, atime, mtime or "
+            "ctime; in descending order with a - before KEY, as in --sort=-size")  # fmt: skip
+        add("--force", action="store_true", help="replace an existing FILE, whatever it contains")
         add_filter_options(parser, done="listed")
         self.add_operation_options(parser, "walk")
         add_output_options(parser)
@@ -186,7 +197,11 @@ def _field_names() -> tuple[str, ...]:
 
 
 def _parse_fields(text: str) -> tuple[str, ...]:
-    """Return the fields in a comma-separated list, in their standard order. Raise ``ValueError`` for an unknown one."""
+    """Return the fields of a listing that ``text`` names, a comma-separated list.
+
+    The result is in the order in which a listing contains the fields. "none" stands for no fields. Raise ``ValueError``
+    for an unknown one.
+    """
     wanted = [] if text == "none" else text.split(",")
     for name in wanted:
         if name not in _field_names():
@@ -195,7 +210,10 @@ def _parse_fields(text: str) -> tuple[str, ...]:
 
 
 def _parse_sort_key(text: str) -> str:
-    """Return the value of ``--sort``. Raise ``ValueError`` if it is not the name of a key, with or without a dash."""
+    """Return ``text``, the value of ``--sort``, unchanged after a check.
+
+    Raise ``ValueError`` if it is not the name of a sort key, with or without a dash before it.
+    """
     from pcopy.walk.sorting import KEYS
 
     if text.removeprefix("-") not in KEYS:

@@ -1,4 +1,4 @@
-"""The values of ``--compress`` and ``--decompress`` for a job, and the options that cannot be combined with them."""
+"""The values of ``--compress`` and ``--decompress``, and a check of the options that cannot be combined with them."""
 
 from __future__ import annotations
 
@@ -24,19 +24,25 @@ _CONFLICTS = {
     "stripe_affinity": "the offset of a part in the new file is not known beforehand",
     "group_lock": "the offset of a part in the new file is not known beforehand",
 }
-"""Options (attributes of the namespace) that cannot be combined with these, and the reason or what to do instead."""
+"""Options that cannot be given with ``--compress`` or ``--decompress``, as attributes of argparse's namespace.
+
+The value is the reason, or what to do instead.
+"""
 
 
 def compression_fields(values: Namespace, existing: str) -> dict[str, Any]:
-    """Return the values of these options as fields of ``Options``.
+    """Return the values of ``--compress`` and ``--decompress`` as fields of ``Options``; at least one of them is given.
 
-    ``existing`` is the policy for existing files. Raise ``RequestRefused`` for combinations that are not possible.
+    ``existing`` is the policy for existing files. Raise ``RequestRefused`` if other options cannot be combined with
+    these two, or if the package zstandard is not installed.
     """
     if values.compress is not None and values.decompress:
         raise RequestRefused("--compress and --decompress are opposites: leave one out")
     option_name = "--decompress" if values.decompress else "--compress"
     if find_spec("zstandard") is None:
-        raise RequestRefused(f"{option_name} needs the Python package zstandard: install that, or leave it out")
+        raise RequestRefused(
+            f"{option_name} needs the Python package zstandard: install the package, or leave the option out"
+        )
     for name, why in _CONFLICTS.items():
         if getattr(values, name):
             raise RequestRefused(f"--{name.replace('_', '-')} cannot be given with {option_name}: {why}; leave one out")

@@ -2,10 +2,11 @@
 
 Rules:
 
-- Garbage collection runs rarely: imported objects stay until the end, and searching them again and again would take as
-  long as a copy of many small files. For the same reason, the interpreter does not free its objects one by one at the
-  end. Nothing is lost: when a command returns its status, all files are written and closed.
-- Until SIGINT is handled, no module is imported that takes a noticeable time.
+- Python's garbage collection runs rarely: imported objects stay until the end, and to search them repeatedly would take
+  as long as a copy of many small files.
+- For the same reason, the process ends without freeing its objects one by one. Nothing is lost: when a command returns
+  its status, all files are written and closed.
+- No module whose import takes a noticeable time is imported before SIGINT is handled.
 """
 
 import gc
@@ -15,10 +16,13 @@ import sys
 from pcopy.launch.interrupts import exit_on_sigint
 
 GARBAGE_THRESHOLD = 50_000
-"""The number of new objects after which garbage is collected; importing creates fewer."""
+"""The number of new objects after which Python collects garbage; the imports of a program create fewer."""
 
 EXIT_REFUSED = 2
-"""The exit status if the program cannot be loaded. ``pcopy.errors`` has it, too, but may be what cannot be imported."""
+"""The exit status if the program cannot be loaded.
+
+``pcopy.errors`` defines it too, but cannot be used here: its import may be what fails.
+"""
 
 
 def pbcast() -> None:
@@ -30,7 +34,7 @@ def pchmod() -> None:
 
 
 def pcopy() -> None:
-    """Run pcopy, and end the process. The other functions do the same for the other programs."""
+    """Run the program pcopy, and end the process with its exit status. Entry point of the installed program."""
     _run_and_exit("pcopy")
 
 
@@ -63,18 +67,21 @@ def pwalk() -> None:
 
 
 def _run_and_exit(program: str) -> None:
-    """Run the module of ``pcopy.cli`` with the program's name, and end the process with its status. Never return."""
-    # Before the imports, which take most of the start: until then, Ctrl-C would print a traceback.
+    """Run the program ``program``, and end the process with its exit status.
+
+    The program is the function ``main`` of the module of ``pcopy.cli`` with that name.
+    """
+    # Handle SIGINT before the imports, which take most of the time of a start: else Ctrl-C would print a traceback.
     exit_on_sigint(program)
     gc.set_threshold(GARBAGE_THRESHOLD)
     try:
         from importlib import import_module
 
         status = import_module(f"pcopy.cli.{program}").main()
-    except (OSError, MemoryError, ImportError) as error:  # a module or a library cannot be loaded
+    except (OSError, MemoryError, ImportError) as error:  # A module or a shared library cannot be loaded.
         os.write(2, f"{program}: {str(error) or 'no memory'}\n".encode(errors="backslashreplace"))
         status = EXIT_REFUSED
     if "mpi4py" in sys.modules:  # MPI libraries register exit handlers, which os._exit() would skip
         sys.exit(status)
-    # Skip the interpreter's cleanup: everything is written and closed (see the rules above).
+    # Skip the interpreter's cleanup, which takes time: everything is written and closed.
     os._exit(status)

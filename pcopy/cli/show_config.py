@@ -1,7 +1,7 @@
-"""``--show-config``: prints the options in effect as YAML that ``--config`` can read, with the origin of each.
+"""``--show-config``: prints the options in effect as YAML, with the origin of each (file, command line or default).
 
-Rule: when ``--config`` reads the output, the same options are in effect. An option at its default that no value can
-express is printed as a comment.
+Rule: the output is a valid configuration file, with which the same options are in effect. An option at its default is
+printed as a comment if no value stands for the default.
 """
 
 from __future__ import annotations
@@ -33,7 +33,14 @@ _OPTIONS_WITHOUT_EFFECT = ("archive", "recursive")
 
 
 class _Occurrence(NamedTuple):
-    """One occurrence of an option: its name, its value (None if it takes none), and where it was given."""
+    """One place where an option is set: in a file or on the command line. An option may be set in several places.
+
+    Fields:
+
+    - ``name``: the name of the option, without dashes.
+    - ``value``: its value; None if it takes none.
+    - ``origin``: where it is set: ``FILE:LINE``, or "command line".
+    """
 
     name: str
     value: str | None
@@ -43,9 +50,11 @@ class _Occurrence(NamedTuple):
 def effective_config_text(
     program: ConfigurableProgram, words: Sequence[str], files: Sequence[bytes], defaults: Sequence[bytes]
 ) -> str:
-    """Return the YAML text of the options in effect for the command line ``words`` and the configuration ``files``.
+    """Return the output of ``--show-config``: the options in effect for the command line ``words`` and the
+    configuration ``files``, as YAML.
 
-    ``defaults`` are the files that are read if they exist. Raise ``RequestRefused``, as ``effective_options`` does.
+    ``defaults`` are the default configuration files; a comment says whether each was read. Raise ``RequestRefused`` if
+    a configuration file is not valid.
     """
     options, settings, idle = effective_options(program, words, files)
     lines = [f"# {printable_path(path)}: {'read' if path in files else 'not there'}" for path in defaults]
@@ -63,8 +72,10 @@ def effective_config_text(
 
 
 def _occurrences_of_setting(setting: FileSetting) -> Iterator[_Occurrence]:
-    """Yield the occurrences of options that a setting of a file stands for."""
-    if not setting.words and isinstance(setting.value, str):  # a flag that is off
+    """Yield an ``_Occurrence`` for each value that ``setting``, of a file, gives to its option; one if the option takes
+    no value.
+    """
+    if not setting.words and isinstance(setting.value, str):  # A flag that is set to false has no words.
         yield _Occurrence(setting.name, setting.value, setting.origin)
     for word in setting.words:
         name, equals, value = word[2:].partition("=")
@@ -72,10 +83,10 @@ def _occurrences_of_setting(setting: FileSetting) -> Iterator[_Occurrence]:
 
 
 def _occurrence_of_option(option: GivenOption, actions: Sequence[Action]) -> _Occurrence:
-    """Return the occurrence for an option of the command line.
+    """Return the ``_Occurrence`` for an option on the command line.
 
-    A single letter that stands for an option with a value (``-u`` for ``--existing newer``) is converted to that
-    option.
+    Some single letters stand for an option with a value (``-u`` for ``--existing newer``); the result is then for that
+    option. ``actions`` are the options that set the same attribute.
     """
     action = next(action for action in actions if option_key(action) == option.name)
     if action.nargs == 0 and isinstance(action.const, str):
@@ -84,14 +95,16 @@ def _occurrence_of_option(option: GivenOption, actions: Sequence[Action]) -> _Oc
 
 
 def _action_with_value(actions: Sequence[Action]) -> Action:
-    """Return the option that takes a value, among ``actions`` that set the same attribute; else the first one."""
+    """Return the first of ``actions`` that takes a value; else the first one. All of them set the same attribute."""
     return next((action for action in actions if action.nargs != 0), actions[0])
 
 
 def _lines_of_set_option(actions: Sequence[Action], occurrences: Sequence[_Occurrence]) -> list[str]:
-    """Return the lines for an option that is set.
+    """Return the YAML lines for an option that is set by a file or the command line.
 
-    ``actions`` are the options of that meaning, and ``occurrences`` their occurrences, the last of which is in effect.
+    Args:
+        actions: the options that set the same attribute.
+        occurrences: their occurrences in ascending precedence; unless the values are collected, the last is in effect.
     """
     action, last = _action_with_value(actions), occurrences[-1]
     if is_appended(action):
@@ -103,10 +116,10 @@ def _lines_of_set_option(actions: Sequence[Action], occurrences: Sequence[_Occur
 
 
 def _lines_of_list(occurrences: Sequence[_Occurrence]) -> list[str]:
-    """Return the lines for an option that collects its values.
+    """Return the YAML lines for options that add to the same list, such as ``--exclude`` and ``--include``.
 
-    Each name becomes a key of its own if this preserves the order of all values. Otherwise all are in one list, in
-    which the values of other options stand by name.
+    Each name becomes a key of its own if that preserves the order of all values. Otherwise all values are in the list
+    of one key, and a value of another option is a mapping with the name of that option.
     """
     runs = [(name, list(occurrence)) for name, occurrence in groupby(occurrences, lambda occurrence: occurrence.name)]
     if len({name for name, _ in runs}) < len(runs):
@@ -121,7 +134,7 @@ def _lines_of_list(occurrences: Sequence[_Occurrence]) -> list[str]:
 
 
 def _lines_of_default(actions: Sequence[Action]) -> list[str]:
-    """Return the lines for an option that is not set."""
+    """Return the YAML lines for an option at its default; ``actions`` are the options that set the same attribute."""
     action = _action_with_value(actions)
     name = option_key(action)
     if is_appended(action) and action.metavar != "LIST":
@@ -133,7 +146,9 @@ def _lines_of_default(actions: Sequence[Action]) -> list[str]:
 
 
 def _default_text(action: Action) -> str | None:
-    """Return the text that a user would write for the default value; None if no text has that meaning."""
+    """Return the text that a user would have to write as the option's value to get its default; None if no text means
+    the default.
+    """
     value = action.default
     if value is None or action.type is None or action.choices:
         return None if value is None else str(value)
@@ -144,13 +159,13 @@ def _default_text(action: Action) -> str | None:
         try:
             if action.type(text) == value:  # type: ignore[operator]
                 return text
-        except Exception:  # this text does not stand for the default; try the next
+        except Exception:  # This text is not valid for the option; try the next.
             continue
     return None
 
 
 def _is_counted(action: Action) -> bool:
-    """Return True if the option is counted each time it is given, as ``-v`` is."""
+    """Return True if an option (``action``) is counted each time it is given, as ``-v`` is."""
     return type(action).__name__ == "_CountAction"
 
 

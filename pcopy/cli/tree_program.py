@@ -1,4 +1,4 @@
-"""The common command line of the programs that walk trees in place: PATH..., filters, ``--dry-run``."""
+"""The part of the command line that prm, pchmod, pstripe and pwalk share: directory trees, filters, and limits."""
 
 from __future__ import annotations
 
@@ -27,22 +27,28 @@ if TYPE_CHECKING:
 
 
 class TreeProgram(Program):
-    """The command line of a program whose operands are trees."""
+    """The command line of a program whose operands are directory trees on which it works in place."""
 
     deletes_selected = False
-    """True if the program deletes the items that filters select."""
+    """True if the program deletes the selected items. Then more patterns that may be mistakes are refused, because a
+    mistake costs more.
+    """
 
     def add_recursive_option(self, add: Any, done: str) -> None:
         """Add ``-r``, which has no effect, for users who write it by habit.
 
-        ``done`` is the participle for the help text.
+        Args:
+            add: the method ``add_argument`` of a parser or of a group of options.
+            done: what happens to trees, as a participle such as "examined", for the help text.
         """
         add("-r", "-R", "--recursive", action="store_true", help=f"no effect: trees are {done} by default")
 
     def add_list_options(self, add: Any, done: str) -> None:
-        """Add the options that name a list of paths.
+        """Add ``--from`` and ``-0``, by which the user gives a file with a list of paths.
 
-        ``done`` is the participle for what happens to the listed items.
+        Args:
+            add: the method ``add_argument`` of a parser or of a group of options.
+            done: what happens to the listed items, as a participle such as "removed", for the help text.
         """
         add("--from", metavar="FILE", dest="listing", default=None,
             help=f"only what FILE lists is {done} (-: standard input): one path per line, or a listing that pwalk has "
@@ -51,9 +57,12 @@ class TreeProgram(Program):
             help="the paths in --from end with a NUL, as find -print0 writes them")  # fmt: skip
 
     def add_operation_options(self, parser: ArgumentParser, work: str, *, limits: bool = True) -> Any:
-        """Add the options on processes and limits, and return their group.
+        """Add the options about processes and limits to ``parser``, and return their group, to which the caller can add
+        others.
 
-        ``work`` is the verb for what the processes do.
+        Args:
+            work: what the processes do, as a verb for the help text.
+            limits: True to add ``--oplimit``.
         """
         how = parser.add_argument_group("operation")
         add_ranks_option(how, self.name, work)
@@ -65,9 +74,14 @@ class TreeProgram(Program):
         return how
 
     def tree_arguments(self, values: Namespace, paths: tuple[bytes, ...], done: str) -> TreeArguments:
-        """Return the arguments that all these programs have in common. Raise ``RequestRefused`` if they are not valid.
+        """Return the arguments that all programs on trees have in common.
 
-        ``done`` is the participle for what happens to ``paths``, for messages.
+        Args:
+            values: the parsed options.
+            paths: the operands PATH.
+            done: what happens to them, as a participle such as "removed", for messages.
+
+        Raise ``RequestRefused`` if options and operands are not valid together.
         """
         from pcopy.tasks.base.job import Options
         from pcopy.tools.arguments import TreeArguments
@@ -75,7 +89,7 @@ class TreeProgram(Program):
         listing = getattr(values, "listing", None)
         if listing is None:
             if getattr(values, "nul", False):
-                raise RequestRefused(f"-0 says how the paths in --from end: give that, too; see {self.name} --help")
+                raise RequestRefused(f"-0 says how the paths in --from end: give --from, too; see {self.name} --help")
             self._refuse_missing_paths(paths, done)
         else:
             self.refuse_with_list(values, listing, paths)
@@ -100,7 +114,10 @@ class TreeProgram(Program):
         )
 
     def refuse_with_list(self, values: Namespace, listing: str, paths: Sequence[bytes]) -> None:
-        """Raise ``RequestRefused`` for operands and options that cannot be combined with a list of paths."""
+        """Raise ``RequestRefused`` for operands and options that cannot be combined with ``--from``.
+
+        ``listing`` is the value of ``--from``, and ``paths`` are the operands.
+        """
         if not listing:
             raise RequestRefused("--from: the empty string names no file; write - for standard input")
         if len(paths) > 1 or b"" in paths:
@@ -110,7 +127,10 @@ class TreeProgram(Program):
             raise RequestRefused("--from lists the items: leave out filters, or use them when the list is made")
 
     def _refuse_missing_paths(self, paths: Sequence[bytes], done: str) -> None:
-        """Raise ``RequestRefused`` if no path is given, or if one is empty."""
+        """Raise ``RequestRefused`` if there is no operand, or if one is empty.
+
+        ``done`` says what would happen to it, as a participle such as "removed", for the message.
+        """
         if not paths:
             raise RequestRefused(f"PATH expected; see {self.name} --help")
         if b"" in paths:

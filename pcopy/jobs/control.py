@@ -1,8 +1,8 @@
-"""Requests to a running job (``pcopy --control``), and its progress (``pcopy --jobs``): two small files in its job
-directory.
+"""Requests to a running job (``pcopy --control``), and the progress of a job (``pcopy --jobs``).
 
-Rank 0 reads the requests and replaces the progress (``pcopy.launch.control``). The requesting process may run on
-another host that shares the directory. It needs no signals and no ports (docs/formats/control.md).
+Both are small JSON files in the job directory. Rank 0 of the job reads the request file and replaces the progress file
+(``pcopy.launch.control``). The process that writes a request may run on another host that shares the directory: no
+signals and no ports are needed (docs/formats/control.md).
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from pcopy.text import count_with_noun, printable_path
 from pcopy.units import format_size
 
 ANSWER_TIMEOUT = 15.0
-"""Seconds that a job has to answer a request. It looks for requests every half second, and a network file system may
-delay that.
+"""Seconds that ``send_request`` waits until the job has carried out the request. A job looks for requests every half
+second, but on a network file system it may see them later.
 """
 
 _PROGRESS_KEYS = frozenset(
@@ -34,15 +34,19 @@ _PROGRESS_KEYS = frozenset(
         *("ranks", "bwlimit", "oplimit", "active", "paused", "control"),
     )
 )
-"""Keys that a complete progress file has."""
+"""Keys that a progress file must have; a file that lacks one (such as that of another version) is ignored."""
 _POLL_INTERVAL = 0.1
-"""Seconds between two attempts to read the answer."""
+"""Seconds between two reads of the progress file, while ``send_request`` waits until the job answers in it."""
 
 
 class ControlRequest(NamedTuple):
-    """A request of the user; None leaves a value unchanged.
+    """What the user wants to change in a running job; None leaves a value unchanged.
 
-    Units are those of ``pcopy.launch.rank_control.UserLimits``.
+    Fields:
+    - ``bwlimit``: bytes per second of all ranks together; 0: no limit.
+    - ``oplimit``: metadata operations per second of all ranks together; 0: no limit.
+    - ``active``: number of ranks that work, at least 1; the others wait.
+    - ``paused``: True: all work stops until another request has False.
     """
 
     bwlimit: int | None = None
@@ -52,13 +56,13 @@ class ControlRequest(NamedTuple):
 
     @property
     def changes(self) -> dict[str, Any]:
-        """The values to change, by name."""
+        """The values that the user wants to change (those that are not None), by the name of their field."""
         return {name: value for name, value in self._asdict().items() if value is not None}
 
 
 def read_object(path: bytes, name: bytes) -> dict[str, Any] | None:
-    """Return the JSON object in the file ``name`` of the job in ``path``; None if the file is missing or holds no JSON
-    object.
+    """Return the JSON object in the file ``name`` of the job directory ``path``; None if the file is missing or holds
+    no JSON object.
 
     The directory is opened again for each call, so that a network file system fetches its current contents. Raise
     ``RequestRefused`` or ``OSError`` if it cannot be read.
@@ -72,8 +76,9 @@ def read_object(path: bytes, name: bytes) -> dict[str, Any] | None:
 
 
 def write_object(path: bytes, name: bytes, values: Mapping[str, Any]) -> None:
-    """Replace the file ``name`` of the job in ``path``; raise ``RequestRefused`` or ``OSError`` if that fails, or no
-    job is there.
+    """Write ``values`` as JSON to the file ``name`` of the job directory ``path``, replacing an existing file.
+
+    Raise ``RequestRefused`` or ``OSError`` if ``path`` contains no job or the file cannot be written.
     """
     with opened_directory(path) as descriptor:
         os.stat(JOB_FILE, dir_fd=descriptor, follow_symlinks=False)
@@ -81,7 +86,11 @@ def write_object(path: bytes, name: bytes, values: Mapping[str, Any]) -> None:
 
 
 def progress_of(path: bytes, run: int) -> dict[str, Any] | None:
-    """Return the latest progress of run number ``run`` of the job in ``path``; None if that run has reported none."""
+    """Return the contents of the progress file in the job directory ``path``, if run number ``run`` of the job has
+    written it.
+
+    None if that run has not written one yet, or if the file cannot be read, as when the job has just ended.
+    """
     try:
         progress = read_object(path, PROGRESS_FILE)
     except (RequestRefused, OSError):  # The job ended just now.
@@ -92,10 +101,11 @@ def progress_of(path: bytes, run: int) -> dict[str, Any] | None:
 
 
 def send_request(path: bytes, wanted: ControlRequest, clock: Callable[[], float] = time.monotonic) -> dict[str, Any]:
-    """Send a request to the job that runs in ``path``; return its progress once it has carried out the request.
+    """Send the request ``wanted`` to the running job in the directory ``path``, and wait until the job has carried it
+    out.
 
-    Raise ``RequestRefused`` if no job runs there or the request is invalid, and ``PartlyRefused`` if the job does not
-    answer in time.
+    Return the job's progress after the change. ``clock`` returns seconds. Raise ``RequestRefused`` if no job runs there
+    or the request is invalid, and ``PartlyRefused`` if the job does not answer within ``ANSWER_TIMEOUT``.
     """
     until = clock() + ANSWER_TIMEOUT
     _refuse_not_running(path)
@@ -119,23 +129,28 @@ def send_request(path: bytes, wanted: ControlRequest, clock: Callable[[], float]
 
 
 def _refuse_not_running(path: bytes) -> None:
-    """Raise ``RequestRefused`` unless rank 0 of the job is alive."""
+    """Raise ``RequestRefused`` unless a process works as rank 0 on the job in the directory ``path``."""
     try:
         open_job(path)
         active = lock_holders(path)
     except NoJob:
         raise RequestRefused(f"{printable_path(path)}: no job runs there; pcopy --jobs lists all jobs") from None
     if not any(holder.rank == 0 for holder in active):
-        raise RequestRefused(f"{printable_path(path)}: the job is not running; to resume it: pcopy --resume")
+        shown = printable_path(path)
+        raise RequestRefused(f"{shown}: the job is not running; to resume it: pcopy --resume {shown}")
 
 
 def _wait_for_progress(
     path: bytes, run: int, until: float, clock: Callable[[], float], is_answer: Callable[[dict[str, Any]], bool]
 ) -> dict[str, Any]:
-    """Return the job's progress once ``is_answer`` accepts it.
+    """Read the progress file again and again; return its contents as soon as ``is_answer`` returns True for them.
 
-    ``until`` is the deadline by ``clock``; after it ``PartlyRefused`` is raised. Raise ``RequestRefused`` if the job
-    ends before.
+    Args:
+        path: the job directory.
+        run: the number of the run that must have written the file.
+        until: the time by ``clock`` at which the wait ends.
+
+    Raise ``PartlyRefused`` at the time ``until``, and ``RequestRefused`` if the job ends before.
     """
     while clock() < until:
         progress = progress_of(path, run)
@@ -151,10 +166,10 @@ def _wait_for_progress(
 
 
 def limits_text(progress: Mapping[str, Any]) -> str:
-    """Return the limits of a job for people, as ``500 MiB/s at most, 2 of 8 ranks active, paused``; empty if there are
-    none.
+    """Return the limits of a job as a text for people, such as ``500 MiB/s at most, 2 of 8 ranks active, paused``;
+    empty if the job has no limits.
 
-    ``progress`` is the progress of the job.
+    ``progress`` is the contents of the job's progress file.
     """
     parts = []
     if progress.get("bwlimit"):

@@ -1,8 +1,9 @@
-"""The number of items that a job has deleted (``--delete``), updated at each deletion in a file of each rank.
+"""The number of items that a job has deleted (``--delete``): one small file for each rank, updated at each deletion.
 
-The records of a rank are written at intervals. If the rank is killed, they lack the deletions since the last record,
-and this file has them. The files lie in the job directory, and are mapped into memory where that is safe. They are not
-synced: after a power failure they may have less than the records.
+A resumed job must know this number, because ``--max-delete`` limits the deletions of all its runs. A rank records its
+progress only at intervals. If the rank is killed, the records lack the deletions since the last one, but this file has
+them. The files lie in the job directory. They are mapped into memory where that is safe, and never synced: after a
+power failure they may contain a smaller number than the records.
 """
 
 from __future__ import annotations
@@ -18,29 +19,32 @@ from struct import Struct
 
 from pcopy.checkpoint.directory import opened_directory, read_file
 from pcopy.checkpoint.layout import DELETED_PATTERN
+from pcopy.errors import RequestRefused
 from pcopy.fsio.close import closed_at_end, names_in_directory
 from pcopy.fsio.retries import open_with_retries
 from pcopy.libc import type_of_file_system
 
 _COUNTERS = Struct("=QQ")
-"""Format of a file: the two counters of ``pcopy.fsio.backend.batches.RemoveItems``."""
+"""Format of a file: the number of items that the C code of the rank has removed, and the number that Python has."""
 
 _OPEN_FLAGS = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 _SAFE_TO_MAP = (0xEF53, 0x58465342, 0x01021994)
-"""Types (f_type) of file systems that write mapped pages in place: ext4, XFS, tmpfs.
+"""Types (f_type) of the file systems on which the file with the counters is mapped into memory: ext4, XFS, tmpfs.
 
-On other file systems, such as btrfs, writing to a mapped page may need new space or a server. If that is missing, the
-operating system ends the process (SIGBUS).
+They write a changed page to the blocks that the file already has. On others, such as btrfs or a network file system, a
+write to a mapped page may need new space or a server. If that is missing, the kernel sends SIGBUS and the process ends.
 """
 
 
 def deletion_counters(directory: bytes, rank: int, warn: Callable[[str], None]) -> Callable[[], memoryview | None]:
-    """Return a function that returns the two counters of ``rank``; it is called before each batch of deletions.
+    """Return a function that returns the memory in which ``rank`` counts the items that it deletes.
 
-    Counters in mapped memory are in the file at once. Otherwise the next call writes them, so that a killed rank loses
-    one batch. The function returns None if the file cannot be created, for example on a full file system. Then only the
-    records count what the rank deletes. ``warn`` gets a message about that.
+    The caller calls that function before each batch of deletions, and then increases the two counters in the memory. If
+    the memory is mapped, the file in the job ``directory`` changes with it. Otherwise the next call writes the counters
+    to the file, so that a killed rank loses the count of one batch. The function returns None if the file cannot be
+    created, for example on a full file system. Then only the records of the job's progress count what the rank deletes,
+    and ``warn`` is called once with a message.
     """
 
     @cache
@@ -51,8 +55,9 @@ def deletion_counters(directory: bytes, rank: int, warn: Callable[[str], None]) 
                 closed_at_end(open_with_retries(b"deleted-%d" % rank, _OPEN_FLAGS, 0o600, dir_fd=job)) as file,
             ):
                 return _counters_in(file)
-        except OSError as error:
-            warn(f"cannot record the number of deletions of rank {rank}: {error.strerror}")
+        except (OSError, RequestRefused) as error:  # The job directory is missing if the job could not be recorded.
+            reason = error.strerror if isinstance(error, OSError) else error
+            warn(f"cannot record the number of deletions of rank {rank}: {reason}")
             return None
 
     def numbers() -> memoryview | None:
@@ -61,7 +66,7 @@ def deletion_counters(directory: bytes, rank: int, warn: Callable[[str], None]) 
             return None
         counted, file = opened_file
         if file >= 0:
-            with suppress(OSError):  # The records have these numbers, too.
+            with suppress(OSError):  # Not fatal: the next record of the rank counts these deletions, too.
                 os.pwrite(file, counted, 0)
         return counted
 
@@ -69,9 +74,10 @@ def deletion_counters(directory: bytes, rank: int, warn: Callable[[str], None]) 
 
 
 def _counters_in(file: int) -> tuple[memoryview, int]:
-    """Return the counters in an open file, and the descriptor to write them to, or -1 if they are mapped.
+    """Return memory with the counters in the open ``file``, and the descriptor to which the caller must write them.
 
-    Raise ``OSError`` if they cannot be read or mapped.
+    The descriptor is -1 if the memory is a mapping of the file, which needs no writing. Raise ``OSError`` if the
+    counters cannot be read or mapped.
     """
     status = os.fstat(file)
     if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
@@ -87,9 +93,10 @@ def _counters_in(file: int) -> tuple[memoryview, int]:
 
 
 def items_deleted(directory: bytes) -> int:
-    """Return how many items all runs of the job in ``directory`` have deleted by these files.
+    """Return the sum of the counters of all ranks: the number of items that all runs of the job in ``directory`` have
+    deleted.
 
-    Raises ``RequestRefused`` for a file that others may have written, and ``OSError``.
+    Raise ``RequestRefused`` for a file that another user may have written, and ``OSError`` if a file cannot be read.
     """
     with opened_directory(directory) as job:
         files = [name for name in names_in_directory(job) if re.fullmatch(DELETED_PATTERN, name)]

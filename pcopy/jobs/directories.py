@@ -1,12 +1,14 @@
-"""Job directories: created, listed, opened and removed.
+"""Job directories: functions that create, list, open and remove them.
 
-A job directory holds the file ``job`` (a description of the job), ``lock-RANK`` files, and the records of the ranks.
-Rules:
+A job directory contains all that is needed to resume a job: the file ``job`` (a description of the job), a file
+``lock-RANK`` for each rank, and the records of the ranks (which tasks are done, and which remain). Rules:
 - A directory with any other file is no job directory, and never becomes one.
 - When a job directory is removed, only files with pcopy's names are removed, so that the user's files remain.
-- The file ``job`` is marked as ``over`` first and removed last.
+- Before a job directory is removed, its file ``job`` gets the state ``over``; that file is removed after the records.
+  So an interrupted removal never leaves a directory that looks like an unfinished job.
 
-In the state directory each job has a directory with the job's name. ``--checkpoint DIR`` may be anywhere.
+The state directory (``~/.local/state/pcopy`` by default) contains one directory for each job, named like the job. A job
+directory that the user names (``--checkpoint DIR``) may be anywhere.
 """
 
 from __future__ import annotations
@@ -41,21 +43,23 @@ from pcopy.text import printable_path, shell_quoted
 _Value = TypeVar("_Value")
 
 ABANDONED_AFTER = 86400.0
-"""Age in seconds at which an entry of the state directory without a job counts as left by a killed process, and is
-removed.
+"""Age in seconds from which a directory in the state directory is removed if it contains no unfinished job.
+
+A killed process has left it there. A younger one may belong to a process that is creating its job now.
 """
 
 
 class NoJob(RequestRefused):
-    """The directory contains no job."""
+    """Error: the directory contains no job."""
 
 
 class UnreadableJob(RequestRefused):
-    """This version cannot read the job file.
+    """Error: the directory contains a job file that this version cannot use: it is damaged, or another version has
+    written it.
 
-    Fields:
-    - ``what``: the reason, for users.
-    - ``roots``: the roots of the job if they could be read all the same, else empty.
+    Attributes:
+    - ``reason``: the reason, for users.
+    - ``roots``: the sources and targets of the job if they could be read although the rest could not, else empty.
     """
 
     def __init__(self, what: str, way_out: str, roots: tuple[JobRoot, ...] = ()) -> None:
@@ -65,10 +69,10 @@ class UnreadableJob(RequestRefused):
 
 
 class StoredJob(NamedTuple):
-    """A recorded job: its file and its directory ``path`` (absolute).
+    """A recorded job: the absolute ``path`` of its directory, and the contents of its job ``file``.
 
-    ``unsynced_directories``: directories that must be synced until the job directory is on stable storage; empty if it
-    is.
+    ``unsynced_directories``: the directories that must still be synced so that a power failure cannot remove the job
+    directory; empty if it is on stable storage.
     """
 
     path: bytes
@@ -77,13 +81,13 @@ class StoredJob(NamedTuple):
 
 
 class ListedJob(NamedTuple):
-    """An entry of the state directory that is a job or resembles one.
+    """A directory in the state directory that contains a job, or something that resembles one.
 
     Fields:
-    - ``path``: its absolute path.
-    - ``file``: the job file; None if it cannot be used.
-    - ``reason``: why it cannot be used; empty if it can.
-    - ``roots``: the roots of a job that another version recorded, if they could be read.
+    - ``path``: the absolute path of the directory.
+    - ``file``: the contents of the job file; None if this version cannot use the job.
+    - ``reason``: why the job cannot be used; empty if it can.
+    - ``roots``: the sources and targets of a job that another version recorded, if they could be read; else empty.
     """
 
     path: bytes
@@ -93,10 +97,11 @@ class ListedJob(NamedTuple):
 
 
 def state_directory() -> bytes:
-    """Return the directory of all jobs without ``--checkpoint DIR``: ``${XDG_STATE_HOME:-~/.local/state}/pcopy``.
+    """Return the state directory, which contains the job directories of all jobs for which the user has not named one.
 
-    As the XDG Base Directory Specification requires, a relative XDG_STATE_HOME is ignored. Without HOME the home
-    directory comes from the password database. Raise ``RequestRefused`` if that has none.
+    The path is ``${XDG_STATE_HOME:-~/.local/state}/pcopy``. As the XDG Base Directory Specification requires, a
+    relative XDG_STATE_HOME is ignored. If HOME is not set, the home directory comes from the password database. Raise
+    ``RequestRefused`` if the password database has none either.
     """
     state = os.environb.get(b"XDG_STATE_HOME", b"")
     if not state.startswith(b"/"):
@@ -105,9 +110,10 @@ def state_directory() -> bytes:
 
 
 def is_in_state_directory(path: bytes) -> bool:
-    """True if ``path`` lies directly in the state directory, so that the job's name is enough to name it.
+    """True if the job directory ``path`` lies directly in the state directory: then users can write the job's name
+    instead of a path.
 
-    False if no home directory is known.
+    False if no home directory, and so no state directory, is known.
     """
     with suppress(RequestRefused):
         return os.path.dirname(path) == state_directory()
@@ -115,21 +121,24 @@ def is_in_state_directory(path: bytes) -> bool:
 
 
 def job_word(path: bytes) -> str:
-    """Return the word that names the job in ``path`` for ``--resume`` and ``--discard``, quoted for a shell."""
+    """Return the word that users give to ``--resume`` and ``--discard`` for the job in ``path``, quoted for a shell.
+
+    It is the job's name if the job lies in the state directory, else the path.
+    """
     return shell_quoted(os.path.basename(path) if is_in_state_directory(path) else path)
 
 
 def create_job(
     directory: bytes | None, job: JobFile, *, durable: bool = True, list_of_files: BinaryIO | None = None
 ) -> tuple[StoredJob, Lock]:
-    """Record a new job and take its lock for rank 0; return both.
+    """Create a job directory with the file ``job``, and take its lock for rank 0; return the recorded job and the lock.
 
     Args:
         directory: the job directory; None: a directory with the job's name in the state directory.
         job: the contents of the job file.
-        durable: return only after everything is on stable storage. Otherwise a power failure may remove the job until
-            ``sync_job`` is called.
-        list_of_files: the list of ``--files-from``, which is copied into the job directory.
+        durable: True to return only after everything is on stable storage. If False, a power failure may remove the job
+            until ``sync_job`` has been called.
+        list_of_files: the sorted list of ``--files-from``, which is copied into the job directory; None: no list.
 
     Raise ``RequestRefused`` if the directory contains a job or a file that is not pcopy's, or cannot be written to.
     """
@@ -156,9 +165,10 @@ def create_job(
 
 
 def sync_job(job: StoredJob) -> StoredJob:
-    """Write ``job.file`` and sync it with all directories that lead to it; raise ``RequestRefused`` if that fails.
+    """Write ``job.file`` to the job directory, and sync the file and the directories in ``job.unsynced_directories``.
 
-    Return the job with nothing unsynced.
+    Afterwards a power failure cannot remove the job. Return the job with an empty ``unsynced_directories``. Raise
+    ``RequestRefused`` if a write or a sync fails.
     """
     write_job_file(job)
     try:
@@ -170,10 +180,10 @@ def sync_job(job: StoredJob) -> StoredJob:
 
 
 def _remove_abandoned(state: bytes) -> None:
-    """Remove from the state directory what killed processes left there: directories of jobs that were never recorded,
-    or were over.
+    """Remove job directories that killed processes left in the state directory.
 
-    An entry that cannot be removed remains. Raise ``RequestRefused`` if the state directory is not safely this user's.
+    These are directories older than ``ABANDONED_AFTER`` whose job was never recorded, or had ended already. One that
+    cannot be removed remains. Raise ``RequestRefused`` if another user may have created or changed the state directory.
     """
     with opened_directory(state) as descriptor:
         found = directory_names(descriptor)
@@ -181,14 +191,18 @@ def _remove_abandoned(state: bytes) -> None:
         path = os.path.join(state, name)
         with suppress(RequestRefused, OSError):
             if time.time() - os.lstat(path).st_mtime > ABANDONED_AFTER and not has_unfinished_job(path):
-                files.remove_empty_directories([path])  # succeeds if the directory is empty
+                files.remove_empty_directories([path])  # has no effect on a directory that contains files
                 remove_unreadable_job(path)
 
 
 def _lock_new(path: bytes, descriptor: int) -> Lock:
-    """Return rank 0's lock of a new job directory; raise as ``_held`` does.
+    """Take rank 0's lock of a new job directory, and return it.
 
-    After an error no lock file remains that this call created.
+    Args:
+        path, descriptor: path and descriptor of the job directory.
+
+    Raise ``JobLocked`` if a rank of another run works there. Raise ``RequestRefused`` if the directory cannot be
+    locked; the lock file is then removed again if this call created it.
     """
     was_there = b"lock-0" in directory_names(descriptor)
     try:
@@ -202,8 +216,15 @@ def _lock_new(path: bytes, descriptor: int) -> Lock:
 def _write_new(path: bytes, descriptor: int, job: JobFile, lock: Lock, durable: bool, listed: BinaryIO | None) -> None:
     """Write the files of a new job into its open directory.
 
-    Raise ``RequestRefused`` if there is a job already, or the files cannot be written. Then no file of the new job
-    remains.
+    Args:
+        path, descriptor: path and descriptor of the job directory.
+        job: the contents of the job file.
+        lock: rank 0's lock; it is released after an error.
+        durable: True to return only after the files are on stable storage.
+        listed: the sorted list of ``--files-from``; None: no list.
+
+    Raise ``RequestRefused`` if the directory contains an unfinished job, or the files cannot be written. No file of the
+    new job remains after an error.
     """
     try:
         if _contains_unfinished_job(path, descriptor):
@@ -228,16 +249,16 @@ def _write_new(path: bytes, descriptor: int, job: JobFile, lock: Lock, durable: 
 
 
 def _unlink_all(descriptor: int, *names: bytes) -> None:
-    """Remove files of an open directory; errors are ignored."""
+    """Remove the files ``names`` of the open directory ``descriptor``; errors are ignored."""
     for name in names:
         with suppress(OSError):
             os.unlink(name, dir_fd=descriptor)
 
 
 def has_unfinished_job(path: bytes) -> bool:
-    """True if ``path`` contains an unfinished job.
+    """True if the directory ``path`` exists and contains an unfinished job.
 
-    Raise ``RequestRefused`` if it contains a job that cannot be used, or cannot be examined.
+    Raise ``RequestRefused`` if the directory or its job file cannot be read.
     """
     try:
         os.lstat(path)
@@ -250,9 +271,9 @@ def has_unfinished_job(path: bytes) -> bool:
 
 
 def _contains_unfinished_job(path: bytes, descriptor: int) -> bool:
-    """True if the open directory contains a job that is not over.
+    """True if the open job directory contains a job file whose state is not ``over``.
 
-    Raise ``RequestRefused`` if its file cannot be read.
+    ``path`` and ``descriptor`` are those of the directory. Raise ``RequestRefused`` if the job file cannot be read.
     """
     with suppress(NoJob):
         return _read_job_file(path, descriptor).state != OVER
@@ -267,19 +288,21 @@ def open_job(path: bytes) -> StoredJob:
 
 
 def nonce_of(path: bytes) -> str:
-    """Return the nonce of the job in the directory ``path``; raise ``RequestRefused`` if it cannot be read.
+    """Return the nonce (random text that identifies the job) of the job in the directory ``path``.
 
-    The roots are not parsed: a job may have many, and that would take far longer.
+    Sources and targets are not parsed: a job may have thousands of them, and that would take far longer. Raise
+    ``RequestRefused`` if the job file cannot be read.
     """
     with opened_directory(path) as descriptor:
         return _parse_job_file(decode_nonce, path, descriptor)
 
 
 def open_unfinished(path: bytes) -> tuple[StoredJob, Lock]:
-    """Return the unfinished job in ``path``, which is to be resumed, and its lock for rank 0.
+    """Return the unfinished job in the directory ``path``, which is to be resumed, and its lock for rank 0, which this
+    function takes.
 
-    Raise ``Held`` while any rank of an earlier run is alive, and ``RequestRefused`` if the job is over or cannot be
-    used.
+    Raise ``JobLocked`` while any rank of an earlier run is alive, and ``RequestRefused`` if the job has ended or its
+    file cannot be used.
     """
     job, lock = open_and_lock(path)
     if job.file.state == OVER:
@@ -289,7 +312,11 @@ def open_unfinished(path: bytes) -> tuple[StoredJob, Lock]:
 
 
 def open_and_lock(path: bytes) -> tuple[StoredJob, Lock]:
-    """Return the job in ``path``, finished or not, and its lock for rank 0; raise as ``take`` does."""
+    """Return the job in the directory ``path``, finished or not, and its lock for rank 0, which this function takes.
+
+    Raise ``JobLocked`` while any rank of an earlier run is alive, and ``RequestRefused`` if there is no job, or its
+    file cannot be used.
+    """
     open_job(path)  # Raises if there is no job, before a lock file is created there.
     lock = _lock_existing(path)
     try:
@@ -306,7 +333,11 @@ def open_and_lock(path: bytes) -> tuple[StoredJob, Lock]:
 
 
 def _lock_existing(path: bytes) -> Lock:
-    """Return rank 0's lock of a directory that existed a moment ago; raise as ``take_only_lock`` does."""
+    """Take rank 0's lock of the job directory ``path``, which existed a moment ago, and return it.
+
+    Raise ``JobLocked`` if a rank works on the job, and ``RequestRefused`` if the directory was removed in the meantime
+    or cannot be locked.
+    """
     try:
         return take_only_lock(path)
     except RequestRefused as refused:
@@ -316,7 +347,9 @@ def _lock_existing(path: bytes) -> Lock:
 
 
 def _finished_meanwhile(path: bytes) -> RequestRefused:
-    """Return the error for a job that another process finished or removed in the meantime."""
+    """Return the error for the job in ``path`` that another process finished or removed after this process had found
+    it.
+    """
     return RequestRefused(f"{printable_path(path)}: the job has finished or was removed in the meantime")
 
 
@@ -329,10 +362,10 @@ def write_job_file(job: StoredJob) -> None:
 
 
 def unfinished_jobs(state: bytes) -> list[ListedJob]:
-    """Return all jobs of the state directory, newest first, followed by directories that resemble a job but cannot be
-    used.
+    """Return all unfinished jobs of the state directory ``state``, newest first, followed by directories that resemble
+    a job but cannot be used.
 
-    Raise ``RequestRefused`` if the state directory is not safely this user's.
+    Raise ``RequestRefused`` if another user may have created or changed the state directory.
     """
     try:
         os.lstat(state)
@@ -361,7 +394,10 @@ def unfinished_jobs(state: bytes) -> list[ListedJob]:
 
 
 def last_change_of(job: ListedJob) -> float:
-    """Return when the records of the job changed last, in seconds since 1970."""
+    """Return the latest modification time of any file of the job except lock files, in seconds since 1970.
+
+    At least the time at which the job was created.
+    """
     times = [job.file.created if job.file else 0.0]
     for directory, _, found in os.walk(job.path):
         for name in found:
@@ -372,16 +408,16 @@ def last_change_of(job: ListedJob) -> float:
 
 
 def remove_job(job: StoredJob, lock: Lock) -> Sequence[bytes]:
-    """Remove the job's files, and its directory if that is empty then; return the names of files that are not pcopy's.
+    """Remove the files of a job, and its directory unless that contains other files; return the names of those.
 
-    ``lock`` is rank 0's and is released. All other ranks must have released theirs. Raise ``RequestRefused`` if a file
-    cannot be removed.
+    ``lock`` is rank 0's lock, which is released here. All other ranks must have released theirs. Raise
+    ``RequestRefused`` if a file cannot be removed.
     """
     with opened_directory(job.path) as descriptor:
         if not job.unsynced_directories:
             with suppress(
                 RequestRefused
-            ):  # The mark is optional: on a full file system it cannot be written, and the removal must succeed.
+            ):  # Optional: a full file system cannot store the state ``over``, but the removal must succeed there.
                 _replace_job_file(job.path, descriptor, job.file._replace(state=OVER))
         remaining = _remove_files(job.path, descriptor, lock, durable=not job.unsynced_directories)
     if not os.path.lexists(job.path):
@@ -390,9 +426,10 @@ def remove_job(job: StoredJob, lock: Lock) -> Sequence[bytes]:
 
 
 def remove_late_records(job: StoredJob) -> None:
-    """Remove records that other ranks wrote while the job was removed; errors are ignored.
+    """Remove records that other ranks wrote into the job directory after ``remove_job`` had listed its files.
 
-    Records without the file ``job`` are no job, so they may remain.
+    Errors are ignored: a directory with records but without the file ``job`` does not count as a job, so the records do
+    no harm.
     """
     with suppress(RequestRefused, OSError), opened_directory(job.path) as descriptor:
         if JOB_FILE not in directory_names(descriptor):
@@ -401,13 +438,14 @@ def remove_late_records(job: StoredJob) -> None:
 
 
 def remove_unreadable_job(path: bytes) -> None:
-    """Remove a job directory whose job file cannot be read, as ``remove`` does.
+    """Remove the files of a job whose job file cannot be used, and its directory.
 
-    Raise ``RequestRefused`` if the directory might not be a job directory.
+    Raise ``RequestRefused`` if the directory contains other files, or no lock file of rank 0: then it may not be a job
+    directory. Raise ``JobLocked`` if a rank works on the job.
     """
     with opened_directory(path) as descriptor:
         check_only_job_files(path, descriptor)
-        if b"lock-0" not in directory_names(descriptor):  # A file called "job" alone may belong to any program.
+        if b"lock-0" not in directory_names(descriptor):  # A file "job" without a lock may belong to any program.
             raise NoJob(f"{printable_path(path)}: no job is in this directory")
         _remove_files(path, descriptor, take_only_lock(path))
 
@@ -415,9 +453,15 @@ def remove_unreadable_job(path: bytes) -> None:
 def _remove_files(path: bytes, descriptor: int, lock: Lock, *, durable: bool = True) -> Sequence[bytes]:
     """Remove the job's files from the open directory ``path``, and the directory if it is empty then.
 
-    Release ``lock``. Return the names of the remaining files. Raise ``RequestRefused`` if a file cannot be removed.
+    Args:
+        descriptor: the descriptor of the directory.
+        lock: rank 0's lock; it is released before its file is removed.
+        durable: True to sync the directory.
+
+    Return the names of the remaining files, which are not pcopy's. Raise ``RequestRefused`` if a file cannot be
+    removed.
     """
-    # The job file goes after the records: if this is interrupted, the directory is still recognised as a job.
+    # Remove the job file after the records: after an interruption the directory is still recognised as a job's.
     try:
         remove_job_files(descriptor)
         with suppress(FileNotFoundError):
@@ -451,7 +495,7 @@ def _home_directory() -> bytes:
 
 
 def _read_job_file(path: bytes, descriptor: int) -> JobFile:
-    """Return the job file of an open directory.
+    """Return the contents of the job file in the open directory ``descriptor``; ``path`` is its path, for messages.
 
     Raise ``NoJob`` if there is none, ``RequestRefused`` if it cannot be read or belongs to another user.
     """
@@ -463,16 +507,17 @@ def _read_job_file(path: bytes, descriptor: int) -> JobFile:
 
 
 def _parse_job_file(decoded: Callable[[bytes], _Value], path: bytes, descriptor: int) -> _Value:
-    """Return the contents of a job file as ``decoded`` parses them.
+    """Read the job file in the open directory ``path``, and return what ``decoded`` returns for its contents.
 
-    Raise ``NoJob`` if there is none, ``UnreadableJob`` if ``decoded`` raises ``ValueError``, ``RequestRefused`` for
-    errors of the system.
+    Raise ``NoJob`` if there is no job file, ``UnreadableJob`` if ``decoded`` raises ``ValueError``, and
+    ``RequestRefused`` if the file cannot be read.
     """
     where = printable_path(os.path.join(path, JOB_FILE))
     try:
         contents = files.read_file(descriptor, JOB_FILE, where=path)
         if not contents.strip(b"\0") and CURRENT_FILE not in directory_names(descriptor):
-            raise FileNotFoundError  # A power failure left an empty file: the job was not on stable storage yet.
+            # No contents, or zeros only, and no records: a power failure came before the job was on stable storage.
+            raise FileNotFoundError
         return decoded(contents)
     except FileNotFoundError:
         raise NoJob(f"{printable_path(path)}: no job is in this directory") from None
@@ -485,7 +530,11 @@ def _parse_job_file(decoded: Callable[[bytes], _Value], path: bytes, descriptor:
 
 
 def _replace_job_file(path: bytes, descriptor: int, job: JobFile, *, durable: bool = True) -> None:
-    """Replace the job file of an open directory; raise ``RequestRefused`` if that fails."""
+    """Replace the job file of the open directory ``descriptor`` by one that contains ``job``.
+
+    ``durable``: True to return only after it is on stable storage. ``path`` is the path of the directory, for messages.
+    Raise ``RequestRefused`` if the file cannot be written.
+    """
     try:
         files.replace_file(descriptor, JOB_FILE, encode(job), durable=durable)
     except OSError as error:
@@ -493,5 +542,5 @@ def _replace_job_file(path: bytes, descriptor: int, job: JobFile, *, durable: bo
 
 
 def _not_recorded(path: bytes, error: OSError) -> RequestRefused:
-    """Return the error for a job file that cannot be written."""
+    """Return the exception for a job whose file in the directory ``path`` cannot be written because of ``error``."""
     return RequestRefused(f"{printable_path(path)}: the job cannot be recorded: {error.strerror}; {CHECKPOINT_ADVICE}")

@@ -1,15 +1,16 @@
-"""Unfinished jobs that concern a new job, mostly because the same command was given before.
+"""What a new job does about older, unfinished jobs with the same destination, such as one that the same command began.
 
 Rules:
-- After an interruption the directory DST exists, so the same command now means a directory inside DST. That is hardly
-  intended, and is refused.
-- A command that still means the same directories starts a new job. When that has copied everything, the older job is
-  discarded, so that a nightly run does not stop because of an older job.
-- A file that a killed job left incomplete must not be kept as if it were complete. A new job with options that would
-  keep it is refused.
-- A job that cannot be read may have any roots, unless another version recorded it and its roots can be read.
-- Two directories are the same if their identities are equal, whatever their names. The same words in another directory
-  are another job.
+- ``pcopy SRC DST`` copies to DST if DST does not exist, else to DST/SRC. So if such a command is given again after an
+  interruption, it means another directory. That is hardly intended, and is refused.
+- A command that still means the same directories starts a new job. When the new job has copied everything, the older
+  job is discarded, so that a nightly run does not stop because of an older job.
+- A file that a killed job left incomplete must not be kept as if it were complete. A new job is refused if its options
+  would keep such a file.
+- A job whose file cannot be read counts as a job with the same destination, unless another version recorded it and at
+  least its sources and targets can be read.
+- Two directories are the same if they are the same inode, whatever their names. The same command in another working
+  directory is another job.
 - No job is changed while a rank works on it.
 """
 
@@ -40,21 +41,26 @@ from pcopy.tasks.base.job import Options, Root
 from pcopy.text import printable_path
 
 _SELECTION_OPTIONS = ("dereference", "one_file_system")
-"""Options that change which items a job copies from the same source."""
+"""Names of the options that decide which items a job copies from a source.
+
+A new job can replace an older one only if both have the same values of them.
+"""
 
 KEEP_WITHOUT_READING = {"newer": "-u (--existing newer)", "skip": "--existing skip"}
-"""Policies of ``--existing`` that keep a file without reading it, so that an incomplete file would remain; with their
-spelling for users.
+"""Policies of ``--existing`` that keep a file without reading it, so that an incomplete file would remain.
+
+The value is the spelling of the option in messages.
 """
 
 
 class EarlierJobs(NamedTuple):
-    """Older jobs that concern a new one.
+    """What a new job has to do about older, unfinished jobs with the same destination.
 
     Fields:
-    - ``notices``: notices for the user.
-    - ``superseded``: jobs to discard after the new one has ended with status 0.
-    - ``doubted``: as in ``Job``.
+    - ``notices``: notices about these jobs for the user.
+    - ``superseded``: the jobs to discard after the new one has ended with status 0.
+    - ``doubted``: nanoseconds since 1970, by the clock of the destination: items that changed later may be the work of
+      such a job and may not be on stable storage. 0 if there is no such job.
     """
 
     notices: tuple[str, ...] = ()
@@ -63,13 +69,13 @@ class EarlierJobs(NamedTuple):
 
 
 def earlier_jobs(roots: Sequence[Root], options: Options, *, has_default_directory: bool) -> EarlierJobs:
-    """Return the unfinished jobs that concern a new job with these ``roots``.
+    """Return what a new job, which copies ``roots`` (sources and targets) with ``options``, has to do about older
+    unfinished jobs.
 
-    ``has_default_directory``: the new job has no job directory of its own (``--checkpoint``). Then the job is refused
-    if the same command has begun to copy to another directory.
+    ``has_default_directory``: True if the user has not named a job directory for the new job (``--checkpoint``).
 
-    Raise ``RequestRefused``, with what to do, for such a job, and for one that would keep incomplete files of an older
-    job.
+    Raise ``RequestRefused``, with what to do, in two cases: the options of the new job would keep incomplete files of
+    an older job; or ``has_default_directory`` is True, and the same command has begun to copy to another directory.
     """
     try:
         found = unfinished_jobs(state_directory())
@@ -107,11 +113,15 @@ def earlier_jobs(roots: Sequence[Root], options: Options, *, has_default_directo
 
 
 def _oldest_unsynced_time(found: Sequence[ListedJob], roots: Sequence[Root]) -> int:
-    """Return the time from which on unfinished jobs may have written data to the destination that never reached
-    storage.
+    """Return the earliest time at which an unfinished job may have written data to the destination that never reached
+    stable storage.
 
-    In nanoseconds since 1970, by the destination's clock; 0 if there is no such job. For a job that cannot be read it
-    is the time at which its directory was created.
+    In nanoseconds since 1970, by the destination's clock; 0 if there is no such job. Jobs on which a rank works are not
+    considered. A job that cannot be read counts from the time at which its directory was created.
+
+    Args:
+        found: the unfinished jobs.
+        roots: sources and targets of the new job.
     """
     since = [
         _unsynced_since(listed)
@@ -124,9 +134,10 @@ def _oldest_unsynced_time(found: Sequence[ListedJob], roots: Sequence[Root]) -> 
 
 
 def _unsynced_since(listed: ListedJob) -> int:
-    """Return when the last durable cut of a job, or the job itself, began; 0 if all that it has written is durable.
+    """Return a time for a job: all data that it wrote before is on stable storage. 0 if that holds for all its data.
 
-    In nanoseconds since 1970.
+    In nanoseconds since 1970. It is the time of the job's last record of its progress on stable storage, or else of the
+    job's start.
     """
     from pcopy.checkpoint.resume import last_cut_time  # slow to import, and rarely needed
 
@@ -137,7 +148,7 @@ def _unsynced_since(listed: ListedJob) -> int:
         if has_distrusted_records(listed.path):
             return file.t0
     if file.state in (FAILED_ITEMS, NOT_ALL_WRITTEN) and file.options.get("sync") and not file.totals.get("unsynced"):
-        return 0  # Its last phase has synced the destination.
+        return 0  # The job came to its end, and its last phase has synced the destination.
     try:
         return last_cut_time(listed.path) or file.stored or file.t0
     except (RequestRefused, OSError):
@@ -154,9 +165,10 @@ def _birth_of_directory(path: bytes) -> int:
 
 
 def superseded_by_resume(job: StoredJob, roots: Sequence[Root], options: Options) -> EarlierJobs:
-    """Return the older jobs that a resumed job supersedes: those that it named in its notice when it was started.
+    """Return the older jobs that are to be discarded after the resumed ``job`` has ended with status 0.
 
-    Jobs on which somebody has worked since then are not included.
+    They are the unfinished jobs whose sources and targets ``job`` also copies. A job is not included if its records
+    have changed since ``job`` was created, or if a rank works on it.
     """
     found: Sequence[ListedJob] = ()
     if is_in_state_directory(job.path):
@@ -175,8 +187,11 @@ def superseded_by_resume(job: StoredJob, roots: Sequence[Root], options: Options
 
 
 def _unreadable_notice(listed: ListedJob, options: Options) -> str:
-    """Return the notice about a job that cannot be read and may have the same destination; raise as ``earlier_jobs``
-    does.
+    """Return the notice about the job ``listed``, which cannot be read and may have the same destination as the new
+    job.
+
+    ``options`` are those of the new job. Raise ``RequestRefused`` if they would keep incomplete files of the older job,
+    and no rank works on that.
     """
     name = job_name(listed.path)
     if options.existing in KEEP_WITHOUT_READING and not lock_holders_if_any(listed.path):
@@ -188,7 +203,10 @@ def _unreadable_notice(listed: ListedJob, options: Options) -> str:
 
 
 def _destinations_overlap(old: Sequence[JobRoot], new: Sequence[Root]) -> bool:
-    """True if a root of one job copies to the same directory as a root of the other, or to one inside it."""
+    """True if a target of one job is the same directory as a target of the other job, or lies in one.
+
+    ``old`` and ``new`` are the sources and targets of the two jobs.
+    """
     theirs, mine = {target_path(root) for root in old}, {target_path(root) for root in new}
     if any(paths_in_trees(theirs, mine)) or any(paths_in_trees(mine, theirs)):
         return True
@@ -200,14 +218,14 @@ def _destinations_overlap(old: Sequence[JobRoot], new: Sequence[Root]) -> bool:
 
 
 def _identity_of(path: bytes) -> tuple[int, int] | None:
-    """Return (device, inode) of the directory ``path``; None if it cannot be examined."""
+    """Return (device, inode) of the directory ``path``, which identify it; None if it cannot be opened."""
     with suppress(OSError):
         return directory_identity(path).identity
     return None
 
 
 def _incomplete_kept_text(options: Options) -> str:
-    """Return the part of a message that says why incomplete files would be kept."""
+    """Return the middle of an error message: the new job's ``options`` would keep incomplete files of an older job."""
     return (
         f"what it was writing when it ended early may be cut short, which {KEEP_WITHOUT_READING[options.existing]} "
         "would keep"
@@ -215,9 +233,10 @@ def _incomplete_kept_text(options: Options) -> str:
 
 
 def _superseding_notice(found: Sequence[ListedJob]) -> list[str]:
-    """Return the notice about superseded jobs: one line, however many jobs there are; empty if there are none.
+    """Return the notice that the new job will replace the older jobs ``found``, as a list of one line; empty if there
+    are none.
 
-    ``found``: the newest job comes first.
+    ``found``: the jobs to be discarded, the newest first. The notice names only the first one, and counts the others.
     """
     if not found:
         return []
@@ -231,13 +250,19 @@ def _superseding_notice(found: Sequence[ListedJob]) -> list[str]:
 
 
 def _unfinished_text(listed: ListedJob) -> str:
-    """Return the beginning of a message about an unfinished job."""
+    """Return the beginning of a message: the job ``listed`` has not finished."""
     return f"job {job_name(listed.path)} has not finished"
 
 
 def _overlap_notice(listed: ListedJob, file: JobFile, roots: Sequence[Root]) -> list[str]:
-    """Return a notice if the older job copies to the destination of the new one, or to a directory in it; else an empty
-    list.
+    """Return a notice, as a list of one line, if the destinations of the older job and of the new job overlap; else an
+    empty list.
+
+    They overlap if a target of one job is, or lies in, a target of the other.
+
+    Args:
+        listed, file: the older job, and its job file.
+        roots: sources and targets of the new job.
     """
     mine, theirs = [target_path(root) for root in roots], [target_path(root) for root in file.roots]
     state, advice = _unfinished_text(listed), f"{resume_command(listed.path)} resumes it"
@@ -257,7 +282,15 @@ def _overlap_notice(listed: ListedJob, file: JobFile, roots: Sequence[Root]) -> 
 
 
 def _destination_has_moved(file: JobFile, new: Root, options: Options) -> bool:
-    """True if the same command meant DST itself when the older job began, and now means a directory inside DST."""
+    """True if the command of the older job, given again now, means the directory that the new job copies to.
+
+    That is so if DST did not exist when the older job began, so that the job copied to DST itself. Now DST exists, and
+    the same command means a directory in DST.
+
+    Args:
+        file: the job file of the older job, which has one source.
+        new: the only source and target of the new job.
+    """
     old = file.roots[0]
     if old.item or new.item or not old.name or not new.name:
         return False
@@ -273,9 +306,10 @@ def _destination_has_moved(file: JobFile, new: Root, options: Options) -> bool:
 
 
 def roots_of_command_now(file: JobFile) -> tuple[Root, ...]:
-    """Return the roots that the command of a recorded job would have now.
+    """Return the sources and targets which the command of a recorded job would have if the user gave it again now.
 
-    Raise ``RequestRefused`` if they cannot be resolved.
+    They differ from the recorded ones if DST has been created since. Raise ``RequestRefused`` if the command is not
+    possible now, for example because a source is missing.
     """
     asked = file.asked
     follow, one_file_system = file.options["dereference"], file.options["one_file_system"]
@@ -285,26 +319,35 @@ def roots_of_command_now(file: JobFile) -> tuple[Root, ...]:
 
 
 def same_paths(first: Sequence[Root], second: Sequence[Root]) -> bool:
-    """True if both have the same source and target paths, in the same order."""
+    """True if ``first`` and ``second`` have the same paths of sources and targets, in the same order."""
     ends = [[(source_path(root), target_path(root)) for root in roots] for roots in (first, second)]
     return ends[0] == ends[1]
 
 
 def _has_same_selection(file: JobFile, options: Options) -> bool:
-    """True if the options that select items are the same."""
+    """True if the new job (``options``) and the older one (``file``) select items from a source by the same options."""
     return all(file.options.get(name) == getattr(options, name) for name in _SELECTION_OPTIONS)
 
 
 def _is_covered_by(file: JobFile, roots: Sequence[Root], options: Options) -> bool:
-    """True if a new job with these ``roots`` copies all roots of the older job to the same directories."""
+    """True if the new job copies all that the older job ``file`` was to copy, so that it can replace the older job.
+
+    That is so if it copies all its sources to the same targets, and selects items by the same options. ``roots`` and
+    ``options`` are those of the new job.
+    """
     return _has_same_selection(file, options) and all(
         any(_is_same_root(old, new) for new in roots) for old in file.roots
     )
 
 
 def _may_have_incomplete_files(path: bytes, file: JobFile, roots: Sequence[Root]) -> bool:
-    """True if a run of the older job was killed while it may have been writing one of the new job's files under its
-    final name.
+    """True if an older job with a source and target of the new job may have left incomplete files there.
+
+    That is so if one of its runs was killed, or if the host was rebooted before its files were on stable storage.
+
+    Args:
+        path, file: directory and job file of the older job.
+        roots: sources and targets of the new job.
     """
     with suppress(OSError):
         file = file._replace(killed=file.killed or has_distrusted_records(path))
@@ -317,7 +360,10 @@ def _may_have_incomplete_files(path: bytes, file: JobFile, roots: Sequence[Root]
 
 
 def _is_same_root(old: JobRoot, new: Root) -> bool:
-    """True if both roots copy the same item to the same place; False if one of the directories cannot be examined."""
+    """True if ``old``, of a recorded job, and ``new`` copy the same item to the same target.
+
+    False if one of the directories cannot be opened.
+    """
     with suppress(OSError):
         if old.item != new.item or not _is_same_source(old, new):
             return False
@@ -335,17 +381,23 @@ def _is_same_root(old: JobRoot, new: Root) -> bool:
 
 
 def _is_same_source(old: JobRoot, new: Root) -> bool:
-    """True if the source directory has the same inode and the same file system; raise ``OSError`` if it cannot be
-    examined.
+    """True if the source directories of ``old``, of a recorded job, and ``new`` are the same inode on the same file
+    system.
 
-    Device numbers are not compared: they change.
+    Device numbers are not compared: they change when a file system is mounted again. Raise ``OSError`` if the directory
+    cannot be opened.
     """
     current = directory_identity(new.source)
     return (current.identity[1], current.file_system) == (old.source_id[1], old.source_place)
 
 
 def _destination_moved_error(listed: ListedJob, file: JobFile, new: Root) -> RequestRefused:
-    """Return the error for a job whose command now means another directory."""
+    """Return the error for a new job whose command has already begun to copy to another directory, in an older job.
+
+    Args:
+        listed, file: the older job, and its job file.
+        new: source and target of the new job.
+    """
     source, began, now = (
         printable_path(path) for path in (source_path(new), target_path(file.roots[0]), target_path(new))
     )
@@ -354,6 +406,6 @@ def _destination_moved_error(listed: ListedJob, file: JobFile, new: Root) -> Req
     if lock_holders_if_any(listed.path):
         state, advice = "is still copying", "wait for its end; if it is stopped, resume it"
     return RequestRefused(
-        f"job {name} {state} {source} to {began}, and now that this is there the same command would copy to {now}: "
-        f"{advice} ({resume_command(listed.path)}), or discard it (pcopy --discard {name})"
+        f"job {name} {state} {source} to {began}, and now that the latter exists, the same command would copy to "
+        f"{now}: {advice} ({resume_command(listed.path)}), or discard it (pcopy --discard {name})"
     )

@@ -1,7 +1,8 @@
-"""The list of ``--files-from``: read once, sorted into the order of a walk, and stored in the job directory.
+"""The list of ``--files-from``: read once, sorted by directory, and stored in the job directory.
 
-Each entry is a path below SRC, terminated by a NUL. The entries below a directory follow it immediately. So a list of
-any length is processed with few directories in memory, and a resumed job knows its position in the list.
+Each entry of the stored list is a path below SRC, terminated by a NUL. The entries below a directory follow that
+directory immediately. So a list of any length is processed with few directories in memory, and a resumed job knows
+where in the list it has to continue.
 """
 
 from __future__ import annotations
@@ -36,16 +37,17 @@ def sorted_list(
     empty_text: str = "nothing to copy",
     omit_below_listed: bool = False,
 ) -> BinaryIO:
-    """Return the sorted paths of the user's list as an open file without a name.
+    """Read the user's list of paths; return its paths, sorted and each only once, as an open file without a name.
 
     Args:
-        file: path of the list: a saved listing (JSON lines), or paths that end with a newline.
-        root: the root whose source directory contains all paths.
+        file: path of the list: a listing that pwalk has saved (JSON lines), or paths that end with a newline.
+        root: source and target of the job; the source directory must contain all paths.
         open_spool: opens a temporary file.
-        nul: the paths end with a NUL instead.
-        top: name of the root's directory in messages.
+        nul: True if the paths in the list end with a NUL instead of a newline.
+        top: what messages call the source directory.
         empty_text: end of the message for an empty list.
-        omit_below_listed: directories are copied with their contents, so entries below a listed directory are left out.
+        omit_below_listed: True to leave out entries below a listed directory, because the job copies a listed directory
+            with its contents.
 
     Raise ``RequestRefused`` with file and line if the list is invalid, and ``SpillFailed`` if a temporary file cannot
     be written.
@@ -80,10 +82,18 @@ def sorted_list(
 
 
 def _sort_key(line: bytes, root: Root, directory: bytes | None, top: str) -> bytes:
-    """Return the sort key of a listed path: its names below the root, separated by NUL.
+    """Return the key by which a listed path is sorted: its components below the source directory of ``root``, separated
+    by NUL.
 
-    Paths of a saved listing start in ``directory``; for other lists it is None. Raise ``ValueError`` if the path does
-    not lie in the root.
+    NUL sorts before all other bytes; so the entries below a directory follow it immediately.
+
+    Args:
+        line: the path as it is listed.
+        directory: the directory to which paths of a saved listing are relative; None for a plain list, whose paths are
+            relative to the source directory.
+        top: what messages call the source directory.
+
+    Raise ``ValueError`` with the end of a message if the path does not lie in the source directory.
     """
     path = line if directory is None else absolute_path(directory, line)
     if path.startswith(b"/"):
@@ -101,9 +111,10 @@ def _sort_key(line: bytes, root: Root, directory: bytes | None, top: str) -> byt
 
 
 def _write_unique(sorter: ExternalSorter, written: BinaryIO, source: bytes) -> BinaryIO:
-    """Write each path once to ``written``, and return that file.
+    """Write the sorted paths of ``sorter`` to the file ``written``, each path once, and return the file.
 
-    ``source``: the root's directory if entries below a listed directory are left out; empty if they are kept.
+    ``source``: the source directory, if entries below a listed directory are to be left out; empty to write all
+    entries.
     """
     last, is_directory = None, None
     for key, _ in sorter.sorted():
@@ -122,9 +133,10 @@ def _write_unique(sorter: ExternalSorter, written: BinaryIO, source: bytes) -> B
 
 
 def is_real_directory(path: bytes) -> bool:
-    """True if ``path`` is a directory, and no symbolic link to one; False if it cannot be examined.
+    """True if ``path`` is a directory, not a symbolic link to one; False if lstat fails.
 
-    Entries below a symbolic link are not copied with the link.
+    The difference matters for a listed path: a directory is copied with its contents, but a symbolic link is copied as
+    a link.
     """
     try:
         return stat.S_ISDIR(os.lstat(path).st_mode)
@@ -133,20 +145,27 @@ def is_real_directory(path: bytes) -> bool:
 
 
 def descriptor_path(listed: BinaryIO) -> bytes:
-    """Return a path by which this process, and processes that it forks, can open the list again."""
+    """Return a path through which this process, and the processes that it forks, can open the list ``listed`` a second
+    time.
+
+    The list has no name in a directory, so the path leads through /proc.
+    """
     return b"/proc/self/fd/%d" % listed.fileno()
 
 
 def copy_into_job_directory(listed: BinaryIO, directory: int, *, durable: bool) -> None:
-    """Copy the list into an open job directory; raise ``OSError`` if that fails."""
+    """Copy the list ``listed`` into the open job directory ``directory``, so that a later run of the job has it.
+
+    ``durable``: True to return only after the copy is on stable storage. Raise ``OSError`` if that fails.
+    """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-    with open(os.open(PATH_LIST_FILE, flags, 0o600, dir_fd=directory), "wb", buffering=0) as copy:
-        # With an explicit offset sendfile leaves the file position alone, which the processes share.
+    with open(os.open(PATH_LIST_FILE, flags, 0o600, dir_fd=directory), "wb", buffering=0) as stored:
+        # The offset is explicit, so that sendfile does not move the file position: forked ranks share that position.
         offset = 0
-        while sent := os.sendfile(copy.fileno(), listed.fileno(), offset, 1 << 30):
+        while sent := os.sendfile(stored.fileno(), listed.fileno(), offset, 1 << 30):
             offset += sent
         if durable:
-            sync_if_supported(copy.fileno())
+            sync_if_supported(stored.fileno())
 
 
 def path_in_job_directory(directory: bytes) -> bytes:

@@ -1,8 +1,8 @@
 """Commands for unfinished jobs: list them (``--jobs``), select one to resume (``--resume``), discard one
 (``--discard``).
 
-Rules: nothing is guessed. ``--resume`` without a name works only if exactly one job can be meant. No job is changed
-while a rank works on it.
+Rules: pcopy never guesses which job is meant: ``--resume`` without a name works only if there is exactly one unfinished
+job on which no rank works. No job is changed while a rank works on it.
 """
 
 from __future__ import annotations
@@ -38,14 +38,16 @@ Report = Callable[[str], object]
 
 
 def job_to_resume(word: bytes, report: Report) -> tuple[StoredJob, Lock]:
-    """Return the job that ``word`` names, with the current device numbers of its roots, and its lock for rank 0.
+    """Return the unfinished job that ``word`` means, and rank 0's lock of that job, which this function takes.
+
+    The device numbers of its source and target directories are updated: they may have changed since the job began.
 
     Args:
         word: a job's name or directory; empty: the only unfinished job.
         report: prints a list of jobs if several can be meant.
 
-    Raise ``RequestRefused`` if there is no such job, if several can be meant, if a rank still works on it, or if its
-    roots are not the directories that it started with.
+    Raise ``RequestRefused`` if there is no such job, if several can be meant, if a rank still works on the job, or if
+    its source and target directories are not those with which the job began.
     """
     path = job_path(word) if word else _only_resumable_job(report)
     with _naming_job_of_root(path):
@@ -60,7 +62,7 @@ def job_to_resume(word: bytes, report: Report) -> tuple[StoredJob, Lock]:
 
 
 def job_path(word: bytes) -> bytes:
-    """Return the directory of the job that ``word`` names.
+    """Return the directory of the job that ``word`` means.
 
     A word with a slash is a path. Any other word is the name of a job in the state directory, or else a path. Raise
     ``RequestRefused`` if neither exists.
@@ -77,7 +79,7 @@ def job_path(word: bytes) -> bytes:
 
 
 def _advice_for(word: bytes) -> str:
-    """Return advice for a ``word`` that names no job: a similar name, or the command that lists all."""
+    """Return advice about ``word``, which names no job: a similar name, or the command that lists all jobs."""
     if b"/" in word and (text := suggestion_for(word)):
         return text
     with suppress(RequestRefused):
@@ -89,7 +91,11 @@ def _advice_for(word: bytes) -> str:
 
 @contextmanager
 def _naming_job_of_root(path: bytes) -> Iterator[None]:
-    """Add the name of a job to a ``NoJob`` error of the block if ``path`` is a source or destination of that job."""
+    """Context manager: if its block raises ``NoJob`` for ``path``, the message also names a job that copies from or to
+    ``path``.
+
+    It helps users who have named the source or the destination of an unfinished job instead of the job.
+    """
     try:
         yield
     except NoJob as none:
@@ -102,7 +108,7 @@ def _naming_job_of_root(path: bytes) -> Iterator[None]:
 
 
 def job_list_lines(as_json: bool) -> list[str]:
-    """Return the output lines of ``--jobs``: a table, or with ``json_text`` a JSON object per line.
+    """Return the output lines of ``--jobs``: a table, or with ``as_json`` a JSON object per line.
 
     Raise ``RequestRefused`` if the state directory cannot be read.
     """
@@ -116,7 +122,7 @@ def job_list_lines(as_json: bool) -> list[str]:
 
 
 def discard_job(word: bytes, remove_temporaries: Callable[[StoredJob], object], report: Report) -> None:
-    """Remove the job that ``word`` names, and its temporary files in the destination.
+    """Remove the job that ``word`` means, and its temporary files in the destination.
 
     Args:
         word: a job's name or directory.
@@ -141,7 +147,15 @@ def discard_job(word: bytes, remove_temporaries: Callable[[StoredJob], object], 
 def discard_superseded(
     found: Sequence[ListedJob], remove_temporaries: Callable[[StoredJob], object], report: Report
 ) -> None:
-    """Remove the jobs of ``found`` that have not changed since they were listed; report errors and go on."""
+    """Remove those of the older jobs ``found`` that have not changed since they were listed; a newer job has replaced
+    them.
+
+    A job that has ended, or on which a rank works, is left alone. Other errors are reported, and the next job follows.
+
+    Args:
+        remove_temporaries: removes a job's temporary files from its destination; called before the job is removed.
+        report: prints errors.
+    """
     for listed in found:
         with suppress(RequestRefused):  # The job is over, or a rank works on it.
             job, lock = open_and_lock(listed.path)
@@ -157,7 +171,14 @@ def discard_superseded(
 def _discard_locked(
     job: StoredJob, lock: Lock, remove_temporaries: Callable[[StoredJob], object], report: Report
 ) -> None:
-    """Remove a job whose lock this process holds, as ``remove_temporaries`` does; release the lock."""
+    """Remove a job whose lock this process holds, and its temporary files in the destination; release the lock.
+
+    Args:
+        remove_temporaries: removes the temporary files; called before the job is removed.
+        report: prints what could not be removed.
+
+    Raise ``RequestRefused`` if the destination is missing but may come back (a missing mount).
+    """
     path = job.path
     with closing(lock):
         try:
@@ -167,7 +188,7 @@ def _discard_locked(
             report(f"temporary files (.pcopy-{job.file.name}-*) may be left where the destination was: {error}")
         except RequestRefused as refused:
             raise RequestRefused(
-                f"{refused}, so that the job's temporary files go, too; if it will not come back, remove "
+                f"{refused}, so that the job's temporary files can be removed, too; if it no longer exists, remove "
                 f"{printable_path(path)}"
             ) from None
         else:
@@ -190,7 +211,7 @@ def print_to_stderr(line: str) -> None:
 def _only_resumable_job(report: Report) -> bytes:
     """Return the directory of the only unfinished job on which no rank works.
 
-    Raise ``RequestRefused`` if there is none or several, after ``report`` has printed a list.
+    Raise ``RequestRefused`` if there is no such job, or more than one; ``report`` has then printed a list of the jobs.
     """
     state = state_directory()
     jobs = unfinished_jobs(state)
@@ -208,4 +229,4 @@ def _only_resumable_job(report: Report) -> bytes:
     report("\n".join(job_table(usable)))
     if not free:
         raise RequestRefused("all unfinished jobs are being worked on: wait for their end, or end them first")
-    raise RequestRefused(f"{len(free)} unfinished jobs can be meant; name one: pcopy --resume JOB")
+    raise RequestRefused(f"{len(free)} unfinished jobs match; name one: pcopy --resume JOB")

@@ -1,9 +1,9 @@
-r"""The file ``job``: the description of a job between its runs, and the format of that file.
+r"""The file ``job`` in a job directory: the description of a job between its runs, and the format of that file.
 
 The first line is ``pcopy job VERSION DIGEST``. DIGEST is the BLAKE2b digest (16 bytes, in hexadecimal) of the rest of
-the file: one JSON object, which people can read. Bytes are ``{"bytes": "..."}``, with ``\udcNN`` for bytes that are not
-UTF-8. Mappings are ``{"map": {...}}``, and sequences are arrays. So reading the file can yield nothing but primitive
-values.
+the file: one JSON object, which people can read. In it, bytes are ``{"bytes": "..."}``, with ``\udcNN`` for bytes that
+are not UTF-8, mappings are ``{"map": {...}}``, and sequences are arrays. Unlike a pickle, the file can contain nothing
+but these values, numbers, texts and null, so it is safe to read.
 """
 
 from __future__ import annotations
@@ -25,17 +25,21 @@ RUNNING = "running"
 STOPPED = "stopped"
 FAILED_ITEMS = "failed items"
 NOT_ALL_WRITTEN = "not all written"
-"""State of a job of which no item failed, but a result (such as the signature) could not be written, or the
-destination not synced.
+"""State of a job in which no item failed, but a result file (such as the signature) could not be written, or the
+destination could not be synced.
 """
 OVER = "over"
-"""State of a job that ended with status 0 or was discarded: remaining files in its directory have no meaning."""
+"""State of a job that ended with status 0 or was discarded, until its directory is removed.
+
+Whatever remains in the directory is not a job any longer, and may be removed.
+"""
 STATES = (RUNNING, STOPPED, FAILED_ITEMS, NOT_ALL_WRITTEN, OVER)
+"""All values of ``JobFile.state``. A job that was killed remains in the state ``RUNNING``."""
 
 
 _MAGIC = b"pcopy job "
 _NONCE = b' "nonce": '
-"""Beginning of the line of the field ``nonce``; each field has a line of its own."""
+"""Beginning of the line that contains the field ``nonce``: ``encode`` writes each field on a line of its own."""
 
 
 def job_name(path: bytes) -> str:
@@ -46,10 +50,10 @@ def job_name(path: bytes) -> str:
 
 
 class TargetIdentity(NamedTuple):
-    """Identity of the directory that a source directory is copied to.
+    """Identity of the directory to which a source directory is copied, for the check when the job is resumed.
 
-    ``fsid`` and ``birth`` (nanoseconds since 1970) are 0 where they are unknown. All fields are 0 until the directory
-    exists.
+    ``f_type`` and ``fsid`` are from statfs(2), ``birth`` is in nanoseconds since 1970. ``fsid`` and ``birth`` are 0 if
+    they are unknown. All fields are 0 until the directory exists.
     """
 
     inode: int = 0
@@ -59,11 +63,18 @@ class TargetIdentity(NamedTuple):
 
 
 class JobRoot(NamedTuple):
-    """A source and its target as the job file holds them: the fields of a ``Root``, and the file systems of the two
+    """A source and its target as the job file contains them: the fields of a ``Root``, and the file systems of the two
     directories.
 
-    ``source_place`` and ``target_place`` are (f_type, fsid) of statfs(2). On XFS the UUID, as a number, replaces the
-    fsid. 0 stands for unknown. ``made`` is the directory ``name`` in ``target`` if a directory is copied to it.
+    Fields:
+    - ``source``, ``target``: absolute paths of the source directory and of the directory that receives the copy.
+    - ``item``: the name in ``source`` of the single item to copy; empty: ``source`` itself is copied.
+    - ``name``: the name of the copy in ``target``; empty: the copy is ``target`` itself.
+    - ``source_shown``, ``target_shown``: the paths as the user wrote them.
+    - ``source_id``, ``target_id``: device and inode number of the two directories.
+    - ``source_place``, ``target_place``: (f_type, fsid) of their file systems, from statfs(2). On XFS the UUID, as a
+      number, replaces the fsid. 0 stands for unknown.
+    - ``made``: the identity of the directory ``name`` in ``target``, if a directory is copied to it.
     """
 
     source: bytes
@@ -80,18 +91,20 @@ class JobRoot(NamedTuple):
 
     @property
     def as_root(self) -> Root:
-        """The root as the ranks know it."""
+        """The source and the target without the file systems, as a ``Root``: the ranks need only these."""
         return Root(**{name: getattr(self, name) for name in Root._fields})
 
 
 class _WrongStructure(ValueError):
-    """The contents of a job file are not what ``encode`` writes; the text tells users where."""
+    """Error: the JSON object in a job file has another structure than ``encode`` gives it; the text names the field,
+    for users.
+    """
 
 
 class OtherVersion(ValueError):
-    """Another version of pcopy has written the job file.
+    """Error: another version of pcopy has written the job file.
 
-    ``roots``: the roots of the job if they have the format of this version, else empty.
+    ``roots``: the sources and targets of the job if they have the format of this version, else empty.
     """
 
     def __init__(self, what: str, roots: tuple[JobRoot, ...]) -> None:
@@ -105,16 +118,16 @@ class JobFile(NamedTuple):
     Fields:
     - ``name``: the name of the job, and of its directory in the state directory.
     - ``created``: when the job was created, in seconds since 1970.
-    - ``roots``: its sources and targets.
+    - ``roots``: the sources and targets of the job.
     - ``options``: the options of the job, as primitive values, tuples and mappings.
-    - ``asked``: the values of the command line, as primitive values, tuples and mappings; compared by
-      ``differing_keys``.
-    - ``t0``: ctime of a probe file on the destination when the job began, in nanoseconds since 1970.
-    - ``umask``, ``user``: of the user who started the job.
+    - ``asked``: the arguments of the command line by option name, as primitive values, tuples and mappings. If the user
+      gives options when the job is resumed, ``differing_keys`` compares them with these.
+    - ``t0``: the time at which the job began by the clock of the destination, in nanoseconds since 1970.
+    - ``umask``, ``user``: umask and user ID of the process that started the job.
     - ``nonce``: random text that identifies the job.
     - ``runs``: number of runs that were started.
     - ``state``: one of ``STATES``.
-    - ``totals``: the latest known counters, for listings.
+    - ``totals``: the latest known counters by name, for ``--jobs``.
     """
 
     name: str
@@ -130,35 +143,47 @@ class JobFile(NamedTuple):
     state: str = RUNNING
     totals: Mapping[str, int] = {}
     mounts: tuple[tuple[Any, ...], ...] = ()
-    """Mounts below the roots: the path of each, and (f_type, id, inode, mark) of its root directory."""
+    """Mounts below the sources and targets: the path of each, and (f_type, file system id, inode, identity mark) of its
+    root directory.
+
+    The identity mark (file handle or birth time) distinguishes an inode from a later one with the same number.
+    """
     tasks: int = TASK_FORMAT
-    """Version of the format of packed tasks (``pcopy.tasks.base.kind``)."""
+    """Version of the format of the recorded tasks (``pcopy.tasks.base.kind``): only that version can resume the job."""
     above: tuple[bytes, ...] = ()
-    """Directories that were created to contain the job directory, and are removed with it: absolute paths, the
-    deepest first.
+    """Absolute paths of the directories above the job directory that were created for it; the deepest is first.
+
+    They are removed with the job directory if they are empty then.
     """
     killed: bool = False
-    """True if an earlier run was killed, or ended before all that it had written was on stable storage.
+    """True if an earlier run was killed, or ended before everything that it had written was on stable storage.
 
-    It remains True until the job is over, since nothing records which files were copied again.
+    It remains True until the job ends, because nothing records which of the affected files were copied again.
     """
     stored: int = 0
-    """When the last durable cut of the earlier runs began, in nanoseconds by the clock of ``t0``; 0 if there was
-    none.
+    """All that earlier runs wrote before this time is on stable storage. Nanoseconds since 1970, by the clock of the
+    destination.
+
+    It is the time at which a run began to write the last record of its progress that reached stable storage; 0 if there
+    was none.
     """
     doubted: int = 0
-    """The field ``doubted`` of ``Job``."""
+    """Items that changed after this time may be the work of another, unfinished job, and may not be on stable storage.
+
+    Nanoseconds since 1970, by the clock of the destination. 0 if there is no such job.
+    """
 
     @property
     def may_have_incomplete_files(self) -> bool:
-        """True if a file with its final name may be incomplete.
+        """True if a file may be incomplete although it has its final name, because a run was killed.
 
-        False if the job keeps existing files: then it gives files their names only when they are complete.
+        False with an ``--existing`` policy that keeps existing files (newer, skip, fail): such a job gives a file its
+        final name only when the file is complete.
         """
         return (self.killed or self.state == RUNNING) and self.options.get("existing") not in KEEPING_CHOICES
 
     def differing_keys(self, asked: Mapping[str, Any]) -> list[str]:
-        """Return the keys under which ``asked`` differs from the recorded command line."""
+        """Return the names of the options whose values in ``asked`` differ from those of the recorded command line."""
         mine, other = _as_read_back(self.asked), _as_read_back(asked)
         return [key for key in {**mine, **other} if key not in mine or key not in other or mine[key] != other[key]]
 
@@ -168,10 +193,14 @@ _TYPES: dict[str, Any] = {
     "user": int, "nonce": str, "runs": int, "state": str, "totals": dict, "mounts": tuple, "tasks": int,
     "above": tuple, "killed": bool, "stored": int, "doubted": int,
 }  # fmt: skip
+"""Types that the values in a job file must have, by field; a file without one of the fields is refused."""
 
 
 def encode(job: JobFile) -> bytes:
-    """Return the contents of the job file; raise ``TypeError`` if a value is not primitive."""
+    """Return the contents of a job file for ``job``, in the format that the module's docstring describes.
+
+    Raise ``TypeError`` if a field has a value that the format does not allow.
+    """
     fields = job._asdict().items()
     texts = {name: _roots_text(value) if name == "roots" else _json_text(value) for name, value in fields}
     lines = (f" {json.dumps(name)}: {text}" for name, text in texts.items())
@@ -180,7 +209,7 @@ def encode(job: JobFile) -> bytes:
 
 
 def decode(contents: bytes) -> JobFile:
-    """Return the job that ``encode`` wrote.
+    """Return the job whose file has these ``contents``, which ``encode`` wrote.
 
     Raise ``OtherVersion`` if another version wrote it, and any other ``ValueError``, with the reason, if the contents
     are damaged or are no job.
@@ -205,7 +234,12 @@ def decode(contents: bytes) -> JobFile:
 
 
 def decode_nonce(contents: bytes) -> str:
-    """Return the nonce of the job that ``encode`` wrote, without parsing its roots; raise as ``decode`` does."""
+    """Return the nonce (random text that identifies a job) from the contents of a job file, without parsing the other
+    fields.
+
+    Raise ``OtherVersion`` if another version wrote the file, and any other ``ValueError``, with the reason, if the
+    contents are damaged or are no job.
+    """
     found = [line for line in _checked_body(contents).splitlines() if line.startswith(_NONCE)]
     if len(found) != 1:
         raise ValueError("not what pcopy writes: its contents have another structure")
@@ -213,7 +247,11 @@ def decode_nonce(contents: bytes) -> str:
 
 
 def _checked_body(contents: bytes) -> bytes:
-    """Return the JSON text after the first line; raise as ``decode`` does if that line does not fit."""
+    """Check the digest in a job file with these ``contents``, and return the JSON text, which follows the first line.
+
+    Raise ``OtherVersion`` if the first line names another version, and any other ``ValueError`` if it is no first line
+    of a job file or if the digest is wrong.
+    """
     head, _, body = contents.partition(b"\n")
     if not head.startswith(_MAGIC):
         raise ValueError("not a job of pcopy's")
@@ -230,7 +268,11 @@ def _checked_body(contents: bytes) -> bytes:
 
 
 def _job_from_object(primitives: Mapping[str, Any]) -> JobFile:
-    """Return the job of a JSON object; raise some exception if pcopy has not written it."""
+    """Return the job that ``primitives``, the parsed JSON object of a job file, describe.
+
+    Raise ``_WrongStructure``, or any exception that unexpected values cause, if the object has another structure than
+    ``encode`` gives it.
+    """
     fields = {name: _from_json_value(value) for name, value in primitives.items()}
     for name, kind in _TYPES.items():
         if name not in fields:
@@ -247,13 +289,16 @@ def _job_from_object(primitives: Mapping[str, Any]) -> JobFile:
 
 
 def _roots_from_array(primitives: Any) -> tuple[JobRoot, ...]:
-    """Return the roots of a parsed array."""
+    """Return the sources and targets of the parsed array ``roots`` of a job file."""
     roots = (JobRoot(*root) for root in primitives)
     return tuple(root._replace(made=TargetIdentity(*root.made)) for root in roots)
 
 
 def _roots_of_other_version(body: bytes) -> tuple[JobRoot, ...]:
-    """Return the roots of a job of another version; empty if they do not have the format of this version."""
+    """Return the sources and targets in ``body``, the JSON text of a job file of another version.
+
+    Empty if they have another format than in this version.
+    """
     try:
         roots = _roots_from_array(_from_json_value(json.loads(body)["roots"]))
         paths = [(root.target, root.name) for root in roots]
@@ -265,7 +310,7 @@ def _roots_of_other_version(body: bytes) -> tuple[JobRoot, ...]:
 
 
 def _digest(body: bytes) -> bytes:
-    """Return the digest of the JSON text, in hexadecimal."""
+    """Return the digest of ``body``, the JSON text of a job file, in hexadecimal."""
     return blake2b(body, digest_size=16).hexdigest().encode()
 
 
@@ -273,15 +318,18 @@ _json = json.JSONEncoder(allow_nan=False).encode
 
 
 def _json_text(value: Any) -> str:
-    """Return a value as JSON text."""
+    """Return ``value`` as JSON text in the form in which the job file contains it: bytes and mappings become tagged
+    objects.
+    """
     return _json(_to_json_value(value))
 
 
 @lru_cache(maxsize=1)  # The roots rarely change between two writes.
 def _roots_text(roots: tuple[JobRoot, ...]) -> str:
-    """Return the roots as JSON text.
+    """Return the sources and targets of a job as JSON text.
 
-    Faster than ``_text``: for a job with many roots most fields are equal, and the text of each value is computed once.
+    The result is that of ``_json_text(roots)``, but faster: in a job with thousands of sources most fields are equal,
+    and here each different value is converted only once.
     """
     texts: dict[Any, str] = {}
 
@@ -296,7 +344,10 @@ def _roots_text(roots: tuple[JobRoot, ...]) -> str:
 
 
 def _to_json_value(value: Any) -> Any:
-    """Return a value as json.dumps takes it; raise ``TypeError`` if it is not primitive."""
+    """Return a value in the form in which the job file contains it: bytes and mappings become tagged objects.
+
+    Raise ``TypeError`` if it is neither primitive nor a sequence or mapping of such values.
+    """
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, bytes):
@@ -318,7 +369,7 @@ def _bytes_as_text(value: bytes) -> str:
 
 
 def _from_json_value(primitives: Any) -> Any:
-    """Return the value of a parsed JSON value; the inverse of ``_plain``."""
+    """Return the value that a parsed JSON value stands for; the inverse of ``_to_json_value``."""
     if isinstance(primitives, list):
         return tuple(_from_json_value(inner) for inner in primitives)
     if not isinstance(primitives, dict):

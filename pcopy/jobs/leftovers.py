@@ -1,9 +1,10 @@
-"""Removal of the temporary files of a discarded job from its destination.
+"""Removal of the temporary files (``.pcopy-JOB-...``) of a discarded job from its destination.
 
-The remaining tasks show where the files can be. Each file was created by such a task, or by a task that one of them
-spawned after the last checkpoint. So it lies in a directory that the task names, or below a directory that the task
-would have read. Files of earlier runs lie in directories that are not finished, or next to a single item. Therefore
-finished directories are not examined.
+Only some directories can contain such files, and they follow from the recorded tasks that remain. A temporary file was
+created by one of these tasks, or by a task that one of them spawned after the last record. So the file lies in a
+directory that a remaining task names, or below a directory that a remaining task would have read. Files that earlier
+runs left lie in directories that are not finished, or in the parent of a source that is a single file. So directories
+that are finished need not be examined.
 """
 
 from __future__ import annotations
@@ -30,18 +31,21 @@ from pcopy.tasks.base.kind import TaskKind
 from pcopy.text import printable_path
 
 REMEMBERED_DIRECTORIES = 1 << 16
-"""Number of directories that are remembered as cleared, since many tasks may name the same one."""
+"""Number of cleared directories that are remembered, so that a directory which many tasks name is listed only once."""
 
 _MISSING_ERRORS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+"""Errors of open(2) after which a directory counts as missing: it was removed, or replaced by a file or a symbolic
+link.
+"""
 
 
 Report = Callable[[str], object]
 
 
 def remove_temporaries(job: StoredJob, report: Report) -> None:
-    """Remove the temporary files of a stopped or killed job; report what cannot be removed.
+    """Remove the temporary files of a stopped or killed job from its destination; report what cannot be removed.
 
-    Raise ``RequestRefused`` if a temporary file for the search itself cannot be written.
+    Raise ``RequestRefused`` if the search needs a temporary file of its own, in TMPDIR, and cannot write it.
     """
     for line in remove_unfinished_results(job.file.options, job.file.name):
         report(line)
@@ -50,7 +54,7 @@ def remove_temporaries(job: StoredJob, report: Report) -> None:
             for number, root in enumerate(job.file.roots):
                 if root.item:
                     clearing.clear(number, b"")
-                elif not is_run_recorded(job.path):  # Without records any directory may contain such files.
+                elif not is_run_recorded(job.path):  # Without records any directory may contain temporary files.
                     clearing.clear_below(number, b"")
             if is_run_recorded(job.path):
                 remaining, tasks = load_progress(job.path, open_spool=spool_factory(b""))
@@ -61,12 +65,15 @@ def remove_temporaries(job: StoredJob, report: Report) -> None:
 
 
 def remove_unfinished_results(options: Mapping[str, Any], job: str, run: int | None = None) -> list[str]:
-    """Remove temporary files of results (signature and manifest) that killed runs left; return messages about errors.
+    """Remove the temporary files in which killed runs were writing the signature or the manifest.
+
+    Return messages about files that could not be removed.
 
     Args:
-        options: the job's options; the temporary files lie in the directories of the results that these name.
+        options: the job's options by name. The temporary files lie in the directories of the files that the options
+            ``signature`` and ``manifest`` name.
         job: the name of the job.
-        run: only files of runs before this one are removed; None: files of all runs.
+        run: only files of runs before this run number are removed; None: files of all runs.
     """
     messages = []
     outputs = [path for path in (options.get("signature"), options.get("manifest")) if path]
@@ -80,9 +87,10 @@ def remove_unfinished_results(options: Mapping[str, Any], job: str, run: int | N
 
 
 class TemporaryFileRemover:
-    """Removes the temporary files of one job; each directory is cleared once.
+    """Removes the temporary files of one job from its destination; lists each directory only once.
 
-    ``clear`` takes the number of a root, and the path of a directory in its source.
+    The methods take a directory as the number of its root (source and target pair), and its path below the source.
+    ``clear`` removes the files in one directory, and does nothing for a directory that was cleared before.
     """
 
     def __init__(self, job: StoredJob, tell: Report) -> None:
@@ -95,14 +103,19 @@ class TemporaryFileRemover:
         self.clear = lru_cache(REMEMBERED_DIRECTORIES)(self._clear_directory)
 
     def clear_after(self, task: TaskKind, *, first: bool) -> None:
-        """Remove the files that ``task`` left, or that tasks spawned by it left; ``first``: the last run was the
-        first one.
+        """Remove the temporary files that ``task``, a remaining task, has left, or that tasks spawned by it have left.
+
+        ``first``: True if the run that recorded the task was the first run of the job. Then no earlier run has left
+        files.
         """
         for place in task.leftover_locations(after_first_run=first):
             (self.clear_below if place.is_recursive else self.clear)(place.root, place.path)
 
     def clear_below(self, root: int, path: bytes) -> None:
-        """Remove the files in a directory and in all directories below it."""
+        """Remove the temporary files in a directory and in all directories below it.
+
+        The directory is given by the number of its root (source and target pair) and its path below the source.
+        """
         waiting = [path]
         while waiting:
             path = waiting.pop()
@@ -110,7 +123,10 @@ class TemporaryFileRemover:
             waiting += (os.path.join(path, name) for name in self._directories_in(root, path))
 
     def _clear_directory(self, root: int, path: bytes) -> None:
-        """Remove the files in one directory; report errors, and ignore a missing directory."""
+        """Remove the temporary files in one directory; report errors, and ignore a missing directory.
+
+        The directory is given by the number of its root (source and target pair) and its path below the source.
+        """
         try:
             directory = self._open(root, path)
             with _restoring_times(directory):
@@ -123,13 +139,15 @@ class TemporaryFileRemover:
                 self._report(f"temporary files may be left in {place}: {problem.operation}: {problem.strerror}")
 
     def _destination_path(self, root: int, path: bytes) -> str:
-        """Return the path in the destination, for messages."""
+        """Return the path in the destination to which ``path`` of source number ``root`` is copied, for messages."""
         found = self._roots[root]
         return printable_path(os.path.join(found.target, found.path_below_target(path)))
 
     def _directories_in(self, root: int, path: bytes) -> list[bytes]:
-        """Return the names of the directories in a directory; empty if it cannot be read, which ``clear`` has
-        reported.
+        """Return the names of the directories in a directory of the destination.
+
+        It is the copy of ``path`` of the source number ``root``. Empty if the directory cannot be read: ``clear`` has
+        reported that already.
         """
         try:
             with open_directory_entries(self._open(root, path)) as entries:
@@ -138,7 +156,11 @@ class TemporaryFileRemover:
             return []
 
     def _open(self, root: int, path: bytes) -> int:
-        """Return a descriptor of the target directory, opened without following links; raise ``Problem``."""
+        """Open the directory in the destination to which ``path`` of the source number ``root`` is copied; return its
+        descriptor.
+
+        Symbolic links are not followed. Raise ``Problem`` if the directory cannot be opened.
+        """
         found = self._roots[root]
         if found.target not in self._opened:
             with as_problem("open"):
@@ -150,7 +172,11 @@ class TemporaryFileRemover:
 
 @contextmanager
 def _restoring_times(directory: int) -> Iterator[None]:
-    """Restore the access and modification times of ``directory`` after the block: another job may have finished it."""
+    """Context manager: restore the access and modification times of ``directory`` after the block, which changes its
+    entries.
+
+    Another job may have set these times from the source already, and would not set them again.
+    """
     before = status_of(directory)
     yield
     now = status_of(directory)

@@ -49,7 +49,7 @@ from pcopy.tasks.base.phases import Phase
 from pcopy.text import printable_path
 
 _RESTARTED_ON_RESUME = (Phase.COUNT, Phase.DELETE)
-"""Phases that a resumed job repeats from their start.
+"""Phases that a resumed job repeats from their start: the count of extra items in the destination, and their deletion.
 
 No recorded task lists everything that remains to be deleted, and the number of extra items may have grown beyond
 ``--max-delete``.
@@ -61,18 +61,19 @@ END_TIMEOUT = 0.4
 
 
 class CheckpointSettings(NamedTuple):
-    """How and where the progress of a job is recorded, so that it can be resumed. Every rank has a copy.
+    """Settings of the records of a job, from which it can be resumed. Every rank has a copy.
 
     Fields:
     - ``directory``: the job directory, an absolute path. Empty: nothing is recorded, and the job cannot be resumed.
-    - ``nonce``: random text that identifies the job; other hosts compare it to see that they share the directory.
-    - ``interval``: seconds between two records (cuts) of a rank.
-    - ``store``: ``--checkpoint-store``: ``auto``, ``pickle`` or ``lmdb``.
-    - ``spool``: directory for temporary files of waiting work. Empty: the default.
-    - ``memory``: bytes of waiting work that the ranks of one host may keep in memory. 0: automatic.
+    - ``nonce``: random text that identifies the job. Other hosts compare it with the nonce in the job file that they
+      see, and so find out whether they share the directory with rank 0.
+    - ``interval``: seconds between two records of the progress of a rank.
+    - ``store``: how waiting tasks are stored (``--checkpoint-store``): ``auto``, ``pickle`` or ``lmdb``.
+    - ``spool``: directory for temporary files with waiting tasks that do not fit into memory. Empty: the system's.
+    - ``memory``: bytes of waiting tasks that the ranks of one host may keep in memory. 0: automatic.
     - ``resumed``: True if this run resumes an earlier one.
-    - ``phase``: the phase with which a resumed job continues.
-    - ``counts``: the counters of the earlier runs.
+    - ``phase``: the number of the phase with which a resumed job continues.
+    - ``counts``: the counters of the earlier runs, in the order of ``Totals``.
     - ``durable_at_start``: True if the job directory must be on stable storage before the first task.
     - ``deleted``: number of items that earlier runs have deleted.
     """
@@ -93,17 +94,20 @@ class CheckpointSettings(NamedTuple):
 RECORDS_NOT_TRUSTED = (
     "files could not be synced here, and this host was rebooted since, or is another one: the job begins anew"
 )
-"""Notice about a destination: the records of the job are not trusted, so it starts from the beginning.
+"""End of a notice that begins with the path of a destination: the job does not continue from its records, but copies
+everything again.
 
-After a reboot, or on another host, nothing shows whether the unsynced files reached storage.
+The records count files as copied that could not be synced. After a reboot, or on another host, it is unknown whether
+their contents have reached stable storage.
 """
 
 
 @contextmanager
 def refusing_os_errors(directory: bytes) -> Iterator[None]:
-    """Turn an ``OSError`` of the block into ``RequestRefused`` with the path ``directory``.
+    """Context manager: if its block raises ``OSError``, raise ``RequestRefused`` instead, with ``directory`` in the
+    message.
 
-    The system calls use names relative to that directory, or only descriptors, so their errors do not contain its path.
+    The block's system calls use names relative to that directory, or descriptors, so their errors lack its path.
     """
     try:
         yield
@@ -115,15 +119,19 @@ class JobDirectory:
     """The directory in which rank 0 records a job, from its creation to its removal.
 
     States: not created -> created (possibly not yet on stable storage) -> durable -> finished (removed) | kept for a
-    resume | abandoned.
+    resume | abandoned (removed while the job runs on).
 
-    ``checkpoint`` has the settings that all ranks need.
+    Attributes:
+    - ``checkpoint``: how and where the job is recorded; rank 0 sends it to all ranks.
+    - ``is_created``: True if the directory exists and contains this job.
+    - ``notices``: messages for the user about a job that is resumed.
     """
 
     def __init__(self, checkpoint: CheckpointSettings, file: JobFile, lock: Lock | None = None) -> None:
-        """Describe the job ``file``; nothing is created yet.
+        """Prepare to record a job, which ``file`` describes, as the settings ``checkpoint`` say; no file is created
+        yet.
 
-        ``lock`` is rank 0's lock of a job that is recorded already; None for a new job.
+        ``lock`` is rank 0's lock of a job that is recorded already (a resume); None for a new job.
         """
         self.notices: list[str] = []
         self.checkpoint = checkpoint
@@ -143,9 +151,10 @@ class JobDirectory:
             self.is_created = False
 
     def abandon(self) -> None:
-        """Remove the records while the job runs on: they can no longer be completed, so a resume would be wrong.
+        """Remove the job directory while the job runs on.
 
-        Raise ``RequestRefused`` if they cannot be removed. May be called from any thread.
+        Called if a record could not be written: the records are incomplete from now on, so a resume would be wrong.
+        Raise ``RequestRefused`` if a file cannot be removed. May be called from any thread.
         """
         if self.exists() and self._lock is not None:
             self.is_created, self._is_abandoned = False, True
@@ -172,7 +181,10 @@ class JobDirectory:
             self._job = sync_job(self._job)
 
     def _create(self, *, durable: bool) -> None:
-        """Create the job directory, write the file ``job`` into it and take rank 0's lock."""
+        """Create the job directory, write the file ``job`` into it, and take rank 0's lock.
+
+        ``durable``: True to return only after all is on stable storage. Raise ``RequestRefused`` if that fails.
+        """
         directory = self.checkpoint.directory if self.checkpoint.durable_at_start else None
         with refusing_os_errors(self.checkpoint.directory):
             self._job, self._lock = create_job(
@@ -181,30 +193,35 @@ class JobDirectory:
         self.is_created = True
 
     def record_targets(self) -> None:
-        """Record the inodes of the target directories once they exist and are synced; raise ``RequestRefused`` if that
-        fails.
+        """Record the identities of the target directories that exist now, so that a resume can recognise them.
 
-        Targets that are not on stable storage are not recorded: after a crash they may be missing, and the job must
-        still resume.
+        To be called once these directories are on stable storage: a recorded directory that a power failure has removed
+        would prevent the resume. Raise ``RequestRefused`` if the job file cannot be written.
         """
         roots = tuple(map(with_target_identity, self._job.file.roots))
         if roots != self._job.file.roots and self.is_created:
             self._job = sync_job(self._with_fields(roots=roots))
 
     def record_mounts(self, mounts: tuple[Mount, ...]) -> None:
-        """Record the mounts below the roots in the job file, if that exists already."""
+        """Record the mounts below sources and targets in the job file, if that exists already.
+
+        A later run compares them with the current mounts, and so notices a file system that is missing.
+        """
         if mounts != self._job.file.mounts:
             self._job = self._with_fields(mounts=mounts)
             if self.is_created:
-                with suppress(RequestRefused):  # these mounts are automatic, and the next run will see them again
+                with suppress(RequestRefused):  # Mounts that appear now are automatic: the next run will see them, too.
                     write_job_file(self._job)
 
     def _with_fields(self, **fields: Any) -> StoredJob:
-        """Return the stored job with these fields of its file replaced; nothing is written."""
+        """Return the stored job with ``fields`` of its job file replaced by new values; nothing is written."""
         return self._job._replace(file=self._job.file._replace(**fields))
 
     def exists(self) -> bool:
-        """Return True if the directory was created and nobody has removed it since."""
+        """Return True if the directory was created and still contains the file ``job``.
+
+        If another process has removed the job, ``is_created`` becomes False and ``was_removed`` True.
+        """
         if self.is_created and not os.path.lexists(os.path.join(self._job.path, b"job")):
             self.is_created, self.was_removed = False, True
         return self.is_created
@@ -212,19 +229,20 @@ class JobDirectory:
     def finish(
         self, status: int, totals: Totals, patience: float | None = None, *, is_durable: bool = True
     ) -> list[str]:
-        """Record how the job ended, or remove its directory after success. Return notices for the user. Raise
-        ``RequestRefused`` if that fails.
+        """Record how the job ended, or remove its directory after success. Return notices for the user.
 
         Args:
             status: the exit status. With ``EXIT_OK`` the directory is removed, otherwise it is kept for a resume.
             totals: the counters, recorded for ``--jobs``.
-            patience: seconds after which unfinished work in the directory of a stopped or abandoned job is not waited
-                for any longer; None: no limit.
-            is_durable: True if all that the job has written is on stable storage. Otherwise a power failure may damage
-                its files as a kill may.
+            patience: seconds to wait for the storage while the end of the job is recorded; None: no limit. The removal
+                after success has no limit.
+            is_durable: True if all that the job has written is on stable storage. Otherwise the job counts as killed,
+                because a power failure may leave its files incomplete, too.
+
+        Raise ``RequestRefused`` if a file cannot be written or removed.
         """
         if self._is_abandoned:
-            _ends_within(patience, partial(remove_late_records, self._job))
+            _run_within(patience, partial(remove_late_records, self._job))
         if not self.is_created or self._lock is None:
             return []
         if status == EXIT_OK:
@@ -236,15 +254,15 @@ class JobDirectory:
         state = (FAILED_ITEMS if totals.failed else NOT_ALL_WRITTEN) if status == EXIT_INCOMPLETE else STOPPED
         killed = self._job.file.killed or not is_durable
         ended = self._with_fields(state=state, totals=totals._asdict(), killed=killed)
-        if _ends_within(patience, lambda: self.exists() and sync_job(ended)):
+        if _run_within(patience, lambda: self.exists() and sync_job(ended)):
             self._lock.close()
         return []
 
 
-def _ends_within(patience: float | None, action: Callable[[], object]) -> bool:
+def _run_within(patience: float | None, action: Callable[[], object]) -> bool:
     """Run ``action`` in a thread; return True if it ended within ``patience`` seconds (None: wait without a limit).
 
-    A thread on slow storage is not waited for any longer than that. Raise ``RequestRefused`` if ``action`` failed.
+    If it did not end, the thread runs on, and its result is ignored. Raise ``RequestRefused`` if ``action`` failed.
     """
     errors: list[RequestRefused] = []
 
@@ -258,7 +276,7 @@ def _ends_within(patience: float | None, action: Callable[[], object]) -> bool:
             errors.append(RequestRefused(reason))
 
     try:
-        is_over = BackgroundThread(run).has_ended(patience)
+        is_over = BackgroundThread(run).join(patience)
     except OSError:  # No thread can be started: run the action in this one.
         run()
         is_over = True
@@ -273,14 +291,16 @@ def resume_command(directory: bytes) -> str:
 
 
 def new_job_directory(job: Job, checkpoint: CheckpointSettings, asked: dict[str, Any]) -> tuple[Job, JobDirectory]:
-    """Return a new job with the start time of its destination, and its directory, which is not created yet.
+    """Return the new ``job`` with its start time, and an object that can create its job directory.
+
+    The start time is that of the destination's clock.
 
     Args:
         job: the job to record.
-        checkpoint: settings; an empty ``directory`` stands for one in the state directory.
-        asked: the values of the command line, to be compared with those of a later run.
+        checkpoint: settings; an empty ``directory`` stands for a directory with the job's name in the state directory.
+        asked: the arguments of the command line by option name. A resume with other arguments is refused.
 
-    Raise ``RequestRefused`` if the job directory could not be created, or lies in a source or in the destination.
+    Raise ``RequestRefused`` if the job directory could not be created later, or lies in a source or in the destination.
     """
     if checkpoint.directory:
         _refuse_inside_roots(checkpoint.directory, job.roots)
@@ -317,7 +337,10 @@ def _refuse_inside_roots(directory: bytes, roots: Sequence[Root]) -> None:
 
 
 def recorded_roots_and_options(job: StoredJob) -> tuple[tuple[Root, ...], Options]:
-    """Return the roots and the options of a recorded job; raise ``RequestRefused`` if they cannot be read."""
+    """Return the roots (sources and targets) and the options of a recorded job.
+
+    Raise ``RequestRefused`` if another version with other options recorded the job.
+    """
     return tuple(root.as_root for root in job.file.roots), options_from_primitives(job.file.options)
 
 
@@ -328,8 +351,8 @@ def prepare_resume(
 
     Args:
         stored: the job as it is recorded.
-        lock: rank 0's lock of it.
-        ranks: number of ranks of the new run. Recorded tasks and notes are dealt out to them.
+        lock: rank 0's lock of the job.
+        ranks: number of ranks of the new run, among which the recorded tasks are distributed.
         checkpoint: settings of the new run.
         options: options of the new run.
 
@@ -349,7 +372,8 @@ def prepare_resume(
     least = int(Phase.REPAIR_VERIFY)
 
     def address(task: Task) -> Task | None:
-        # Return the task for one of ``size`` ranks, or None if it is dropped. ``least`` is the earliest phase of all.
+        # Return the task for the new number of ranks, or None if the resumed job does not need it. ``least`` becomes
+        # the earliest phase of these tasks.
         nonlocal least
         if task.phase in _RESTARTED_ON_RESUME and decode(task.payload).is_respawned_on_resume:
             return None
@@ -374,12 +398,12 @@ def prepare_resume(
                 path,
                 ranks,
                 address=address,
-                mending=removed_directories,
+                replacement=removed_directories,
                 open_spool=spool,
                 least_counts={counts.DELETED: checkpoint.deleted},
             )
     except InvariantBroken as broken:
-        # An unknown task was recorded by another version, though the version in the job file is the same.
+        # An unknown task: another version recorded it, although the job file contains the version of this one.
         raise RequestRefused(
             f"{broken}; this pcopy reads version {TASK_FORMAT} of tasks; {OTHER_VERSION_ADVICE}"
         ) from None
@@ -398,10 +422,19 @@ def prepare_resume(
 def _prepare_restart(
     stored: StoredJob, lock: Lock, job: Job, checkpoint: CheckpointSettings, *, is_untrusted: bool
 ) -> tuple[Job, JobDirectory]:
-    """Prepare the next run of a job without usable records: it starts from the beginning, as a run with a new number.
+    """Prepare to run a job again from the beginning, because it has no usable records; return the job and its
+    directory.
 
-    ``has_lost_data``: there are records, but they are not trusted, and are removed. Otherwise no run has left a record.
-    Other arguments and the result are those of ``go_on``.
+    The run has a new number.
+
+    Args:
+        stored: the job as it is recorded.
+        lock: rank 0's lock of the job.
+        job, checkpoint: the job and the settings of the new run.
+        is_untrusted: True if there are records, but they are not trusted (see ``RECORDS_NOT_TRUSTED``); they are
+            removed. False if no run has left a record.
+
+    Raise ``RequestRefused`` if a file cannot be written or removed.
     """
     path, file = stored.path, stored.file
     if is_untrusted:
@@ -419,7 +452,10 @@ def _prepare_restart(
 
 
 def _items_deleted_before(directory: bytes) -> int:
-    """Return the number of items that earlier runs of the job in ``directory`` have deleted."""
+    """Return the number of items that earlier runs of the job in ``directory`` have deleted.
+
+    Raise ``RequestRefused`` if the files with the numbers cannot be read.
+    """
     from pcopy.jobs.deletion_count import items_deleted
 
     with refusing_os_errors(directory):
@@ -427,11 +463,12 @@ def _items_deleted_before(directory: bytes) -> int:
 
 
 def _destination_time(job: Job) -> int:
-    """Return the time of the destination's clock, in nanoseconds since 1970: the ctime of a probe file that is created
-    there.
+    """Return the current time by the destination's clock, in nanoseconds since 1970.
 
-    The file has no name (O_TMPFILE) if the file system supports that. A file with a name is created in the parent of
-    the target, if that is on the same file system, so that the target's own ctime does not change if nothing is copied.
+    The clock of a file server may differ from that of this host, so the time is the ctime of a probe file that is
+    created in the destination. The file has no name (O_TMPFILE) if the file system supports that. Otherwise it is
+    created in the parent of the target directory, if that is on the same file system: then the ctime of the target
+    directory remains unchanged if nothing is copied. If no file can be created, the time of this host is returned.
     """
     if job.options.sequential:  # Such a destination may refuse the name of the probe, or its removal.
         return time.time_ns()
@@ -446,15 +483,15 @@ def _destination_time(job: Job) -> int:
         ):
             if os.fstat(directory).st_dev == os.stat(target).st_dev:
                 return _time_of_named_file(directory, b".pcopy-%s-clock" % job.name.encode())
-    return time.time_ns()  # The copy itself reports a destination that cannot be written to.
+    return time.time_ns()  # No error here: the copy itself reports a destination that cannot be written to.
 
 
 def _time_of_named_file(directory: int, name: bytes) -> int:
     """Create and remove the file ``name``, and return its ctime in nanoseconds; raise ``OSError`` if it cannot be
     created.
 
-    The times of ``directory`` are restored if that is permitted: the job may still be refused, or have nothing to
-    change there.
+    The times of ``directory`` are restored if that is permitted, because the job may still be refused, or may have
+    nothing to change there.
     """
     before = os.fstat(directory)
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -475,7 +512,7 @@ def options_as_primitives(options: Options) -> dict[str, Any]:
 
 
 def options_from_primitives(primitives: Any) -> Options:
-    """Return the options from the dictionaries of ``options_as_primitives``.
+    """Return the options of a job from dictionaries of primitive values, as ``options_as_primitives`` returns them.
 
     Raise ``RequestRefused`` if their names are not those of this version.
     """

@@ -1,6 +1,7 @@
 """The output of ``--jobs``: a table for people, or a JSON object per line for programs.
 
-For a killed job the counts are those of its records, from which a resume continues.
+The counts of a running job are those of its progress file. The counts of a killed job are those of its last records,
+from which a resume continues; so it repeats some of the work that was done.
 """
 
 from __future__ import annotations
@@ -21,14 +22,15 @@ from pcopy.text import count_with_noun, printable_path
 from pcopy.units import format_clock, format_size
 
 STALE_AFTER = 30.0
-"""Age in seconds from which the listing shows how old the progress of a running job is; a job reports every 2 s."""
+"""Age in seconds from which a progress file is old, so that the table shows its age. A job writes the file every 2 s.
+"""
 
 _SHOWN_COUNTERS = ("found", "bytes")
 _COLUMN_TITLES = ("JOB", "BEGUN", "STATE", "COPIED")
 
 
 def job_table(found: Sequence[ListedJob]) -> list[str]:
-    """Return the lines of the table; jobs that cannot be used come last."""
+    """Return the lines of the table of the jobs ``found``; jobs that cannot be used are at the end."""
     usable = [(listed, listed.file, lock_holders_if_any(listed.path)) for listed in found if listed.file is not None]
     progresses = [progress_of(listed.path, job.runs) if holders else None for listed, job, holders in usable]
     rows = [_table_row(*each, progress) for each, progress in zip(usable, progresses, strict=True)]
@@ -49,7 +51,7 @@ def source_and_destination(job: JobFile) -> str:
 
 
 def job_json(listed: ListedJob) -> str:
-    """Return the JSON object of one job as a line."""
+    """Return the JSON object that ``--jobs --json`` prints for the job ``listed``, as a line."""
     values: dict[str, object] = {
         "job": job_name(listed.path),
         "directory": printable_path(listed.path),
@@ -74,7 +76,10 @@ def job_json(listed: ListedJob) -> str:
 
 
 def _progress_text(progress: dict[str, Any] | None) -> str:
-    """Return the progress of a running job as the end of a line; empty if there is none."""
+    """Return the end of the table's line for a running job: its progress; empty if ``progress`` is None.
+
+    ``progress`` is the contents of the job's progress file.
+    """
     if progress is None:
         return ""
     age = time.time() - progress["time"]
@@ -92,7 +97,13 @@ def _progress_text(progress: dict[str, Any] | None) -> str:
 def _table_row(
     listed: ListedJob, job: JobFile, locked: Sequence[LockHolder], progress: dict[str, Any] | None
 ) -> tuple[str, ...]:
-    """Return the cells of one job in the table."""
+    """Return the cells of the table's row for one job, in the order of ``_COLUMN_TITLES``.
+
+    Args:
+        listed, job: the job, and its job file.
+        locked: the ranks that work on the job.
+        progress: contents of the job's progress file; None if no rank works on it, or it has not reported yet.
+    """
     totals = (
         _totals_of(listed.path, job)
         if progress is None
@@ -106,12 +117,12 @@ def _table_row(
 
 
 def _padded_line(row: Sequence[str], widths: Sequence[int]) -> str:
-    """Return the cells as a line, padded to the widths of the columns."""
+    """Return the cells ``row`` of a table as a line; each cell is padded to the width of its column."""
     return "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _paths_of(job: JobFile) -> tuple[str, str]:
-    """Return the source and the destination of a job, for people."""
+    """Return the source and the destination of a job, for people; several sources are shown as their number."""
     first = job.roots[0]
     if len(job.roots) == 1:
         return printable_path(source_path(first)), printable_path(target_path(first))
@@ -119,8 +130,10 @@ def _paths_of(job: JobFile) -> tuple[str, str]:
 
 
 def _state_of(job: JobFile, locked: Sequence[LockHolder]) -> str:
-    """Return the state of a job for people: ``running`` if a rank is alive, ``interrupted`` if its last run was
-    killed.
+    """Return the state of a job as the table shows it: ``running`` if a rank is alive, ``interrupted`` if the last run
+    was killed, else the recorded state.
+
+    ``locked``: the ranks that work on the job.
     """
     if locked:
         return RUNNING
@@ -128,7 +141,10 @@ def _state_of(job: JobFile, locked: Sequence[LockHolder]) -> str:
 
 
 def _totals_of(path: bytes, job: JobFile) -> Totals | None:
-    """Return the counters of a job; None if none are known."""
+    """Return the counters of the job in the directory ``path``; None if none are known.
+
+    If the job runs or was killed, they come from the records of its progress, otherwise from its job file.
+    """
     from pcopy.checkpoint.resume import recorded_counts
 
     if job.state == RUNNING and (counts := recorded_counts(path)):

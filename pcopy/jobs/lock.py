@@ -1,12 +1,13 @@
 """Locks: two runs of pcopy never work on the same job at the same time.
 
-Every rank holds a lock (flock(2)) on a file of its own, ``lock-RANK``, while it is alive. The operating system releases
-the lock when the process ends, however it ends. So a crash leaves a file, but no lock. The contents of the file (host,
-process, start time) are for people. Between hosts the lock works if the file system sends flock to its server: NFS
-does, and so do Lustre and GPFS unless mounted otherwise. A directory in which files cannot be locked is refused.
+Every rank holds a lock (flock(2)) on a file of its own in the job directory, ``lock-RANK``, while it is alive. The
+operating system releases the lock when the process ends, however it ends. So a crash leaves a file, but no lock. The
+contents of the file (host, process, start time) are for messages only. Between hosts the lock works if the file system
+sends flock to its server: NFS does, and so do Lustre and GPFS unless mounted otherwise. A directory in which files
+cannot be locked is refused.
 
-Order: rank 0 takes its own lock first, and then checks the locks of all other ranks. So if two runs start at the same
-time, one of them fails. A rank that has survived the other ranks of its run is noticed.
+Order: rank 0 takes its own lock first, and then checks that no other rank of an earlier run holds one. So if two runs
+start at the same time, one of them fails, and no run starts while a single rank of an earlier run is still alive.
 """
 
 from __future__ import annotations
@@ -29,19 +30,26 @@ from pcopy.fsio.retries import open_with_retries
 from pcopy.text import printable_path, printable_text
 
 RETRY_SECONDS = 0.5
-"""Seconds for which a lock is tried again: a process that lists locks holds each of them for a moment."""
+"""Seconds for which the attempt to take a lock is repeated, if another process holds it.
+
+That process may only have called ``lock_holders``, which takes each lock for a moment.
+"""
 
 _OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _READ_LIMIT = 4096
-"""Bytes of the contents of a lock file that are read at most."""
+"""Maximum number of bytes that are read from a lock file; what pcopy writes there is far shorter."""
 _MOVE_ADVICE = "copy that directory (cp -a) to a file system that has locks, and name the copy: --resume DIR"
-"""Advice for an existing job whose directory does not support locks."""
+"""Advice for an existing job whose directory lies on a file system without locks."""
 
 
 class LockHolder(NamedTuple):
     """A rank that works on a job.
 
-    Fields: its number, its host, its process id, and its start time ``began`` in seconds since 1970 (0: unknown).
+    Fields:
+    - ``rank``: its number.
+    - ``host``: the name of its host.
+    - ``pid``: its process ID on that host; 0 if unknown.
+    - ``began``: when it took its lock, in seconds since 1970; 0 if unknown.
     """
 
     rank: int
@@ -51,7 +59,7 @@ class LockHolder(NamedTuple):
 
 
 class JobLocked(RequestRefused):
-    """A rank works on the job."""
+    """Error: the job cannot be used now, because the ranks ``holders`` (at least one) still work on it."""
 
     def __init__(self, directory: bytes, holders: list[LockHolder]) -> None:
         first = holders[0]
@@ -69,7 +77,7 @@ class Lock:
         self.rank = rank
         self.descriptor = descriptor
         """Descriptor of the locked file; -1 once the lock is released."""
-        # A forked child closes its copy of the descriptor, which would keep the lock when this process dies.
+        # A forked child closes its copy of the descriptor: otherwise the lock would outlive this process.
         itself = ref(self)
 
         def forget() -> None:
@@ -88,8 +96,8 @@ class Lock:
 def take_lock(path: bytes, rank: int) -> Lock:
     """Take the lock of ``rank`` on the job directory ``path``.
 
-    Raise ``Held`` if another process has it. Raise ``RequestRefused`` if the directory or the file is not safely this
-    user's, or cannot be locked.
+    Raise ``JobLocked`` if another process has the lock. Raise ``RequestRefused`` if the lock file cannot be locked, or
+    if another user may have created or changed the directory or the lock file.
     """
     name = b"lock-%d" % rank
     with opened_directory(path) as directory:
@@ -119,7 +127,10 @@ def take_lock(path: bytes, rank: int) -> Lock:
 
 
 def take_only_lock(path: bytes) -> Lock:
-    """Take rank 0's lock, and check that no other rank of an earlier run holds one; raise as ``hold`` does."""
+    """Take rank 0's lock on the job directory ``path``, unless another rank of an earlier run still holds its own.
+
+    Raise ``JobLocked`` if any rank holds a lock, and ``RequestRefused`` if the directory cannot be used or locked.
+    """
     lock = take_lock(path, 0)
     if others := [holder for holder in lock_holders(path) if holder.rank]:
         lock.close()
@@ -128,7 +139,7 @@ def take_only_lock(path: bytes) -> Lock:
 
 
 def lock_holders(path: bytes) -> list[LockHolder]:
-    """Return the ranks that work on the job in ``path``, sorted by rank; those of this process are included.
+    """Return the ranks that work on the job in ``path``, sorted by rank; a lock of this process counts, too.
 
     Raise ``RequestRefused`` if the directory cannot be read or locked.
     """
@@ -150,7 +161,11 @@ def lock_holders(path: bytes) -> list[LockHolder]:
 
 
 def _open_lock_file(directory: int, name: bytes, path: bytes) -> int:
-    """Open or create a lock file; raise ``RequestRefused`` if it is not a regular file of this user with one name."""
+    """Open or create the lock file ``name``, and return its descriptor.
+
+    ``path`` is the path of the open ``directory``. Raise ``RequestRefused`` if the file is not a regular file of this
+    user with a single hard link.
+    """
     try:
         descriptor = open_with_retries(name, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o600, dir_fd=directory)
     except OSError as error:
@@ -165,9 +180,14 @@ def _open_lock_file(directory: int, name: bytes, path: bytes) -> int:
 
 
 def _try_lock(descriptor: int, how: int, path: bytes) -> bool:
-    """Try to lock a file; return True if that succeeded, False if another process has the lock.
+    """Try to lock the open file ``descriptor`` without waiting; return True if that succeeded, False if another process
+    has the lock.
 
-    Raise ``RequestRefused`` if files in ``path`` cannot be locked at all.
+    Args:
+        how: LOCK_EX (exclusive) or LOCK_SH (shared), as for flock(2).
+        path: the job directory.
+
+    Raise ``RequestRefused`` if the file system of ``path`` does not support locks.
     """
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
@@ -183,7 +203,10 @@ def _try_lock(descriptor: int, how: int, path: bytes) -> bool:
 
 
 def _is_same_file(directory: int, name: bytes, descriptor: int) -> bool:
-    """True if ``name`` still is the file that was locked: a job that ends removes its lock files."""
+    """True if the entry ``name`` of the open ``directory`` is still the locked file ``descriptor``.
+
+    False if that file was removed, as a job does when it ends.
+    """
     try:
         now = os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
@@ -192,7 +215,10 @@ def _is_same_file(directory: int, name: bytes, descriptor: int) -> bool:
 
 
 def _holder_from_file(descriptor: int, rank: int) -> LockHolder:
-    """Return the holder that a lock file names; a process may have died before it wrote the contents."""
+    """Return the holder of the lock of ``rank``, from the contents of the lock file.
+
+    The contents may be missing, if the process died or has not written them yet: then host and process are unknown.
+    """
     try:
         contents = json.loads(os.pread(descriptor, _READ_LIMIT, 0))
         host, pid = printable_text(str(contents["host"])), int(contents["pid"])
@@ -202,8 +228,9 @@ def _holder_from_file(descriptor: int, rank: int) -> LockHolder:
 
 
 def lock_holders_if_any(path: bytes) -> list[LockHolder]:
-    """Return the ranks that work on a job, as ``lock_holders``; empty if the job directory cannot be read, as of a job
-    that just ended.
+    """Return the ranks that work on the job in ``path``, sorted by rank.
+
+    Empty if there are none, or if the job directory cannot be read, as when the job has just ended.
     """
     try:
         return lock_holders(path)

@@ -1,17 +1,19 @@
 """Directories that were removed from the destination while a job was stopped: the resumed job creates and fills them
 again.
 
-Before the remaining tasks are distributed, each directory that they name is opened once, in the order of the tree. So
-each is opened relative to its parent, and nothing below a removed directory is opened.
+Before the recorded tasks are distributed to the ranks, each directory of the destination that they name is opened once,
+a directory before those in it. So each is opened relative to its parent, and nothing below a removed directory is
+opened.
 
-A directory is created again only if its parent is still the same directory on the same file system. Otherwise a mount
-may be missing, and the tasks there fail. If there are no such tasks, and only notes name the directory, an added task
-fails.
+A directory is created again only if its parent is still the same directory on the same file system. Otherwise a file
+system may not be mounted, and the tasks there fail with an error. Some tasks are notes: they only bring data about an
+item to one rank, and do not fail. If only notes name such a directory, a task that fails is added for it.
 
-All work below a removed directory becomes one ``ScanDir``. Counts from below it are subtracted by their labels
-(``values.counts_label``). Names of one inode that lie elsewhere are collected again together with the names that the
-scan will find, because they must become links of each other. Each kind of task says what becomes of it
-(``Kind.mended``).
+All tasks below a removed directory are replaced by one task that scans and copies the source directory (``ScanDir``).
+What the job has counted below the directory is subtracted from the totals: the records contain counts by directory. If
+an inode has several hard links, and some of them lie outside of removed directories, these names are sent again to the
+rank that collects the names of the inode: so they meet the names that the scan will find, and all become hard links of
+one copy. Each type of task has a method ``replacement_tasks``, which returns the tasks that replace it.
 """
 
 from __future__ import annotations
@@ -48,36 +50,49 @@ from pcopy.tasks.links.group_links import InodeCopiedNote, LinkNote
 from pcopy.text import count_with_noun, printable_path
 
 SEEN_LIMIT = 1 << 14
-"""Number of directories that are remembered as seen, so that they are not sorted again when another task names them."""
+"""Number of examined directories that are remembered, so that a directory is not sorted again when another task names
+it.
+
+When there are more, all are forgotten; that only costs time.
+"""
 
 RESUME_RANK = (1 << 32) - 1
-"""Rank number in the ids of tasks that a resume creates."""
+"""Rank number in the ids of tasks that are created here. No rank has this number, so no other task has the same id."""
 
 PlacedNames = Sequence[tuple[Place, bytes]]
+"""Names of items: pairs of a directory and the name in it."""
 
 _REPLACED_ERRORS = (errno.ESTALE, errno.ENOTDIR, errno.ELOOP)
+"""Errors of open(2) which mean that the recorded directory was replaced by another directory, a file or a symbolic
+link.
+"""
 _ROOT_NUMBER = struct.Struct(">I")
+"""Format of the number of a root (source and target pair) in sort keys: big-endian, so that keys sort by number."""
 
 
 class MissingDirectories:
-    """The directories that were removed: the root, path and parent of each; asked by tasks whether their work lies
-    below one.
+    """The directories that were removed from the destination. Recorded tasks call it to learn whether their items lie
+    in one.
+
+    A directory is given by the number of its root (source and target pair) and its path below the root, or as a
+    ``Place``, which also contains the identities of the directory on both sides.
     """
 
     def __init__(self, roots: Sequence[Root], *, keeps_existing: bool, preserves_links: bool) -> None:
         """Start without any removed directory.
 
         Args:
-            keeps_existing: existing files are never replaced unless they are known to be this job's own.
-            preserves_links: names of one inode become hard links of each other.
+            roots: sources and targets of the job.
+            keeps_existing: True if the job replaces existing files only if it has created them itself.
+            preserves_links: True if names of one inode in the source become hard links of one file.
         """
         self.run = 0
-        """Number of the run that recorded the tasks."""
+        """Number of the run that recorded the tasks; part of the ids of new tasks."""
         self.keeps_existing = keeps_existing
         self.may_find_links = False
-        """True if the resumed job may find more names of an inode that is known already."""
+        """True if the resumed job may find more hard links of an inode of which it knows some names already."""
         self.parents: dict[tuple[int, bytes], Place] = {}
-        """The parent of each removed directory, by (root number, path)."""
+        """The parent of each removed directory; the key is the root number and the path of the removed directory."""
         self._links = preserves_links
         self._roots = roots
         self._numbers = count(1)
@@ -85,7 +100,7 @@ class MissingDirectories:
         self._files: dict[bytes, tuple[tuple[Place, ...], bool]] = {}
 
     def add_directory(self, path: bytes, parent: Place) -> None:
-        """Add a removed directory; ``parent`` is its existing parent."""
+        """Add a removed directory: ``path`` is its path below the root, and ``parent`` its parent, which exists."""
         self.parents[parent.root, path] = parent
         has_one_root = len(self._roots) == 1
         self._entries.add(
@@ -93,57 +108,76 @@ class MissingDirectories:
         )
 
     def expect_scan(self) -> None:
-        """Record that a task will scan a directory or collect names of inodes."""
+        """Record that a remaining task will scan a directory or collect names of inodes, and so may find hard links."""
         self.may_find_links = self._links
 
     def add_large_file(self, temporary: bytes, places: Iterator[Place], phase: int) -> None:
-        """Record that a task of ``phase`` copies a large file to ``places``; ``temporary`` is the name of its temporary
-        file.
+        """Record that a remaining task copies a large file, whose chunks are written by other tasks.
 
-        The tasks for its chunks only know the name of that file.
+        ``is_chunk_obsolete`` tells these whether their chunk must still be written.
+
+        Args:
+            temporary: name of the temporary file; the tasks for chunks of the file know no other name.
+            places: the directories that are to contain the file: more than one if it has several hard links.
+            phase: the phase of the task.
         """
         self._files[temporary] = tuple(places), phase == Phase.LINK
 
     def is_below(self, root: int, path: bytes) -> bool:
-        """True if the directory ``path`` of a root is a removed one or lies in one."""
+        """Return True if a directory is a removed one or lies in one. It is given by its root number and its path below
+        the root.
+        """
         return any((root, above) in self.parents for above in _upwards(path))
 
     def contains(self, place: Place) -> bool:
-        """True if ``place`` is a removed directory or lies in one."""
+        """Return True if ``place`` is a removed directory or lies in one."""
         return self.is_below(place.root, place.path)
 
     def contains_dataset_path(self, path: bytes) -> bool:
-        """True if a directory, given by its path in the dataset (with the root's name first if there are several), is
-        or lies in a removed one.
+        """True if a directory is a removed one or lies in one.
+
+        ``path`` is its path in the copied data set: below the root, and if the job has several roots with the root's
+        name in front.
         """
         return any(above in self._entries for above in _upwards(path))
 
     def is_chunk_obsolete(self, temporary: bytes) -> bool:
-        """True if the large file with this temporary file is lost or will be copied again, so that its chunk must not
-        be written.
+        """True if a chunk of a large file must not be written any more.
+
+        That is so if the file lies in a removed directory, or will be copied again because more names of its inode may
+        be found. ``temporary`` is the name of the temporary file.
         """
         places, in_link = self._files.get(temporary, ((), False))
         return (self.may_find_links and in_link) or any(map(self.contains, places))
 
     def is_count_subtracted(self, label: bytes) -> bool:
-        """True if counts with this label are subtracted, since they come from below a removed directory."""
+        """True if counts are to be subtracted from the totals, because they come from below a removed directory.
+
+        ``label`` says where they come from, as ``ROOT/PATH``: the number of the root, and the path of a directory below
+        the root.
+        """
         root, _, path = label.partition(b"/")
         return self.is_below(int(root), path)
 
     def names_elsewhere(self, names: PlacedNames) -> tuple[tuple[Place, bytes], ...]:
-        """Return the names that do not lie in removed directories."""
+        """Return those of ``names`` that do not lie in removed directories."""
         return tuple((place, name) for place, name in names if not self.contains(place))
 
     def attempt_for(self, item: Item, names: PlacedNames) -> int:
-        """Return the attempt for an inode; 0 if its size is to be counted again, as it was counted with the first of
-        ``names``.
+        """Return the number of attempts to copy the inode ``item`` that the resumed job takes as made before.
+
+        The size of an inode is added to the totals at its first attempt (0), in the directory of the first of
+        ``names``. If that directory was removed, its counts are subtracted; then the result is 0, so that the size is
+        added again. Otherwise it is at least 1.
         """
         return 0 if self.contains(names[0][0]) else max(1, item.attempt)
 
     def link_notes(self, item: Item, names: PlacedNames) -> Iterator[Task]:
-        """Yield notes that collect the existing names again: those that are not created yet, and those that failed.
+        """Yield tasks that send names of the inode ``item`` again to the rank that collects its hard links.
 
-        They are the notes that were sent when the names were found.
+        They are the tasks (``LinkNote``) that were sent when the names were found, one for each directory. They contain
+        ``names``, which are not created yet, and the names that failed. Names in removed directories are left out,
+        because a scan finds them again.
         """
         failed = tuple((place, name) for place, name, _ in item.failed_names)
         attempt = self.attempt_for(item, (*failed, *item.names))
@@ -156,13 +190,24 @@ class MissingDirectories:
             yield self.new_task(note, owner=0)
 
     def copied_notes(self, item: Item, made: ItemCopy) -> Iterator[Task]:
-        """Yield a note that the inode ``item`` has a copy ``made``: names that the scan finds are linked to it."""
+        """Yield a task that tells the rank which collects the hard links of the inode ``item`` that there is a copy,
+        ``made``.
+
+        Names that a scan finds then become hard links of this copy.
+        """
         yield self.new_task(InodeCopiedNote(item, made), owner=0)
 
     def new_task(
         self, kind: TaskKind, cost: int = 0, *, phase: int = Phase.COPY, expands: bool = False, owner: int = ANY_RANK
     ) -> Task:
-        """Return a new task with an id of its own."""
+        """Return a new task of type ``kind`` with a unique id.
+
+        Args:
+            cost: estimated cost, for the distribution to the ranks.
+            phase: the phase in which the task runs.
+            expands: True if the task spawns others.
+            owner: the rank that must run the task, or ``ANY_RANK``.
+        """
         return Task((self.run, RESUME_RANK, next(self._numbers)), int(phase), encode(kind), cost, expands, owner)
 
 
@@ -175,14 +220,19 @@ def _upwards(path: bytes) -> Iterator[bytes]:
 
 
 class DirectoryRepair:
-    """Finds the removed directories and replaces the tasks of a resumed job. Implements
-    ``pcopy.checkpoint.resume.TaskReplacement``.
+    """Finds the removed directories, and replaces tasks of a resumed job so that these directories are filled again.
 
-    ``notices`` are messages for the user about the directories that were found.
+    First ``examine`` is called with all remaining tasks, and then ``replacement_tasks`` once. Implements the protocol
+    ``pcopy.checkpoint.resume.TaskReplacement``.
     """
 
     def __init__(self, roots: Sequence[Root], mounts: Sequence[Mount], open_spool: OpenSpool, options: Options) -> None:
-        """Prepare for a job with these roots; ``mounts`` are the recorded mounts, as in ``Job``."""
+        """Prepare for a job with the sources and targets ``roots``, and ``options``.
+
+        Args:
+            mounts: the mounts below sources and targets that earlier runs recorded.
+            open_spool: opens a temporary file.
+        """
         self._roots = roots
         self._mounts = mounts
         self._open_spool = open_spool
@@ -196,9 +246,10 @@ class DirectoryRepair:
         self._idle: list[Place] = []
 
     def examine(self, run: int, tasks: Iterable[Task]) -> None:
-        """Read the tasks that ``run`` has left, and find the directories that were removed.
+        """Store the ``tasks`` that run number ``run`` has not done, and find the removed directories that they name.
 
-        Raise ``OSError`` for temporary files, and ``RequestRefused`` for a destination that cannot be opened.
+        Raise ``OSError`` if a temporary file cannot be written. Raise ``RequestRefused`` if the destination cannot be
+        opened, or if directories were removed from a job with ``--files-from``.
         """
         self._removed.run = run
         places = ExternalSorter(self._open_spool)
@@ -239,9 +290,13 @@ class DirectoryRepair:
             )
 
     def _check_directories(self, targets: RootDirectories, places: Iterable[tuple[Place, bool]]) -> None:
-        """Open the directories of one root, each before those below it, and record those that were removed or replaced.
+        """Open the directories of one root, a directory before those below it, and record those that were removed or
+        replaced.
 
-        ``places``: pairs (place, True if only notes name it).
+        Args:
+            targets: opens directories below the target of the root.
+            places: the directories in this order; the second value is True if only notes (tasks that bring data to a
+                rank) name it.
         """
         ancestors: list[Place] = []  # opened directories that contain the next place, the innermost last
         failed: bytes | None = None
@@ -265,7 +320,14 @@ class DirectoryRepair:
                 failed = None
 
     def _record_removed(self, targets: RootDirectories, place: Place, ancestors: Sequence[Place]) -> bytes:
-        """Record a removed directory; return the path of the uppermost removed one, which contains it."""
+        """Record the uppermost removed directory that is or contains ``place``, and return its path.
+
+        If its parent is on another file system than ``place`` was, record ``place`` as replaced instead.
+
+        Args:
+            targets: opens directories below the target of the root.
+            ancestors: directories above ``place`` that could be opened, the innermost last.
+        """
         path = place.path
         while path:
             above = path.rpartition(b"/")[0]
@@ -286,23 +348,32 @@ class DirectoryRepair:
                 else:  # It was on another file system, which may not be mounted.
                     self._record_replaced(place)
                 return path
-        return place.path  # The target itself is missing or cannot be entered. Other code reports that.
+        return place.path  # The target itself is missing or cannot be entered: the tasks there report that.
 
     def _record_replaced(self, place: Place) -> None:
-        """Record a directory that was replaced by another one."""
+        """Count ``place`` as replaced: its path belongs to another directory now, or its file system may not be
+        mounted.
+        """
         self._first.setdefault("other", self._destination_path(place.root, place.path))
         self._replaced += 1
 
     def _destination_path(self, root: int, path: bytes) -> bytes:
-        """Return the path in the destination, for messages."""
+        """Return the path of a directory in the destination; ``path`` is its path below the root number ``root``."""
         return os.path.join(self._roots[root].target, self._roots[root].path_below_target(path))
 
     def are_counts_void(self, label: bytes) -> bool:
-        """True if counts with this label are subtracted."""
+        """True if counts are to be subtracted from the totals, because they come from below a removed directory.
+
+        ``label`` says where they come from, as ``ROOT/PATH``: the number of the root, and the path of a directory below
+        the root.
+        """
         return self._removed.is_count_subtracted(label)
 
     def replacement_tasks(self) -> Iterator[Task]:
-        """Yield the tasks of the resumed job, some of them replaced; can be called only once."""
+        """Yield the tasks of the resumed job: the examined tasks (some replaced), and scans of the removed directories.
+
+        Can be called only once.
+        """
         lost = self._removed
         for (root, path), parent in lost.parents.items():
             yield lost.new_task(ScanDir(root, path, NO_DIRECTORY, parent), SCAN_COST, expands=True)
@@ -316,7 +387,7 @@ class DirectoryRepair:
 
     @property
     def notices(self) -> list[str]:
-        """Messages about removed and replaced directories."""
+        """Messages for the user: one about removed directories and one about replaced ones, if there are any."""
         removed = "gone from the destination since the job was interrupted: all that was in it is copied again"
         replaced = (
             "not the directory that the job copied to: remaining work there will fail; mount what was there, "
@@ -331,24 +402,28 @@ class DirectoryRepair:
 
 
 def _more_directories_text(number: int) -> str:
-    """Return the words between the first path of a message and its verb."""
+    """Return the words of a message that follow the path of one directory, if the message is also about ``number``
+    others.
+    """
     return f" and {count_with_noun(number, 'other directory', 'other directories')} are" if number else " is"
 
 
 def _lies_in(path: bytes, directory: bytes) -> bool:
-    """True if ``path`` is ``directory`` or lies below it."""
+    """Return True if ``path`` is ``directory`` or lies below it."""
     return not directory or path == directory or path.startswith(directory + b"/")
 
 
 def _unique_places(places: ExternalSorter) -> Iterator[tuple[Place, bool]]:
-    """Yield each place once, with True if only notes name it."""
+    """Yield each of the sorted ``places`` once. The second value is True if only notes (tasks that bring data to a
+    rank) name it.
+    """
     for _, equal in groupby(places.sorted(), key=itemgetter(0)):
         packed = min(value for _, value in equal)
         yield decode(packed[1:]).place, bool(packed[0])
 
 
 def _places_of(task: TaskKind) -> Iterator[Place]:
-    """Yield the places that a task names, also in the tasks that are packed in it."""
+    """Yield the directories in which a task works, including those of tasks that it contains."""
     yield from places_in(task)
     for packed in task.packed_tasks():
         yield from _places_of(packed)

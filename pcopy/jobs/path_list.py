@@ -1,8 +1,10 @@
-"""The list of ``--from``: read once, and sorted into the order of a walk, for tools that change existing items.
+"""The list of ``--from``, for programs that change or remove existing items: read once, and sorted by directory.
 
-All paths lie below one directory: the deepest one that contains all of them. Its own path contains no symbolic link.
-Each path is stored once and terminated by a NUL. If the list has data about items, a record of fixed size
-(``pcopy.tasks.listed.hand_out.LISTED_RECORD``) follows each path; it combines the data of all lines about that item.
+The root of such a job is the deepest directory that contains all listed paths; no component of its path is a symbolic
+link. In the sorted list each path, relative to the root, occurs once and is terminated by a NUL. A listing that pwalk
+has saved also contains inode, size and time of items. Then a record of fixed size follows each path
+(``pcopy.tasks.listed.hand_out.LISTED_RECORD``). It combines the data of all lines about that item, so that an item that
+has been replaced since is recognised.
 """
 
 from __future__ import annotations
@@ -38,18 +40,22 @@ _SORT_MEMORY = 64 << 20
 """Bytes of memory in which a list is sorted; a longer one is sorted with temporary files."""
 _NUL = b"\0"
 _TIME_LIMIT = 2**63 - 1
-"""Limit in seconds to which recorded times are clipped, so that they can be packed; no file has such a time."""
+"""Limit of times in a record, in seconds since 1970, and negated the limit of times before 1970.
+
+A time outside of the limits is replaced by the limit. No file has such a time, so the item will not match its record.
+"""
 _EMPTY_RECORD = LISTED_RECORD.pack(0, 0, 0, 0, 0, 0, 0)
+"""The record of an item about which the list says nothing but the path."""
 
 
 class PathList(NamedTuple):
-    """A sorted list.
+    """The sorted list of ``--from``.
 
     Fields:
-    - ``root``: the root that contains all paths.
+    - ``root``: the root of the job; its source and target are the deepest directory that contains all paths.
     - ``file``: the list, an open file without a name.
-    - ``record_size``: number of bytes of the record after each path; 0 if there are none.
-    - ``item_count``: number of items.
+    - ``record_size``: bytes of the record that follows each path; 0 if no records follow.
+    - ``item_count``: number of paths.
     """
 
     root: Root
@@ -67,17 +73,17 @@ def read_list(
     check: Callable[[bytes], str],
     omit_below_listed: bool = False,
 ) -> PathList | None:
-    """Return the user's list, sorted; None if it is empty.
+    """Read the user's list of paths, and return it sorted; None if it is empty.
 
     Args:
-        file: path of the list: a saved listing (JSON lines), or plain paths.
+        file: path of the list: a listing that pwalk has saved (JSON lines), or plain paths.
         open_spool: opens a temporary file.
-        nul: plain paths end with a NUL instead of a newline.
+        nul: True if plain paths end with a NUL instead of a newline.
         within: the directory in which all paths must lie, and to which plain paths are relative. None: plain paths are
             relative to the working directory.
-        check: returns why an absolute path may not be listed, or an empty text.
-        omit_below_listed: directories are processed with their contents, so entries below a listed directory are left
-            out.
+        check: returns the reason why the given absolute path may not be processed, or an empty text.
+        omit_below_listed: True to leave out entries below a listed directory, because the program processes a listed
+            directory with its contents.
 
     Raise ``RequestRefused`` with file and line if the list is invalid, and ``SpillFailed`` if a temporary file cannot
     be written.
@@ -126,10 +132,15 @@ def read_list(
 
 
 def _checked_line(line: bytes, start: bytes, listing: PathListReader, number: int) -> bytes:
-    """Return a line of a plain list; empty if it holds nothing but a carriage return.
+    """Return ``line``, a line of a plain list; empty if it contains nothing but a carriage return.
 
-    Raise ``RequestRefused`` if the line ends with a carriage return and only the item without it exists. Either can be
-    meant: the item with the carriage return in its name may have been removed since the list was written.
+    Raise ``RequestRefused`` if the line ends with a carriage return, and an item exists only under the name without it.
+    The list may have line ends of Windows; or it means an item with a carriage return in its name, which was removed
+    since the list was written. So it is not certain that the existing item is meant.
+
+    Args:
+        start: the directory to which the line is relative.
+        listing, number: the list and the number of the line, for the message.
     """
     shorter = strip_carriage_return(line, start)
     if shorter and shorter != line and os.path.lexists(os.path.join(start, shorter)):
@@ -141,7 +152,12 @@ def _checked_line(line: bytes, start: bytes, listing: PathListReader, number: in
 
 
 def _reason_against(parts: list[bytes], within: bytes | None) -> str:
-    """Return why a path may not be listed; empty if it may."""
+    """Return the end of a message that says why an absolute path may not be listed; empty if it may be listed.
+
+    Args:
+        parts: the components of the path.
+        within: the directory in which the path must lie; None: anywhere.
+    """
     if not parts:
         return "is the root directory; list what is in it"
     if b".." in parts:
@@ -152,7 +168,9 @@ def _reason_against(parts: list[bytes], within: bytes | None) -> str:
 
 
 def _common_beginning(one: bytes, other: bytes) -> bytes:
-    """Return the common beginning of two sequences of names, each name terminated by a NUL."""
+    """Return the names with which both ``one`` and ``other`` begin. These are sequences of names, each terminated by a
+    NUL.
+    """
     if other.startswith(one):
         return one
     names = zip(one.split(_NUL), other.split(_NUL), strict=False)
@@ -160,7 +178,14 @@ def _common_beginning(one: bytes, other: bytes) -> bytes:
 
 
 def _record_of(recorded: RecordedStatus | None, *, has_slash: bool) -> bytes:
-    """Return the packed record of one line; unknown fields are 0, and a bit says which fields are known."""
+    """Return what one line of a list says about its item, as a packed record (``LISTED_RECORD``).
+
+    Unknown fields are 0, and the first field has a bit for each known one.
+
+    Args:
+        recorded: what the line says of the item; None if it contains only a path.
+        has_slash: True if the path ends with a slash.
+    """
     bits = HAS_SLASH if has_slash else 0
     if recorded is None:
         return LISTED_RECORD.pack(bits, 0, 0, 0, 0, 0, 0)
@@ -175,7 +200,10 @@ def _record_of(recorded: RecordedStatus | None, *, has_slash: bool) -> bytes:
 
 
 def _combined_record(one: bytes, other: bytes) -> bytes:
-    """Return the record that combines those of two lines about one item; a bit says if they disagree."""
+    """Return a record that contains all that the records ``one`` and ``other`` of the same item say.
+
+    If both know a property and its values differ, the flag ``IS_CONTRADICTORY`` is set.
+    """
     if one == other:
         return one
     (bits, *first), (further, *second) = (
@@ -195,16 +223,16 @@ def _combined_record(one: bytes, other: bytes) -> bytes:
 def _write_unique(
     sorter: ExternalSorter, written: BinaryIO, skipped: int, *, with_records: bool, omit_below_listed: bool
 ) -> int:
-    """Write each path once, with its record; return the number of paths.
+    """Write each path once, with the combined record of all its lines; return the number of paths.
 
     Args:
-        sorter: the paths and records.
+        sorter: the paths (their components separated by NUL), and a record for each, empty if nothing is known.
         written: the file to write to.
-        skipped: bytes to remove from the beginning of each path.
-        with_records: write the records.
-        omit_below_listed: leave out paths below a listed directory, which come right after it.
+        skipped: number of bytes to remove from the beginning of each path, which make it relative to the root.
+        with_records: True to write a record after each path.
+        omit_below_listed: True to leave out paths below a listed directory; they follow it in the order of ``sorter``.
     """
-    last, last_record, number = b"", b"", 0  # An empty ``last`` means that there is none: no path is empty.
+    last, last_record, number = b"", b"", 0  # No path is empty: an empty ``last`` means that none came before.
     is_directory: bool | None = None
     for key, record in chain(sorter.sorted(), ((b"", b""),)):
         if key == last:
@@ -228,10 +256,10 @@ def _write_unique(
 
 
 def _deepest_directory(path: bytes, name: str) -> tuple[tuple[int, int], bytes]:
-    """Return (device, inode) and path of the deepest existing directory on the way to ``path``.
+    """Return (device, inode) and path of the deepest existing directory that is ``path`` or lies above it.
 
-    ``name`` names the list in messages. Raise ``RequestRefused`` if the way leads through a symbolic link or cannot be
-    opened.
+    ``name`` is the list's name in messages. Raise ``RequestRefused`` if a component of the path is a symbolic link, or
+    cannot be opened.
     """
     flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
     descriptor, reached = os.open(b"/", flags | os.O_DIRECTORY), b""
@@ -261,8 +289,10 @@ def _deepest_directory(path: bytes, name: str) -> tuple[tuple[int, int], bytes]:
 
 
 def _path_for_users(base: bytes, is_absolute: bool) -> bytes:
-    """Return the path of the root for users: relative to the working directory if all listed paths are relative
-    to it.
+    """Return the path of the root as messages show it.
+
+    It is relative if the root ``base`` lies in the working directory and no listed path is absolute (``is_absolute`` is
+    False).
     """
     here = os.getcwdb()
     if is_absolute or not (base + b"/").startswith(here.rstrip(b"/") + b"/"):

@@ -1,8 +1,10 @@
-"""Resolution of SRC... DST, as the user wrote them, to the roots of a job: cp's rules, with rsync's trailing slash.
+"""Resolution of the arguments SRC... DST to the roots of a job: pairs of one source and its target.
 
-Rules: a copy onto or into itself is refused, and so is any command without a clear meaning. Two directories are the
-same if device and inode are equal, whatever their names, so that symbolic links and bind mounts make no difference. All
-sources are examined before anything else. Nothing is created, opened for reading or changed.
+As with cp, a source is copied into DST if that is an existing directory, else to the name DST. As with rsync, ``SRC/``
+stands for the contents of SRC. Rules: a copy of an item onto or into itself is refused, and so is any command without a
+clear meaning. Two directories are the same if device and inode are equal, whatever their names, so that symbolic links
+and bind mounts make no difference. All sources are examined before anything else. Nothing is created, opened for
+reading or changed.
 """
 
 from __future__ import annotations
@@ -34,36 +36,56 @@ _SPECIAL_FILES = (
     (stat.S_ISFIFO, "FIFO"),
     (stat.S_ISSOCK, _SOCKET),
 )
+"""Types of files that are refused as DST: a test of ``st_mode``, and the name in messages."""
 _DESCRIPTOR_LINK = rb"/proc/[0-9]+(/task/[0-9]+)?/fd/[0-9]+"
+"""Path of the link in /proc that stands for an open file of a process."""
 _HOST_PREFIX = rb"([A-Za-z][A-Za-z0-9.-]*|[0-9]+(\.[0-9]+){3}|\[[0-9A-Fa-f:.]+\]):"
-"""Beginning of a name that means ``host:path`` to rsync and scp; ``10:30`` and ``2026-11-24T18:00`` are times."""
+"""Pattern of the beginning of a name that rsync and scp take for ``host:path``.
+
+Names that begin with a time, such as ``10:30`` and ``2026-11-24T18:00``, do not match.
+"""
 
 _MAX_LINKS = 40  # limit of the Linux kernel
 
 
 class _Source(NamedTuple):
-    """A SRC argument and what it refers to. ``argument`` is the argument; ``item`` is the name in ``directory``,
-    empty if that directory itself is copied; ``name`` is its name in a target directory, empty for its contents.
+    """A SRC argument, and the file or directory that it refers to.
+
+    Fields:
+    - ``argument``: the argument as the user wrote it.
+    - ``is_contents``: True if it ends with a slash, or is ``.``, ``..`` or ``X/.``: only the contents of that directory
+      are copied.
+    - ``directory``: real path of the directory to copy, or of the directory that contains the single item to copy.
+    - ``item``: the name of that single item in ``directory``; empty if ``directory`` itself is copied.
+    - ``name``: the name of the copy in a target directory; empty if only contents are copied.
+    - ``identity``: device and inode of the directory or item to copy.
+    - ``link_target``: device and inode of the target if the item is a symbolic link; None if it is none or dangling.
     """
 
     argument: bytes
-    is_contents: bool  # written with a trailing slash, or as ".", "..", "X/.": only its contents are copied
-    directory: bytes  # real path of the directory to copy, or of the directory that contains the item
+    is_contents: bool
+    directory: bytes
     item: bytes
     name: bytes
-    identity: DeviceInode  # of the directory or item to copy
-    link_target: DeviceInode | None  # of the target of a symbolic link
+    identity: DeviceInode
+    link_target: DeviceInode | None
 
 
 class _Destination(NamedTuple):
-    """The DST argument and what it refers to. ``argument`` is the argument; ``has_slash``: it is written as a
-    directory; ``parent`` and ``name`` are its two parts.
+    """The DST argument, and the file or directory that it refers to.
+
+    Fields:
+    - ``argument``: the argument as the user wrote it.
+    - ``has_slash``: True if it is written as a directory: ``X/``, ``.``, ``..`` or ``X/.``.
+    - ``directory``: real path of DST if it is a directory or a symbolic link to one; else None.
+    - ``entry``: status (lstat) of the name itself; None if it does not exist.
+    - ``parent``, ``name``: the two parts of the argument, without trailing slashes.
     """
 
     argument: bytes
     has_slash: bool
-    directory: bytes | None  # real path of an existing directory, or of the target of a link to one
-    entry: os.stat_result | None  # lstat of the name itself; None if it does not exist
+    directory: bytes | None
+    entry: os.stat_result | None
     parent: bytes
     name: bytes
 
@@ -77,14 +99,17 @@ def resolve_roots(
     one_file_system: bool = False,
     recoding: Options | None = None,
 ) -> tuple[Root, ...]:
-    """Return one root for each of ``sources``, in their order, all below the same target directory.
+    """Return one root (a source and its target) for each of ``sources``, in their order, all below the same target
+    directory.
 
     Args:
-        no_target_directory: DST itself is the target (``-T``).
-        follow: a source that is a symbolic link stands for its target, and keeps its own name (``-L``).
-        one_file_system: the job does not leave each source's file system (``-x``), so DST may be another file system
-            that is mounted inside a source.
-        recoding: the options of a job that compresses or decompresses, and so renames files; None for other jobs.
+        destination: the argument DST.
+        no_target_directory: True if DST itself is the target, even if it is a directory (``-T``).
+        follow: True to copy the target of a source that is a symbolic link, under the name of the link (``-L``).
+        one_file_system: True if the job stays on the file system of each source (``-x``). Then DST may be in a source
+            if it is on another file system that is mounted there.
+        recoding: the options of a job that compresses or decompresses files, which changes their names; None for other
+            jobs.
 
     Raise ``RequestRefused``, with the path and what to do, if the paths cannot be copied as they are given.
     """
@@ -117,10 +142,10 @@ def resolve_roots(
 
 
 def absolute_path(path: bytes) -> bytes:
-    """Return ``path`` as an absolute path, which is valid in any working directory.
+    """Return ``path`` as an absolute path without ``..``.
 
-    Raise ``OSError`` if the path is relative and there is no current directory. As in the operating system, ``..``
-    behind a symbolic link to a directory is the parent of the link's target, not the directory of the link.
+    As in the operating system, ``..`` after a symbolic link to a directory is the parent of the link's target, not the
+    directory that contains the link. Raise ``OSError`` if the path is relative and the working directory was removed.
     """
     parts = path.split(b"/")
     if b".." in parts:
@@ -130,12 +155,12 @@ def absolute_path(path: bytes) -> bytes:
 
 
 def source_path(root: Root | JobRoot) -> bytes:
-    """Return the path of the root's source item; if that is a directory, without a trailing slash."""
+    """Return the path of the file or directory that ``root`` copies, without a trailing slash."""
     return os.path.join(root.source, root.item) if root.item else root.source
 
 
 def target_path(root: Root | JobRoot) -> bytes:
-    """Return the path of the root's target item."""
+    """Return the path to which ``root`` copies its file or directory."""
     return os.path.join(root.target, root.name) if root.name else root.target
 
 
@@ -155,13 +180,14 @@ def destination_directory(roots: Sequence[Root]) -> bytes:
 
 
 def is_in_tree(path: bytes, tree: bytes) -> bool:
-    """True if ``path`` is ``tree`` or lies below it. Both are real paths."""
+    """Return True if ``path`` is ``tree`` or lies below it. Both are real paths."""
     return path == tree or path.startswith(tree if tree.endswith(b"/") else tree + b"/")
 
 
 def paths_in_trees(paths: Iterable[bytes], trees: Collection[bytes]) -> Iterator[bytes]:
-    """Yield the paths for which ``is_in_tree`` is true with one of ``trees``; the time is proportional to paths plus
-    trees.
+    """Yield those of ``paths`` that lie in one of the directory ``trees``, or are the top of one. All are real paths.
+
+    The time is proportional to the sum of the two numbers, not to their product.
     """
     tops = {tree.rstrip(b"/") for tree in trees}
     for path in paths:
@@ -173,8 +199,9 @@ def paths_in_trees(paths: Iterable[bytes], trees: Collection[bytes]) -> Iterator
 
 
 def refuse_in_source(option: str, file: bytes, roots: Sequence[Root], effect: str) -> None:
-    """Raise ``RequestRefused`` if the file of an option lies in a source; ``effect`` says what the job does with
-    sources: "is removed".
+    """Raise ``RequestRefused`` if ``file``, the value of ``option``, lies in a source.
+
+    ``effect`` says for the message what the job does with a source, such as "is removed".
     """
     real = os.path.realpath(file)
     for root in roots:
@@ -186,7 +213,10 @@ def refuse_in_source(option: str, file: bytes, roots: Sequence[Root], effect: st
 
 
 def positions_in_sources(directory: bytes, roots: Sequence[Root]) -> tuple[tuple[int, bytes], ...]:
-    """Return where ``directory`` lies in the sources: pairs of the number of the root and the path below it."""
+    """Return where ``directory`` lies in the sources: pairs of the number of a root and the path below its source.
+
+    Empty if it lies in none of them.
+    """
     real = os.path.realpath(directory)
     trees = [(number, root.source) for number, root in enumerate(roots) if not root.item]
     return tuple(
@@ -200,7 +230,14 @@ def _real_path(path: bytes) -> bytes:
 
 
 def _examine_source(path: bytes, follow: bool, real_path: Callable[[bytes], bytes]) -> _Source:
-    """Examine a SRC argument; raise ``RequestRefused`` if it does not exist or cannot be examined."""
+    """Find out what the SRC argument ``path`` refers to.
+
+    Args:
+        follow: True if a symbolic link stands for its target (``-L``).
+        real_path: returns the real path of an existing path.
+
+    Raise ``RequestRefused`` if the source does not exist, or stat fails for another reason.
+    """
     if not path:
         raise RequestRefused("a SRC is the empty string: name a file or a directory (. for the current one)")
     _refuse_remote(path)
@@ -235,7 +272,11 @@ def _examine_source(path: bytes, follow: bool, real_path: Callable[[bytes], byte
 
 
 def _examine_destination(path: bytes) -> _Destination:
-    """Examine the DST argument; raise ``RequestRefused`` if it cannot be a destination."""
+    """Find out what the DST argument ``path`` refers to.
+
+    Raise ``RequestRefused`` if nothing can be copied to it: for example, it is empty, names another host, or has a
+    trailing slash although it is a file.
+    """
     if not path:
         raise RequestRefused("DST is the empty string: name a file or a directory (. for the current one)")
     _refuse_remote(path)
@@ -246,7 +287,7 @@ def _examine_destination(path: bytes) -> _Destination:
         try:
             is_directory = stat.S_ISDIR(os.stat(path).st_mode)
         except OSError as error:
-            # "file/" and a loop of symbolic links cannot be examined with stat, but the name exists.
+            # stat fails for "file/" and for a loop of symbolic links, although the name exists.
             name_exists = error.errno in {errno.ENOTDIR, errno.ELOOP} and os.path.lexists(stem)
             if error.errno != errno.ENOENT and not name_exists:
                 raise
@@ -267,9 +308,10 @@ def _examine_destination(path: bytes) -> _Destination:
 
 
 def _refuse_remote(path: bytes) -> None:
-    """Raise ``RequestRefused`` for ``user@host:path``: rsync and scp take it for a path on another host.
+    """Raise ``RequestRefused`` if ``path`` is ``user@host:path`` and no file of that name exists.
 
-    Here it would be the name of a local file, which is hardly meant.
+    For rsync and scp it is a path on another host. For pcopy it would be the name of a local file, which is hardly
+    meant.
     """
     user, at, _ = path.partition(b":")[0].partition(b"@")
     if user and at and (advice := _remote_path_advice(path)):
@@ -277,12 +319,12 @@ def _refuse_remote(path: bytes) -> None:
 
 
 def _file_name_advice(path: bytes) -> str:
-    """Return advice for a user who does mean a file with such a name."""
+    """Return advice how to write the name of a local file that looks like a path on another host."""
     return f"for a file of that name write ./{printable_path(path)}"
 
 
 def _remote_path_advice(path: bytes) -> str:
-    """Return advice if ``path`` has the form of a path on another host and no file of that name exists; else empty."""
+    """Return advice if ``path`` has the form ``host:path`` of rsync and no file of that name exists; else empty."""
     first = path.partition(b"/")[0]
     if not re.fullmatch(rb"(?!file:)[^:]+:.*", first, re.DOTALL) or os.path.lexists(first):
         return ""
@@ -305,8 +347,9 @@ def _refuse_special_file(sources: Sequence[_Source], destination: _Destination) 
 
 
 def _special_file_type(path: bytes, entry: os.stat_result | None) -> str:
-    """Return the type of ``path`` if it leads to one of ``_NODES``, else empty; ``entry`` is the lstat of the
-    name, if it exists.
+    """Return the type of ``path``, such as "FIFO", if it is or leads to one of ``_SPECIAL_FILES``; else empty.
+
+    ``entry`` is the status (lstat) of the name itself; None if it does not exist.
     """
     try:
         mode = os.stat(path.rstrip(b"/") or b"/").st_mode
@@ -316,7 +359,7 @@ def _special_file_type(path: bytes, entry: os.stat_result | None) -> str:
 
 
 def _leads_to_descriptor(path: bytes) -> bool:
-    """True if ``path`` is a symbolic link that leads through a descriptor of a process (/proc/PID/fd/N)."""
+    """True if ``path`` is a symbolic link that leads through /proc/PID/fd/N to a file that a process has open."""
     path = path.rstrip(b"/")
     for _ in range(_MAX_LINKS):
         if not os.path.islink(path):
@@ -329,15 +372,17 @@ def _leads_to_descriptor(path: bytes) -> bool:
 
 
 def _refuse_colliding(sources: Sequence[_Source], destination: _Destination, no_target_directory: bool) -> None:
-    """Raise ``RequestRefused`` if several sources would meet in the target, where the last one copied would remain, in
-    no defined order.
+    """Raise ``RequestRefused`` if two of several ``sources`` would be copied to the same name in the target directory.
+
+    The sources are copied in no defined order, so either of them could remain. Also raise it if DST is not an existing
+    directory, which several sources need.
     """
     if no_target_directory:
         raise RequestRefused("--no-target-directory takes one SRC; leave it out to copy several into a directory")
     if destination.directory is None:
         problem = "not a directory"
         if destination.entry is None:
-            problem = f"does not exist; {suggestion_or_creation(destination.argument, 'make it first')}"
+            problem = f"does not exist; {suggestion_or_creation(destination.argument, 'create it first')}"
         raise RequestRefused(
             f"{printable_path(destination.argument)}: {problem}: several SRC need an existing directory as DST"
         )
@@ -353,7 +398,9 @@ def _refuse_colliding(sources: Sequence[_Source], destination: _Destination, no_
 
 
 def _collision(first: _Source, second: _Source, target: bytes) -> RequestRefused:
-    """Return the error for two sources with the same target."""
+    """Return the error for the sources ``first`` and ``second``, which would be copied to the same name in the
+    directory ``target``.
+    """
     return RequestRefused(
         f"{printable_path(first.argument)} and {printable_path(second.argument)}: both would go to "
         f"{printable_path(target)}; "
@@ -362,7 +409,11 @@ def _collision(first: _Source, second: _Source, target: bytes) -> RequestRefused
 
 
 def _target_for(source: _Source, destination: _Destination, no_target_directory: bool) -> tuple[bytes, bytes]:
-    """Return the target directory of a source and the name in it (empty: the directory itself)."""
+    """Return where a source is copied to: a directory, and the name in it (empty: the directory itself).
+
+    ``no_target_directory``: True if DST (``destination``) itself is the target, even if it is a directory (``-T``).
+    Raise ``RequestRefused`` if the source cannot be copied to DST: a directory onto a file, for example.
+    """
     given = printable_path(destination.argument)
     if destination.directory is not None:
         if not source.item and (source.is_contents or no_target_directory):
@@ -393,8 +444,12 @@ def _target_for(source: _Source, destination: _Destination, no_target_directory:
 def _refuse_onto_itself(source: _Source, root: Root, ancestors: Sequence[DeviceInode], stays: bool) -> None:
     """Raise ``RequestRefused`` if a source would be copied onto or into itself.
 
-    ``stays``: the job does not leave the source's file system, so a target on another file system in the source is
-    permitted.
+    Args:
+        source: the source.
+        root: the pair of source and target for it.
+        ancestors: device and inode of the target directory and of all directories above it.
+        stays: True if the job stays on the source's file system. Then a target in the source is permitted if it is on
+            another file system.
     """
     given, target = printable_path(source.argument), printable_path(root.target_shown)
     existing = None if root.name else root.target_id
@@ -413,15 +468,14 @@ def _refuse_onto_itself(source: _Source, root: Root, ancestors: Sequence[DeviceI
         if not (stays and is_elsewhere):
             alternative = ", or write -x (without -L), since DST is on another file system" if is_elsewhere else ""
             raise RequestRefused(
-                f"{target}: inside of {given}, which cannot be copied into itself; name a DST outside{alternative}"
+                f"{target}: is inside {given}, which cannot be copied into itself; name a DST outside{alternative}"
             )
 
 
 def _refuse_over_sources(roots: Sequence[Root]) -> None:
-    """Raise ``RequestRefused`` if a source lies in the target where a copy of it, or of another source, would be
-    written.
+    """Raise ``RequestRefused`` if a copy would be written to the path of a source.
 
-    Example: ``a/b/`` to ``a`` if ``a/b/b`` exists, which would be copied to the source ``a/b``.
+    Example: the contents of ``a/b/`` are copied to ``a``, and ``a/b/b`` exists: its copy would be the source ``a/b``.
     """
     top = roots[0].target.rstrip(b"/") + b"/"
     by_name = {root.name: root for root in roots if not root.item}
@@ -441,15 +495,18 @@ def _refuse_over_sources(roots: Sequence[Root]) -> None:
 
 
 def _without_slash(path: bytes) -> tuple[bytes, bool]:
-    """Return ``path`` without trailing slashes, and whether it is written as a directory (``X/``, ``.``, ``..``,
-    ``X/.``).
+    """Return ``path`` without trailing slashes, and whether it is spelled as a directory: ``X/``, ``.``, ``..`` or
+    ``X/.``.
     """
     stem = path.rstrip(b"/")
     return stem or b"/", stem != path or os.path.basename(stem) in {b".", b".."}
 
 
 def _identity_of_directory(directory: bytes) -> DeviceInode:
-    """Return (device, inode) of ``directory``; needs no permission to read it."""
+    """Return (device, inode) of the real path ``directory``, for which no permission to read it is needed.
+
+    Raise ``RequestRefused`` if it cannot be opened.
+    """
     flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
     with _refusing_os_errors(directory), closed_at_end(open_with_retries(directory, flags)) as descriptor:
         status = os.fstat(descriptor)
@@ -457,7 +514,7 @@ def _identity_of_directory(directory: bytes) -> DeviceInode:
 
 
 def _identities_up_to_root(directory: bytes) -> list[DeviceInode]:
-    """Return (device, inode) of the real path ``directory`` and of all directories above it."""
+    """Return (device, inode) of the real path ``directory`` and of all directories above it; the last one is ``/``."""
     found = [_identity_of_directory(directory)]
     while (parent := os.path.dirname(directory)) != directory:
         directory = parent
@@ -466,8 +523,8 @@ def _identities_up_to_root(directory: bytes) -> list[DeviceInode]:
 
 
 def _link_target_identity(path: bytes) -> DeviceInode | None:
-    """Return (device, inode) of the target of a symbolic link; None if it cannot be examined."""
-    with suppress(OSError):  # The link is dangling, or its target cannot be reached; it can be copied all the same.
+    """Return (device, inode) of the target of the symbolic link ``path``; None if stat fails."""
+    with suppress(OSError):  # The link is dangling, or its target cannot be reached; the link can be copied anyway.
         status = os.stat(path)
         return status.st_dev, status.st_ino
     return None
@@ -475,7 +532,7 @@ def _link_target_identity(path: bytes) -> DeviceInode | None:
 
 @contextmanager
 def _refusing_os_errors(path: bytes) -> Iterator[None]:
-    """Turn an ``OSError`` of the block into ``RequestRefused`` with ``path``."""
+    """Context manager: if its block raises ``OSError``, raise ``RequestRefused`` that names ``path`` instead."""
     try:
         yield
     except OSError as error:

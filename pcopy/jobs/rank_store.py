@@ -1,11 +1,13 @@
-"""The place in the job directory where a rank's journal is written, so that the job can be resumed.
+"""The records that each rank writes into the job directory, so that the job can be resumed.
 
-The job file is written by rank 0 only (``pcopy.jobs.lifecycle.JobDirectory``).
+A record says which tasks a rank has done and which tasks these have spawned; a rank appends one at intervals. The job
+file, which describes the job, is written by rank 0 only (``pcopy.jobs.lifecycle.JobDirectory``).
 
-In the state directory the job file is written before the first task, but not synced, so that short jobs lose no time.
-At the first cut it is synced, and every other rank waits until it sees the job directory of its own job: if hosts do
-not share that directory, their records would be lost. A directory that the user has named (``--checkpoint DIR``) is
-created and synced before the first task, and all hosts check that they see it.
+If the job directory lies in the state directory (the default), the job file is written before the first task, but not
+synced, so that short jobs lose no time. It is synced before the first record. Every other rank waits before its first
+record until it sees the job directory of its own job: if hosts do not share that directory, their records would be
+lost. A directory that the user has named (``--checkpoint DIR``) is created and synced before the first task, and all
+hosts check that they see it.
 """
 
 from __future__ import annotations
@@ -40,14 +42,15 @@ VISIBLE_WITHIN = 90.0
 An NFS client may cache for up to 60 s that a name does not exist.
 """
 
-_CHECK_INTERVAL = 0.1  # seconds between two checks
-_TOLERATED_MISSES = 2  # failed checks in a row that are tolerated for a job directory that was seen before
+_CHECK_INTERVAL = 0.1  # seconds between two checks whether the job directory is visible
+_TOLERATED_MISSES = 2  # After more failed checks in a row, a job directory that was seen before counts as removed.
 
 
 class RankRecords:
-    """The records of one rank in the job directory. Implements ``pcopy.checkpoint.journal.RecordStore``.
+    """Writes the records of one rank's progress into the job directory, and holds the rank's lock of the job.
 
-    On rank 0 of a new job it creates the directory.
+    On rank 0 of a new job it also creates the directory. Implements the protocol
+    ``pcopy.checkpoint.journal.RecordStore``.
     """
 
     def __init__(
@@ -59,12 +62,13 @@ class RankRecords:
         job_directory: JobDirectory | None = None,
         counts: Sequence[int] = (),
     ) -> None:
-        """Prepare to write; nothing is created yet.
+        """Prepare to write records; nothing is created yet.
 
         Args:
-            checkpoint: settings; the directory is set.
+            checkpoint: settings; ``directory`` is not empty.
             run: number of the run.
-            rank: number of this rank, of ``size``.
+            rank: number of this rank.
+            size: number of ranks.
             job_directory: rank 0's job directory; None on other ranks.
             counts: the counters of a new job before its first task.
         """
@@ -76,7 +80,10 @@ class RankRecords:
         self._job_directory = job_directory
         self._writer = RecordFileWriter(checkpoint.directory, run, rank)
         self._is_recorded_not_durable = False
-        """True if it is recorded that the records of this rank are not durable."""
+        """True if the job directory already contains a note that some data could not be synced.
+
+        Because of it, the records are not trusted after a reboot of this host.
+        """
         self.lock: Lock | None = None
         """This rank's lock; None until it is taken."""
         self._lock_mutex = allocate_lock()
@@ -84,8 +91,10 @@ class RankRecords:
         """True if it is certain that rank 0 has recorded the beginning of the run."""
 
     def store_base(self, phase: int, tasks: Sequence[Task]) -> None:
-        """Create the job directory and record the first ``tasks``, with which the run begins in ``phase``. Only
-        called on rank 0.
+        """Create the job directory, and record the ``tasks`` with which the run begins in phase number ``phase``.
+
+        Only called on rank 0 of a run that does not continue from records of an earlier run. Raise ``RequestRefused``
+        if a file cannot be written.
         """
         from pcopy.checkpoint.resume import write_first_run
 
@@ -95,8 +104,11 @@ class RankRecords:
             write_first_run(self._checkpoint.directory, self._size, self._counts, tasks, run=self._run, phase=phase)
 
     def append(self, record: FactRecord) -> None:
-        """Write a record; before the first one, wait until rank 0's job directory is visible on this host, and
-        lock the job.
+        """Append a record of tasks that are done and tasks that they have spawned to the file of this rank.
+
+        Before the first record, a rank other than 0 waits until this host sees the job directory, and takes its lock.
+        Rank 0 also records the identities of target directories that were created. Raise ``RequestRefused`` if the
+        directory does not become visible, or a file cannot be written.
         """
         if not self._has_run_begun:
             check_job_visible(self._checkpoint, VISIBLE_WITHIN, b"current", was_seen=self._checkpoint.durable_at_start)
@@ -108,20 +120,21 @@ class RankRecords:
                 self._is_recorded_not_durable = True
             self._writer.append(record)
         if self._job_directory is not None:
-            with suppress(RequestRefused):  # Tried again with the next record.
+            with suppress(RequestRefused):  # Not fatal: tried again with the next record.
                 self._job_directory.record_targets()
 
     def take_lock(self) -> None:
-        """Take this rank's lock unless it is held; raise ``RequestRefused``.
+        """Take this rank's lock of the job, unless this object holds it already.
 
-        May be called by the rank's main thread and by the journal's thread.
+        Raise ``RequestRefused`` if another process holds the lock, or the lock file cannot be locked. May be called by
+        the rank's main thread and by the thread that writes the records.
         """
         with self._lock_mutex:
             if self.lock is None:
                 self.lock = take_lock(self._checkpoint.directory, self._rank)
 
     def remove_job(self) -> None:
-        """Remove the job directory while the job runs on, since it cannot be recorded any longer."""
+        """On rank 0: remove the job directory while the job runs on, because a record could not be written."""
         if self._job_directory is not None:
             self._job_directory.abandon()
 
@@ -133,13 +146,15 @@ class RankRecords:
 def check_job_visible(
     checkpoint: CheckpointSettings, patience: float, name: bytes = b"job", *, was_seen: bool = False
 ) -> None:
-    """Raise ``RequestRefused`` unless this host sees rank 0's job directory within ``patience`` seconds.
+    """Wait until this host sees the job directory that rank 0 created; raise ``RequestRefused`` after ``patience``
+    seconds.
 
     Args:
-        checkpoint: settings with the directory and the nonce of the job.
-        patience: seconds to wait.
-        name: the file that must be there.
-        was_seen: the directory was visible earlier. Then the wait ends soon after it has been removed.
+        checkpoint: settings with the directory and the nonce of the job. The nonce in the job file must be the same:
+            otherwise it is a directory of the same name on another file system.
+        name: the file in the directory that must be visible.
+        was_seen: True if this host has seen the directory before. If it is missing now, it was removed, and the wait
+            ends after a few checks.
     """
     until = time.monotonic() + patience
     missed = 0
@@ -161,8 +176,10 @@ def check_job_visible(
 
 
 def refuse_unsyncable(roots: Sequence[Root]) -> None:
-    """Raise ``RequestRefused`` if nothing of the target's file system can be opened, so that it could be written to but
-    not synced.
+    """Raise ``RequestRefused`` if a target's file system can be written to, but could not be synced at the end of the
+    job.
+
+    A sync needs a descriptor of a file or directory on the file system, and this user may not open any there.
     """
     storage, changed = WrittenFileSystems(type_of_file_system, SyncProcess()), UnsyncedDirectories()
     path = roots[0].target  # the same for all roots
@@ -178,12 +195,16 @@ def refuse_unsyncable(roots: Sequence[Root]) -> None:
 
 
 def restore_rank(node: RankNode, checkpoint: CheckpointSettings, run: int) -> None:
-    """Give ``node`` its remaining tasks of a resumed job; rank 0 also gets the counters of the earlier runs."""
+    """Load the tasks of a resumed job that remain for one rank from the job directory into ``node``, the rank's engine.
+
+    Rank 0 also gets the counters of the earlier runs. ``run`` is the number of the new run.
+    """
     from pcopy.checkpoint.resume import read_base
 
     def counted() -> Iterator[Task]:
         for task in read_base(checkpoint.directory, run, node.rank):
-            # Count deferred tasks: what deferred them may not be recorded, but their phases must be run.
+            # A phase is run only if a counter says that tasks wait for it. The task that increased the counter may not
+            # be recorded, so count the waiting tasks here.
             if task.phase > checkpoint.phase and (counter := DEFERRED_COUNTERS.get(task.phase)) is not None:
                 node.counters[counter] += 1
             yield task

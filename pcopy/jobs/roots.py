@@ -1,9 +1,9 @@
-"""Checks that the roots of a recorded job are still the directories with which it began, with the same mounts in them.
+"""Checks that the source and target directories of a recorded job (its roots) are still those with which it began.
 
-The inode and the file system are compared: its type (f_type) and its id (fsid), both from statfs(2), or on XFS the
-UUID. Device numbers, and ids derived from them, are not compared: the same file system may have another one after it is
-mounted again, and on another host. For the target directory the time of birth is compared, too, if the file system
-provides it: the inode number of a removed directory is used again.
+Three values are compared: the inode number, the type of the file system (f_type) and its id (fsid; on XFS the UUID).
+f_type and fsid are from statfs(2). Device numbers, and ids derived from them, are not compared: a file system may have
+another device number after it is mounted again, and on another host. For a directory that the job created the time of
+birth is compared, too, if the file system provides it, because the inode number of a removed directory is used again.
 """
 
 from __future__ import annotations
@@ -25,14 +25,20 @@ from pcopy.tasks.base.job import Root
 from pcopy.text import printable_path
 
 CACHED_IDENTITIES = 128
-"""Directories whose identity is cached while the roots of a job are checked, since many roots share one."""
+"""Number of directories whose identity is cached during a check: a job may have thousands of sources in few
+directories.
+"""
 
 _OPEN_FLAGS = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class DirectoryIdentity(NamedTuple):
-    """Current identity of a directory: (device, inode), (f_type, fsid or UUID), and time of birth in nanoseconds
-    since 1970 (0: unknown).
+    """Current identity of a directory.
+
+    Fields:
+    - ``identity``: (device, inode).
+    - ``file_system``: (f_type, fsid), on XFS (f_type, UUID as a number); 0 stands for unknown.
+    - ``birth``: time of birth in nanoseconds since 1970; 0 if unknown.
     """
 
     identity: tuple[int, int]
@@ -41,13 +47,13 @@ class DirectoryIdentity(NamedTuple):
 
 
 def directory_identity(path: bytes) -> DirectoryIdentity:
-    """Return the identity of the directory ``path``; raise ``OSError``.
+    """Return the current identity of the directory ``path``, for which no permission to read it is needed.
 
-    A symbolic link at its end is not followed. Needs no permission to read the directory.
+    Raise ``OSError`` if it cannot be opened or its last component is a symbolic link.
     """
     try:
         descriptor = open_with_retries(path, _OPEN_FLAGS)
-    except PermissionError:  # O_PATH needs no permission, but XFS does not return its UUID for it.
+    except PermissionError:  # O_PATH needs no permission, but through such a descriptor XFS does not return its UUID.
         descriptor = open_with_retries(path, _OPEN_FLAGS | os.O_PATH)
     with closed_at_end(descriptor):
         status = os.fstat(descriptor)
@@ -55,19 +61,21 @@ def directory_identity(path: bytes) -> DirectoryIdentity:
 
 
 def refuse_unwritable(roots: Sequence[Root]) -> None:
-    """Raise ``RequestRefused`` if all targets are new names in a directory in which this user cannot create any."""
+    """Raise ``RequestRefused`` if all targets are new names in a directory in which this user cannot create files."""
     target = roots[0].target
     if not all(root.name and not os.path.lexists(target_path(root)) for root in roots):
         return
     if reason := reason_unwritable(target):
         raise RequestRefused(
-            f"{printable_path(roots[0].target_shown)}: cannot be made, since {reason}; name another DST"
+            f"{printable_path(roots[0].target_shown)}: cannot be created, since {reason}; name another DST"
         )
 
 
 def with_file_systems(roots: Sequence[Root]) -> tuple[JobRoot, ...]:
-    """Return ``roots`` with the file systems of their directories; raise ``RequestRefused`` if one was replaced
-    meanwhile.
+    """Return ``roots`` together with the file systems of their source and target directories, as the job file records
+    them.
+
+    Raise ``RequestRefused`` if a directory cannot be opened, or was replaced since ``roots`` were resolved.
     """
     examine = lru_cache(maxsize=CACHED_IDENTITIES)(_examine_root)
     placed = []
@@ -81,7 +89,11 @@ def with_file_systems(roots: Sequence[Root]) -> tuple[JobRoot, ...]:
 
 
 def with_target_identity(root: JobRoot) -> JobRoot:
-    """Return ``root`` with the identity of the target directory, if that exists; otherwise unchanged."""
+    """Return ``root`` with the current identity of the directory to which its source is copied in the field ``made``.
+
+    ``root`` is returned unchanged if that directory does not exist yet, if its identity is known already, or if no
+    directory is created for the source.
+    """
     if root.item or not root.name or any(root.made):
         return root
     try:
@@ -91,15 +103,16 @@ def with_target_identity(root: JobRoot) -> JobRoot:
 
 
 def _target_identity(root: JobRoot) -> TargetIdentity:
-    """Return the identity of the target directory; raise ``OSError``."""
+    """Return the current identity of the directory to which ``root`` copies; raise ``OSError`` if there is none."""
     current = directory_identity(os.path.join(root.target, root.name))
     return TargetIdentity(current.identity[1], *current.file_system, current.birth)
 
 
 def check_roots(job: JobFile) -> tuple[JobRoot, ...]:
-    """Return the job's roots with current device numbers.
+    """Check that the sources and targets of a job are still those with which it began; return them with their current
+    device numbers.
 
-    Raise ``RequestRefused`` if a directory is not the one with which the job began, with its path and the difference.
+    Raise ``RequestRefused``, with the path and the difference, if a directory is another one.
     """
     examine = lru_cache(maxsize=CACHED_IDENTITIES)(_examine_root)
     checked = []
@@ -113,14 +126,16 @@ def check_roots(job: JobFile) -> tuple[JobRoot, ...]:
 
 
 class DestinationRemoved(RequestRefused):
-    """The directory that the job copied to was removed or replaced, and mounting a file system cannot bring it back."""
+    """Error: the directory that the job copied to was removed or replaced, and mounting a file system cannot bring it
+    back.
+    """
 
 
 def check_targets(job: JobFile) -> None:
-    """Check the destination as ``check_roots`` does.
+    """Check that the target directories of the job are those with which it began.
 
-    Raise ``Gone`` if no file of the job can exist there any longer, and ``RequestRefused`` if the file system seems not
-    to be mounted.
+    Raise ``DestinationRemoved`` if one is missing or another directory although its file system is mounted: then no
+    file of the job can exist there. Raise ``RequestRefused`` if its file system seems not to be mounted.
     """
     for root in job.roots:
         try:
@@ -132,11 +147,11 @@ def check_targets(job: JobFile) -> None:
             current = _nearest_file_system(root.target)
             if current and current[0] == root.target_place[0] and _equal_or_unknown(current[1], root.target_place[1]):
                 raise DestinationRemoved(f"{path}: is gone, or another directory is in its place") from None
-            raise RequestRefused(f"{path}: its file system is not mounted there, it seems; mount it") from None
+            raise RequestRefused(f"{path}: its file system does not seem to be mounted; mount it") from None
 
 
 def refuse_missing_mounts(job: JobFile) -> None:
-    """Raise ``RequestRefused`` if a recorded mount below the job's targets is missing."""
+    """Raise ``RequestRefused`` if a file system that the job found below its targets is not mounted there now."""
     for path, root in job.mounts:
         for target in {target_path(root) for root in job.roots}:
             if not is_in_tree(path, target):
@@ -154,8 +169,9 @@ def refuse_missing_mounts(job: JobFile) -> None:
 
 
 def missing_targets(job: JobFile) -> list[bytes]:
-    """Return the target directories that are missing, or are not those that were recorded; the user may have
-    moved them.
+    """Return the paths of directories that the job created, and that are missing now or have been replaced.
+
+    The user may have moved the original ones, with temporary files of the job in them.
     """
     return [
         os.path.join(root.target, root.name) for root in job.roots if not root.item and not is_target_as_recorded(root)
@@ -163,7 +179,11 @@ def missing_targets(job: JobFile) -> list[bytes]:
 
 
 def is_target_as_recorded(root: JobRoot) -> bool:
-    """True if the target directory exists and is the recorded one, or if none was recorded and it does not exist."""
+    """True if the directory to which ``root`` copies is the one that the job file records.
+
+    Also True if no directory was recorded: then the job may or may not have created it. False if one was recorded and
+    is missing now.
+    """
     try:
         return not root.name or _is_recorded_target(root, _target_identity(root))
     except OSError:
@@ -171,9 +191,10 @@ def is_target_as_recorded(root: JobRoot) -> bool:
 
 
 def _is_recorded_target(root: JobRoot, current: TargetIdentity) -> bool:
-    """True if the target directory is the recorded one, or if none was recorded.
+    """True if the target directory of ``root``, whose current identity is ``current``, is the recorded one, or if none
+    was recorded.
 
-    A time of birth is compared only if both are known.
+    fsid and time of birth are compared only if both values are known.
     """
     recorded = root.made
     if not any(recorded):
@@ -185,13 +206,15 @@ def _is_recorded_target(root: JobRoot, current: TargetIdentity) -> bool:
 
 
 def _equal_or_unknown(one: int, other: int) -> bool:
-    """True if two numbers are equal, or one of them is 0, which stands for unknown."""
+    """Return True if ``one`` and ``other`` are equal, or if one of them is 0, which stands for unknown."""
     return one == other or 0 in (one, other)
 
 
 def _nearest_file_system(path: bytes) -> tuple[int, int] | None:
-    """Return the file system of ``path``, or of the nearest existing directory above it; None if that cannot be
-    examined.
+    """Return the file system of ``path``, or of the nearest existing directory above it, as (f_type, fsid) of
+    statfs(2).
+
+    None if that directory cannot be opened.
     """
     while True:
         try:
@@ -203,7 +226,9 @@ def _nearest_file_system(path: bytes) -> tuple[int, int] | None:
 
 
 def _check_target(job: JobFile, root: JobRoot) -> None:
-    """Raise ``RequestRefused`` unless the target directory is the recorded one, if one was recorded."""
+    """Raise ``RequestRefused`` if ``root`` has a recorded target directory, but that is missing now or another
+    directory has its path.
+    """
     if not any(root.made):
         return
     try:
@@ -223,7 +248,15 @@ def _check_target(job: JobFile, root: JobRoot) -> None:
 def _refuse_different(
     job: JobFile, path: bytes, current: DirectoryIdentity, identity: tuple[int, int], place: tuple[int, int]
 ) -> None:
-    """Raise ``RequestRefused`` if the current identity of a root's directory differs from the recorded one."""
+    """Raise ``RequestRefused`` if a source or target directory is another one than when the job began.
+
+    Args:
+        job: the job, for the message.
+        path: the directory.
+        current: its current identity.
+        identity: its recorded (device, inode); the device is not compared.
+        place: its recorded (f_type, fsid); an fsid of 0 (unknown) equals any other.
+    """
     differing = []
     if current.file_system[0] != place[0]:
         differing.append(f"the type of its file system is {current.file_system[0]:#x}, was {place[0]:#x}")
@@ -240,7 +273,10 @@ def _refuse_different(
 
 
 def _examine_root(path: bytes, role: str) -> DirectoryIdentity:
-    """Return the identity of a root's directory, called ``role`` in the message; raise ``RequestRefused``."""
+    """Return the identity of the directory ``path``.
+
+    Raise ``RequestRefused`` if it cannot be opened; the message calls it the job's ``role`` (source or destination).
+    """
     try:
         return directory_identity(path)
     except OSError as error:

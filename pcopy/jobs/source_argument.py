@@ -1,4 +1,4 @@
-"""The path argument of a program that only reads, as the root of its job."""
+"""For programs that only read: conversion of the path argument to a root (a pair of source and target directory)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pcopy.text import printable_path
 
 
 def read_only_root(path: bytes, *, follow: bool) -> Root:
-    """Return the root for ``path``, or for its target if it is a symbolic link and ``follow`` is set; raise
-    ``RequestRefused``.
+    """Return the root of a job that reads ``path``; source and target of the root are the same directory.
 
-    Source and target of the root are the same directory.
+    ``follow``: True to read the target if ``path`` is a symbolic link. Raise ``RequestRefused`` if ``path`` does not
+    exist, cannot be examined, or is a socket or a file without a name.
     """
     try:
         status = os.stat(path) if follow else os.lstat(path)
@@ -31,7 +31,7 @@ def read_only_root(path: bytes, *, follow: bool) -> Root:
         directory, name = os.path.split(real)
         parent_status = os.stat(directory)
     except OSError as error:
-        if error.filename is None:  # The current directory does not exist: the caller reports that.
+        if error.filename is None:  # The working directory was removed: the caller reports that.
             raise
         raise cannot_examine(path, error) from None
     if stat.S_ISSOCK(status.st_mode):
@@ -45,7 +45,9 @@ def read_only_root(path: bytes, *, follow: bool) -> Root:
 
 
 def cannot_examine(path: bytes, error: OSError) -> RequestRefused:
-    """Return the error for a path that cannot be examined, with advice."""
+    """Return the exception for a ``path`` that cannot be examined: stat failed with ``error``. Its message also says
+    what to do.
+    """
     advice = "check its mode, and those above it" if error.errno == errno.EACCES else "check the name"
     suggestion = (
         suggestion_for(path)

@@ -1,8 +1,9 @@
 """Temporary files (spools) of a rank for data that does not fit into memory: waiting tasks, names, entries to be
 sorted.
 
-Rule: if the spool's file system is full, or fails, nothing is lost. The work that could not be written there remains to
-be done: the job stops in order, and can be resumed where there is space. Therefore this error has a class of its own.
+If a spool cannot be written, for example because its file system is full, nothing is lost: the job stops in an orderly
+way, and can be resumed with a spool directory that has space. Therefore such an error has a class of its own,
+``SpillFailed``.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from pcopy.text import printable_path
 
 
 def spool_factory(directory: bytes) -> OpenSpool:
-    """Return a function that opens a temporary file in ``directory`` (empty: the system's directory for temporary
-    files).
+    """Return a function that opens an empty temporary file in ``directory``.
+
+    If ``directory`` is empty, the file is created in the system's directory for temporary files.
     """
 
     def open_spool() -> BinaryIO:
@@ -30,9 +32,10 @@ def spool_factory(directory: bytes) -> OpenSpool:
 
 
 def database_factory(directory: bytes) -> Callable[[], Backlog]:
-    """Return a function that opens a temporary LMDB database in ``directory``, as for ``spool_factory``.
+    """Return a function that opens a temporary LMDB database in ``directory``, for waiting tasks.
 
-    Errors of the database are ``OSError``.
+    If ``directory`` is empty, the database is created in the system's directory for temporary files. The methods of the
+    database raise ``OSError`` if it fails.
     """
 
     def open_database() -> Backlog:
@@ -49,7 +52,11 @@ TMPDIR_ADVICE = "set TMPDIR to another directory"
 
 
 def spool_error_text(directory: bytes, trouble: OSError, advice: str) -> str:
-    """Return the message for an error ``trouble`` of a spool in ``directory``, followed by ``advice``."""
+    """Return the error message for a temporary file (spool) in ``directory`` that failed with ``trouble``.
+
+    ``directory``: empty for the system's directory of temporary files. ``advice`` is the end of the message, which says
+    what the user can do.
+    """
     from pcopy.jobs.spool_file import temporary_directory
 
     try:
@@ -61,8 +68,11 @@ def spool_error_text(directory: bytes, trouble: OSError, advice: str) -> str:
 
 @contextmanager
 def refusing_spool_errors(directory: bytes, advice: str = SPOOL_ADVICE) -> Iterator[None]:
-    """Turn ``SpillFailed`` of the block into ``RequestRefused`` with the message of ``spool_error_text``; for use
-    before any task runs.
+    """Context manager: if its block raises ``SpillFailed`` (a temporary file cannot be written), raise
+    ``RequestRefused`` instead.
+
+    For use before any task runs: the job then does not start. ``directory`` is the directory of temporary files (empty:
+    the system's), ``advice`` the end of the message.
     """
     try:
         yield

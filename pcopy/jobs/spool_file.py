@@ -1,5 +1,6 @@
-"""The class of temporary files for data that does not fit into memory. A module of its own, since importing
-tempfile takes 10 ms.
+"""The class of temporary files (spools) for data that does not fit into memory.
+
+It has a module of its own because importing tempfile takes 10 ms, and few jobs need a spool.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from pcopy.errors import SpillFailed
 from pcopy.fsio.named_file import stable_directory_path
 
 IN_MEMORY = 1 << 20
-"""Bytes of a spool that remain in memory; a longer one is written to a file."""
+"""Largest size in bytes of a spool that is kept in memory; a larger one is written to a file."""
 
 
 def _raising_spool_errors(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``method`` with every ``OSError`` turned into ``SpillFailed``."""
+    """Return a method that does what ``method`` does, but raises ``SpillFailed`` instead of every ``OSError``."""
 
     def wrapped(*arguments: Any) -> Any:
         try:
@@ -35,17 +36,17 @@ class SpoolFile(SpooledTemporaryFile[bytes]):
     def __init__(self, directory: bytes) -> None:
         """Create an empty file in memory.
 
-        ``directory``: where it is written if it grows; empty: the system's directory for temporary files. Symbolic
-        links in the path are followed by the rules of ``named_file``.
+        When it grows beyond ``IN_MEMORY``, it is written to a file in ``directory`` (empty: the system's directory for
+        temporary files). A symbolic link in that path is followed only if it belongs to this user or to root.
         """
         super().__init__(max_size=IN_MEMORY)
         self._directory = directory
 
     def rollover(self) -> None:
-        """Write the contents to a file on disk, unless that is done already."""
+        """Move the contents from memory to a file on disk, unless that is done already."""
         arguments = vars(self).get(
             "_TemporaryFileArgs"
-        )  # Arguments of the future file; the attribute is removed when the file is created.
+        )  # The base class creates the file with these arguments, and then removes the attribute.
         if arguments is not None:
             with stable_directory_path(self._directory or temporary_directory()) as directory:
                 arguments["dir"] = os.fsdecode(directory)
@@ -67,13 +68,14 @@ class SpoolFile(SpooledTemporaryFile[bytes]):
 def temporary_directory() -> bytes:
     """Return the system's directory for temporary files.
 
-    Raise ``OSError`` if there is none, or its path contains a symbolic link that is not followed.
+    It is the first usable one of TMPDIR, TEMP, TMP and Python's list of directories. Raise ``OSError`` if there is
+    none, or if the path in a variable contains a symbolic link of another user, which is not followed.
     """
     for name in (
         b"TMPDIR",
         b"TEMP",
         b"TMP",
-    ):  # gettempdir creates a file in each of these as a test, so they are checked first
+    ):  # gettempdir creates a file in each of these as a test, so check the links in their paths before
         if path := os.environb.get(name):
             with suppress(FileNotFoundError, NotADirectoryError, PermissionError), stable_directory_path(path):
                 pass

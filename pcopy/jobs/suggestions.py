@@ -1,7 +1,7 @@
-"""Suggestions for a path, a job or a word that does not exist: the most similar one that does.
+"""Suggestions for messages about a path, a job or a word that does not exist: the most similar one that does exist.
 
-Rules: a suggestion is shown, and never followed automatically. The search is cheap: it lists few directories, and none
-with more than ``MAX_NAMES`` names.
+Rules: a suggestion is only shown, and never used instead of the user's word. The search is cheap: it lists few
+directories, and none with more than ``MAX_NAMES`` names.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pcopy.fsio.close import closed_at_end
 from pcopy.text import printable_path
 
 MAX_NAMES = 10_000
-"""Names in a directory that are compared at most; listing more may take long on a file server."""
+"""A directory with more names is not searched for a similar one: listing it may take long on a file server."""
 _MAX_MISSPELT = 3
-"""Misspelt names in one path that are corrected at most; with more it is another path."""
+"""Maximum number of misspelt components in one path; a path with more is too different, and nothing is suggested."""
 _MIN_SIMILARITY = 0.75
-"""Similarity, from 0 to 1, from which one word may be a misspelling of another. With less, --report would be
+"""Least similarity (the ratio of difflib, 0 to 1) of a suggested word. With a smaller value, --report would be
 suggested for --restart.
 """
 _MIN_PREFIX = 3
-"""Number of letters from which a word may stand for the only word that begins with it."""
+"""Least number of letters of a word for which the only word that begins with it is suggested."""
 
 _SPACES = b" \t\r\n"
 _QUOTES = "\"'\u2018\u2019\u201c\u201d"
@@ -33,18 +33,28 @@ _DASHES = ("\u2010", "\u2011", "\u2012", "\u2013", "\u2014", "\u2212")  # Text p
 
 
 def suggestion_for(path: bytes) -> str:
-    """Return a suggestion for ``path``, which does not exist; empty if nothing resembles it."""
+    """Return the end of a message that says that ``path`` does not exist: a similar path, or the part of it that
+    exists.
+
+    Empty if there is neither.
+    """
     return _similar_path(path) or _suggest_existing_part(path)
 
 
-def suggestion_or_creation(path: bytes, make_it: str = "make that first (mkdir -p)") -> str:
-    """Return a suggestion for a missing directory that the user may have to create; ``make_it`` says how."""
+def suggestion_or_creation(path: bytes, make_it: str = "create that first (mkdir -p)") -> str:
+    """Return a suggestion for the missing directory ``path``: a similar one if there is one, and how to create it.
+
+    ``make_it``: the words that say how to create it.
+    """
     text = _similar_path(path)
     return joined_sentences(text, f"else {make_it}") if text else make_it
 
 
 def reason_unwritable(directory: bytes) -> str:
-    """Return why this user cannot create a file in ``directory``, with its path; empty if he can. Raise ``OSError``."""
+    """Return why this user cannot create files in ``directory``; empty if the user can.
+
+    Raise ``OSError`` if that cannot be found out.
+    """
     effective = (os.getuid(), os.getgid()) != (os.geteuid(), os.getegid())
     if os.access(directory, os.W_OK | os.X_OK, effective_ids=effective):
         return ""
@@ -52,26 +62,29 @@ def reason_unwritable(directory: bytes) -> str:
         return f"{printable_path(directory)} is on a file system that is mounted read-only"
     status = os.stat(directory)
     return (
-        f"{printable_path(directory)} may not be written by you (mode {S_IMODE(status.st_mode):04o}, of user "
+        f"{printable_path(directory)} is not writable by you (mode {S_IMODE(status.st_mode):04o}, owner "
         f"{status.st_uid})"
     )
 
 
 def _similar_path(path: bytes) -> str:
-    """Return the first suggestion of ``_LOOKS`` that applies, or an empty text."""
+    """Return the suggestion for ``path`` from the first function in ``_SUGGESTERS`` that has one; empty if none has."""
     return next((text for suggestion in _SUGGESTERS if (text := suggestion(path))), "")
 
 
 def joined_sentences(text: str, more: str) -> str:
-    """Join two parts of a message, of which the first may end with a question mark."""
+    """Return ``text`` and ``more``, two parts of a message, joined with a semicolon, or as two sentences if ``text``
+    ends with a question mark.
+    """
     return f"{text} {more[:1].upper()}{more[1:]}" if text.endswith("?") else f"{text}; {more}"
 
 
 def reason_starts_elsewhere(path: bytes, directory: bytes) -> str:
-    """Return a message if a listed path does not exist below ``directory``, but does below the working directory, and
-    lies in ``directory``.
+    """Return a message if the user has listed paths relative to the working directory, although the list must contain
+    paths relative to ``directory``.
 
-    Return an empty text otherwise.
+    That is so if ``path`` does not exist relative to ``directory``, but exists relative to the working directory and
+    leads into ``directory``. Otherwise the result is empty.
     """
     if path.startswith(b"/") or os.path.lexists(os.path.join(directory, path)) or not os.path.lexists(path):
         return ""
@@ -89,7 +102,7 @@ def reason_starts_elsewhere(path: bytes, directory: bytes) -> str:
 def most_similar_word(word: str, words: Iterable[str]) -> str | None:
     """Return the only one of ``words`` that begins with ``word``, else the most similar one; None if none is similar.
 
-    Upper and lower case are the same.
+    Upper case and lower case letters count as equal.
     """
     from difflib import get_close_matches
 
@@ -101,7 +114,7 @@ def most_similar_word(word: str, words: Iterable[str]) -> str | None:
 
 
 def _suggest_for_link(path: bytes) -> str:
-    """Suggest the cause if the path is a symbolic link to a missing file."""
+    """If ``path`` is a symbolic link to a missing file, return a text that says so; else an empty text."""
     link = path.rstrip(b"/")
     target = os.path.realpath(link)
     if not os.path.islink(link) or os.path.lexists(target):
@@ -110,7 +123,11 @@ def _suggest_for_link(path: bytes) -> str:
 
 
 def _suggest_for_dash(path: bytes) -> str:
-    """Suggest the option if the path is an option whose dash is another character, as copied from a formatted text."""
+    """If ``path`` is an option whose dash is another, similar character, return a text with the option in its right
+    form.
+
+    Such a character comes from copying a formatted text. If there is none, return an empty text.
+    """
     text = os.fsdecode(path)
     option = text.lstrip("-" + "".join(_DASHES))
     if text.startswith(_DASHES) and option:
@@ -119,7 +136,11 @@ def _suggest_for_dash(path: bytes) -> str:
 
 
 def _suggest_expanded(path: bytes) -> str:
-    """Suggest the expanded path if the path contains ``~`` or a variable, which a shell does not expand in quotes."""
+    """If ``path`` contains ``~`` or a variable, say that a shell does not expand these in quotes, and name the expanded
+    path if it exists.
+
+    Else return an empty text.
+    """
     sign = b"~" if path.startswith(b"~") else b"$" if re.search(rb"\$\{?[A-Za-z_]", path) else b""
     if not sign:
         return ""
@@ -130,8 +151,10 @@ def _suggest_expanded(path: bytes) -> str:
 
 
 def _suggest_stripped(path: bytes) -> str:
-    """Suggest the path without characters around it: white space, a carriage return, quotes, backslashes,
-    ``file://``.
+    """Suggest the existing path that remains of ``path`` without superfluous characters; if there is none, return an
+    empty text.
+
+    These are white space and quotes around it, a carriage return at its end, backslashes, and ``file://``.
     """
     text = os.fsdecode(path)
     around = "carriage return" if path.endswith(b"\r") else "space"
@@ -148,7 +171,9 @@ def _suggest_stripped(path: bytes) -> str:
 
 
 def _suggest_several(path: bytes) -> str:
-    """Suggest separating the paths if the word consists of several existing ones."""
+    """If ``path`` consists of several existing paths, separated by spaces or commas, suggest how to write them; else
+    return an empty text.
+    """
     for sign, advice in ((b",", "write a space between them"), (b" ", "quote each of them, not all")):
         parts = path.split(sign)
         if len(parts) > 1 and all(part and os.path.lexists(part) for part in parts):
@@ -157,7 +182,9 @@ def _suggest_several(path: bytes) -> str:
 
 
 def _suggest_for_pattern(path: bytes) -> str:
-    """Suggest the cause if the path is a shell pattern."""
+    """If ``path`` is a shell pattern that the shell has not replaced by names, return a text that says so; else an
+    empty text.
+    """
     from fnmatch import fnmatchcase
 
     directory, name = os.path.split(path)
@@ -173,7 +200,9 @@ def _suggest_for_pattern(path: bytes) -> str:
 
 
 def _suggest_corrected(path: bytes) -> str:
-    """Suggest the existing path that results if misspelt names are corrected."""
+    """Suggest an existing path: ``path`` with similar names in place of components that do not exist; if there is none,
+    return an empty text.
+    """
     reached = b"/" if path.startswith(b"/") else b""
     slips = 0
     for part in filter(None, path.split(b"/")):
@@ -189,7 +218,10 @@ def _suggest_corrected(path: bytes) -> str:
 
 
 def _suggest_existing_part(path: bytes) -> str:
-    """Name the deepest existing directory on the way to ``path``."""
+    """Return a text that names the deepest existing directory above ``path`` and the component that it lacks.
+
+    Empty if that directory is the root directory or the working directory.
+    """
     reached = b"/" if path.startswith(b"/") else b""
     for part in filter(None, path.split(b"/")):
         name = os.path.join(reached, part)
@@ -204,7 +236,7 @@ def _suggest_existing_part(path: bytes) -> str:
 
 
 def _names_in(directory: bytes) -> list[str]:
-    """Return the names in a directory; empty if there are too many, or it cannot be listed."""
+    """Return the names in a directory; empty if they are more than ``MAX_NAMES`` or it cannot be listed."""
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     try:
         try:
@@ -219,10 +251,10 @@ def _names_in(directory: bytes) -> list[str]:
 
 
 def unsearchable_directory_text(path: bytes, error: OSError) -> str:
-    """Return the end of a message about EACCES: the first directory on the way to ``path`` that this user may not
-    enter.
+    """Return the end of a message about "permission denied" (EACCES): the uppermost directory above ``path`` that this
+    user may not search.
 
-    Empty if ``error`` is another one, or there is no such directory.
+    Empty if ``error`` is not EACCES, or there is no such directory.
     """
     if error.errno == errno.EACCES:
         for directory in _directories_above(os.path.abspath(path)):
@@ -239,7 +271,7 @@ def _directories_above(path: bytes) -> Iterator[bytes]:
 
 
 def _shown_text(text: str) -> str:
-    """Return a text as it is shown to users, with unprintable characters escaped."""
+    """Return ``text`` with unprintable characters escaped, for messages."""
     return printable_path(os.fsencode(text))
 
 

@@ -1,7 +1,7 @@
 """Control of a running job on rank 0: requests of ``pcopy --control``, and progress reports for ``pcopy --jobs``.
 
-Both are files in the job directory, whose server may hang. So a thread reads and writes them. The rank's main thread
-only exchanges values with that thread, each time it receives the counters of all ranks.
+Both are files in the job directory, whose file server may hang. So a thread reads and writes these files. The main
+thread of rank 0 only exchanges values with that thread, each time it receives the counters of all ranks.
 """
 
 from __future__ import annotations
@@ -21,17 +21,21 @@ from pcopy.report.screen import progress_json_values
 from pcopy.tasks.base.job import Totals
 
 POLL_INTERVAL = 0.5
-"""Seconds between two checks for a request."""
+"""Seconds between two checks for a request of ``pcopy --control`` in the job directory."""
 
 REPORT_INTERVAL = 2.0
-"""Seconds between two progress reports."""
+"""Seconds between two progress reports that a running job writes for ``pcopy --jobs``."""
 
 _STOP_TIMEOUT = 1.0
-"""Seconds that the end of the job waits for the thread, whose storage may hang."""
+"""Maximum seconds that the end of the job waits for the thread that reads requests and writes progress reports, because
+the file server of the job directory may hang.
+"""
 
 
 class ControlDirectory:
-    """Reads requests from the job directory, applies them, and writes progress reports there."""
+    """On rank 0: a thread that reads the user's requests (``pcopy --control``) from the job directory and writes
+    progress reports (for ``pcopy --jobs``) there. Requests are applied by the main thread.
+    """
 
     def __init__(
         self,
@@ -42,14 +46,14 @@ class ControlDirectory:
         rank_limits: RankLimits,
         on_change: Callable[[str], object],
     ) -> None:
-        """Prepare without starting the thread.
+        """Create the object without starting its thread.
 
         Args:
             directory: the job directory.
             run: number of the run; requests for other runs are ignored.
             ranks: number of ranks.
-            stages: how progress is measured.
-            rank_limits: applies the limits.
+            stages: how progress is measured in each phase.
+            rank_limits: the limits on rank 0, which are changed here and sent to all ranks by the engine.
             on_change: called with a description of the limits after the user has changed them.
         """
         self._directory = directory
@@ -75,12 +79,16 @@ class ControlDirectory:
         """Stop the thread; must be called before the job directory is removed."""
         if self._thread is not None:
             self._end.send()
-            self._thread.has_ended(_STOP_TIMEOUT)
+            self._thread.join(_STOP_TIMEOUT)
 
     def report_progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        """Apply a new request, and prepare a progress report if one is due. Called with the counters of all ranks.
+        """Apply the latest request of the user, if it is new, and prepare a progress report if one is due. Called on
+        the main thread whenever there are new sums of the counters.
 
-        ``silent``: ranks that have not answered lately.
+        Args:
+            phase: name of the current phase.
+            totals: sums of the counters over all ranks.
+            silent: ranks that have not answered rank 0's last query.
         """
         now = time.monotonic()
         self._gauge.enter_phase(now, phase, totals)
@@ -96,7 +104,9 @@ class ControlDirectory:
         self._report = {**values, "run": self._run, "ranks": self._ranks, **state, "control": self._applied_id}
 
     def _apply_request(self) -> bool:
-        """Apply the latest request; return True if it was a new one."""
+        """Apply the latest request of the user that the thread has read; return True if there is one that was not
+        applied before.
+        """
         asked = self._request
         if asked is None or asked["id"] == self._applied_id:
             return False
@@ -109,15 +119,17 @@ class ControlDirectory:
         return True
 
     def _run_thread(self) -> None:
-        """Read requests and write reports until the end of the job; runs in the thread."""
+        """Body of the thread: read requests of the user and write progress reports until the end of the job."""
         while not self._end.wait(POLL_INTERVAL):
             with suppress(
                 RequestRefused, *RESOURCE_EXCEPTIONS
-            ):  # Tried again after the next interval; the job runs on.
+            ):  # The thread tries again after the next interval; the job does not depend on these files.
                 self._exchange_files()
 
     def _exchange_files(self) -> None:
-        """Read the current request, and write the progress report if it is a new one."""
+        """Read the request of the user in the job directory, if there is one; write the progress report there if there
+        is a new one.
+        """
         asked = read_object(self._directory, CONTROL_FILE)
         if asked is not None and asked.get("run") == self._run and _is_valid_request(asked, self._ranks):
             self._request = asked
@@ -128,7 +140,9 @@ class ControlDirectory:
 
 
 def _is_valid_request(values: dict[str, Any], ranks: int) -> bool:
-    """True if ``values`` is a valid request for a job with this number of ranks."""
+    """Return True if ``values``, the contents of a request of ``pcopy --control``, are valid for a job with this number
+    of ranks.
+    """
     numbers = [values.get(name, 0) for name in ("bwlimit", "oplimit", "active")]
     are_valid = all(type(number) is int and number >= 0 for number in numbers)
     return (

@@ -1,6 +1,8 @@
-"""The processes of a job before it starts: what they send to each other and agree on.
+"""The processes of a job before its first task: how they describe themselves to each other, and steps that all of them
+take together.
 
-Ranks that a launcher has started communicate by MPI. Ranks that are forked later are a single process at this time.
+Ranks that a launcher (mpiexec, srun) has started are one process each, and communicate by MPI. If the ranks are forked
+later, there is only one process at this time.
 """
 
 from __future__ import annotations
@@ -18,13 +20,13 @@ _Value = TypeVar("_Value")
 
 
 class RankDescription(NamedTuple):
-    """Description of a rank and its host, sent to all ranks at the start.
+    """Description of a rank and its host, which each rank sends to all ranks at the start.
 
     Fields:
     - ``version``: version of pcopy.
     - ``host``: host name.
-    - ``machine``: boot id of the running operating system, or the host name.
-    - ``mount_namespace``, ``process_namespace``: mount and process namespace, as in /proc/self/ns.
+    - ``machine``: boot id of the running operating system; the host name if it is unknown.
+    - ``mount_namespace``, ``process_namespace``: mount and process namespace, as in /proc/self/ns; empty if unknown.
     - ``pid``: process id.
     - ``arguments_digest``: digest of the command line.
     - ``task_format``: version of the format of packed tasks (``pcopy.tasks.base.kind.TASK_FORMAT``).
@@ -43,36 +45,45 @@ class RankDescription(NamedTuple):
 
     @property
     def place(self) -> tuple[str, str]:
-        """The running operating system and mount namespace. Ranks with the same place see the same mounts."""
+        """The running operating system and the mount namespace of the rank, as a pair of ids. Ranks with the same pair
+        see the same mounts.
+        """
         return self.machine, self.mount_namespace
 
 
 class ProcessGroup:
-    """The processes of a job; values that they exchange consist of primitive values.
+    """The processes of a job before its first task: they exchange values (numbers, strings, containers of these), and
+    so agree on what to do.
 
-    ``descriptions`` describes each process, by rank. This class is a group of one process; subclasses override it.
+    This class is a group of a single process; subclasses override its attributes and methods.
     """
 
     rank = 0
+    """Rank of this process."""
     descriptions: Sequence[RankDescription] = (RankDescription("", "", "", "", "", 0, ""),)
 
     def broadcast(self, value: Any) -> Any:
-        """Return rank 0's ``value`` on all ranks. Collective."""
+        """Return the ``value`` that rank 0 has passed, on all ranks. Collective: all ranks must call it."""
         return value
 
     def gather(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, by rank. Collective."""
+        """Return the list of the values that the ranks have passed, in the order of ranks, on all ranks. Collective:
+        all ranks must call it.
+        """
         return [value]
 
 
 def first_ranks_of_hosts(hellos: Sequence[RankDescription]) -> list[int]:
-    """Return the first rank of each host."""
+    """Return the lowest rank on each host, in ascending order. ``hellos`` are the descriptions of all ranks."""
     hosts = [hello.host for hello in hellos]
     return [hosts.index(host) for host in dict.fromkeys(hosts)]
 
 
 def backends_text(hellos: Sequence[RankDescription]) -> str:
-    """Return which backend is in use, for people; with the hosts if they differ."""
+    """Return a text for the user that names the backend (the code that performs system calls: c or python) in use. If
+    hosts use different ones, the text lists the hosts of each, with semicolons between. ``hellos`` are the
+    descriptions of all ranks.
+    """
     hosts: dict[str, dict[str, None]] = {}
     for hello in hellos:
         hosts.setdefault(hello.backend or backend_name(), {})[hello.host] = None
@@ -82,9 +93,10 @@ def backends_text(hellos: Sequence[RankDescription]) -> str:
 
 
 def run_on_root(group: ProcessGroup, action: Callable[[], _Value]) -> _Value | None:
-    """Return the result of ``action`` on rank 0, and None on other ranks. Collective.
+    """Call ``action`` on rank 0 only; return its result on rank 0, and None on other ranks. Collective: all ranks must
+    call this function.
 
-    If ``action`` raises ``RequestRefused`` or ``StoppedBeforeStart`` there, all ranks raise the same.
+    If ``action`` raises ``RequestRefused`` or ``StoppedBeforeStart``, all ranks raise the same.
     """
     value, status, text = None, EXIT_OK, ""
     if group.rank == 0:
@@ -99,9 +111,10 @@ def run_on_root(group: ProcessGroup, action: Callable[[], _Value]) -> _Value | N
 
 
 def run_on_all(group: ProcessGroup, action: Callable[[], _Value]) -> _Value:
-    """Return the result of ``action`` on this rank. Collective.
+    """Call ``action`` on each rank; return its result on this rank. Collective: all ranks must call this function.
 
-    If ``action`` raises ``RequestRefused`` on one rank, all ranks raise it, with the name of that rank's host.
+    If ``action`` raises ``RequestRefused`` on any rank, all ranks raise it. The text then names the host of that rank,
+    if the job has several ranks.
     """
     refused: RequestRefused | None = None
     try:

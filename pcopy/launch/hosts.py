@@ -1,11 +1,12 @@
 """Check, before a job starts, that its ranks run the same pcopy and see the same directories.
 
 Rule: names prove nothing. Two hosts may have different file systems at the same path, and different directories may
-have equal inode numbers. So rank 0 writes a random number into a small file, and one rank of each other *place* (a
-running operating system and a mount namespace on it) reads it. Ranks of the same place see the same mounts and need no
-proof.
+have equal inode numbers. So rank 0 writes a random number into a small file in the directory, and one rank of each
+other *place* (a running operating system and a mount namespace on it) reads the file. Ranks of the same place see the
+same mounts and need no proof.
 
-Other versions of pcopy read the first message, too. It must remain a tuple that begins with the version.
+Other versions of pcopy read the message with which each rank describes itself, too. That message must remain a tuple
+that begins with the version of pcopy and the name of the host.
 """
 
 from __future__ import annotations
@@ -27,27 +28,32 @@ from pcopy.launch.group import ProcessGroup, RankDescription
 from pcopy.text import printable_path
 
 VISIBLE_WITHIN = 3.0
-"""Seconds within which a file that one host created must be visible on another."""
+"""Seconds that another host waits until it sees a file that rank 0 has created; attribute caches of file systems cause
+a delay.
+"""
 _READ_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _CREATE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 def own_description(words: Sequence[str]) -> RankDescription:
-    """Return the description of this rank; ``words`` are its command line arguments."""
+    """Return the description that this rank sends to all other ranks: version of pcopy, host, namespaces and so on.
+    ``words`` are its command line arguments.
+    """
     host = socket.gethostname()
     arguments = hashlib.blake2b(b"\0".join(map(os.fsencode, words)), digest_size=16).hexdigest()
     places = boot_id() or host, _namespace_id("mnt"), _namespace_id("pid")
     try:
         backend = backend_name()
-    except RequestRefused:  # reported once all ranks have exchanged their hellos
+    except RequestRefused:  # reported later, once all ranks have exchanged their descriptions
         backend = ""
     return RankDescription(__version__, host, *places, os.getpid(), arguments, backend=backend)
 
 
 def checked_descriptions(messages: Sequence[Sequence[Any]]) -> list[RankDescription]:
-    """Return the descriptions of all ranks from their messages.
+    """Return the descriptions of all ranks, after checking that all ranks run the same version of pcopy with the same
+    arguments. ``messages`` are the fields of each description, as they were received.
 
-    Raise ``RequestRefused`` if not all run the same pcopy with the same arguments.
+    Raise ``RequestRefused`` if they do not.
     """
     for rank, hello in enumerate(messages):
         if hello[0] != messages[0][0]:
@@ -70,8 +76,9 @@ def checked_descriptions(messages: Sequence[Sequence[Any]]) -> list[RankDescript
 
 
 def next_rank_on_host(hellos: Sequence[RankDescription], rank: int) -> int | None:
-    """Return the next rank in the ring of ranks whose processes are visible to ``rank``; None if there is no
-    other one.
+    """Return the rank that ``rank`` is to watch: the next one on the same host (in the same process namespace). After
+    the last one the first one follows. Return None if there is no other one. ``hellos`` are the descriptions of all
+    ranks.
     """
     namespaces = [(hello.machine, hello.process_namespace) for hello in hellos]
     ring = [other for other, namespace in enumerate(namespaces) if namespace == namespaces[rank]]
@@ -80,16 +87,17 @@ def next_rank_on_host(hellos: Sequence[RankDescription], rank: int) -> int | Non
 
 
 def check_same_directory(group: ProcessGroup, directory: int, path: bytes, name: str, *, required: bool = True) -> None:
-    """Check that ``directory`` is the same directory in all places as on rank 0. Collective.
+    """Check that ``directory`` is the same directory on all hosts (and in all mount namespaces) as on rank 0.
+    Collective: all ranks must call it.
+
+    Raise ``RequestRefused`` on all ranks if it is not the same directory.
 
     Args:
         group: the processes of the job.
-        directory: a descriptor.
-        path: the path of the directory for messages.
-        name: name of the file that rank 0 creates for the check, and removes.
-        required: raise ``RequestRefused`` if rank 0 cannot write there; otherwise the check is skipped then.
-
-    Raise ``RequestRefused`` on all ranks if it is not the same directory.
+        directory: descriptor of the directory on this rank.
+        path: path of the directory, for messages.
+        name: name of the file that rank 0 creates in the directory for the check, and removes again.
+        required: if rank 0 cannot write to the directory, True raises ``RequestRefused``, and False skips the check.
     """
     hellos, places = group.descriptions, [hello.place for hello in group.descriptions]
     readers = [places.index(place) for place in dict.fromkeys(places)][1:]
@@ -117,7 +125,10 @@ def check_same_directory(group: ProcessGroup, directory: int, path: bytes, name:
 
 
 def _create_probe(directory: int, name: str, content: bytes) -> tuple[os.stat_result | None, str]:
-    """Create the file; return the directory's status before that, and an error message (empty if it succeeded)."""
+    """On rank 0: create the file ``name`` with this ``content`` in ``directory``; other hosts read it, to find out
+    whether they see the same directory. Return the status of the directory before that (None if it cannot be read),
+    and an error message (empty if the file was created).
+    """
     before = None
     try:
         before = os.stat(directory)
@@ -129,7 +140,9 @@ def _create_probe(directory: int, name: str, content: bytes) -> tuple[os.stat_re
 
 
 def _remove_probe(directory: int, name: str, before: os.stat_result) -> None:
-    """Remove the file, and restore the directory's times if that is permitted."""
+    """Remove the file ``name``, with which hosts have compared ``directory``, and restore the times of the directory to
+    those in ``before``. Ignore errors.
+    """
     with contextlib.suppress(OSError):
         os.unlink(name, dir_fd=directory)
     with contextlib.suppress(OSError):
@@ -137,7 +150,9 @@ def _remove_probe(directory: int, name: str, before: os.stat_result) -> None:
 
 
 def _read_probe(directory: int, name: str) -> str:
-    """Return the contents of the file; empty if it does not become visible in time."""
+    """Return the contents of the file ``name`` in ``directory``, which rank 0 has created on another host; empty if it
+    cannot be read within ``VISIBLE_WITHIN`` seconds.
+    """
     end = time.monotonic() + VISIBLE_WITHIN
     while True:
         with contextlib.suppress(OSError):
@@ -153,7 +168,7 @@ def _read_probe(directory: int, name: str) -> str:
 
 
 def _namespace_id(kind: str) -> str:
-    """Return the identity of a namespace of this process; empty if unknown."""
+    """Return the identity of the namespace ``kind`` (a name in /proc/self/ns) of this process; empty if unknown."""
     with contextlib.suppress(OSError):
         return os.readlink(f"/proc/self/ns/{kind}")
     return ""

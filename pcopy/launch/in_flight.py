@@ -1,7 +1,8 @@
-"""How many operations a rank keeps under way: one while they do not wait, else as many as increase the throughput.
+"""Decides how many operations (system calls on one item) a rank keeps in progress at the same time: one while the
+operations hardly wait for storage, otherwise as many threads as increase the throughput.
 
-``ThreadCountPolicy`` decides from measurements. ``OperationLimit`` measures, and passes the decision to the backend's
-threads and the rank's tasks.
+``ThreadCountPolicy`` decides from measurements. ``OperationLimit`` measures, and sets the number of the threads that
+perform operations (the backend's pool) and of the tasks that the rank may have begun.
 """
 
 from __future__ import annotations
@@ -19,45 +20,64 @@ from pcopy.fsio.layout import LUSTRE_TYPE
 from pcopy.fsio.retries import descriptor_shortage
 
 MAX_PER_HOST = 64
-"""Operations under way, of all ranks of one host together, up to which the number grows automatically."""
+"""Maximum number of threads that perform operations, for all ranks of one host together, if the user does not give a
+number.
+"""
 
 MIN_WAITING_SHARE = 0.5
-"""Share of their time that operations must spend waiting before more threads are tried."""
+"""More threads are tried only if operations (system calls on files) spend at least this fraction of their time
+waiting.
+"""
 
 MIN_WAITING_TIME = 0.00005
-"""Seconds that an operation must wait on average before more threads are tried. On a busy host, operations of
-local file systems wait for less.
+"""More threads are tried only if an operation (a system call on a file) waits for at least this number of seconds on
+average. Operations on local file systems wait for less time, even on a busy host.
 """
 
 MIN_GAIN = 1.1
-"""Factor by which more threads must increase the operations per second."""
+"""Factor by which an increase of the number of threads must increase the operations per second; otherwise it is
+undone.
+"""
 
 FIRST_PAUSE = 1.0
-"""Seconds before the next attempt after more threads have brought too little."""
+"""Seconds to wait after an increase of the number of threads that did not increase the throughput enough, before the
+next attempt.
+"""
 LONGEST_PAUSE = 60.0
-"""Maximum of that pause in seconds; it doubles after each such attempt."""
+"""Maximum seconds to wait before more threads are tried again. The wait doubles, from ``FIRST_PAUSE``, with each
+attempt that did not increase the throughput enough.
+"""
 
 MIN_MEASUREMENT = 0.05
-"""Minimum length of a measurement, in seconds of work."""
+"""Minimum length of a measurement of the throughput, in seconds in which at least one operation was in progress."""
 
 MIN_OPERATIONS = 20
-"""Minimum length of a measurement, in operations per thread."""
+"""Minimum length of a measurement of the throughput, in operations per thread."""
 
 EXTRA_SLOTS = 4
-"""Tasks that a rank may have under way, in addition to half the number of its threads.
+"""A rank may have begun, and not ended, this number of tasks plus half the number of its threads.
 
-So the threads find enough directories to work on, even if each has few files.
+With several tasks the threads have enough directories to work on, even if each has few files.
 """
 
 _LUSTRE_CLIENT_DIRECTORIES = ("/sys/fs/lustre/mdc", "/proc/fs/lustre/mdc")
+"""Directories in which a Lustre client has one directory of parameters for each metadata server."""
 _DEFAULT_MODIFYING_REQUESTS = 7
-"""Default of Lustre clients for max_mod_rpcs_in_flight."""
+"""How many requests that modify metadata a Lustre client sends to a server at the same time, if the configured number
+(max_mod_rpcs_in_flight) cannot be read.
+"""
 
 
 class Measurement(NamedTuple):
-    """A measurement. Times are in seconds and mean the same as in ``PoolLoad``.
+    """What the threads of a rank did in one period: operations (system calls on files), and how long these ran and
+    waited.
 
-    ``delay`` is the time in which threads were ready to run and waited for a processor.
+    Fields:
+    - ``busy``: seconds in which operations were in progress, that is, a batch of them was unfinished.
+    - ``wall``: sum of the seconds that the threads spent on operations.
+    - ``processor``: sum of the seconds of processor time that the threads used for operations.
+    - ``delay``: sum of the seconds in which threads were ready to run and waited for a processor.
+    - ``operations``: approximate number of system calls.
     """
 
     busy: float
@@ -73,50 +93,58 @@ class Measurement(NamedTuple):
 
     @property
     def concurrency(self) -> float:
-        """Average number of operations under way, over the time in which there was at least one."""
+        """Average number of operations in progress, over the time in which there was at least one."""
         return self.wall / self.busy if self.busy > 0 else 0.0
 
     @property
     def waiting_share(self) -> float:
-        """Share of the operations' time in which they waited for something else than a processor."""
+        """Fraction of the operations' time in which they waited for something else than a processor, such as
+        storage.
+        """
         return (self.wall - self.processor - self.delay) / self.wall if self.wall > 0 else 0.0
 
 
 class ThreadCountPolicy:
-    """Decides how many threads there should be, from one measurement to the next.
+    """Decides from measurements of the throughput how many threads of a rank perform operations (system calls on
+    files). Uses no clock and no threads itself.
 
-    With ``threads`` 0 the rank itself performs the operations, one after the other.
+    While ``threads`` is 0, the rank's main thread performs the operations, one after the other.
     """
 
     def __init__(self, most: int) -> None:
-        """Start without threads; ``most`` is their maximum."""
+        """Start without threads; ``most`` is the maximum number of threads."""
         self.threads = 0
+        """Number of threads according to the last decision."""
         self.pause = 0.0
-        """Seconds until the next measurement is needed."""
+        """Seconds to wait before the next measurement of the throughput."""
         self._most = most if most > 1 else 0
         self._before_increase: tuple[int, float] | None = None  # number of threads and rate before the last increase
         self._doubtful_increase: tuple[int, int, float] | None = (
-            None  # an increase that seems to bring too little: from, to, rate after it
+            None  # an increase that seems not to help: number of threads before, number after, rate after
         )
         self._just_started = (
-            False  # The first threads were just started: a row that the rank itself began may still be under way.
+            False  # The first threads were just started: an operation of the main thread may still be in progress.
         )
         self._next_pause = FIRST_PAUSE
 
     @property
     def is_final(self) -> bool:
-        """True if no further measurement is needed."""
+        """True if the number of threads will not change any more, so that no measurement is needed: the maximum is
+        reached and no increase is being examined.
+        """
         return self.threads >= self._most and self._before_increase is None and self._doubtful_increase is None
 
     def shrink(self) -> None:
-        """Halve the number of threads, and do not exceed that number again."""
+        """Halve the number of threads, and let the new number be the maximum from now on. Called when the process lacks
+        file descriptors.
+        """
         self.threads //= 2
         self._most, self._before_increase, self._doubtful_increase, self._just_started = self.threads, None, None, False
 
     def next_count(self, measured: Measurement) -> int:
-        """Return the number of threads that follows from a measurement.
+        """Return the number of threads to use from now on, after the throughput was measured; set ``pause``.
 
-        The measurement must begin when the last one ended, or after the pause.
+        ``measured`` must begin when the last measurement ended, or after the pause.
         """
         self.pause = 0.0
         if self._just_started:
@@ -129,7 +157,8 @@ class ThreadCountPolicy:
             self._before_increase = None
             if measured.rate < MIN_GAIN * rate:
                 self._doubtful_increase = fewer, self.threads, measured.rate
-                self.threads = max(1, fewer)  # not 0, which would have to wait until no ticket is under way
+                # Not 0, because the main thread could perform operations only after those of all threads have ended.
+                self.threads = max(1, fewer)
                 return self.threads
             self._next_pause = FIRST_PAUSE
         if self._doubtful_increase is not None:
@@ -143,8 +172,11 @@ class ThreadCountPolicy:
         return self.threads
 
     def _recheck_increase(self, measured: Measurement, fewer: int, more: int, rate: float) -> int:
-        """Decide on a doubtful increase after a measurement with fewer threads: the work itself may have changed
-        meanwhile.
+        """Decide again whether to use ``more`` threads. They seemed not to help, so ``fewer`` threads were measured in
+        between (``measured``); return the number of threads.
+
+        If the fewer threads are as slow now, the work itself has become slower, and the increase is repeated. ``rate``
+        is the number of operations per second with ``more`` threads.
         """
         if measured.concurrency > MIN_GAIN * self.threads:
             return self.threads  # The additional threads have not stopped yet.
@@ -155,14 +187,18 @@ class ThreadCountPolicy:
         return self._reduce(fewer)
 
     def _reduce(self, fewer: int) -> int:
-        """Return to ``fewer`` threads, and pause before the next attempt; the pause doubles each time."""
+        """Reduce the threads to ``fewer``, and pause before the next attempt with more; the pause doubles each time.
+        Return ``fewer``.
+        """
         self._before_increase, self.threads, self.pause = None, fewer, self._next_pause
         self._next_pause = min(2 * self._next_pause, LONGEST_PAUSE)
         return fewer
 
 
 def _is_waiting(measured: Measurement) -> bool:
-    """True if operations wait so long that more threads are worth an attempt."""
+    """Return True if the measured operations spend so much time waiting (for storage) that more threads may increase
+    the throughput.
+    """
     return (
         measured.waiting_share >= MIN_WAITING_SHARE
         and measured.waiting_share * measured.wall >= MIN_WAITING_TIME * measured.operations
@@ -170,7 +206,9 @@ def _is_waiting(measured: Measurement) -> bool:
 
 
 class OperationLimit:
-    """Adapts the number of operations under way of one rank; called by its main thread between slices."""
+    """Adapts the number of threads that perform the operations (system calls on files) of one rank, and the number of
+    tasks that the rank may have begun. The rank's main thread calls it often.
+    """
 
     def __init__(
         self,
@@ -182,17 +220,17 @@ class OperationLimit:
         clock: Callable[[], float] = time.monotonic,
         delay: Callable[[], float] | None = None,
     ) -> None:
-        """Start with the number of operations that was asked for.
+        """Start with a fixed number of threads, or with none if the number is automatic.
 
         Args:
-            pool: the backend's threads.
-            under_way: the slots for the rank's tasks.
-            asked: a fixed number of operations; 0: automatic.
-            ranks: number of ranks on this host, which share the maximum.
-            modifying: called once threads are used; returns how many rows may modify metadata at the same time (0: any
-                number).
-            clock: returns seconds.
-            delay: returns for how many seconds all threads together have waited for a processor.
+            pool: the threads that perform operations.
+            under_way: the tasks that the rank has begun; their maximum number follows the number of threads.
+            asked: a fixed number of threads; 0: automatic.
+            ranks: number of ranks on this host, which share the maximum number of threads.
+            modifying: called when threads are first used; returns how many operations of this rank may modify metadata
+                at the same time (0: any number).
+            clock: returns the time in seconds.
+            delay: returns the sum of the seconds in which this process's threads have waited for a processor.
         """
         self._pool = pool
         self._ranks = ranks
@@ -201,7 +239,7 @@ class OperationLimit:
         most = affordable_thread_count()
         self._policy = ThreadCountPolicy(0 if asked else min(MAX_PER_HOST // ranks, most))
         self._known_shortages = 0
-        """Value of ``shortage.met`` when it was checked last."""
+        """How often system calls had failed for lack of file descriptors when this was checked last."""
         self._clock = clock
         self._delay = delay or processor_wait_seconds
         self._due = 0.0
@@ -213,8 +251,8 @@ class OperationLimit:
             self._set_threads(self._policy.threads)
 
     def measure_and_adapt(self) -> None:
-        """Measure if that is due, and change the number of threads if necessary; halve it after a shortage of
-        descriptors.
+        """Measure the throughput if that is due, and change the number of threads if that promises more. Halve the
+        number if a system call has failed for lack of file descriptors since the last call.
         """
         if descriptor_shortage.error_count != self._known_shortages:
             self._known_shortages = descriptor_shortage.error_count
@@ -246,7 +284,7 @@ class OperationLimit:
             self._due, self._start_of_measurement = now + self._policy.pause, None
 
     def _set_threads(self, threads: int) -> None:
-        """Pass the number of threads to the backend and to the rank's tasks."""
+        """Set the number of threads of the pool, and the number of tasks that the rank may have begun."""
         if self._modifying is not None:
             self._pool.set_limits(self._ranks, self._modifying())
             self._modifying = None
@@ -255,7 +293,7 @@ class OperationLimit:
 
 
 def task_slots(threads: int) -> int:
-    """Return how many tasks may be under way with this number of threads."""
+    """Return how many tasks a rank may have begun and not ended, if it has this number of threads."""
     return EXTRA_SLOTS + threads // 2 if threads else 1
 
 
@@ -265,8 +303,8 @@ def _read_file(path: str) -> bytes:
 
 
 def processor_wait_seconds() -> float:
-    """Return how many seconds all threads of this process were ready to run and waited for a processor; 0 if
-    unknown.
+    """Return the sum of the seconds in which the threads of this process were ready to run and waited for a processor;
+    0 if it is unknown.
     """
     total, threads = 0, list[str]()
     with suppress(OSError):
@@ -278,11 +316,16 @@ def processor_wait_seconds() -> float:
 
 
 def max_modifying_rows(kinds: Iterable[int], ranks: int, places: Iterable[str] = _LUSTRE_CLIENT_DIRECTORIES) -> int:
-    """Return how many rows may modify metadata at the same time; 0: any number.
+    """Return how many operations of one rank should modify metadata (create, remove, chmod, ...) at the same time; 0:
+    any number.
 
-    ``kinds`` are the types (f_type) of the targets' file systems, ``places`` directories of Lustre's parameters. A
-    Lustre client sends a limited number of modifying requests to a metadata server at the same time. More would wait in
-    the client.
+    A Lustre client sends a limited number of modifying requests to a metadata server at the same time. Further
+    operations would only wait in the client.
+
+    Args:
+        kinds: types (f_type of statfs(2)) of the file systems that are written to.
+        ranks: number of ranks on this host, which share the limit.
+        places: directories with the parameters of the Lustre client.
     """
     if LUSTRE_TYPE not in kinds:
         return 0

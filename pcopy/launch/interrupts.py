@@ -1,7 +1,8 @@
 """Handling of a SIGINT while the program starts.
 
-Python would raise ``KeyboardInterrupt`` inside an import, and print a traceback. Until something has begun that must be
-ended in order, the process exits immediately with one line.
+Without this module Python would raise ``KeyboardInterrupt`` inside an import, and print a traceback. With it, the
+process exits immediately and prints one line, until ``restore_keyboard_interrupt`` is called: from then on there may be
+something that must be ended in order.
 
 Only modules are imported here that are built into the interpreter or loaded already: importing ``signal`` takes so long
 that a SIGINT could arrive meanwhile.
@@ -11,7 +12,7 @@ import _signal  # type: ignore[import-not-found]
 import os
 
 INTERRUPTED_STATUS = 130
-"""Exit status 128 + SIGINT."""
+"""Exit status of a program that SIGINT has ended: 128 + number of the signal."""
 
 
 class _ExitHandler:
@@ -28,17 +29,19 @@ class _ExitHandler:
 
 
 def exit_on_sigint(program: str) -> None:
-    """Let SIGINT end the process immediately, unless it was started with SIGINT ignored."""
+    """Install a handler by which SIGINT ends the process immediately and prints one line, which begins with
+    ``program``, instead of a traceback. If the process was started with SIGINT ignored, change nothing.
+    """
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:
         _signal.signal(_signal.SIGINT, _ExitHandler(program))
 
 
 def restore_keyboard_interrupt() -> None:
-    """Let SIGINT raise ``KeyboardInterrupt`` again, for code that can end in order."""
+    """Undo ``exit_on_sigint``: let SIGINT raise ``KeyboardInterrupt``, since the code that follows handles that."""
     if isinstance(_signal.getsignal(_signal.SIGINT), _ExitHandler):
         _signal.signal(_signal.SIGINT, _signal.default_int_handler)
 
 
 def interrupted_line(program: str) -> str:
-    """Return the line that is printed for an interrupted program."""
+    """Return the line, with its newline, that is printed when SIGINT ends the program."""
     return f"{program}: interrupted\n"

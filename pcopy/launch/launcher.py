@@ -1,8 +1,9 @@
-"""Which launcher started this process, with how many ranks, and by which interface the ranks find each other.
+"""Finds out from the environment which launcher (mpiexec, srun) started this process, with how many ranks, and by which
+interface the ranks find each other.
 
-The number of ranks is OMPI_COMM_WORLD_SIZE, else PMI_SIZE, else, in a Slurm step (SLURM_STEP_ID is set),
-SLURM_STEP_NUM_TASKS. SLURM_NTASKS and SLURM_PROCID never count, because a batch script has them, too. This module does
-not import MPI, so that a start without a launcher is quick.
+The number of ranks is OMPI_COMM_WORLD_SIZE and PMI_SIZE, which must agree if both are set; else, in a Slurm step
+(SLURM_STEP_ID is set), SLURM_STEP_NUM_TASKS. SLURM_NTASKS and SLURM_PROCID do not show a launcher, because a batch
+script has them, too. This module does not import MPI, so that a start without a launcher is quick.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ _SIZE_VARIABLES = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 
 
 class LauncherInterface(Enum):
-    """Interface by which a launcher tells its ranks of each other.
+    """Interface by which an MPI library learns from the launcher which ranks there are.
 
-    A library that does not support it sees a single rank, or aborts.
+    A library that does not support the launcher's interface sees a single rank, or aborts.
     """
 
     OPEN_MPI = "Open MPI"
@@ -30,7 +31,9 @@ class LauncherInterface(Enum):
 
 
 class Launch(NamedTuple):
-    """The launcher's interface, and the number ``size`` of ranks that it has started."""
+    """What the environment says about the launcher (mpiexec, srun) of this process: the interface by which MPI finds
+    the other ranks, the number ``size`` of ranks that it has started, and whether it is srun.
+    """
 
     interface: LauncherInterface
     size: int
@@ -38,7 +41,7 @@ class Launch(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the launcher, for people."""
+        """Name of the launcher in messages, such as "Open MPI's mpiexec"."""
         if self.is_by_srun:
             return {LauncherInterface.PMI: "srun --mpi=pmi2", LauncherInterface.PMIX: "srun --mpi=pmix"}.get(
                 self.interface, "srun --mpi=none"
@@ -47,7 +50,7 @@ class Launch(NamedTuple):
 
     @property
     def is_single_rank(self) -> bool:
-        """True if there is a single rank, which needs no MPI."""
+        """True if the launcher has started a single rank, which needs no MPI."""
         return self.size == 1
 
     @property
@@ -59,20 +62,23 @@ class Launch(NamedTuple):
 
     @property
     def started_text(self) -> str:
-        """Beginning of a message about the launcher."""
+        """Beginning of a message about the launcher: "NAME has started N ranks"."""
         return f"{self.name} has started {self.size} ranks"
 
 
 def is_launched(environment: Mapping[str, str]) -> bool:
-    """True if mpiexec or srun started this process, even if their variables are invalid."""
+    """Return True if mpiexec or srun started this process: one of their variables is set, even if its value is
+    invalid.
+    """
     return bool(_size_variables(environment))
 
 
 def is_reporting_rank(environment: Mapping[str, str]) -> bool:
-    """True if this rank is the one that prints a message that all ranks have.
+    """Return True if this process is to print a message that concerns all ranks: it is rank 0, or was not started by a
+    launcher.
 
-    If an outer launcher has left a rank number in the environment, the same for all ranks, the number of the inner
-    launcher counts, or all ranks print.
+    If a launcher was started within another one, the environment also has the rank number of the outer one, the same
+    for all ranks. So a process is taken for rank 0 if any of the numbers is 0: it may happen that all ranks print.
     """
     names = [name for name in ("OMPI_COMM_WORLD_RANK", "PMI_RANK") if environment.get(name)]
     if not names and environment.get("SLURM_STEP_ID"):
@@ -81,9 +87,9 @@ def is_reporting_rank(environment: Mapping[str, str]) -> bool:
 
 
 def identify_launch(environment: Mapping[str, str]) -> Launch:
-    """Return the launch of this process; ``is_launched`` must be True.
+    """Return which launcher has started this process, with how many ranks. Only called if ``is_launched`` returns True.
 
-    Raise ``RequestRefused`` if the variables are invalid or differ.
+    Raise ``RequestRefused`` if a number of ranks in the environment is invalid, or if two numbers differ.
     """
     sizes: dict[int, str] = {}
     for name in _size_variables(environment):
@@ -106,7 +112,9 @@ def identify_launch(environment: Mapping[str, str]) -> Launch:
 
 
 def _size_variables(environment: Mapping[str, str]) -> list[str]:
-    """Return the names of the variables that give the number of ranks."""
+    """Return the names of the variables in ``environment`` in which a launcher (mpiexec, srun) gives the number of
+    ranks; an empty list without a launcher.
+    """
     names = [name for name in _SIZE_VARIABLES if environment.get(name)]
     if not names and environment.get("SLURM_STEP_ID") and environment.get("SLURM_STEP_NUM_TASKS"):
         names = ["SLURM_STEP_NUM_TASKS"]
@@ -114,7 +122,7 @@ def _size_variables(environment: Mapping[str, str]) -> list[str]:
 
 
 def _interface_of(environment: Mapping[str, str]) -> LauncherInterface:
-    """Return the interface that the environment shows."""
+    """Return the interface by which MPI learns from the launcher of this process which ranks there are."""
     if environment.get("OMPI_COMM_WORLD_SIZE"):
         return LauncherInterface.OPEN_MPI
     if environment.get("PMI_SIZE"):
@@ -123,5 +131,7 @@ def _interface_of(environment: Mapping[str, str]) -> LauncherInterface:
 
 
 def conflicting_prefixes(wire: LauncherInterface) -> tuple[str, ...]:
-    """Return the prefixes of variables that another launcher has left and that would mislead the MPI library."""
+    """Return prefixes of environment variables that must be removed before MPI is initialised, because they mislead a
+    library that uses the interface ``wire``. An outer launcher or Slurm may have set them.
+    """
     return {LauncherInterface.OPEN_MPI: ("PMI_",), LauncherInterface.PMI: ("PMIX_",)}.get(wire, ())

@@ -16,21 +16,30 @@ from pcopy.launch.tool import Command, JobResult, Tool
 from pcopy.launch.watch.watchdog import NoticePipe
 
 MAX_DEFAULT_RANKS = 8
-"""Maximum number of ranks that are started unless the user asks for more."""
+"""If the user does not give the number of ranks (``-n``), a job has one for each processor, but at most this number."""
 
 KILL_GRACE = 2.0
-"""Seconds that the other ranks have to end after a failure, before they are killed."""
+"""At the end of the job: seconds that rank 0 waits until the other ranks on its host have exited, before it kills
+them.
+"""
 
 
 def run_locally(words: Sequence[str], command: Command, default_ranks: int = 0) -> int:
-    """Run the job; return its exit status. ``default_ranks``: number of ranks unless the user asks for another; 0: by
-    the processors.
+    """Run the job of a command line on ranks that this process forks; return its exit status.
+
+    Args:
+        words: command line arguments.
+        command: the program.
+        default_ranks: number of ranks if the user does not give one; 0: the number of processors, up to
+            ``MAX_DEFAULT_RANKS``.
     """
     return run_job(command, words, ForkedRanks(default_ranks or min(len(os.sched_getaffinity(0)), MAX_DEFAULT_RANKS)))
 
 
 class ForkedRanks(RankStarter):
-    """Ranks that this process forks; it is rank 0 itself."""
+    """Implementation of ``RankStarter`` for a job on one host: starts the ranks by forking this process, which is rank
+    0 itself.
+    """
 
     def __init__(self, default_ranks: int) -> None:
         self._default_ranks = default_ranks
@@ -50,7 +59,9 @@ class ForkedRanks(RankStarter):
         return self._transport, self._notices
 
     def run_rank(self, setup: RankSetup) -> JobResult:
-        """Run this rank. A forked rank exits in this call; on rank 0 it returns when all ranks have ended."""
+        """Run this rank of the job and return the result. On rank 0 the call returns when all ranks have ended; on
+        other ranks it does not return, but exits the process.
+        """
         assert self._transport and self._notices
         if setup.sink is None:
             _run_child(setup)
@@ -61,26 +72,32 @@ class ForkedRanks(RankStarter):
         return ended
 
     def fail(self, abort: JobAborted | ResourceUnavailable, tool: Tool, advise: Callable[[], None]) -> None:
-        """Report why the job failed, and end all other ranks."""
+        """Print why the job failed, end all other ranks, and call ``advise``, which prints what the user can do.
+        ``abort`` is the exception that has ended the job on this rank.
+        """
         assert self._transport
         sys.stderr.write(_error_text(tool.name, abort))
-        if not isinstance(abort, JobAborted) or self._transport.has_unsent:  # A rank does not respond any longer.
+        # With another exception, or if rank 0's messages could not be sent, other ranks may not know of the failure.
+        if not isinstance(abort, JobAborted) or self._transport.has_unsent:
             self._transport.children.kill()
         else:
-            self._transport.close()  # notifies the other ranks that this was printed
+            # the end of the connection shows the other ranks that rank 0 has printed the reason
+            self._transport.close()
         self._transport.children.reap(KILL_GRACE)
         advise()
 
 
 def _error_text(program: str, error: PcopyError) -> str:
-    """Return the text of an error for standard error."""
+    """Return what to print on standard error for ``error``: the name of the program and the message. The text of a
+    ``JobAborted`` is complete already, or empty.
+    """
     return str(error) if isinstance(error, JobAborted) else f"{program}: {error}\n"
 
 
 def _run_child(setup: RankSetup) -> NoReturn:
-    """Run a forked rank and exit.
+    """Run one of the forked ranks, and exit the process with the rank's status.
 
-    The exit skips Python's cleanup: the child must not close or flush what its parent has opened and buffered.
+    ``os._exit`` skips Python's cleanup: the child must not close or flush files that its parent has opened.
     """
     status = EXIT_INTERNAL
     try:

@@ -1,10 +1,12 @@
 """The mounts below the roots of a job: compared between all hosts at the start, and recorded with the job.
 
-Rule: if hosts or runs of a job see different mounts, the job is refused. A host that lacks a mount would copy the
-directory under the mount point, or write into it, and nothing would fail. So one rank of each *place* (see
-``pcopy.launch.hosts``) lists its mounts, and each of these is entered in every place, since automounts and the file
-systems of a server below another one are mounted only then. The results are compared. A file system that is mounted
-when it is entered (an automount) may also appear in a later run; other mounts may not.
+Rule: if hosts or runs of a job see different mounts, the job is refused. Otherwise a host that lacks a mount would copy
+the directory under the mount point, or write into it, and nothing would fail. So one rank of each *place* (a running
+operating system and a mount namespace on it) lists its mounts. Each mount of any place is then entered in every place,
+since automounts and nested exports of an NFS server are mounted only then. The results are compared. In a later run of
+the job a new automount (mounted when its directory is entered) is allowed; other new mounts are not.
+
+A *root* is a pair of one source and its target; a *side* of it is either of them.
 """
 
 from __future__ import annotations
@@ -37,9 +39,10 @@ from pcopy.text import printable_path
 
 
 def open_roots(job: Job, *, compare_devices: bool = True) -> list[RootDescriptors]:
-    """Open both directories of every root; raise ``RequestRefused`` if one is not the directory that was resolved.
+    """Open the source and target directory of each root (pair of source and target). Raise ``RequestRefused`` if one
+    has another inode number than in the job, so that it is not the directory that rank 0 has found.
 
-    ``compare_devices``: compare device numbers, too. They are only comparable if they were read on this host.
+    ``compare_devices``: compare device numbers, too; False if rank 0 is on another host, which numbers them otherwise.
     """
     opened: dict[tuple[bytes, bool], tuple[int, os.stat_result]] = {}
 
@@ -59,9 +62,9 @@ def open_roots(job: Job, *, compare_devices: bool = True) -> list[RootDescriptor
 
 
 def _open_directory(path: bytes, on_source: bool) -> int:
-    """Open a directory; raise ``RequestRefused`` if that fails.
+    """Return a descriptor of the directory ``path``; raise ``RequestRefused`` if it cannot be opened.
 
-    A source is opened with O_NOATIME if that is permitted. A directory that cannot be read is opened with O_PATH.
+    A source is opened with O_NOATIME if that is permitted. A directory that may not be read is opened with O_PATH.
     """
     flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
     for extra in (os.O_NOATIME, 0, os.O_PATH) if on_source else (0, os.O_PATH):
@@ -75,12 +78,12 @@ def _open_directory(path: bytes, on_source: bool) -> int:
 
 
 class RootSide(NamedTuple):
-    """One side of a root.
+    """The source or the target of a root (a pair of source and target), for a check of what is mounted in it.
 
     Fields:
-    - ``path``: path of its directory as the job names it.
-    - ``descriptor``: that directory, open.
-    - ``item``: name of the item in it that is copied or created; empty: the directory itself.
+    - ``path``: path of the directory, as the job names it.
+    - ``descriptor``: descriptor of that directory.
+    - ``item``: name of the item in the directory that is copied or created; empty: the directory itself.
     - ``on_source``: True for the source, False for the target.
     """
 
@@ -91,14 +94,14 @@ class RootSide(NamedTuple):
 
 
 class MountState(NamedTuple):
-    """State of a path in one place.
+    """What a host (and mount namespace) sees at a path: the file system that is mounted there, or an error.
 
     Fields:
-    - ``error``: why it cannot be entered; empty if it can.
-    - ``is_mount_point``: True if it is a mount point.
-    - ``root``: identity of the file system and directory that are there.
-    - ``device``: its st_dev.
-    - ``is_of_one_machine``: True for a file system that belongs to one machine, such as a local disk.
+    - ``error``: why the path cannot be entered; empty if it can.
+    - ``is_mount_point``: True if something is mounted at the path.
+    - ``root``: identity of the file system at the path, and of the directory in it that is mounted there.
+    - ``device``: st_dev of the path.
+    - ``is_of_one_machine``: True if the file system belongs to one machine, such as a local disk.
     """
 
     error: str
@@ -115,10 +118,15 @@ class MountState(NamedTuple):
 
 
 class MountsBelowRoots:
-    """The mounts that this process sees below the sources of a job, and below its targets."""
+    """Finds out what is mounted in the source and target directories of a job, as this process sees it. Each of these
+    directories is called a tree here, and described by a ``RootSide``.
+    """
 
     def __init__(self, job: Job, roots: Sequence[RootDescriptors], *, targets: bool) -> None:
-        """Prepare to examine the open ``roots``; ``targets``: include the targets, to which the job writes."""
+        """Prepare to examine the mounts in the directories of ``job``. ``roots`` are the descriptors of these
+        directories, for each pair of source and target. ``targets``: examine the targets, too, because the job
+        writes to them.
+        """
         trees = {}
         for root, opened in zip(job.roots, roots, strict=True):
             trees[root.source, root.item, True] = RootSide(root.source, opened.source, root.item, True)
@@ -126,7 +134,9 @@ class MountsBelowRoots:
                 trees[root.target, root.name, False] = RootSide(root.target, opened.target, root.name, False)
         self._trees = list(trees.values())
         self._one_file_system = job.options.one_file_system
-        """True if the job does not enter other file systems (``-x``): mounts in a source only need to be there."""
+        """True if the job does not enter other file systems (``-x``). Then it does not matter which file system is
+        mounted at a mount point in a source, as long as one is.
+        """
         self._open_directories = DirectoryCache(
             affordable_cache_capacity()
         )  # all of them are closed before the job needs descriptors
@@ -136,29 +146,36 @@ class MountsBelowRoots:
             for number, side in enumerate(sides)
         }
         self._number_by_path: dict[bytes, int] = {}
-        """Index of the first tree with a path, by that path as the job names it."""
+        """Index in ``_trees`` of each source or target directory, by its path as the job names it; of equal paths, the
+        first one.
+        """
         for number, tree in enumerate(self._trees):
             self._number_by_path.setdefault(os.path.join(tree.path, tree.item).rstrip(b"/"), number)
         self._trees_by_real_path: dict[bytes, list[RootSide]] = {}
-        """Trees by their real paths; filled at the first use."""
+        """Source and target directories of the job by their real paths (without symbolic links); filled at the first
+        use.
+        """
 
     def points_below_roots(self) -> dict[bytes, bool]:
-        """Return the mount points below the roots, by their paths as the job names them; True for automounts.
+        """Return the mount points in the directories of the job. The keys are their paths, as the job names them; the
+        values are True for automounts (mounted when they are entered).
 
-        Raise ``OSError`` if they cannot be read.
+        Raise ``OSError`` if the mounts of this process cannot be read.
         """
         trees, automatic_by_path = self._by_real_path(), dict[bytes, bool]()
         for point in mount_points():
             for top in _paths_up_to_root(point.path):
                 for tree in trees.get(top, ()):
                     below = (tree.item + point.path[len(top) :]).lstrip(b"/")
-                    if below:  # The root directory itself may be a mount point, which does not count.
+                    if below:  # If the directory of the root itself is a mount point, that is no mount below it.
                         path = os.path.join(tree.path, below)
                         automatic_by_path[path] = automatic_by_path.get(path, False) or point.is_automount
         return automatic_by_path
 
     def _by_real_path(self) -> dict[bytes, list[RootSide]]:
-        """Return the trees by their real paths."""
+        """Return the source and target directories of the job, as ``RootSide``, by their real paths (without symbolic
+        links, as /proc/self/fd shows them).
+        """
         if not self._trees_by_real_path:
             tops = {tree.descriptor: b"" for tree in self._trees}
             for descriptor in tops:
@@ -169,7 +186,9 @@ class MountsBelowRoots:
         return self._trees_by_real_path
 
     def states_of(self, paths: Iterable[bytes]) -> dict[bytes, MountState]:
-        """Return the state of each of ``paths``; paths below one that the job leaves out are omitted."""
+        """Return for each of ``paths``, which lie in the directories of the job, what is mounted there. Omit paths on
+        file systems that the job does not enter (``-x``).
+        """
         answers: dict[bytes, MountState] = {}
         left_out: list[bytes] = []
         points: dict[bytes, bool] = {}
@@ -192,22 +211,27 @@ class MountsBelowRoots:
         return answers
 
     def source_states(self) -> dict[bytes, MountState]:
-        """Return the state of each source directory itself, by its path with a trailing slash."""
+        """Return which file system each source directory itself is on. The keys are the paths with a trailing slash,
+        which distinguishes them from mount points inside these directories.
+        """
         tops = {os.path.join(tree.path, b""): tree.descriptor for tree in self._trees if tree.on_source}
         return {path: _state_of_source(descriptor) for path, descriptor in tops.items()}
 
     def open_target(self, path: bytes) -> int:
-        """Return a descriptor of a directory in a target; this object closes it. Raise ``Problem``."""
+        """Return a descriptor of the directory ``path`` in a target; this object closes it later. Raise ``Problem``."""
         _, directories, below = self._tree_of(path)
         return directories.open(below)
 
     def is_target(self, path: bytes) -> bool:
-        """True if ``path`` lies in a target."""
+        """Return True if ``path``, which lies in a directory of the job, lies in a target; False if it lies in a
+        source.
+        """
         return not self._tree_of(path)[0].on_source
 
     def _tree_of(self, path: bytes) -> tuple[RootSide, RootDirectories, bytes]:
-        """Return the tree that contains ``path``, its directories, and the path below it; raise ``RequestRefused`` if
-        there is none.
+        """Return the source or target directory of the job that contains ``path``, the object that opens directories
+        inside it, and the rest of ``path`` below it. Raise ``RequestRefused`` if no directory of the job contains
+        ``path``.
         """
         numbers = [self._number_by_path[top] for top in _paths_up_to_root(path) if top in self._number_by_path]
         if not numbers:
@@ -222,12 +246,14 @@ class MountsBelowRoots:
 
 
 def _is_in_tree(path: bytes, tree: bytes) -> bool:
-    """True if ``path`` is ``tree`` or lies below it."""
+    """Return True if ``path`` is the path ``tree`` or lies below it. The paths are only compared as text."""
     return path == tree or path.startswith(tree.rstrip(b"/") + b"/")
 
 
 def _paths_up_to_root(path: bytes) -> Iterator[bytes]:
-    """Yield ``path`` and all paths above it, without trailing slashes; the path of the root directory is empty."""
+    """Yield ``path`` and all its leading parts, the longest first, without trailing slashes. The path of the root
+    directory (/) is empty.
+    """
     path = path.rstrip(b"/")
     while path:
         yield path
@@ -236,7 +262,9 @@ def _paths_up_to_root(path: bytes) -> Iterator[bytes]:
 
 
 def _state_of_source(descriptor: int) -> MountState:
-    """Return the state of an open source directory."""
+    """Return which file system the open source directory ``descriptor`` is on. The result says that the directory is a
+    mount point, even if it is none, so that messages name the file system.
+    """
     try:
         return _state_of_descriptor(descriptor, mounted=True)
     except OSError as error:
@@ -244,7 +272,14 @@ def _state_of_source(descriptor: int) -> MountState:
 
 
 def _state_of_path(directories: RootDirectories, below: bytes, mounted: bool) -> MountState:
-    """Return the state of a path below a tree; raise ``Problem`` or ``OSError`` if it cannot be opened."""
+    """Return what is mounted at a path in a directory of the job. Raise ``Problem`` or ``OSError`` if the path cannot
+    be opened.
+
+    Args:
+        directories: opens directories inside that directory.
+        below: path relative to that directory.
+        mounted: True if the path is a mount point.
+    """
     try:
         return _state_of_descriptor(directories.open(below), mounted=mounted)
     except Problem as problem:
@@ -259,20 +294,27 @@ def _state_of_path(directories: RootDirectories, below: bytes, mounted: bool) ->
 
 
 def _state_of_descriptor(descriptor: int, *, mounted: bool) -> MountState:
-    """Return the state of an open file or directory."""
+    """Return which file system an open file or directory is on; ``mounted``: True if it is a mount point."""
     root, device = mount_root_of(descriptor), os.fstat(descriptor).st_dev
     return MountState("", mounted, root[:], device, is_local_to_machine(root.file_system_type, device))
 
 
 StatesOfRanks = list[tuple[int, dict[bytes, MountState]]]
-"""Ranks that answer for their places, rank 0 first, each with the states of all paths."""
+"""What each host (and mount namespace) sees at the mount points of the job: a list of (rank, states by path), with one
+rank for each host and namespace, rank 0 first.
+"""
 
 
 def agree_on_mounts(job: Job, below: MountsBelowRoots, group: ProcessGroup) -> tuple[Mount, ...]:
-    """Return the mounts below the roots, after checking that they are the same in all places and in the earlier runs.
-    Collective.
+    """Return the mounts in the directories of the job, as (path, identity), after checking that they are the same on
+    all hosts (and in all mount namespaces) and as in earlier runs of the job. Collective: all ranks must call it.
 
-    Raise ``RequestRefused`` on all ranks if they differ, with host, path and both states.
+    Raise ``RequestRefused`` on all ranks if a mount differs; the error names host, path and what is mounted there.
+
+    Args:
+        job: the job, with the mounts of its earlier runs.
+        below: the mounts that this process sees.
+        group: the processes of the job.
     """
     hellos, places = group.descriptions, [hello.place for hello in group.descriptions]
     examines = places.index(places[group.rank]) == group.rank
@@ -299,10 +341,17 @@ def agree_on_mounts(job: Job, below: MountsBelowRoots, group: ProcessGroup) -> t
 def _all_mount_points(
     below: MountsBelowRoots, looks: bool, gather: Callable[[Any], list[Any]], paths: set[bytes]
 ) -> tuple[set[bytes], set[bytes]]:
-    """Return all mount points of all places, and those that are automounts. Collective.
+    """Return the paths of the mount points that any host (and mount namespace) sees in the job's directories, and the
+    paths of those that are automounts. Collective: all ranks must call it.
 
-    Each is entered in every place until no more appear. ``paths`` are mount points that are known already; ``looks``:
-    this rank examines its place.
+    Each mount point is entered on every host, because that may mount other file systems. This is repeated until no more
+    mount points appear.
+
+    Args:
+        below: the mounts that this process sees.
+        looks: True if this rank examines its host and namespace, for all ranks there.
+        gather: returns the values of all ranks.
+        paths: mount points that are known already.
     """
     automatic: set[bytes] = set()
     entered: set[bytes] = set()
@@ -325,17 +374,22 @@ def _all_mount_points(
 
 
 def _refuse_different(answers: StatesOfRanks, hellos: Sequence[RankDescription]) -> None:
-    """Raise ``RequestRefused`` unless the states of all paths are the same in all places."""
+    """Raise ``RequestRefused`` unless all hosts (and mount namespaces) see the same at the mount points of the job.
+
+    Args:
+        answers: what is mounted at each path, for one rank of each host and namespace.
+        hellos: descriptions of all ranks, for their host names.
+    """
     first = hellos[0]
     for path, mine in sorted(answers[0][1].items()):
         for rank, states in answers[1:]:
             here = hellos[rank]
-            theirs = states.get(path, MountState("it was left out"))
+            theirs = states.get(path, MountState("it is on another file system, which -x excludes"))
             both = f"on {first.host}: {mine}; on {here.host}: {theirs}"
             is_on_one = here.machine == first.machine
             if mine.is_of_one_machine and theirs.is_of_one_machine and not is_on_one:
                 raise RequestRefused(
-                    f"{printable_path(path)}: lies on a disk or in memory of each host, which is not one file system: "
+                    f"{printable_path(path)}: each host has a file system of its own here (a local disk or memory): "
                     f"{both}"
                 )
             if (
@@ -353,13 +407,22 @@ def _refuse_changed(
     answers: StatesOfRanks,
     hellos: Sequence[RankDescription],
 ) -> None:
-    """Raise ``RequestRefused`` unless the mounts of earlier runs are there, and no others except automounts."""
+    """If the job is resumed, raise ``RequestRefused`` unless each mount of the earlier runs is the same as before, and
+    all other mounts are automounts.
+
+    Args:
+        job: the job.
+        before: identities of the mounts in the earlier runs, by path.
+        automatic: paths of automounts.
+        answers: what is mounted at each path, for one rank of each host and mount namespace.
+        hellos: descriptions of all ranks, for their host names.
+    """
     if job.run == 1:
         return
     for rank, states in answers:
         where = f"on {hellos[rank].host}: " if len(hellos) > 1 else ""
         for path, recorded in before.items():
-            answer = states.get(path, MountState("it was left out"))
+            answer = states.get(path, MountState("it is on another file system, which -x excludes"))
             if answer.error or not MountRoot(*answer.root).may_be_same(recorded):
                 raise _mount_changed(path, job.name, f"{where}{answer}", str(recorded))
         for path, answer in states.items():
@@ -368,7 +431,9 @@ def _refuse_changed(
 
 
 def _mount_changed(path: bytes, name: str, now: str, then: str) -> RequestRefused:
-    """Return the error for a mount that has changed."""
+    """Return the error for the mount ``path``, which has changed since an earlier run of the job ``name``. ``now`` and
+    ``then`` describe what is and what was mounted there.
+    """
     return RequestRefused(
         f"{printable_path(path)}: is not what it was when job {name} began: {now}; then: {then}; "
         "mount or unmount there, or discard the job (pcopy --discard) and start anew"
@@ -376,7 +441,9 @@ def _mount_changed(path: bytes, name: str, now: str, then: str) -> RequestRefuse
 
 
 def refuse_other_mounts(file: JobFile, roots: tuple[Root, ...], options: Options) -> None:
-    """Raise ``RequestRefused`` if a recorded job that is to be resumed has other mounts on this host now."""
+    """Raise ``RequestRefused`` if this host has other mounts in the directories of a job than in the job's earlier
+    runs. Called before the job recorded in ``file`` is resumed.
+    """
     job = Job(file.name, file.runs + 1, roots, options, mounts=file.mounts)
     opened = open_roots(job)
     try:
@@ -388,13 +455,16 @@ def refuse_other_mounts(file: JobFile, roots: tuple[Root, ...], options: Options
 
 
 def check_same_targets(group: ProcessGroup, below: MountsBelowRoots, job: Job, target: int) -> None:
-    """Check that the target directory, and mounts below the targets, are the same in all places as on rank 0.
-    Collective.
+    """Check that the target directory, and mounts in the targets, are the same on all hosts (and in all mount
+    namespaces) as on rank 0. Collective: all ranks must call it.
+
+    Mounts to which rank 0 cannot write are not checked. Raise ``RequestRefused`` on all ranks if a directory differs.
 
     Args:
-        target: a descriptor of the target directory.
-
-    Mounts to which rank 0 cannot write are not checked. Raise ``RequestRefused`` on all ranks if they differ.
+        group: the processes of the job.
+        below: the mounts that this process sees.
+        job: the job, with its mounts.
+        target: descriptor of the target directory.
     """
     if len(group.descriptions) == 1:
         return
@@ -406,6 +476,6 @@ def check_same_targets(group: ProcessGroup, below: MountsBelowRoots, job: Job, t
         if below.is_target(path):
             try:
                 directory = below.open_target(path)
-            except Problem:  # A file is mounted there. A descriptor of -1 lets rank 0 skip the check.
+            except Problem:  # A file is mounted at this path. With the descriptor -1 rank 0 skips the check.
                 directory = -1
             check_same_directory(group, directory, path, name, required=False)

@@ -1,13 +1,14 @@
 """Selection of the MPI library that fits the launcher, before MPI is initialised.
 
-A library that does not support the launcher's interface aborts the process in MPI_Init, or each rank sees itself alone
-and would do the whole job.
+An MPI library learns from the launcher which ranks there are, by an interface such as PMI or PMIx. A library that does
+not support the launcher's interface aborts the process in MPI_Init, or each rank sees only itself and would do the
+whole job.
 
 mpi4py's wheels load the library when ``mpi4py.MPI`` is imported: that of MPI4PY_LIBMPI (paths separated by colons),
-else libmpi.so, libmpi.so.12 (MPICH) or libmpi.so.40 (Open MPI) of the virtual environment, else of the system. They
-select the extension module for its ABI. That cannot be undone, so another library requires a restart: the process
-replaces itself (exec) with MPI4PY_LIBMPI set. It keeps its process id and its connections, so the launcher sees no
-difference. An mpi4py that was built from source is bound to one library.
+else libmpi.so, libmpi.so.12 (MPICH) or libmpi.so.40 (Open MPI) of the virtual environment, else of the system. Then
+they load the extension module for the library's ABI. That cannot be undone, so another library requires a restart: the
+process replaces itself (exec) with MPI4PY_LIBMPI set. It keeps its process id and its connections, so the launcher sees
+no difference. An mpi4py that was built from source is bound to one library.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pcopy.launch.launcher import Launch, LauncherInterface, conflicting_prefixe
 from pcopy.text import printable_path
 
 OPEN_MPI_VENDORS = ("Open MPI",)
+"""Vendor names that ``MPI.get_vendor()`` returns for libraries with Open MPI's ABI."""
 MPICH_VENDORS = ("MPICH", "MPICH2", "Intel MPI", "MVAPICH", "MVAPICH2", "Cray MPICH")
 """Vendor names that ``MPI.get_vendor()`` returns for libraries with MPICH's ABI."""
 
@@ -36,18 +38,21 @@ _ADVICE = {
 }
 _MPICH_SONAME = "libmpi.so.12"
 _MODULE_OPTION = re.compile(r"-[bBdEhiIOPqRsSuvx?]*m")
-"""Matches an option of Python that names a module, alone or after other options in one word, as ``-Bm``."""
+"""Matches an option of the Python interpreter after which a module is named: ``-m``, alone or after other options in
+one word (``-Bm``).
+"""
 _MAX_ANCESTORS = 4
-"""Number of parent processes that are examined to find the launcher: there may be a shell, time, numactl and the
-like between.
+"""Number of ancestor processes that are examined to find the launcher: between the launcher and this process there may
+be a shell, time, numactl and the like.
 """
 
 
 def load_transport(launch: Launch, words: Sequence[str]) -> ModuleType:
-    """Return the module ``transports.mpi`` with a library that fits ``launch``; raise ``RequestRefused`` if there is
-    none.
+    """Import the module ``pcopy.engine.transports.mpi``, and with it an MPI library that supports the launcher's
+    interface; return the module. Raise ``RequestRefused`` if there is no such library.
 
-    Replaces the process if another library fits; ``words`` are its command line arguments.
+    If the imported library does not support it, and another one may, the process is replaced (exec) and starts again
+    with the other one; ``words`` are its command line arguments.
     """
     misleading = conflicting_prefixes(launch.interface)
     for name in [name for name in os.environ if name.startswith(misleading)]:
@@ -75,8 +80,13 @@ def load_transport(launch: Launch, words: Sequence[str]) -> ModuleType:
 
 
 def is_compatible(wire: LauncherInterface, vendor: str, speaks_pmix: bool) -> bool:
-    """True if the library can find the other ranks by this interface, or at least finds out that it cannot
-    without an abort.
+    """Return True if an MPI library can be used under a launcher with the interface ``wire``: it finds the other ranks,
+    or at least does not abort the process (``wrong_size`` then reports that it sees a single rank).
+
+    Args:
+        wire: interface of the launcher.
+        vendor: vendor name of the library, as mpi4py returns it.
+        speaks_pmix: True if the library is linked with PMIx.
     """
     if vendor in OPEN_MPI_VENDORS:
         return wire in (LauncherInterface.OPEN_MPI, LauncherInterface.PMIX)
@@ -86,12 +96,16 @@ def is_compatible(wire: LauncherInterface, vendor: str, speaks_pmix: bool) -> bo
 
 
 def wrong_size(launch: Launch, vendor: str, size: int) -> RequestRefused:
-    """Return the error for a COMM_WORLD whose size differs from the launcher's number of ranks."""
+    """Return the error for an MPI library that sees another number of ranks (``size``) than the launcher has started.
+    ``vendor`` is the name of the library.
+    """
     return RequestRefused(f"{launch.started_text}, but MPI ({vendor}) sees {size}: {_ADVICE[launch.interface]}")
 
 
 def _restart_with_other_library(launch: Launch, words: Sequence[str]) -> None:
-    """Replace this process by one with the next library that could fit; return if there is none."""
+    """Replace this process (exec) by one that loads another MPI library: the next one in the list of libraries that
+    could support the launcher's interface. Return if there is none left, or if the command line cannot be repeated.
+    """
     if not sys.executable or list(words) != sys.argv[1:]:
         return
     tried = os.environ.get("MPI4PY_LIBMPI")
@@ -116,15 +130,17 @@ def _safe_path_option() -> Sequence[str]:
 
 
 def candidate_libraries(wire: LauncherInterface) -> list[str]:
-    """Return libraries that may fit, the likeliest first: those of the launcher, then those that the system and
-    Python would find.
+    """Return paths or names of MPI libraries that may support the launcher's interface ``wire``, the likeliest first:
+    those in the installation of the launcher, then those of the environment, of Python and of the system.
     """
     soname = "libmpi.so.40" if wire in (LauncherInterface.OPEN_MPI, LauncherInterface.PMIX) else _MPICH_SONAME
     return list(dict.fromkeys((*_installed_libraries(soname), soname)))
 
 
 def _installed_libraries(soname: str) -> Iterator[str]:
-    """Yield libraries of this name in the usual directories, those of the launcher first."""
+    """Yield the paths of existing libraries with the file name ``soname`` in the usual directories, those of the
+    launcher's installation first.
+    """
     prefixes = [
         *_parent_prefixes(),
         *filter(None, [os.environ.get("OPAL_PREFIX"), os.environ.get("MPI_HOME")]),
@@ -136,7 +152,8 @@ def _installed_libraries(soname: str) -> Iterator[str]:
 
 
 def _debian_mpich_advice(wire: LauncherInterface, other: str) -> str:
-    """Return how to make Debian's MPICH available if it is installed; otherwise ``other``.
+    """Return advice how to make Debian's MPICH available, if it is installed and supports the launcher's interface
+    ``wire``; otherwise the advice ``other``.
 
     Debian installs it under another name than libmpi.so.12, by which mpi4py's wheels look for it.
     """
@@ -148,7 +165,9 @@ def _debian_mpich_advice(wire: LauncherInterface, other: str) -> str:
 
 
 def _parent_prefixes() -> Iterator[str]:
-    """Yield the installation prefixes of the parent processes: /opt/mpi for /opt/mpi/bin/hydra_pmi_proxy."""
+    """Yield the installation directories of the programs that run as parent processes, one of which is the launcher:
+    /opt/mpi for /opt/mpi/bin/hydra_pmi_proxy.
+    """
     pid = os.getppid()
     for _ in range(_MAX_ANCESTORS):
         try:
@@ -161,8 +180,8 @@ def _parent_prefixes() -> Iterator[str]:
 
 
 def _is_library_compatible(library: str, wire: LauncherInterface) -> bool:
-    """True if the library can be loaded and fits the interface. Its symbols are checked, since its file name
-    proves nothing.
+    """Return True if the file ``library`` can be loaded as an MPI library and supports the launcher's interface
+    ``wire``. The symbols of the library are checked, since its file name proves nothing.
     """
     try:
         found = libc.defined_symbols(library, ["MPI_Get_library_version", "ompi_mpi_comm_self", "PMIx_Init"])

@@ -31,24 +31,33 @@ from pcopy.report.unexpected import report_unexpected
 
 INIT_TIMEOUT = 30.0
 INIT_TIMEOUT_PER_RANK = 0.1
-"""Timeout for MPI_Init in seconds: a constant part, and a part per rank, since large jobs start slowly."""
+"""Maximum seconds for MPI_Init: ``INIT_TIMEOUT``, plus this time for each rank, since large jobs start slowly."""
 
 REFUSAL_DELAY = 5.0
-"""Seconds that the other ranks leave rank 0 to report a refusal, under launchers that would kill it when they exit."""
+"""If the job is refused before MPI is initialised: seconds that ranks other than 0 wait before they exit, so that rank
+0 can print the reason. Open MPI's mpiexec kills all ranks as soon as one has exited.
+"""
 
 MESSAGE_DELAY = 1.0
-"""Seconds for a message of this rank or rank 0 to reach the launcher, before this rank has all ranks killed."""
+"""Seconds that a rank waits before it calls MPI_Abort, so that messages which were printed before reach the
+launcher.
+"""
 
 CLOSING_TIMEOUT = 2.0
-"""Seconds that rank 0 leaves the other ranks to close their records, before it reports how the job ended."""
+"""After the job: maximum seconds that a rank waits until all other ranks have written their last records, before it
+prints the result.
+"""
 
 FAILURE_TIMEOUT = 5.0
-"""Seconds that a rank waits for the others to end with it after a failure, before it has all of them killed."""
+"""After a failure: maximum seconds that a rank waits until all ranks have finalised MPI. Then it ends them all with
+MPI_Abort.
+"""
 
 
 def run_under_launcher(words: Sequence[str], command: Command) -> int:
-    """Run this rank; return the exit status on which all ranks agree. Raise ``PcopyError`` if there is only one
-    rank.
+    """Run this rank of a job that mpiexec or srun has started; return the exit status on which all ranks agree.
+
+    If the launcher has started a single rank, run the job without MPI instead; ``PcopyError`` may be raised then.
     """
     restore_keyboard_interrupt()
     try:
@@ -74,7 +83,9 @@ def run_under_launcher(words: Sequence[str], command: Command) -> int:
 
 
 class LaunchedRanks(RankStarter):
-    """Ranks that a launcher has started; this process is one of them."""
+    """Implementation of ``RankStarter`` for ranks that a launcher (mpiexec, srun) has started; they communicate by MPI.
+    Each process has one such object.
+    """
 
     def __init__(self, transport: Any) -> None:
         self._transport = transport
@@ -103,9 +114,11 @@ class LaunchedRanks(RankStarter):
         return self._transport, None
 
     def run_rank(self, setup: RankSetup) -> JobResult:
-        """Run this rank, and wait until all ranks have ended, up to ``CLOSING_PATIENCE`` seconds."""
+        """Run this rank of the job and return the result. Before that, wait up to ``CLOSING_TIMEOUT`` seconds until all
+        other ranks have ended their part.
+        """
         ended = run_rank(setup)
-        with suppress(PeerLost):  # ``end`` reports the lost rank, after the result of the job was reported.
+        with suppress(PeerLost):  # ``end`` raises it again, after rank 0 has printed the result of the job.
             self._transport.wait_for_all_ranks(CLOSING_TIMEOUT)
         return ended
 
@@ -113,10 +126,11 @@ class LaunchedRanks(RankStarter):
         self._transport.finalise()
 
     def fail(self, abort: JobAborted | ResourceUnavailable, tool: Tool, advise: Callable[[], None]) -> None:
-        """Report why the job failed on rank 0, or, if that is lost, on the rank that has noticed it; then end all
-        ranks.
+        """Print why the job failed, and end all ranks. Rank 0 prints the reason; if rank 0 is lost, each rank prints
+        the text of its own ``abort``, which is empty except on a rank that knows a reason. Call ``advise``, which
+        prints what the user can do.
         """
-        if isinstance(abort, ResourceUnavailable):  # The other ranks do not know of it, and would wait.
+        if isinstance(abort, ResourceUnavailable):  # The other ranks do not know of this error, and would wait.
             print_error(tool.name, abort)
             advise()
             _abort_all_ranks(self._transport, abort.status)
@@ -135,21 +149,28 @@ class LaunchedRanks(RankStarter):
 
 
 def _report_failure(abort: JobAborted, advise: Callable[[], None]) -> None:
-    """Print why the job failed, and what to do."""
+    """Print the text of ``abort``, which says why the job failed, and call ``advise``, which prints what the user can
+    do.
+    """
     sys.stderr.write(str(abort))
     advise()
     sys.stderr.flush()
 
 
 def _abort_all_ranks(transport: Any, status: int) -> None:
-    """Have all ranks killed, after a pause: launchers lose messages that they have not read by then."""
+    """End all ranks with MPI_Abort and the exit status ``status``. Pause before that, because launchers lose messages
+    that they have not read by then.
+    """
     sys.stderr.flush()
     time.sleep(MESSAGE_DELAY)
     transport.abort(status)
 
 
 def _initialise_mpi(launch: Launch, words: Sequence[str], command: Command) -> Any:
-    """Initialise MPI and return the transport between all ranks; raise ``RequestRefused``."""
+    """Initialise MPI and return the transport, which sends and receives the messages of this rank. Raise
+    ``RequestRefused`` if that is impossible, or if MPI has another number of ranks than the launcher. ``words`` are
+    the command line arguments, for a restart with another MPI library.
+    """
     mpi = load_transport(launch, words)
     patience = INIT_TIMEOUT + launch.size * INIT_TIMEOUT_PER_RANK
     text = (
@@ -165,10 +186,12 @@ def _initialise_mpi(launch: Launch, words: Sequence[str], command: Command) -> A
 
 
 def _exit_after_refusal(refusal: RequestRefused, command: Command) -> int:
-    """End this rank without MPI after a refusal; print the reason if no other rank will.
+    """Print why the job was refused before MPI was initialised, if rank 0 will not do so; return the exit status of
+    this rank.
 
-    Open MPI's mpiexec kills all ranks as soon as one has exited with a status other than 0. So a rank that is alive
-    after rank 0 had time to print knows that rank 0 has no error itself. Then one rank of each host prints its own.
+    Open MPI's mpiexec kills all ranks as soon as one has exited with a status other than 0. So a rank that still lives
+    ``REFUSAL_DELAY`` seconds later knows that rank 0 was not refused and has printed nothing. Then one rank of each
+    host prints its own reason.
     """
     if not is_reporting_rank(os.environ):
         if not os.environ.get("OMPI_COMM_WORLD_SIZE"):

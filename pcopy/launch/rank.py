@@ -55,37 +55,42 @@ from pcopy.tasks.files.layouts import RankLayouts
 from pcopy.tasks.runner import TaskRunner, current_activity, is_droppable_work, is_slow_note
 
 TASK_SLOTS = 8
-"""Tasks that a rank may have under way if its backend can wake it but has no pool of threads that grows."""
+"""Number of tasks that a rank may have begun and not ended, if its backend (the code that performs system calls) works
+in the background without a pool of threads. With a pool, its size determines the number of tasks.
+"""
 
 JOURNAL_TIMEOUT = 1.0
-"""Seconds that an ending rank waits for its journal; everything that must be recorded is recorded by then."""
+"""Maximum seconds that an ending rank waits for the thread that writes its records. The job itself has already waited
+for the records that it needs.
+"""
 
 DATABASE_MEMORY = 1 << 20
-"""Bytes of waiting work that a rank keeps in memory if a database was asked for (``--checkpoint-store lmdb``)."""
+"""Bytes of waiting tasks that a rank keeps in memory before it uses a database (``--checkpoint-store lmdb``)."""
 
 
 class RankSetup(NamedTuple):
-    """All that a rank needs for its share of a job.
+    """What a rank gets before the job begins: the program and the job, the transport, open directories, and on rank 0
+    the objects that show progress.
 
     Fields:
     - ``tool``, ``job``: the program and the job.
     - ``checkpoint``: how the job is recorded.
-    - ``transport``: messages between the ranks.
-    - ``roots``: the open directories of the job's roots.
-    - ``first_ranks``: the first rank of each host.
-    - ``hosts``: the host of each rank; empty if all ranks are on this host.
-    - ``signals``: the reason to stop, once a signal has arrived.
+    - ``transport``: sends and receives messages between the ranks.
+    - ``roots``: descriptors of the directories of each pair of source and destination.
+    - ``first_ranks``: the lowest rank of each host.
+    - ``hosts``: the host name of each rank; empty if all ranks are on this host.
+    - ``signals``: has the reason to stop, once a signal has arrived.
     - ``notices``: pipe to rank 0 for messages of forked ranks; None under a launcher.
-    - ``in_flight``: number of operations under way; 0: automatic.
-    - ``collects_report``: collect what a report (``--report``) needs.
+    - ``in_flight``: number of operations that the rank performs at the same time; 0: automatic.
+    - ``collects_report``: True if the rank must collect the statistics of ``--report``.
 
     On rank 0 only:
-    - ``sink``: receives progress, failures and notices.
+    - ``sink``: receives progress, failures and notices; None on other ranks.
     - ``complete``: called when all items are processed; does the remaining work and returns the exit status.
-    - ``job_directory``: the job directory.
-    - ``resume_advice``: message that is printed once a record exists, if launchers may kill all ranks without a
-      message.
-    - ``on_control``: called with the limits after the user has changed them.
+    - ``job_directory``: the directory with the records of the job; None if the job is not recorded.
+    - ``resume_advice``: how to resume the job; printed once a record exists, because launchers may kill all ranks
+      without a message. Empty if it is not to be printed.
+    - ``on_control``: called with a description of the user's limits after the user has changed them.
     """
 
     tool: Tool
@@ -107,7 +112,7 @@ class RankSetup(NamedTuple):
 
     @property
     def rank_and_host(self) -> str:
-        """This rank and its host, for messages."""
+        """The number of this rank and its host as text, for messages."""
         return f"rank {self.transport.rank} on {os.uname().nodename}"
 
 
@@ -126,7 +131,9 @@ def run_rank(setup: RankSetup) -> JobResult:
 
 
 def make_rank(setup: RankSetup) -> Rank:
-    """Return the object that all tasks of this rank share."""
+    """Return the ``Rank`` of this process: the state that all its tasks share, such as the backend, which performs
+    system calls, and caches.
+    """
     options = setup.job.options
     digest = JobHashing(options.hash, options.block_size).digest_of_data if options.hash else None
     settings = BackendSettings(
@@ -141,7 +148,7 @@ def make_rank(setup: RankSetup) -> Rank:
         backend,
         setup.tool.make_visitor,
         sink=setup.sink,
-        leaders=setup.first_ranks,
+        first_ranks=setup.first_ranks,
         hosts=setup.hosts,
         open_spool=spool_factory(setup.checkpoint.spool),
     )
@@ -157,14 +164,16 @@ def make_rank(setup: RankSetup) -> Rank:
 
 
 def open_journal(setup: RankSetup, rank: Rank) -> tuple[FactJournal | None, RankRecords | None]:
-    """Return the journal of this rank and its place in the job directory; None twice if the job is not recorded."""
+    """Return the journal, which records the tasks of this rank, and the object that writes its records to the job
+    directory; (None, None) if the job is not recorded.
+    """
     if not setup.checkpoint.directory:
         return None, None
     rank.storage = WrittenFileSystems(type_of_file_system, rank.syncer, rank.instance(RankLayouts).layout_of_device)
     for target in {root.target: None for root in setup.roots}:
         status = os.fstat(target)
         rank.storage.register(target, status.st_dev, status.st_ino, rank.running.changed_directories)
-    rank.running.changed_directories.close()  # Nothing has been created in the targets yet.
+    rank.running.changed_directories.close()  # Nothing has been created in the targets yet, so none must be synced.
     first = initial_counts(setup)
     store = RankRecords(setup.checkpoint, setup.job.run, rank.number, rank.size, setup.job_directory, first)
     if setup.checkpoint.resumed and rank.number:
@@ -174,20 +183,25 @@ def open_journal(setup: RankSetup, rank: Rank) -> tuple[FactJournal | None, Rank
 
 
 def make_rank_limits(setup: RankSetup, rank: Rank) -> RankLimits:
-    """Return the object that applies the limits of bandwidth, operations and active ranks to this rank."""
+    """Return the object that applies the user's limits (bytes and operations per second, active ranks) to this rank."""
     options = setup.job.options
     wanted = UserLimits(options.bwlimit, options.oplimit)
     return RankLimits(rank.hosts.ranks_round_robin.index(rank.number), rank.size, rank.throttle, wanted)
 
 
-def make_control_directory(setup: RankSetup, steersman: RankLimits, ranks: int) -> ControlDirectory | None:
-    """Return the object that handles ``--control`` and progress reports; None if the job is not recorded, or not
-    on rank 0.
+def make_control_directory(setup: RankSetup, limits: RankLimits, ranks: int) -> ControlDirectory | None:
+    """On rank 0: return the object that applies the requests of ``pcopy --control`` and writes progress reports. Return
+    None on other ranks, or if the job is not recorded.
+
+    Args:
+        setup: the setup of the rank.
+        limits: applies the user's limits.
+        ranks: number of ranks.
     """
     if setup.job_directory is None:
         return None
     return ControlDirectory(
-        setup.checkpoint.directory, setup.job.run, ranks, setup.tool.stages, steersman, setup.on_control
+        setup.checkpoint.directory, setup.job.run, ranks, setup.tool.stages, limits, setup.on_control
     )
 
 
@@ -199,7 +213,17 @@ def make_node(
     divide: DivideTask,
     steering: Steering,
 ) -> RankNode:
-    """Return the engine's node of this rank, with the tasks with which a resumed job begins."""
+    """Return the node (state machine) of this rank. If the job is resumed, it has the rank's remaining tasks and
+    counts.
+
+    Args:
+        setup: the setup of the rank.
+        rank: state that all tasks share; some of its attributes are connected to the node here.
+        director: decides on the phases of the job.
+        journal: records tasks; None if the job is not recorded.
+        divide: returns the tasks into which a task is divided, or nothing.
+        steering: says which tasks the rank may begin.
+    """
     tool, job, keeping = setup.tool, setup.job, setup.checkpoint
     size, on_host = rank.size, rank.size / len(setup.first_ranks)
     limits = engine_limits(size, on_host, keeping)._replace(phases_after_cut=tool.durable_before)
@@ -236,7 +260,9 @@ def make_node(
 
 
 def initial_counts(setup: RankSetup) -> list[int]:
-    """Return the counters before the first task of a job without records."""
+    """Return the counters with which rank 0 begins a job that has no records. If earlier runs of the job have deleted
+    items and left no records, the counters include these items.
+    """
     first = setup.tool.initial_counts(setup.job)
     if not setup.checkpoint.resumed:
         first[counts.DELETED] += setup.checkpoint.deleted
@@ -244,10 +270,11 @@ def initial_counts(setup: RankSetup) -> list[int]:
 
 
 def engine_limits(ranks: int, ranks_per_host: float, checkpoint: CheckpointSettings) -> Limits:
-    """Return the limits of one rank; it gets its part of the limits of its host.
+    """Return the limits of the engine (times, and sizes of queues) on one rank, adapted to the number of ranks: the
+    ranks of a host share its memory.
 
-    If all ranks are on one host, or many share a core, idle ranks ask for tasks less often: there are few ranks to find
-    work for, and their requests take processor time from those that work.
+    If all ranks are on one host, or several share a core, idle ranks request tasks less often, because their requests
+    take processor time from ranks that work.
 
     Args:
         ranks: number of ranks.
@@ -267,8 +294,8 @@ def engine_limits(ranks: int, ranks_per_host: float, checkpoint: CheckpointSetti
 
 
 def oldest_operation(pool: ThreadPool | None) -> RowInProgress | None:
-    """Return the operation that has been under way for longest: a row of the backend, or the sync of a file; None if
-    there is none.
+    """Return the operation that has been in progress for longest: one of the threads in ``pool``, or the sync of a
+    file; None if there is none.
 
     May be called from any thread.
     """
@@ -278,7 +305,9 @@ def oldest_operation(pool: ThreadPool | None) -> RowInProgress | None:
 
 
 def make_operation_limit(setup: RankSetup, rank: Rank, node: RankNode) -> OperationLimit | None:
-    """Return the object that adapts the number of operations under way; None if the backend has no threads."""
+    """Return the object that adapts the number of operations that the rank performs at the same time; None if the
+    backend has no threads.
+    """
     on_host = -(-rank.size // len(setup.first_ranks))
 
     def modifying() -> int:
@@ -291,9 +320,10 @@ def make_operation_limit(setup: RankSetup, rank: Rank, node: RankNode) -> Operat
 
 
 class BackendWake:
-    """A wake of the backend, implementing ``pcopy.engine.ticket.WakeDescriptor``.
+    """File descriptor that wakes the sleeping rank when an operation of the backend (the code that performs system
+    calls) is complete; implements ``pcopy.engine.ticket.WakeDescriptor``.
 
-    A finished ticket becomes visible to the engine only after the backend has been polled.
+    ``clear`` also polls the backend, because only then the tickets of complete operations become done.
     """
 
     def __init__(self, backend: Backend, wake: WakeDescriptor) -> None:
@@ -307,7 +337,9 @@ class BackendWake:
 
 
 class _RankRun:
-    """The run of one rank, from its first task to its end."""
+    """Runs one rank, from its first task to its end: owns the node, the journal, the backend and the watchdog of the
+    rank.
+    """
 
     def __init__(self, setup: RankSetup) -> None:
         self._setup = setup
@@ -337,7 +369,7 @@ class _RankRun:
             self._run_and_catch,
             host=os.uname().nodename,
             program=setup.tool.name,
-            hindered=setup.tool.unfinished_status,
+            status_if_refused=setup.tool.unfinished_status,
             on_report=self._report_progress if setup.sink else None,
             stop_reason=self._stop_reason,
             wake=None if backend.wake is None else BackendWake(backend, backend.wake),
@@ -356,11 +388,11 @@ class _RankRun:
                 setup.job_directory.create_without_sync()
             except (
                 RequestRefused
-            ) as refused:  # Reported before the first item, and not only when the user tries to resume.
+            ) as refused:  # Stop recording now, so that the user learns it now and not when resuming.
                 journal.stop_recording(refused)
         watchdog.start()
         if self._control is not None:
-            self._control.start()  # After the watchdog, which blocks signals: the new thread inherits that.
+            self._control.start()  # After the watchdog has blocked signals, so that the new thread blocks them, too.
         try:
             status = driver.run()
         finally:
@@ -376,7 +408,10 @@ class _RankRun:
         )
 
     def _run_and_catch(self, task: Task) -> TaskGenerator:
-        """Run one task, in slices. Errors of the rank itself stop the job, and the task counts as not done."""
+        """Generator that runs one task, and yields whenever the rank may handle messages. An error that concerns no
+        item (no memory, no space for waiting tasks) stops the job; the task is then not recorded as done, so that a
+        resumed job runs it again.
+        """
         node = self._node
         if self._store_to_lock is not None:
             self._take_lock_first(self._store_to_lock)
@@ -384,23 +419,28 @@ class _RankRun:
             return (yield from self._run_task(task))
         except SpillFailed as trouble:
             node.queue.spill_error = trouble
-        except RESOURCE_EXCEPTIONS as error:  # An error of the rank, or one that the task did not assign to an item.
+        except RESOURCE_EXCEPTIONS as error:  # The task has not reported it as the failure of an item.
             self._rank.stop(f"{self._setup.rank_and_host}: {resource_error_text(error)}")
-        while node.halt_reason is None:  # Wait for the halt, so that the task counts as dropped and not as done.
+        while node.halt_reason is None:  # Wait until the job is being stopped, so that the driver drops this task.
             yield None
         return Outcome(is_deferred=True)
 
     def _take_lock_first(self, store: RankRecords) -> None:
-        """Take this rank's lock before it writes anything; errors are reported with the first record.
+        """Lock this rank's lock file in the job directory, by means of ``store``, before the rank writes anything;
+        ignore errors here.
 
-        While a rank on an unreachable host is alive, no other run may resume the job. (Ranks on one host end together.)
+        While a rank on an unreachable host lives, the lock prevents another run from resuming the job. (Ranks on one
+        host end together, and need no lock of their own.)
         """
         self._store_to_lock = None
-        with suppress(RequestRefused, OSError):  # The first record reports the error.
+        with suppress(RequestRefused, OSError):  # The attempt to write the first record reports the error.
             store.take_lock()
 
     def _work_of_ranks(self, below: Sequence[bytes]) -> bytes:
-        """Return the work of this rank and of all ranks below it in the tree, for the report."""
+        """Return statistics of this rank and of all ranks below it in the tree of ranks, packed, for ``--report``.
+
+        ``below`` are the results of this function on the child ranks.
+        """
         from pcopy.tasks.base.rank_sums import RankSums, RankWork
 
         assert self._driver is not None
@@ -426,7 +466,9 @@ class _RankRun:
         return sums.packed()
 
     def _stop_reason(self) -> Halt | None:
-        """Return why the job must stop, or None; called between slices. Also adapts limits and reports new records."""
+        """Return why the job must stop, or None. The driver calls it every few milliseconds. So it also leaves a sign
+        of life for the watchdog, adapts the number of threads, and reports news of the journal.
+        """
         setup, journal, trouble = self._setup, self._journal, self._node.queue.spill_error
         self._heartbeat.beats += 1
         if self._in_flight is not None:
@@ -441,7 +483,9 @@ class _RankRun:
         return reason
 
     def _report_records(self, journal: FactJournal) -> None:
-        """Report the first durable record, and a warning of the journal."""
+        """Print how to resume the job, once its first record is on storage. Print the warning of the journal that the
+        job can no longer be recorded, if there is one.
+        """
         if self._advice and 0 < journal.durable_epoch < LAST_EPOCH and not self._node.is_job_over:
             self._warn(self._advice)
             self._advice = ""
@@ -451,14 +495,16 @@ class _RankRun:
             journal.warning = None
 
     def _warn(self, text: str) -> None:
-        """Print a warning, on rank 0 through the sink."""
+        """Print ``text`` as a warning; on rank 0 through the sink, which does not disturb the progress display."""
         if self._setup.sink is not None:
             self._setup.sink.notice(text)
         else:
             print_line(self._setup.tool.name, f"{self._setup.rank_and_host}: {text}")
 
     def _report_progress(self, phase: int, report: CounterSums) -> None:
-        """Pass the counters of all ranks to the screen and to progress reports."""
+        """Pass new sums of the counters over all ranks (``report``) to the progress display, to progress reports for
+        ``pcopy --jobs``, and to the watchdog.
+        """
         self._heartbeat.silent = report.silent_ranks
         progress = self._setup.tool.phase_name(phase), Totals(*report.totals), report.silent_ranks
         if self._control is not None:
@@ -467,14 +513,14 @@ class _RankRun:
             self._setup.sink.progress(*progress)
 
     def _close(self) -> None:
-        """Close the journal, and remove temporary files that no later run will use."""
+        """Close the journal, remove temporary files that no later run will use, and release the rank's resources."""
         journal, rank, store = self._journal, self._rank, self._store
-        ended = journal is None or journal.close(JOURNAL_TIMEOUT)  # Closed first: then ``durable`` is final.
+        ended = journal is None or journal.close(JOURNAL_TIMEOUT)  # Closed first: then ``durable_epoch`` is final.
         if journal is None or (
             ended and journal.durable_epoch in (0, LAST_EPOCH)
-        ):  # Otherwise a resume needs the files.
+        ):  # Otherwise a resumed job continues with the temporary files.
             unrecorded = journal is None or journal.durable_epoch == LAST_EPOCH
-            since = 1 if unrecorded else self._setup.job.run  # The files of earlier runs are recorded.
+            since = 1 if unrecorded else self._setup.job.run  # A resumed job continues with files of earlier runs.
             rank.stop_reason = rank.stop_reason or self._node.halt_reason
             self._setup.tool.remove_temporaries(rank, self._node.queue.pop_dropped(), since)
         rank.syncer.close()

@@ -1,7 +1,8 @@
-"""Control of one rank: limits, the set of active ranks, and pauses, as the user wants them at the moment.
+"""Control of one rank while the job runs: the user's limits of bytes and operations per second, the number of active
+ranks, and pauses.
 
-Rank 0 knows the user's wishes, from the job's options and from ``pcopy --control`` (``pcopy.launch.control``). Its
-orders distribute them to all ranks. ``RankLimits`` implements ``pcopy.engine.steering.Steering``.
+Rank 0 knows what the user wants, from the job's options and from ``pcopy --control`` (``pcopy.launch.control``). It
+sends these values to all ranks as orders. ``RankLimits`` implements ``pcopy.engine.steering.Steering``.
 """
 
 from __future__ import annotations
@@ -16,12 +17,18 @@ from pcopy.fsio.throttle import Throttle
 from pcopy.launch.limits import DividedLimit, RankAllowance, Usage
 
 QUERY_INTERVAL = 0.1
-"""Seconds between two queries while there is a limit. A rank that becomes idle keeps its share for that long."""
+"""While the user limits bytes or operations per second: seconds between two queries by which rank 0 learns what each
+rank has used. A rank that becomes idle keeps its share of the limit for that long.
+"""
 
 
 class UserLimits(NamedTuple):
-    """The limits that the user wants: bytes and operations per second (0: none), number of active ranks (0: all),
-    and a pause.
+    """The limits that the user has set for the whole job, by options or later by ``pcopy --control``.
+
+    Fields:
+    - ``bwlimit``, ``oplimit``: bytes and operations per second; 0: no limit.
+    - ``active``: number of ranks that may do work that any rank may do; 0: all.
+    - ``paused``: True while no rank may begin work.
     """
 
     bwlimit: int = 0
@@ -31,22 +38,30 @@ class UserLimits(NamedTuple):
 
 
 class RankLimits:
-    """Applies the user's limits to one rank, and on rank 0 orders them for all."""
+    """Applies the user's limits (bytes and operations per second, number of active ranks, pause) to one rank. On rank 0
+    it also returns the orders that bring them to all ranks. Implements ``pcopy.engine.steering.Steering``.
+    """
 
     def __init__(
         self, turn: int, ranks: int, throttle: Throttle, wanted: UserLimits, clock: Callable[[], float] = time.monotonic
     ) -> None:
         """Start with the limits ``wanted``.
 
-        ``turn`` is the position of this rank in the order in which ranks are activated, of ``ranks``. ``clock`` returns
-        seconds.
+        Args:
+            turn: position of this rank, from 0, in the order in which ranks are active if the user limits their number.
+            ranks: number of ranks.
+            throttle: slows down this rank's operations.
+            wanted: the user's limits.
+            clock: returns the time in seconds.
         """
         self.duty = Duty.ALL
         self.query_interval = inf
         self.requested = wanted
-        """On rank 0: the limits that the next query orders for all ranks."""
+        """On rank 0: the user's limits, which the next query of rank 0 brings to all ranks. The caller changes them
+        when the user does.
+        """
         self.current = UserLimits()
-        """The limits that apply to this rank."""
+        """The user's limits that apply to this rank now: those that rank 0 has sent last."""
         self._activation_order = turn
         self._throttle = throttle
         self._clock = clock
@@ -57,13 +72,15 @@ class RankLimits:
         self.apply_orders((*wanted, *share))
 
     def orders(self) -> Orders:
-        """Return the orders for all ranks; on rank 0."""
+        """On rank 0: return the orders for all ranks. They are the user's limits, and the bytes and the operations per
+        second that a rank may use if its limit has made it wait.
+        """
         for divided, limit in zip(self._divided, self.requested[:2], strict=True):
             divided.set_limit(limit)
         return (*self.requested, *(divided.share for divided in self._divided))
 
     def apply_orders(self, orders: Orders) -> None:
-        """Apply the orders of rank 0."""
+        """Apply the limits in ``orders``, which ``orders()`` has returned on rank 0, to this rank."""
         *wanted, byte_share, operation_share = orders
         self.current = now = UserLimits(*wanted)
         self.duty = (
@@ -80,7 +97,9 @@ class RankLimits:
             self._throttle.set_limits(byte_rate, operation_rate, is_paused=now.paused)
 
     def numbers_to_report(self) -> ReportedNumbers:
-        """Return what this rank has used, for rank 0."""
+        """Return what this rank reports to rank 0 about its use of the limits: the fields of ``Usage`` for bytes, then
+        those for operations.
+        """
         found: list[float] = []
         now = self._clock()
         for bucket, allowed in zip((self._throttle.bytes, self._throttle.operations), self._allowed, strict=True):
@@ -89,7 +108,9 @@ class RankLimits:
         return tuple(found)
 
     def receive_sums(self, reported: Sequence[float]) -> None:
-        """Adapt the shares to the summed reports of all ranks; on rank 0."""
+        """On rank 0: adapt the shares of the limits that ranks may use. ``reported`` are the sums of what
+        ``numbers_to_report`` has returned on all ranks.
+        """
         now, width = self._clock(), len(Usage._fields)
         for divided, sums in zip(self._divided, (reported[:width], reported[width:]), strict=True):
             divided.receive_usage(Usage(*sums), now)

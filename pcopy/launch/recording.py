@@ -1,6 +1,7 @@
-"""The recorders of a job (``pcopy.report.recorder``), and their notification at its beginning and end; on rank 0 only.
+"""The recorders of a job, on rank 0: objects that write the files of ``--metrics`` and ``--report``, which describe the
+job while it runs or at its end (``pcopy.report.recorder``).
 
-This module is imported only if the user asks for a file that describes the job (``--metrics``, ``--report``).
+This module is imported only if the user asks for one of these files.
 """
 
 from __future__ import annotations
@@ -18,10 +19,14 @@ from pcopy.tasks.base.job import Sink, Totals
 
 
 class JobRecording:
-    """The recorders that the user has asked for."""
+    """The recorders of a job that the user has asked for: objects that write the files of ``--metrics`` and
+    ``--report``. Tells them when the job begins and how it ends.
+    """
 
     def __init__(self, output_options: OutputOptions) -> None:
-        """Create the recorders; raise ``RequestRefused`` if a file cannot be created."""
+        """Create the recorders for the files that the user wants (``--metrics``, ``--report``); raise
+        ``RequestRefused`` if a file cannot be created.
+        """
         recorders: list[JobRecorder] = []
         if output_options.metrics:
             from pcopy.report.metrics import MetricsFile
@@ -34,7 +39,9 @@ class JobRecording:
         self._records = RecorderSink(recorders)
 
     def begin(self, screen: ProgressScreen, setup: RankSetup, preparation: PreparedJob, group: ProcessGroup) -> Sink:
-        """Notify the recorders that the job begins; return a sink that passes everything to them and to ``screen``."""
+        """Tell the recorders that the job begins. Return the object that is to receive the progress, failures and
+        notices of the job; it passes them on to the recorders and to ``screen``.
+        """
         tool, hosts = setup.tool, setup.hosts or [os.uname().nodename] * setup.transport.size
         facts = RunFacts(
             tool.name,
@@ -53,10 +60,16 @@ class JobRecording:
         return self._records.forward_to(screen)
 
     def end(self, preparation: PreparedJob, ended: JobResult, status: int) -> None:
-        """Notify the recorders how the job ended, after the user was notified."""
+        """Tell the recorders how the job ended. Called after the result was printed.
+
+        Args:
+            preparation: the job, with the values of ``--json``.
+            ended: result of the job.
+            status: exit status of the program, which may differ from that in ``ended``.
+        """
         halted = stop_message(ended.halt) if ended.halt is not None else ""
         self._records.end(JobEnd(status, ended.totals, halted, preparation.json_values, ended.work_of_ranks))
 
     def end_after_failure(self, status: int) -> None:
-        """Notify the recorders that a rank failed."""
+        """Tell the recorders that the job ended with the exit status ``status`` because a rank failed."""
         self._records.end_after_failure(status)

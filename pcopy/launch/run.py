@@ -1,8 +1,8 @@
 """One job from its command line to its exit status, on forked ranks or on ranks that a launcher has started.
 
-Rules: a refusal changes nothing, is reported by one rank, and ends all ranks with status 2. Only rank 0 writes to
-standard output. Steps that the ranks of a launcher do together are done by the single process if ranks are forked
-later.
+Rules: if a job is refused (``RequestRefused``), nothing is changed, one rank prints the reason, and all ranks end with
+status 2. Only rank 0 writes to standard output. All functions here are called on every rank that a launcher has
+started, or in the single process if the ranks are forked later. "Collective" means that all ranks must call a function.
 """
 
 from __future__ import annotations
@@ -44,42 +44,62 @@ if TYPE_CHECKING:
     from pcopy.launch.recording import JobRecording
 
 VISIBLE_WITHIN = 3.0
-"""Seconds within which other hosts must see a job file that rank 0 created."""
+"""Maximum seconds until other hosts see the file that rank 0 has created in the job directory. If they do not, the job
+is refused.
+"""
 
 
 class RankStarter(ProcessGroup):
-    """How the ranks of a job are started: by forks, or by a launcher."""
+    """Interface of the two ways to start the ranks of a job: by forking this process, or by a launcher (mpiexec, srun),
+    which has started them already.
+    """
 
     def exchange_descriptions(self, words: Sequence[str]) -> None:
-        """Exchange the descriptions of all ranks; raise ``RequestRefused`` on all ranks if they do not run the same
-        ``words``.
+        """Let all ranks send each other their descriptions (version of pcopy, host, command line), which are then in
+        ``descriptions``. Raise ``RequestRefused`` on all ranks if they do not all run the same version of pcopy with
+        the command line arguments ``words``.
         """
 
     def number_of_ranks(self, asked: int) -> int:
-        """Return the number of ranks if the user has asked for ``asked`` (0: for none); raise ``RequestRefused``."""
+        """Return the number of ranks. ``asked`` is the number that the user wants; 0: the user gave none. Raise
+        ``RequestRefused`` if that many ranks cannot be started.
+        """
         raise NotImplementedError
 
     def start(self, size: int, program: str) -> tuple[Any, NoticePipe | None]:
-        """Start the ranks as processes; return the transport, and the pipe for notices to rank 0."""
+        """Start ``size`` ranks as processes, if a launcher has not done so already. Return, in each process, the
+        transport of its rank, and the pipe by which forked ranks send messages to rank 0 (None under a launcher).
+        ``program`` is the name of the program.
+        """
         raise NotImplementedError
 
     def run_rank(self, setup: RankSetup) -> JobResult:
-        """Run this rank; raise ``JobAborted`` or ``ResourceUnavailable``. A forked rank exits in this call."""
+        """Run this rank of the job and return the result. A forked rank other than 0 exits in this call. Raise
+        ``JobAborted`` if a rank failed, and ``ResourceUnavailable`` if the system refused this rank a resource.
+        """
         raise NotImplementedError
 
     def fail(self, abort: JobAborted | ResourceUnavailable, tool: Tool, advise: Callable[[], None]) -> None:
-        """Report why the job failed, call ``advise`` to print what to do, and end all ranks."""
+        """Print why the job failed, call ``advise``, which prints what the user can do, and end all ranks. ``abort`` is
+        the exception that has ended the job on this rank.
+        """
         raise NotImplementedError
 
     def end(self) -> None:
-        """Let all ranks exit, after rank 0 has reported how the job ended."""
+        """Wait until all ranks have called this, so that each may exit. Called after rank 0 has printed the result of
+        the job. Collective: all ranks must call it. Forked ranks need no such wait.
+        """
 
 
 class _SharedJob(NamedTuple):
-    """The job as all ranks know it.
+    """The job and its settings as rank 0 has sent them to all ranks.
 
-    Fields: the job and how it is recorded, the number ``size`` of ranks, the number of operations ``in_flight`` (0:
-    automatic), and whether each rank ``collects_report`` what a report needs.
+    Fields:
+    - ``job``: the job.
+    - ``checkpoint``: how the job is recorded.
+    - ``size``: number of ranks.
+    - ``in_flight``: number of operations that each rank performs at the same time; 0: automatic.
+    - ``collects_report``: True if each rank must collect the statistics of ``--report``.
     """
 
     job: Job
@@ -90,7 +110,9 @@ class _SharedJob(NamedTuple):
 
 
 def run_job(command: Command, words: Sequence[str], ranks: RankStarter) -> int:
-    """Run the job on this process's ranks; return the exit status on which all ranks agree."""
+    """Run the job of the command line arguments ``words`` on ``ranks``; return the exit status on which all ranks
+    agree.
+    """
     signals = StopSignals()
     prepared: list[PreparedJob] = []  # filled on rank 0 only
     try:
@@ -110,12 +132,16 @@ def run_job(command: Command, words: Sequence[str], ranks: RankStarter) -> int:
 
 
 def _prepare(command: Command, words: Sequence[str], ranks: RankStarter) -> PreparedJob:
-    """Return the prepared job of a command line; raise ``RequestRefused``. Only called on rank 0."""
+    """On rank 0: read the command line arguments ``words``, and return the job that they describe, prepared so far that
+    the number of ranks is known. Raise ``RequestRefused``.
+    """
     try:
         preparation = command.prepare(words)
         preparation.command_line = words
-        preparation.number_of_places = len({(*hello.place, hello.process_namespace) for hello in ranks.descriptions})
-    except ImportError as error:  # As a refusal it ends all ranks in order, with the same status.
+        preparation.host_count = len({(*hello.place, hello.process_namespace) for hello in ranks.descriptions})
+    except (
+        ImportError
+    ) as error:  # A missing package is reported like a refused request, so that all ranks end in order.
         if text := missing_package_text(error):
             raise RequestRefused(text) from None
         raise
@@ -124,7 +150,7 @@ def _prepare(command: Command, words: Sequence[str], ranks: RankStarter) -> Prep
 
 
 def _run_prepared(tool: Tool, preparation: PreparedJob | None, ranks: RankStarter, signals: StopSignals) -> int:
-    """Run a prepared job (None on all ranks but 0); return the exit status."""
+    """Run a job that was prepared on rank 0; return the exit status. ``preparation`` is None on all other ranks."""
     job, keeping, size, in_flight, gathers = _share_job(preparation, ranks, signals)
     roots = run_on_all(
         ranks,
@@ -175,8 +201,10 @@ def _run_prepared(tool: Tool, preparation: PreparedJob | None, ranks: RankStarte
 def _open_screen_and_recording(
     tool: Tool, output_options: OutputOptions, stack: ExitStack
 ) -> tuple[ProgressScreen, JobRecording | None]:
-    """Return the screen, and the recorders if there are any; raise ``RequestRefused`` if a file cannot be created. For
-    rank 0.
+    """On rank 0: return the object that shows progress on the terminal, and the recorders of ``--metrics`` and
+    ``--report`` (None if there are none). Raise ``RequestRefused`` if a file cannot be created.
+
+    ``stack`` closes the screen at the end, and removes the created files if the job is refused.
     """
     screen = stack.enter_context(closing(open_screen(tool.name, tool.stages, output_options, sys.stderr)))
     stack.push(partial(_remove_created_files, screen))
@@ -188,7 +216,9 @@ def _open_screen_and_recording(
 
 
 def _remove_created_files(screen: ProgressScreen, kind: object, error: BaseException | None, trace: object) -> None:
-    """Remove the files that were created for a job which is refused."""
+    """Remove the files that ``screen`` has created, if ``error``, which ends the job, is a refusal or an early stop.
+    Called by an ``ExitStack``, hence the unused arguments ``kind`` and ``trace``.
+    """
     if isinstance(error, (RequestRefused, StoppedBeforeStart)):
         screen.remove_new_files()
 
@@ -200,7 +230,11 @@ def _root_setup(
     recording: JobRecording | None,
     ranks: RankStarter,
 ) -> RankSetup:
-    """Return the setup of rank 0, and notify the user that the job begins."""
+    """On rank 0: print on ``screen`` that the job begins, and return a copy of ``setup`` with the fields that only rank
+    0 has, such as the sink for progress and failures.
+
+    ``recording`` has the recorders of ``--metrics`` and ``--report``; None if there are none.
+    """
     screen.begin()
     _report_backends(screen, preparation, ranks)
     preparation.print_start()
@@ -211,15 +245,17 @@ def _root_setup(
     if not preparation.output.quiet:
         setup = setup._replace(on_control=screen.report_control)
     if setup.job_directory and setup.hosts and not preparation.output.quiet:
-        # When a rank is lost, launchers kill all ranks immediately, so this must be printed before.
+        # When a rank is lost, launchers kill all ranks immediately, so the advice must be printed before.
         setup = setup._replace(resume_advice=f"if ranks are lost: {resume_command(setup.checkpoint.directory)}")
     return setup
 
 
 def _share_job(preparation: PreparedJob | None, ranks: RankStarter, signals: StopSignals) -> _SharedJob:
-    """Send the prepared job from rank 0 to all ranks; return it. Collective.
+    """Complete the preparation of the job on rank 0, and send the job to all ranks; return it. Collective: all ranks
+    must call it.
 
-    From now on signals stop a recorded job in order.
+    This also installs the handlers of signals that stop the job in order, if the job is recorded or was started by a
+    launcher.
     """
     if ranks.broadcast(preparation is not None and preparation.job_directory is not None):
         signals.install()
@@ -238,8 +274,9 @@ def _share_job(preparation: PreparedJob | None, ranks: RankStarter, signals: Sto
 def _complete_preparation(
     preparation: PreparedJob | None, ranks: RankStarter, signals: StopSignals
 ) -> tuple[int, int, bool, Any, Any]:
-    """Complete the preparation for this number of ranks; return what all ranks must know, as primitive values.
-    For rank 0.
+    """On rank 0: complete the preparation of the job, now that the number of ranks is known. Return the fields of
+    ``_SharedJob`` as numbers, strings and containers, which can be sent to all ranks, in the order size, in_flight,
+    collects_report, job, checkpoint.
     """
     assert preparation is not None
     size = ranks.number_of_ranks(preparation.ranks)
@@ -252,7 +289,9 @@ def _complete_preparation(
 
 
 def _with_mounts(tool: Tool, job: Job, roots: Sequence[RootDescriptors], ranks: RankStarter) -> Job:
-    """Return the job with the mounts below its roots, after checking that all hosts see the same."""
+    """Return the job with the mounts in its sources and destination, after checking that all hosts see the same mounts
+    and the same destination. Collective: all ranks must call it.
+    """
     with closing(MountsBelowRoots(job, roots, targets=tool.writes_to_targets)) as mounts:
         job = job._replace(mounts=agree_on_mounts(job, mounts, ranks))
         if tool.writes_to_targets and not job.options.dry_run:  # This check creates a file.
@@ -263,7 +302,11 @@ def _with_mounts(tool: Tool, job: Job, roots: Sequence[RootDescriptors], ranks: 
 def _create_job_directory(
     preparation: PreparedJob | None, keeping: CheckpointSettings, ranks: RankStarter, signals: StopSignals
 ) -> None:
-    """Create the job directory if that must be done before the start, and check that each host sees it. Collective."""
+    """Create the job directory if that must be done before the first task, and check that each host sees it.
+    Collective: all ranks must call it. Raise ``RequestRefused``, or ``StoppedBeforeStart`` after a signal.
+
+    ``preparation`` is the prepared job, on rank 0 only; ``keeping`` says how the job is recorded.
+    """
     if not keeping.durable_at_start:
         return
     kept = preparation.job_directory if preparation else None
@@ -283,8 +326,8 @@ def _create_job_directory(
 
 
 def _report_backends(screen: ProgressScreen, preparation: PreparedJob, ranks: RankStarter) -> None:
-    """Warn if hosts use different backends: they do the same, but the Python backend is slower. With -v, print
-    which one is used.
+    """Warn if hosts use different backends (code in C or in Python that performs the system calls), because the Python
+    backend is slower. With -v, print which one is used.
     """
     if preparation.output.quiet:
         return
@@ -296,7 +339,9 @@ def _report_backends(screen: ProgressScreen, preparation: PreparedJob, ranks: Ra
 
 
 def _print_advice(tool: Tool, preparation: PreparedJob | None, keeping: CheckpointSettings) -> None:
-    """Print how to resume the job after a failure."""
+    """Print how to resume the job after a failure, if it was recorded. ``preparation`` is None on ranks other than 0;
+    ``keeping`` says how the job is recorded.
+    """
     if preparation:
         preparation.print_resume_advice()
     elif keeping.directory and os.path.lexists(os.path.join(keeping.directory, b"job")):
@@ -304,7 +349,9 @@ def _print_advice(tool: Tool, preparation: PreparedJob | None, keeping: Checkpoi
 
 
 def _report_end(tool: Tool, preparation: PreparedJob, ended: JobResult, size: int) -> int:
-    """Print how the job ended; return the exit status."""
+    """Print the result ``ended`` of the job, which ran on ``size`` ranks; return the exit status. If the result cannot
+    be printed, return a status other than 0.
+    """
     try:
         return preparation.report_end(ended, size)
     except RESOURCE_EXCEPTIONS as error:

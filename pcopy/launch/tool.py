@@ -1,7 +1,8 @@
-"""The interface between a program and the code that starts its ranks: its tasks, what rank 0 prepares, and its reports.
+"""The interface between a program (such as pcopy, prm, pverify) and the code that starts its ranks: what the program
+consists of, what rank 0 prepares before the ranks start, and how the job ended.
 
-A program on the engine is one ``Tool``, in a file of ``pcopy.tools``. The code that starts, runs, watches or displays
-ranks uses this class and knows no program.
+Each program is a subclass of ``Tool``, in a file of ``pcopy.tools``. The code that starts, runs and watches ranks uses
+only this class, and is the same for all programs.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from pcopy.walk.visitor import Visitor
 
 
 class JobResult(NamedTuple):
-    """How a job ended, on rank 0: its exit status, the exact counters, and why it ``halt`` if it did not do
-    everything.
+    """Result of a job, on rank 0: the exit ``status``, the exact ``totals`` of the counters, and in ``halt`` the reason
+    why the job was stopped early (None if it was not).
     """
 
     status: int
@@ -38,37 +39,47 @@ class JobResult(NamedTuple):
     layouts: tuple[tuple[str, int], ...] = ()
     """Number of files per Lustre layout, described for people; empty if there are none."""
     work_of_ranks: bytes = b""
-    """What all ranks report of their work (``pcopy.tasks.base.rank_sums``), if a report was asked for."""
+    """Statistics of all ranks for ``--report``, packed (``pcopy.tasks.base.rank_sums``); empty unless the user asked
+    for that file.
+    """
     is_durable: bool = True
-    """False if the job has written more than is recorded and on stable storage."""
+    """False if a resumed job would repeat work that this job has done, because the records of that work are not on
+    stable storage.
+    """
 
 
 class JobDirector(Director, Protocol):
-    """Decides on rank 0 which phase follows, and holds how the job ended."""
+    """Protocol: decides on rank 0 which phase follows, and what the result of the job is."""
 
     result: JobResult
-    """How the job ended."""
+    """Result of the job; valid after the last phase."""
 
 
 CompleteJob = Callable[[Rank, Totals], int]
-"""Does the remaining work when all items are processed; returns the exit status."""
+"""Function that rank 0 calls when all items are processed, with the final counters. It does the work that remains, for
+example writes a signature file, and returns the exit status of the job.
+"""
 
 
 class Tool:
-    """A program that works on whole trees; each program is a subclass."""
+    """A program of pcopy (such as pcopy, prm, pverify) that works on directory trees with several ranks. Each program
+    is a subclass, of which there is one object.
+    """
 
     name: str
     """Name of the program, which begins each line of its messages."""
     writes_to_targets: bool
-    """True if the program may write to the targets of its roots, which all hosts must then see alike."""
+    """True if the program may write to the destination; then all hosts must see the same destination."""
     unfinished_status: int
-    """Exit status of a job that ends before everything is done."""
+    """Exit status of a job that ends before everything is done, for example because of a signal."""
     spool_advice: str
-    """What the user can do if there is no space for waiting work."""
+    """Advice in the error message if there is no space for the temporary files with waiting tasks."""
     stages: Stages
-    """How progress is measured."""
+    """What is counted as progress in each phase, for the progress display."""
     done_word = "copied"
-    """Word for what was done to an item that counts as ``Totals.copied``."""
+    """What the program does to an item, as a past participle for messages, such as "copied". The number of such items
+    is ``Totals.copied``.
+    """
     status_meanings: Mapping[int, str] = MappingProxyType(
         {
             EXIT_OK: "all done",
@@ -78,43 +89,56 @@ class Tool:
             EXIT_STOPPED: "stopped early",
         }
     )
-    """Meanings of the exit statuses, for people."""
+    """What each exit status of the program means, as text for the files of ``--report``."""
     make_director: Callable[[Rank, CompleteJob, int], JobDirector]
-    """Creates the director of a job; the last argument is ``unfinished``."""
+    """Creates the object that decides on rank 0 which phases the job has. Arguments: the state of the rank, the
+    function that does the remaining work when all items are processed, and the exit status of a job that ends before
+    everything is done (``unfinished_status``).
+    """
     durable_before: tuple[int, ...] = (int(Phase.NAME),)
-    """Phases that begin only after everything before them is recorded."""
+    """Phases that begin only after the work of all earlier phases is recorded on stable storage."""
 
     def phase_name(self, phase: int) -> str:
         """Return the name of a phase, for users."""
         return phase_name(phase)
 
     def initial_counts(self, job: Job) -> list[int]:
-        """Return the counters before the first task: roots that are directories count as found; items below them
-        count when they are found.
+        """Return the counters before the first task. Each source that is a directory is counted as found and not yet
+        scanned; items below it are counted when they are found.
         """
         first = [0] * counts.COUNTER_COUNT
         first[counts.FOUND] = first[counts.UNSCANNED] = sum(1 for root in job.roots if not root.item)
         return first
 
     def make_visitor(self, rank: Rank, result: Any, place: Place, attempt: int) -> Visitor:
-        """Return the visitor that receives the items that a task (``ScanDir``, ``ScanNames``) finds in a directory."""
+        """Return the visitor for one directory: the object that receives the items that a scan of the directory finds.
+
+        Args:
+            rank: the rank that scans.
+            result: collects the counts and new tasks of the scanning task.
+            place: the directory, in the source and in the destination.
+            attempt: number of times that the directory was scanned before in this run.
+        """
         raise NotImplementedError
 
-    def remove_temporaries(self, rank: Rank, forgotten: Iterable[Task], since: int) -> None:
-        """Remove temporary files that were created by the run ``since`` or a later one and will never be completed.
+    def remove_temporaries(self, rank: Rank, dropped_tasks: Iterable[Task], since: int) -> None:
+        """Remove temporary files of this job that no later run will complete.
 
-        ``forgotten``: the tasks that were dropped.
+        Args:
+            rank: this rank.
+            dropped_tasks: the tasks that were dropped because the job was stopped; they name some of the files.
+            since: number of a run of this job; files of earlier runs stay.
         """
 
 
 class PreparedJob:
-    """A job that is ready to run, and what is reported to its user; on rank 0 only.
+    """A job that rank 0 has prepared to run, and the messages about its beginning and end.
 
-    This class serves programs that do not record jobs; others override it.
+    This class serves programs that do not record jobs; others override some methods.
     """
 
     job: Job
-    """The job; final once ``begin`` was called."""
+    """The job; final once ``complete_preparation`` was called."""
 
     def __init__(self, ranks: int, in_flight: int, output_options: OutputOptions) -> None:
         """Prepare a job.
@@ -129,45 +153,55 @@ class PreparedJob:
         self.in_flight = in_flight
         self.output = output_options
         self.job_directory: JobDirectory | None = None
-        """The job directory; None if the job is not recorded."""
+        """The directory with the records from which the job can be resumed; None if the job is not recorded."""
         self.command_line: Sequence[str] = ()
         """The command line, without the name of the program."""
         self.json_values: dict[str, object] = {}
-        """The values of ``--json``, once the end was reported."""
-        self.number_of_places = 1
-        """Number of hosts, or of namespaces on them, that have ranks; set before ``begin``."""
+        """The values that ``--json`` prints; filled by ``report_end``."""
+        self.host_count = 1
+        """Number of hosts of the job, where different namespaces on a host count separately; set before
+        ``complete_preparation``.
+        """
 
     @property
     def checkpoint(self) -> CheckpointSettings:
-        """How the job is recorded, for all ranks."""
+        """How the job is recorded (directory, interval, store). By default it is not recorded."""
         return CheckpointSettings()
 
     def complete_preparation(self, ranks: int) -> None:
         """Complete the preparation for this number of ranks; raise ``RequestRefused``. Afterwards ``job`` is final."""
 
     def print_start(self) -> None:
-        """Print what the job is about to do."""
+        """Print what the job is about to do, just before its first task."""
 
     def sink(self, screen: Sink) -> Sink:
-        """Return the receiver of the job's progress, failures and notices; ``screen`` or one that passes them on
-        to it.
+        """Return the object that is to receive the job's progress, failures and notices: ``screen``, or an object that
+        passes these on to ``screen``.
         """
         return screen
 
     def complete(self, rank: Rank, totals: Totals) -> int:
-        """Do the remaining work when all items are processed; return the exit status (``CompleteJob``)."""
+        """Do the work that remains when all items are processed, for example write a signature file; return the exit
+        status of the job.
+
+        ``totals`` are the final counters.
+        """
         raise NotImplementedError
 
     def report_end(self, ended: JobResult, ranks: int) -> int:
-        """Print how the job ended; return the exit status."""
+        """Print the result ``ended`` of the job, which ran on ``ranks`` ranks; return the exit status of the
+        program.
+        """
         raise NotImplementedError
 
     def print_resume_advice(self) -> None:
-        """Print what the user can do after a rank has failed."""
+        """Print what the user can do after a rank has failed or the job was stopped, such as how to resume the job."""
 
 
 class Command(NamedTuple):
-    """A ``tool``, and the function that prepares a job from the user's command line; it raises ``RequestRefused``."""
+    """A program (``tool``), and the function ``prepare`` that prepares a job from the command line arguments, and
+    raises ``RequestRefused`` if they are wrong.
+    """
 
     tool: Tool
     prepare: Callable[[Sequence[str]], PreparedJob]

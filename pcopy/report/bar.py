@@ -1,8 +1,8 @@
-"""The display of a running job: a bar on a terminal that can show one, else lines for people or programs, or nothing.
+"""The progress bar of a running job, and the choice between the bar and the other displays: lines, JSON or nothing.
 
 The bar consists of two lines at the bottom of the terminal, with failures and notices above them. Rules:
-- rich is imported when the bar is first drawn, so that short jobs do not pay for it.
-- No thread redraws: ranks are forked processes.
+- The package rich is imported when the bar is first drawn, so that short jobs are not delayed by the import.
+- No thread redraws the bar, because ranks are forked processes, and a fork is safe only in a process with one thread.
 - The cursor remains visible, so that a killed job leaves the terminal as it was.
 - On a narrow terminal the less important values are omitted first.
 """
@@ -39,23 +39,25 @@ if TYPE_CHECKING:
     from pcopy.report.lines_file import LinesFile
 
 PLAIN_INTERVAL = 10.0
-"""Seconds between two lines of progress in a file or in the output of a batch system."""
+"""Default of ``--progress-interval`` in seconds if progress is printed as lines, which go to files and to the output of
+batch systems.
+"""
 BAR_INTERVAL = 0.5
-"""Seconds between two updates of the bar."""
+"""Default of ``--progress-interval`` for the bar, in seconds."""
 JSON_INTERVAL = 1.0
-"""Seconds between two lines of ``--progress json``."""
+"""Default of ``--progress-interval`` for ``--progress json``, in seconds."""
 
 _MIN_BAR_WIDTH = 8
 """Minimum width of the bar in columns; on narrower terminals only the numbers are shown."""
 
 
 class BarScreen(ProgressScreen):
-    """Progress as a bar. ``stream`` is a terminal."""
+    """Shows progress as a bar on a terminal, and failures and notices above the bar."""
 
     console: Console | None = None
-    """The terminal as rich sees it; created at the first update unless it is set."""
+    """rich's object for the terminal; created at the first update unless a test has set another one."""
     _live: Live | None = None
-    """The updated area of the terminal; None before the first update."""
+    """rich's object that keeps the two lines of the bar at the bottom of the terminal; None before the first update."""
 
     def close(self) -> None:
         live, self._live = self._live, None
@@ -64,7 +66,14 @@ class BarScreen(ProgressScreen):
         super().close()
 
     def _show_progress(self, phase: str, totals: Totals, reading: ProgressReading, silent: Sequence[int]) -> None:
-        """Update the bar."""
+        """Redraw the bar with the current progress.
+
+        Args:
+            phase: name of the current phase, printable.
+            totals: the counters of the job.
+            reading: the progress computed from them.
+            silent: ranks that have not answered lately.
+        """
         live = self._live_display()
         console = live.console
         picture = render_bar(
@@ -83,7 +92,9 @@ class BarScreen(ProgressScreen):
         console.print(Text(encodable_text(line, console.encoding)), soft_wrap=True)
 
     def _live_display(self) -> Live:
-        """Return the updated area, which is created at the first call."""
+        """Return rich's object that keeps the two lines of the bar at the bottom of the terminal; create it at the
+        first call.
+        """
         if self._live is None:
             from rich.console import Console
             from rich.live import Live
@@ -101,7 +112,14 @@ class BarScreen(ProgressScreen):
 def render_bar(
     phase: str, reading: ProgressReading, silent: Sequence[int], width: int, *, ascii_only: bool = False
 ) -> Group:
-    """Return the two lines for a terminal of ``width`` columns; ``ascii_only``: use ASCII only."""
+    """Return the two lines of the bar, as an object that rich can draw, for a terminal of ``width`` columns.
+
+    Args:
+        phase: the title of the phase.
+        reading: the progress.
+        silent: ranks that have not answered lately.
+        ascii_only: True to use ASCII characters only.
+    """
     from rich.cells import cell_len
     from rich.console import Group
     from rich.progress_bar import ProgressBar
@@ -129,10 +147,10 @@ def render_bar(
 
 
 def details_line(reading: ProgressReading, silent: Sequence[int], width: int) -> str:
-    """Return counts and rates in up to ``width`` characters; less important values are omitted if there is not enough
-    space.
+    """Return the second line of the bar, counts and rates, in up to ``width`` characters.
 
-    Failures and bytes are always included, even if they are longer.
+    If there is not enough space, the less important values are omitted. The number of failures and the bytes always
+    remain, even if the line is longer than ``width`` then. ``silent``: ranks that have not answered lately.
     """
     parts = {
         "failed": f"{reading.failed:,} failed" if reading.failed else "",
@@ -154,10 +172,17 @@ def details_line(reading: ProgressReading, silent: Sequence[int], width: int) ->
 def open_screen(
     program: str, stages: Stages, output_options: OutputOptions, stderr: TextIO, clock: Clock = time.monotonic
 ) -> ProgressScreen:
-    """Return the display that the user wants, on ``stderr``, and open its files; on rank 0 only.
+    """Return the object that shows the progress of a job as ``output_options`` request, with the files of ``--errors``
+    and ``--log`` open.
 
-    A bar needs a terminal whose cursor can be moved, and rich. Otherwise lines are printed. Raise ``RequestRefused`` if
-    a file cannot be created.
+    Called on rank 0 only. A bar needs a terminal whose cursor can be moved, and the package rich; otherwise lines are
+    printed. Raise ``RequestRefused`` if a file cannot be created.
+
+    Args:
+        program: name of the program, with which each line begins.
+        stages: the parts of the job whose progress is measured separately.
+        stderr: the stream on which progress is shown.
+        clock: returns seconds of a clock that never goes back.
     """
     files = _open_files({"errors": output_options.errors, "log": output_options.log}, output_options.umask)
     kind: type[ProgressScreen] = LinesScreen
@@ -175,8 +200,14 @@ def open_screen(
 
 
 def _open_files(paths: Mapping[str, bytes | None], umask: int | None) -> list[LinesFile | None]:
-    """Open the files of these options, in their order; raise ``RequestRefused`` and remove all of them if one cannot be
-    opened.
+    """Open the files of ``--errors`` and ``--log``; return them in the order of ``paths``, with None for an option that
+    is not given.
+
+    Args:
+        paths: the path for each option, by its name without dashes; None: the option is not given.
+        umask: for new files; None: the process's umask.
+
+    Raise ``RequestRefused`` if a file cannot be opened; files that were created here are removed then.
     """
     if not any(path is not None for path in paths.values()):
         return [None] * len(paths)
@@ -195,7 +226,7 @@ def _open_files(paths: Mapping[str, bytes | None], umask: int | None) -> list[Li
 
 
 def _can_show_bar(stream: TextIO) -> bool:
-    """True if ``stream`` is a terminal that can show a bar, and rich is installed."""
+    """True if ``stream`` is a terminal whose cursor can be moved (by TERM), and the package rich is installed."""
     if not stream.isatty() or os.environ.get("TERM", "") in {"", "dumb", "unknown"}:
         return False
     from importlib.util import find_spec

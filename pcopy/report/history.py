@@ -1,6 +1,7 @@
-"""Data for a report, collected while a job runs, in bounded memory: counters over time, phases, and failures.
+"""Data for the report of a job (``--report``), collected while it runs: counters over time, phases, and failures.
 
-A sample holds the sums at one time, so that omitting samples loses none of what they count.
+Memory is bounded: when there are many samples of the counters, some are removed. A sample contains sums since the run
+began, not differences between samples, so the remaining ones are still right.
 """
 
 from __future__ import annotations
@@ -13,25 +14,31 @@ from pcopy.report.screen import failure_json_values
 from pcopy.tasks.base.job import Failure, Totals
 
 MAX_SAMPLES = 600
-"""Maximum number of samples. If there would be more, every second one is removed. A chart has no more columns."""
+"""Maximum number of samples; when there are more, every second one is removed.
+
+A chart of the report is not wide enough to show more.
+"""
 
 MAX_KINDS = 200
-"""Maximum number of kinds of failures that are counted separately. An operation may contain the name of an
-attribute, which the file's owner chooses freely.
+"""Maximum number of kinds of failures (operation and errno) that are counted separately; failures of any other kind are
+counted together.
+
+Without a limit, the memory could grow: an operation may contain the name of an extended attribute, and users choose
+these names freely.
 """
 
 MAX_FAILURES = 100
-"""Maximum number of failures that are stored completely; the file of ``--errors`` has all of them."""
+"""Maximum number of failures that are stored completely; the file of ``--errors`` contains all failures."""
 
 
 class Sample(NamedTuple):
-    """Sums of this run at one time.
+    """What this run has done up to one time.
 
     Fields:
     - ``seconds``: time since the run began.
     - ``items``: completed items (copied, skipped or failed).
-    - ``moved``: bytes moved.
-    - ``checked``: items that the verification has compared.
+    - ``moved``: bytes written to the destination, also those of files that were not finished.
+    - ``checked``: items that the verification (``--verify``) has compared.
     - ``read_back``: bytes that the verification has read.
     - ``failed``: failed items.
     """
@@ -45,20 +52,27 @@ class Sample(NamedTuple):
 
     @classmethod
     def from_totals(cls, seconds: float, totals: Totals, before: Totals) -> Sample:
-        """Return the sample of the counters ``totals``, without the counters ``before`` of earlier runs."""
+        """Return the sample at ``seconds`` since the run began.
+
+        Args:
+            totals: the counters of the whole job.
+            before: the counters of the job's earlier runs, which are subtracted.
+        """
         sums = [each - other for each, other in zip(_sums_of(totals), _sums_of(before), strict=True)]
         return cls(round(seconds, 3), *sums)
 
 
 def _sums_of(totals: Totals) -> tuple[int, ...]:
-    """Return the sums of a sample from the counters of a job."""
+    """Return the fields of a ``Sample`` but the first (the time), in their order, computed from the counters
+    ``totals``.
+    """
     completed = totals.copied + totals.skipped + totals.failed
     checked = totals.verified + totals.refuted
     return completed, totals.moved, checked, totals.verified_bytes, totals.failed
 
 
 class PhaseTime(NamedTuple):
-    """A phase of a job: its name, when it ``began`` in seconds since the job began, and how many seconds it lasted."""
+    """A phase of a job: its name, when it ``began`` in seconds since this run began, and how many seconds it lasted."""
 
     phase: str
     began: float
@@ -66,9 +80,18 @@ class PhaseTime(NamedTuple):
 
 
 class JobHistory:
-    """Counters over time, and phases; ``now`` is in seconds of a clock that never goes back."""
+    """The counters of a run at different times (``samples``), and its phases.
+
+    ``now`` is always the time in seconds of a clock that never goes back.
+    """
 
     def __init__(self, now: float, before: Totals, most: int = MAX_SAMPLES) -> None:
+        """Begin to collect at the time ``now``, the start of this run.
+
+        Args:
+            before: the counters of the job's earlier runs.
+            most: maximum number of samples.
+        """
         self._start = now
         self._earlier_totals = before
         self._max_samples = most
@@ -78,7 +101,10 @@ class JobHistory:
         self._end = 0.0
 
     def add_sample(self, now: float, phase: str, totals: Totals) -> None:
-        """Add the counters at the time ``now``; an empty ``phase`` stands for the current one."""
+        """Store a sample of the counters ``totals`` at the time ``now``.
+
+        ``phase``: name of the phase that has begun; empty: the phase has not changed.
+        """
         self._end = seconds = now - self._start
         if phase and (not self._begun or self._begun[-1][0] != phase):
             self._begun.append((phase, seconds if self._begun else 0.0))
@@ -92,7 +118,7 @@ class JobHistory:
             self._step = 2 * sample.seconds / self._max_samples
 
     def phases(self) -> list[PhaseTime]:
-        """Return all phases until now."""
+        """Return all phases that have begun. The last of them counts as lasting until the last sample."""
         if not self._begun:
             return []
         ends = [*(began for _, began in self._begun[1:]), self._end]
@@ -103,7 +129,7 @@ class JobHistory:
 
 
 class FailureKind(NamedTuple):
-    """A number of failures with the same operation and errno; ``example`` is the first of them."""
+    """The failures with the same ``operation`` and ``errno``: their number, and the first of them as an ``example``."""
 
     operation: str
     errno: int
@@ -112,16 +138,18 @@ class FailureKind(NamedTuple):
 
 
 class FailureSummary:
-    """Failures of a job: their numbers by kind, and the first ones completely."""
+    """Failures of a job: their numbers by kind (operation and errno), and the first failures with all details
+    (``first``).
+    """
 
     def __init__(self) -> None:
         self.first: list[Failure] = []
         self.uncategorised = 0
-        """Number of failures whose kind is not counted separately."""
+        """Number of failures that are counted together, because there are more than ``MAX_KINDS`` kinds."""
         self._kinds: dict[tuple[str, int], tuple[int, Failure]] = {}
 
     def add_failures(self, failures: Sequence[Failure]) -> None:
-        """Add failures."""
+        """Count ``failures``, and store them while there are fewer than ``MAX_FAILURES``."""
         self.first += failures[: max(0, MAX_FAILURES - len(self.first))]
         for failure in failures:
             kind = failure.operation, failure.errno
@@ -132,12 +160,12 @@ class FailureSummary:
                 self.uncategorised += 1
 
     def kinds(self) -> list[FailureKind]:
-        """Return the kinds, the most frequent first."""
+        """Return the kinds of failures that are counted separately, the most frequent first."""
         kinds = [FailureKind(*kind, *count_and_example) for kind, count_and_example in self._kinds.items()]
         return sorted(kinds, key=lambda kind: (-kind.failures, kind.operation, kind.errno))
 
     def json_values(self) -> dict[str, object]:
-        """Return the failures for the JSON report."""
+        """Return the failures as values for the JSON report (docs/formats/report.md)."""
         kinds = []
         for kind in self.kinds():
             shown_values = failure_json_values(kind.example)

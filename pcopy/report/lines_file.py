@@ -1,4 +1,4 @@
-"""Files of JSON lines that are written while a job runs: all failures (``--errors``), and the outcome of each
+"""Files that a job writes while it runs, with one JSON object per line: failures (``--errors``) and the outcome of each
 item (``--log``).
 """
 
@@ -19,14 +19,18 @@ from pcopy.tasks.base.item_outcomes import ItemOutcome, ItemOutcomes
 from pcopy.text import printable_path
 
 LINE_BEGINNINGS = {"errors": b'{"path": "', "log": b'{"action": "'}
-"""Beginning of each line of a file, by the option that names the file."""
+"""First bytes of each line in such a file, by the option that names it: an existing file that begins otherwise is not
+overwritten.
+"""
 
 FILE_NAMES = {"errors": "errors file", "log": "log"}
-"""Names of the files in messages, by option."""
+"""What messages call such a file, by the option that names it."""
 
 
 def path_json_values(path: bytes) -> dict[str, str]:
-    """Return a path as it is shown to users, and its exact bytes in Base64."""
+    """Return the two JSON values by which outputs show a path: ``path``, for people, with escapes; ``path_b64``, its
+    exact bytes in Base64.
+    """
     return {"path": printable_path(path), "path_b64": b2a_base64(path, newline=False).decode("ascii")}
 
 
@@ -45,20 +49,22 @@ def item_json(item: ItemOutcome) -> str:
 
 
 def item_lines(items: Sequence[ItemOutcomes]) -> Iterator[str]:
-    """Yield the lines of all items."""
+    """Yield one line of the log (``--log``), without a newline, for each item of ``items``: its outcome as a JSON
+    object.
+    """
     return (item_json(item) for each in items for item in each.outcomes())
 
 
 def reason_not_to_overwrite(option: str, status: os.stat_result, beginning: bytes) -> str:
-    """Return why the file of ``option`` must not be an existing regular file; empty if it may.
+    """Return why an existing regular file must not be overwritten by the file of ``option``; empty if it may be.
 
-    The file is truncated and overwritten, so it would be lost under all of its names. If the value of the option was
-    omitted, the file is the next word of the command line, perhaps one that the shell inserted.
+    The file would be truncated, under all of its names. It may be one that the user did not mean: if the value of the
+    option was forgotten, the next word of the command line is taken, perhaps a name that the shell inserted for ``*``.
 
     Args:
-        option: the option that names the file.
+        option: the option that names the file, without dashes.
         status: status of the existing file.
-        beginning: its first bytes.
+        beginning: the first bytes of the existing file.
     """
     if status.st_nlink > 1:
         return "has other names (hard links), which would be emptied too; name another file"
@@ -68,14 +74,16 @@ def reason_not_to_overwrite(option: str, status: os.stat_result, beginning: byte
 
 
 class LinesFile:
-    """A file of JSON lines, flushed after each batch.
+    """A file of JSON lines, open for writing; each ``write`` flushes it.
 
-    ``what`` is the name of the file in messages.
+    ``path`` is its path, and ``name`` what messages call it.
     """
 
     def __init__(self, path: bytes, option: str, umask: int | None = None) -> None:
-        """Open the file of ``option``, or create it with mode 0666 and ``umask``; raise ``RequestRefused`` if that
-        fails.
+        """Open the file ``path``, or create it with mode 0666 less ``umask`` (None: the process's umask).
+
+        ``option``: the option that names the file, without dashes. Raise ``RequestRefused`` if the file cannot be
+        opened, or is an existing one that must not be overwritten.
         """
         self.path = path
         self.name = FILE_NAMES[option]
@@ -84,17 +92,24 @@ class LinesFile:
                 opened = open_to_write(path)
         except OSError as error:
             raise RequestRefused(f"{printable_path(path)}: cannot write the {self.name}: {error.strerror}") from None
-        # Closed in ``close``. The contents are ASCII, but the ASCII codec might not be loaded yet.
+        # ``close`` closes the file. UTF-8, although the contents are ASCII: Python may not have loaded its ASCII codec.
         self._file = open(opened.descriptor, "w", encoding="utf-8")  # noqa: SIM115
         self._created = opened.path if opened.is_new else b""
         status = os.fstat(opened.descriptor)
         self._is_truncated = stat.S_ISREG(status.st_mode) and not opened.is_inherited
-        """True if ``begin`` truncates the file: a regular file that this process opened itself."""
+        """True if ``make_empty`` truncates the file: a regular file, and not a descriptor inherited from the shell."""
         if self._is_truncated:
             self._refuse_replaced(option, status)
 
     def _refuse_replaced(self, option: str, status: os.stat_result) -> None:
-        """Raise ``RequestRefused`` if another file has taken the name since ``check_outputs`` examined it."""
+        """Raise ``RequestRefused`` if the opened file must not be overwritten.
+
+        The path was checked before it was opened, but another file may have taken the name since.
+
+        Args:
+            option: the option that names the file, without dashes.
+            status: status of the opened file.
+        """
         try:
             beginning = os.pread(self._file.fileno(), max(map(len, LINE_BEGINNINGS.values())), 0)
             reason = reason_not_to_overwrite(option, status, beginning)
@@ -105,10 +120,10 @@ class LinesFile:
             raise RequestRefused(f"{printable_path(self.path)}: {reason}")
 
     def make_empty(self) -> None:
-        """Truncate the file, once the job will not be refused any more; raise ``OSError``.
+        """Truncate the file. To be called when it is certain that the job will run; raise ``OSError``.
 
-        An inherited file keeps its contents. So does a file with the attribute ``chattr +a``, which permits appending
-        only.
+        An inherited descriptor is not truncated, and a file with the attribute ``chattr +a``, to which data can only be
+        appended, keeps its contents.
         """
         if self._is_truncated:
             try:
@@ -118,9 +133,9 @@ class LinesFile:
                     raise
 
     def remove_if_new(self) -> None:
-        """Close the file, and remove it if it was created for this job and is empty. Raise ``OSError``.
+        """Close the file, and remove it if this object created it and it is empty.
 
-        If another file has taken its name, that one is not removed.
+        If another file has taken its name, that file is not removed. Raise ``OSError``.
         """
         status = os.fstat(self._file.fileno())
         self._file.close()
@@ -137,7 +152,10 @@ class LinesFile:
             close_ignoring_errors(directory.descriptor)
 
     def write(self, lines: Iterable[str]) -> None:
-        """Write lines and flush them; raise ``OSError``, after which only ``close`` may be called."""
+        """Write ``lines``, which have no newlines, and flush the file.
+
+        Raise ``OSError`` if that fails; then only ``close`` may be called.
+        """
         self._file.writelines(f"{line}\n" for line in lines)
         self._file.flush()
 

@@ -1,9 +1,9 @@
 """``--metrics``: counters of a job as text for the textfile collector of Prometheus' node_exporter
 (docs/formats/metrics.md).
 
-Rules: each file is valid by itself, and together with others in one directory, since each series has the name of the
-file as a label. The outcome of the last run remains in the file while the next one runs. Metric names contain their
-units. A metric with ``_total`` in its name starts at 0 with each job.
+Rules: several files in one directory do not conflict, because each series has the name of its file as a label. The
+outcome of the last run that has ended remains in the file while the next one runs. Metric names contain their units. A
+metric with ``_total`` in its name starts at 0 with each job.
 """
 
 from __future__ import annotations
@@ -23,17 +23,27 @@ from pcopy.tasks.base.job import Totals
 from pcopy.text import printable_path
 
 METRICS_INTERVAL = 15.0
-"""Default of the seconds between two updates of the file: the usual scrape interval of Prometheus."""
+"""Seconds between two updates of the metrics file if ``--progress-interval`` is not given: the usual scrape interval of
+Prometheus.
+"""
 
 FILE_EXTENSION = b".prom"
-"""File name extension that node_exporter requires."""
+"""File name extension that node_exporter requires. It is left out in the label that contains the name of the file."""
 
 _READ_LIMIT = 1 << 20
-"""Maximum number of bytes that are read from an older file."""
+"""Maximum number of bytes that are read from the metrics file of an earlier run; a file that pcopy wrote is far
+shorter.
+"""
 
 
 class _LastRun(NamedTuple):
-    """Outcome of the last run that has ended; times are in seconds since 1970, None if there is no such run."""
+    """Outcome of the last run that has ended, of this job or an earlier one with the same file.
+
+    Fields:
+    - ``status``: its exit status; None if no run has ended yet.
+    - ``finished``: when it ended, in seconds since 1970; None if no run has ended yet.
+    - ``succeeded``: when a run ended with status 0 for the last time, in seconds since 1970; None if none has.
+    """
 
     status: int | None = None
     finished: float | None = None
@@ -41,9 +51,14 @@ class _LastRun(NamedTuple):
 
 
 class _Metric(NamedTuple):
-    """A metric, without the prefix of its name and without its first label.
+    """A metric (a named value for Prometheus) with one value.
 
-    ``labels`` are further ones. A metric whose value is None is omitted.
+    Fields:
+    - ``name``: its name without the prefix ``PROGRAM_``.
+    - ``kind``: the type for Prometheus: ``gauge`` or ``counter``.
+    - ``help``: its description.
+    - ``value``: its value; a metric whose value is None is not written.
+    - ``labels``: pairs of name and value, in addition to the label with the file's name.
     """
 
     name: str
@@ -54,7 +69,7 @@ class _Metric(NamedTuple):
 
 
 class MetricsFile(JobRecorder):
-    """The metrics file of one job."""
+    """Writes the metrics of one job to a file, which is replaced at each update."""
 
     def __init__(
         self,
@@ -104,7 +119,10 @@ class MetricsFile(JobRecorder):
         self._file.close()
 
     def _write(self, totals: Totals, silent: Sequence[int]) -> None:
-        """Write the current metrics; report the first error only."""
+        """Replace the metrics file by one with the current counters ``totals``.
+
+        ``silent``: ranks that have not answered lately. Only the first error is reported, and the job continues.
+        """
         now = self._clock()
         self._due = now + self._interval
         reading = self._gauge.read(now, totals) if self._exit_status is None else None
@@ -117,7 +135,13 @@ class MetricsFile(JobRecorder):
                 self._notice(f"{printable_path(self._file.path)}: cannot write the metrics: {reason}")
 
     def _contents(self, totals: Totals, silent: Sequence[int], reading: ProgressReading | None) -> str:
-        """Return the contents of the file."""
+        """Return the new contents of the metrics file.
+
+        Args:
+            totals: the counters of the job.
+            silent: ranks that have not answered lately.
+            reading: the progress; None when the job has ended.
+        """
         file = printable_path(self._file.name.removesuffix(FILE_EXTENSION))
         samples = [
             *self._job_metrics(silent),
@@ -128,7 +152,10 @@ class MetricsFile(JobRecorder):
         return "".join(_metric_lines(self._facts.program, file, samples))
 
     def _job_metrics(self, silent: Sequence[int]) -> Iterator[_Metric]:
-        """Yield metrics that describe the job."""
+        """Yield the metrics that describe the job: its name, phase, start and ranks.
+
+        ``silent``: ranks that have not answered lately.
+        """
         facts = self._facts
         roots = facts.job.roots
         labels = {
@@ -151,7 +178,7 @@ class MetricsFile(JobRecorder):
             yield _Metric("silent_ranks", "gauge", "Ranks that have not answered lately.", len(silent))
 
     def _last_run_metrics(self) -> Iterator[_Metric]:
-        """Yield metrics about the last run that has ended."""
+        """Yield the metrics about the last run that has ended: its status, its end, and the last success."""
         last = self._last
         text = "exit status of the last run that has ended."
         yield _Metric("last_exit_status", "gauge", f"The {text}", last.status)
@@ -161,11 +188,14 @@ class MetricsFile(JobRecorder):
 
 
 def _counter_metrics(totals: Totals, done: str) -> Iterator[_Metric]:
-    """Yield the counters of the whole job, including its earlier runs."""
+    """Yield the metrics for the counters ``totals`` of the whole job, including its earlier runs.
+
+    ``done``: what the program does to an item, as a participle such as "copied".
+    """
     yield _Metric("found_items", "gauge", "Items found up to now.", totals.found)
     yield _Metric("found_bytes", "gauge", "Bytes of the regular files found up to now.", totals.found_bytes)
     for name, text, value in (
-        (f"{done.replace(' ', '_')}_items", f"Items that were {done}.", totals.copied),  # a name has no space
+        (f"{done.replace(' ', '_')}_items", f"Items that were {done}.", totals.copied),  # names contain no space
         ("skipped_items", "Items that were left alone.", totals.skipped),
         ("failed_items", "Items that have failed.", totals.failed),
         ("bytes", f"Bytes of the files that were {done} whole.", totals.bytes),
@@ -182,7 +212,7 @@ def _counter_metrics(totals: Totals, done: str) -> Iterator[_Metric]:
 
 
 def _progress_metrics(reading: ProgressReading | None) -> Iterator[_Metric]:
-    """Yield metrics about progress and remaining time."""
+    """Yield the metrics of progress and remaining time; none if ``reading`` is None."""
     if reading is not None:
         text = "Share of the phase's work that is done, 0 to 1; missing while that is not known."
         yield _Metric("progress_ratio", "gauge", text, reading.fraction)
@@ -191,7 +221,10 @@ def _progress_metrics(reading: ProgressReading | None) -> Iterator[_Metric]:
 
 
 def _metric_lines(program: str, file: str, samples: Sequence[_Metric]) -> Iterator[str]:
-    """Yield the metrics in the text format of Prometheus."""
+    """Yield the metrics ``samples`` in the text format of Prometheus.
+
+    ``program`` becomes the prefix of their names, and ``file`` the value of their label ``file``.
+    """
     for sample in samples:
         if sample.value is None:
             continue
@@ -201,17 +234,23 @@ def _metric_lines(program: str, file: str, samples: Sequence[_Metric]) -> Iterat
 
 
 def _escaped_label(value: str) -> str:
-    """Return a text as the value of a label."""
+    """Return ``value``, with escapes for characters that the text format of Prometheus does not permit in a label."""
     return value.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
 
 
 def is_metrics_beginning(beginning: bytes) -> bool:
-    """True if these are the first bytes of a file that ``--metrics`` of some program has written."""
+    """True if ``beginning`` can be the first bytes of a file that ``--metrics`` of pcopy or a related program wrote.
+
+    An existing file that begins otherwise is not replaced.
+    """
     return re.match(rb"# HELP p[a-z]+_job_info ", beginning) is not None
 
 
 def last_run_in(text: bytes, program: str) -> _LastRun:
-    """Return the outcome of the last run that has ended, from the ``text`` of an older file."""
+    """Return the outcome of the last run that has ended, from ``text``, the contents of the file before this run.
+
+    ``program``: the prefix of the metrics.
+    """
     found = {}
     names = b"last_exit_status|finished_timestamp_seconds|last_success_timestamp_seconds"
     lines = rb"^%b_(%b)\{[^\n]*\} (\d+(?:\.\d+)?)$" % (os.fsencode(program), names)

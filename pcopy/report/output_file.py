@@ -1,6 +1,7 @@
-"""A file about a job that is replaced as a whole, so that a reader finds either the old or the new contents.
+"""An output file of a job, such as metrics or a report, that is replaced by rename.
 
-Its directory is opened once, before the job begins. Later changes of the path to it have no effect.
+So a reader finds either the old or the new contents. The directory of the file is opened once, before the job begins:
+if a component of its path is renamed later, the file is still written to the same directory.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ from pcopy.signature.replacing import temporary_umask
 from pcopy.text import printable_path
 
 _FILE_MODE = 0o644
-"""Mode of the file, further restricted by the umask: programs of other users read it, such as a metrics exporter."""
+"""Mode of a new file, before the umask: all users may read it, because a metrics exporter runs as another user."""
 
 
 class OutputFile:
-    """A file by its ``name`` in an open directory."""
+    """An output file of a job, which need not exist yet: its ``name``, and the open directory in which it is
+    replaced.
+    """
 
     def __init__(self, path: bytes, umask: int | None = None) -> None:
-        """Open the directory, and test that a file can be created there; raise ``RequestRefused`` if not.
+        """Open the directory of ``path``, and check that the file can be created or replaced there.
 
-        ``umask``: for new files; None: the process's umask.
+        ``umask``: for new files; None: the process's umask. Raise ``RequestRefused`` if the file cannot be written.
         """
         self.path = path
         self._umask = umask
@@ -44,7 +47,7 @@ class OutputFile:
             ) from None
 
     def _check_creatable(self) -> None:
-        """Create and remove a temporary file as a test; raise ``OSError``."""
+        """Create and remove a temporary file in the directory; raise ``OSError`` if that is not possible."""
         check_replaceable(self._directory, self.name)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         with durable.explained_errors("create", "cannot create files with a leading dot"):
@@ -52,16 +55,17 @@ class OutputFile:
         os.unlink(self._temporary, dir_fd=self._directory)
 
     def read(self, most: int) -> bytes:
-        """Return up to ``most`` bytes of the existing file; empty if it is no regular file or cannot be read."""
+        """Return the first bytes of the existing file, at most ``most``; empty if none exists or it cannot be read."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
         with suppress(OSError), closed_at_end(os.open(self.name, flags, dir_fd=self._directory)) as descriptor:
             return os.read(descriptor, most)
         return b""
 
     def replace(self, contents: bytes, *, durable_contents: bool = False) -> None:
-        """Replace the file; raise ``OSError`` and keep the old file if that fails.
+        """Replace the file by one with these ``contents``; if that fails, raise ``OSError`` and keep the old file.
 
-        ``durable_contents``: wait until the contents are on stable storage before the rename.
+        ``durable_contents``: True to wait until the contents are on stable storage before the rename. Otherwise a power
+        failure may leave an empty file.
         """
         check_replaceable(self._directory, self.name)
         synced = Durability.CONTENTS if durable_contents else Durability.NOTHING

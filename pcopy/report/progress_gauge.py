@@ -1,11 +1,13 @@
 """Progress, rates and remaining time of a job, computed from its counters at different times.
 
-Progress is measured as *weight*: the bytes that were handled, plus ``ITEM_WEIGHT`` for each item, since small files
-take time per item and large files per byte. Bytes are handled when they were moved, or when their file was skipped or
-has failed. A file that fails half way counts twice, and a clone moves no bytes. So the sum is limited to what was
-found, never decreases, and is complete only when every item is done.
+Progress is measured as *weight*: the bytes that were handled, plus ``ITEM_WEIGHT`` for each item, because small files
+take time per item and large files per byte. Bytes count as handled when they were written, or when their file was
+skipped or has failed. This sum is not exact: the bytes of a file that fails half way count twice, and those of a file
+that is cloned (reflink) are not counted. So it is limited to the bytes that were found, it never decreases, and
+progress is complete only when every item is done.
 
-A job has *stages*, each measured separately, as its program defines (``pcopy.tools``).
+A job has *stages*, such as copying and verification. The progress of each is measured from 0. Each program defines its
+stages (``pcopy.tools``).
 """
 
 from __future__ import annotations
@@ -19,23 +21,27 @@ from pcopy.text import count_with_noun
 from pcopy.units import format_clock, format_size
 
 ITEM_WEIGHT = 128 << 10
-"""Weight of an item: the number of bytes that are moved in the same time."""
+"""Weight of an item in bytes: to create a small file takes about as long as to copy this many bytes."""
 
 RATE_WINDOW = 15.0
-"""Length in seconds of the period over which the current rate is computed."""
+"""Number of seconds before now over which the current rate is averaged."""
 
 _MAX_UNFINISHED = 0.999
-"""Maximum fraction that is shown before everything is done: 100 % would be understood as the end."""
+"""Largest completed fraction before every item is done: 100 % would be understood as the end."""
 _MAX_NAMED_RANKS = 8
-"""Number of silent ranks that are named in one line."""
+"""Maximum number of silent ranks that are named in one line; of more only the number is shown."""
 
 
 class ProgressReading(NamedTuple):
     """Progress at one time. Times are in seconds, rates in bytes per second, and item rates in items per second.
 
-    Fields:
-    - ``elapsed``: time since the start of the job. All other fields are those of the current stage.
+    Fields (of the current stage, except ``elapsed`` and ``failed``):
+    - ``elapsed``: time since the start of this run.
+    - ``items_done``, ``bytes_done``: completed items, and handled bytes.
+    - ``items_found``, ``bytes_found``: items and bytes that the stage has to do, as far as they are known.
     - ``fraction``: completed part, 0 to 1; None while the total is unknown.
+    - ``rate``, ``item_rate``: mean over the last ``RATE_WINDOW`` seconds.
+    - ``mean_rate``, ``mean_item_rate``: mean since the stage began.
     - ``remaining``: estimated remaining time; None while it cannot be estimated.
     - ``failed``: number of failed items of the job.
     - ``is_scanning``: True if the total is still unknown and will be known later.
@@ -61,7 +67,11 @@ class ProgressReading(NamedTuple):
 class WorkDone(NamedTuple):
     """Amount of work that a stage has done, and its total.
 
-    ``moved``: bytes from which the rate is computed. ``is_total_known``: True if the total is known.
+    Fields:
+    - ``items``, ``bytes``: completed items, and handled bytes.
+    - ``items_total``, ``bytes_total``: items and bytes that the stage has to do, as far as they are known.
+    - ``moved``: bytes that were written or read, from which the rate is computed.
+    - ``is_total_known``: True if no more items can be added to the two totals.
     """
 
     items: int
@@ -73,12 +83,12 @@ class WorkDone(NamedTuple):
 
 
 class Stage(NamedTuple):
-    """A part of a job that is measured separately.
+    """A part of a job whose progress is measured separately.
 
     Fields:
-    - ``measure``: returns the amount of work from the counters.
-    - ``finds_total``: True if its total is found while it runs.
-    - ``is_measured``: False if it has no counters of its own.
+    - ``measure``: returns the amount of work of this stage, from the counters of the job.
+    - ``finds_total``: True if the total of the stage becomes known while it runs (a scan).
+    - ``is_measured``: False if the stage has no counters of its own.
     """
 
     measure: Callable[[Totals], WorkDone]
@@ -87,13 +97,17 @@ class Stage(NamedTuple):
 
 
 Stages = Mapping[str, Stage]
-"""Stages by the names of phases. The first one is the stage at the start of the job, and of all phases that are
-not named.
+"""The stages of a job (parts whose progress is measured separately), by the names of the phases that belong to each.
+
+The first stage is the one at the start of the job. It also contains all phases that have no entry here.
 """
 
 
 class ProgressGauge:
-    """Computes progress from counters; ``now`` is in seconds of a clock that never goes back."""
+    """Computes progress from the counters of a job at different times.
+
+    ``now`` is always the time in seconds of a clock that never goes back.
+    """
 
     def __init__(self, now: float, stages: Stages) -> None:
         self._start = now
@@ -102,14 +116,21 @@ class ProgressGauge:
         self._start_stage(self._default_stage, now, 0, 0, 0)
 
     def _start_stage(self, stage: Stage, now: float, moved: int, items: int, weight: int) -> None:
-        """Start a stage with these values of bytes moved, items and weight."""
+        """Begin to measure ``stage`` at the time ``now``.
+
+        ``moved``, ``items`` and ``weight`` say how much of the stage is done already; it is subtracted, so that rates
+        begin at 0.
+        """
         self._stage = stage
         self._bytes_done = 0
         self._first = (now, moved, items, weight)
         self._samples = deque([self._first])
 
     def enter_phase(self, now: float, phase: str, totals: Totals) -> None:
-        """Register that the job is in ``phase``; has no effect if that belongs to the current stage."""
+        """Note that the job is in ``phase`` at the time ``now``, with the counters ``totals``.
+
+        If the phase belongs to another stage than before, the measurement of that stage begins.
+        """
         stage = self._stages.get(phase, self._default_stage)
         if stage is not self._stage:
             done = stage.measure(totals)
@@ -117,7 +138,7 @@ class ProgressGauge:
             self._start_stage(stage, now, done.moved, done.items, weight)
 
     def read(self, now: float, totals: Totals) -> ProgressReading:
-        """Return the progress at the time ``now``."""
+        """Return the progress at the time ``now``, from the counters ``totals`` of the job."""
         done = self._stage.measure(totals)
         is_over = done.is_total_known and 0 < done.items_total <= done.items
         handled = done.bytes_total if is_over else min(done.bytes, done.bytes_total)
@@ -155,8 +176,9 @@ class ProgressGauge:
 
 
 def percent_text(reading: ProgressReading) -> str:
-    """Return ``45.2 %``, rounded down; ``is_scanning`` while the total is still unknown; empty if it will never be
-    known.
+    """Return the completed part, such as ``45.2 %``, rounded down.
+
+    While the total is unknown, return ``scanning`` if it will become known, and an empty text if it will not.
     """
     if reading.fraction is None:
         return "scanning" if reading.is_scanning else ""
@@ -164,36 +186,45 @@ def percent_text(reading: ProgressReading) -> str:
 
 
 def items_text(reading: ProgressReading) -> str:
-    """Return ``3 of 7 items``; ``7 items`` if the stage is not measured."""
+    """Return the completed items and their total, such as ``3 of 7 items``.
+
+    If the stage has no counters of its own, return the number of completed items of the job, such as ``7 items``.
+    """
     if not reading.is_measured:
         return count_with_noun(reading.items_done, "item", "items")
     return f"{reading.items_done:,} of {count_with_noun(reading.items_found, 'item', 'items')}"
 
 
 def bytes_text(reading: ProgressReading) -> str:
-    """Return ``1.20 GiB of 3.40 GiB``; ``3.40 GiB`` if the stage is not measured."""
+    """Return the handled bytes and their total, such as ``1.20 GiB of 3.40 GiB``.
+
+    If the stage has no counters of its own, return the handled bytes of the job, such as ``3.40 GiB``.
+    """
     if not reading.is_measured:
         return format_size(reading.bytes_done)
     return f"{format_size(reading.bytes_done)} of {format_size(reading.bytes_found)}"
 
 
 def rate_text(reading: ProgressReading) -> str:
-    """Return ``12.3 MiB/s``; empty if the stage is not measured."""
+    """Return the current rate, such as ``12.3 MiB/s``; empty if the stage has no counters of its own."""
     return f"{format_size(reading.rate)}/s" if reading.is_measured else ""
 
 
 def mean_rate_text(reading: ProgressReading) -> str:
-    """Return ``mean 12.3 MiB/s``; empty if the stage is not measured."""
+    """Return the mean rate, such as ``mean 12.3 MiB/s``; empty if the stage has no counters of its own."""
     return f"mean {format_size(reading.mean_rate)}/s" if reading.is_measured else ""
 
 
 def remaining_text(reading: ProgressReading) -> str:
-    """Return ``0:12 left``; empty if the remaining time cannot be estimated."""
+    """Return the remaining time, such as ``0:12 left``; empty if it cannot be estimated."""
     return "" if reading.remaining is None else f"{format_clock(reading.remaining)} left"
 
 
 def silence_text(ranks: Sequence[int]) -> str:
-    """Return ``no answer from rank 3, 5``; empty if all ranks have answered."""
+    """Return a text about the ``ranks`` that have not answered lately, such as ``no answer from rank 3, 5``.
+
+    Empty if there are none.
+    """
     if not ranks:
         return ""
     more = f" and {len(ranks) - _MAX_NAMED_RANKS} more" if len(ranks) > _MAX_NAMED_RANKS else ""

@@ -1,8 +1,8 @@
-"""Recorders: files about a job, in addition to its screen, for people and programs, written while it runs and at its
-end.
+"""Recorders: objects that receive progress and failures of a job and write them to a file (``--metrics``,
+``--report``).
 
-Rule: a recorder never ends a job, and does not change its exit status. If it cannot write its file, it reports that
-once.
+Rule: an error of a recorder never ends the job, and does not change its exit status. A recorder that cannot write its
+file reports that once.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ if TYPE_CHECKING:
     from pcopy.tasks.base.item_outcomes import ItemOutcomes
 
 PrintNotice = Callable[[str], None]
-"""Prints a line to the user."""
+"""Function that prints a line to the user."""
 
 
 class RunFacts(NamedTuple):
-    """Data about a run that does not change while it runs.
+    """Data about a run that do not change while it runs.
 
     Fields:
     - ``program``: name of the program.
-    - ``done_word``: the word for what it does to an item, as "copied".
-    - ``writes_to_targets``: True if it writes to the targets of the job's roots.
-    - ``stages``: how progress is measured.
+    - ``done_word``: what the program does to an item, as a participle such as "copied".
+    - ``writes_to_targets``: True if the program writes to a destination; False if it works on its sources alone.
+    - ``stages``: the parts of the job whose progress is measured separately.
     - ``job``: the job.
-    - ``hosts``: the host of each rank.
-    - ``backend``: the backend, for people.
+    - ``hosts``: the names of the hosts, by rank.
+    - ``backend``: the name of the code that performs file operations (C or Python), for people.
     - ``started``: start of the run, in seconds since 1970.
     """
 
@@ -48,7 +48,7 @@ class RunFacts(NamedTuple):
     command_line: Sequence[str] = ()
     """The command line, without the name of the program."""
     status_meanings: Mapping[int, str] = {}
-    """Meanings of exit statuses, for people."""
+    """Texts for people that say what the exit statuses of the program mean."""
 
 
 class JobEnd(NamedTuple):
@@ -56,10 +56,11 @@ class JobEnd(NamedTuple):
 
     Fields:
     - ``status``: the exit status.
-    - ``totals``: the counters; after a failure of a rank, those that were received last.
+    - ``totals``: the counters; if a rank was lost, those that rank 0 received last.
     - ``halt_reason``: why the job stopped early; empty if it did not.
-    - ``summary``: the values of ``--json``; empty after a failure of a rank.
-    - ``work_of_ranks``: what all ranks reported of their work (``pcopy.tasks.base.rank_sums``), if they could.
+    - ``summary``: the values of ``--json``; empty if a rank was lost.
+    - ``work_of_ranks``: sums of the work of each rank, packed (``pcopy.tasks.base.rank_sums``); empty if they are not
+      known.
     """
 
     status: int
@@ -70,23 +71,38 @@ class JobEnd(NamedTuple):
 
 
 class JobRecorder:
-    """A file about a job."""
+    """Base class of the recorders. All methods are called on rank 0; a subclass overrides those that it needs."""
 
     def begin(self, facts: RunFacts, notice: PrintNotice) -> None:
-        """Start to record; the job will not be refused any more. ``notice`` prints a line to the user."""
+        """Called when it is certain that the job runs: start to record.
+
+        ``facts`` describe the run. ``notice`` prints a line to the user.
+        """
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        """Receive progress, as ``pcopy.tasks.base.job.Sink``."""
+        """Called repeatedly while the job runs, to record its progress.
+
+        Args:
+            phase: name of the current phase.
+            totals: the job's counters.
+            silent: the ranks that have not answered lately.
+        """
 
     def failures(self, failures: Sequence[Failure]) -> None:
-        """Receive failures, as ``pcopy.tasks.base.job.Sink``."""
+        """Called with the items that have failed since the last call."""
 
     def end(self, end: JobEnd) -> None:
-        """Write the final contents. Called once, unless the job never began or rank 0 was lost."""
+        """Called once when the job has ended: write the final contents. Not called if the job never began or rank 0 was
+        lost.
+        """
 
 
 class RecorderSink:
-    """All recorders of a job. Implements ``Sink``, and passes everything on to the screen."""
+    """Passes progress and failures of a job on to all its recorders, and to the screen or another ``Sink``.
+
+    Implements the protocol ``pcopy.tasks.base.job.Sink``, through which a job reports. ``forward_to`` must be called
+    before anything is passed on.
+    """
 
     def __init__(self, recorders: Sequence[JobRecorder]) -> None:
         self._recorders = recorders
@@ -94,13 +110,13 @@ class RecorderSink:
         self._totals = Totals()
 
     def begin(self, facts: RunFacts, notice: PrintNotice) -> None:
-        """Start all recorders."""
+        """Start all recorders: call their ``begin`` with the same arguments."""
         self._totals = facts.earlier_totals
         for recorder in self._recorders:
             recorder.begin(facts, notice)
 
     def forward_to(self, sink: Sink) -> Sink:
-        """Set the ``sink`` to which everything is passed on; return this object."""
+        """Set the ``sink`` to which everything is passed on, in addition to the recorders; return this object."""
         self._sink = sink
         return self
 
@@ -131,5 +147,5 @@ class RecorderSink:
             recorder.end(end)
 
     def end_after_failure(self, status: int) -> None:
-        """Let all recorders write their final contents after a rank has failed."""
+        """Let all recorders write their final contents after a rank was lost, with the counters received last."""
         self.end(JobEnd(status, self._totals))

@@ -1,7 +1,7 @@
-"""``--report``: a description of a job and its course, in a file for people or for programs (docs/formats/report.md).
+"""``--report``: a description of a job and its course, as a page for people (.html) or as JSON for programs (.json).
 
-The data is collected while the job runs. The file is written when the job has ended, however it ended, unless rank 0
-was lost.
+The format is described in docs/formats/report.md. The data are collected while the job runs. The file is written when
+the job has ended, whatever its exit status, unless the process of rank 0 was killed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ from pcopy.tasks.base.rank_sums import SIZE_CLASSES, RankSums
 from pcopy.text import printable_path, shell_quoted
 
 FORMAT, VERSION = "pcopy-report", 1
+"""First two values of a JSON report; the version is increased when the meaning of a key changes."""
 
 _INTERNAL_OPTIONS = frozenset(("umask", "itemize"))
-"""Options that the user does not set."""
+"""Fields of ``Options`` that are no options of a command line; the report omits them."""
 
 
 class JobReport(JobRecorder):
-    """The report of one job, in one or several files."""
+    """Collects the data of one job, and writes its report to one file or several files."""
 
     def __init__(
         self,
@@ -39,9 +40,13 @@ class JobReport(JobRecorder):
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """Open the directories of the files; raise ``RequestRefused`` if a file cannot be created there.
+        """Open the directories of the report files ``paths``; raise ``RequestRefused`` if a file cannot be created
+        there.
 
-        ``clock`` returns seconds of a clock that never goes back, ``wall`` seconds since 1970.
+        Args:
+            umask: for new files; None: the process's umask.
+            clock: returns seconds of a clock that never goes back.
+            wall: returns seconds since 1970.
         """
         self._files = [OutputFile(path, umask) for path in paths]
         self._clock = clock
@@ -70,7 +75,7 @@ class JobReport(JobRecorder):
             file.close()
 
     def _report_values(self, end: JobEnd) -> dict[str, Any]:
-        """Return the report as primitive values."""
+        """Return the contents of the report as values for JSON, by key. ``end`` says how the job ended."""
         facts, history = self._facts, self._history
         sums = RankSums.from_packed(end.work_of_ranks)
         seconds = end.summary.get("seconds", history.samples[-1].seconds)
@@ -109,7 +114,7 @@ def _iso_time(moment: float) -> str:
 
 
 def _job_values(facts: RunFacts) -> dict[str, Any]:
-    """Return the values that describe the job."""
+    """Return the values that describe the job: its name, sources, destination and options."""
     job = facts.job
     return {
         "name": job.name,
@@ -121,13 +126,16 @@ def _job_values(facts: RunFacts) -> dict[str, Any]:
 
 
 def _options_values(job: Job) -> dict[str, Any]:
-    """Return the options that differ from their defaults, by their names in ``Options``."""
+    """Return the options of the job that differ from their defaults, by the name of the field in ``Options``."""
     differ = _differing_fields(job.options, Options())
     return {name: value for name, value in differ.items() if name not in _INTERNAL_OPTIONS}
 
 
 def _differing_fields(values: Any, defaults: Any) -> dict[str, Any]:
-    """Return the fields that differ from the defaults, as primitive values."""
+    """Return those fields of the named tuple ``values`` that differ from ``defaults``, as values for JSON.
+
+    A field that is a named tuple is reduced to its differing fields, too.
+    """
     differ = {}
     for name, value in values._asdict().items():
         default = getattr(defaults, name)
@@ -137,20 +145,27 @@ def _differing_fields(values: Any, defaults: Any) -> dict[str, Any]:
 
 
 def _to_json_value(value: Any) -> Any:
-    """Return a value as JSON can represent it."""
+    """Return ``value`` in a form that JSON has: bytes become escaped text, tuples become lists."""
     if isinstance(value, bytes):
         return printable_path(value)
     return [_to_json_value(each) for each in value] if isinstance(value, tuple | list) else value
 
 
 def _totals_values(totals: Totals) -> dict[str, int]:
-    """Return the counters, without those that only show which phases must run."""
+    """Return the counters by name, without internal ones, which only decide whether a phase must run."""
     sums = {name: number for name, number in totals._asdict().items() if not name.startswith("for_")}
     return {"copied": totals.copied, **sums}
 
 
 def _this_run_values(last: Sample, end: JobEnd, before: Totals, seconds: float) -> dict[str, Any]:
-    """Return the sums and the mean rate of this run."""
+    """Return what this run has done, without earlier runs, and its mean rate in bytes per second.
+
+    Args:
+        last: the last sample of the run.
+        end: how the job ended.
+        before: the counters of the job's earlier runs.
+        seconds: duration of the run.
+    """
     copied = max(0, end.totals.bytes - before.bytes)
     rate = end.summary.get("bytes_per_second", round(copied / seconds) if seconds > 0 else 0)
     sums = {key: value for key, value in last._asdict().items() if key != "seconds"}
@@ -158,9 +173,10 @@ def _this_run_values(last: Sample, end: JobEnd, before: Totals, seconds: float) 
 
 
 def _sizes_values(sums: RankSums) -> list[dict[str, Any]]:
-    """Return the distribution of file sizes: rows from the smallest to the largest size that occurred.
+    """Return how many files of each size the job handled, as one object per power of two, from the smallest to the
+    largest size.
 
-    A row counts the files of at least ``from`` bytes and fewer than ``below`` bytes.
+    Each contains the number and bytes of files with at least ``from`` and fewer than ``below`` bytes, by outcome.
     """
     powers = [power for power in range(SIZE_CLASSES) if any(sizes.files[power] for sizes in sums.sizes.values())]
     rows = []
@@ -173,7 +189,13 @@ def _sizes_values(sums: RankSums) -> list[dict[str, Any]]:
 
 
 def _slow_values(nanoseconds: int, size: int, path: bytes) -> dict[str, Any]:
-    """Return the values of a slow file."""
+    """Return the values of one of the slowest files: path, duration, size and rate.
+
+    Args:
+        nanoseconds: how long the file took.
+        size: its size in bytes.
+        path: its path.
+    """
     seconds = nanoseconds / 10**9
     return {
         **path_json_values(path),
@@ -184,7 +206,7 @@ def _slow_values(nanoseconds: int, size: int, path: bytes) -> dict[str, Any]:
 
 
 def _file_contents(name: bytes, values: Mapping[str, Any]) -> bytes:
-    """Return the contents of a report file; its name decides about the format."""
+    """Return the contents of a report file: a page if its ``name`` ends in ``.html``, else JSON."""
     if not name.endswith(b".html"):
         return json_text(values).encode()
     from pcopy.report.page.page import report_page
@@ -193,11 +215,14 @@ def _file_contents(name: bytes, values: Mapping[str, Any]) -> bytes:
 
 
 def json_text(values: Mapping[str, Any]) -> str:
-    """Return JSON text with one line per key, so that people can read it."""
+    """Return ``values`` as a JSON object with one line per key, so that people can read it, too."""
     lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(value)}" for key, value in values.items())
     return f"{{\n{lines}\n}}\n"
 
 
 def is_report_beginning(beginning: bytes) -> bool:
-    """True if these are the first bytes of a file that ``--report`` of some program has written."""
+    """True if ``beginning`` can be the first bytes of a file that ``--report`` of pcopy or a related program wrote.
+
+    An existing file that begins otherwise is not replaced.
+    """
     return re.match(rb'\{\n"format": "pcopy-report",|<!doctype html>\n<!-- pcopy-report ', beginning) is not None

@@ -1,9 +1,11 @@
-"""The display of a running job for the user: failures always, and progress as it was asked for.
+"""The output about a running job on standard error: all failures, and progress in the form that the user requests.
 
-Rules: progress is limited to intervals of time, so that frequent calls cost nothing. An error in the output never ends
-a job. If standard error is closed, no message is possible, but exit status and summary are still right. An errors file
-that cannot be written is reported once. Two threads may print at the same time: the rank's main thread and the
-watchdog.
+Rules:
+- Progress is shown at intervals. A call before the interval is over returns at once, so that frequent calls cost
+  nothing.
+- An error in the output never ends a job. If standard error is closed, no message is possible, but exit status and
+  summary are still right. An errors file that cannot be written is reported once.
+- Two threads may print at the same time: the rank's main thread, and the one that watches for ranks without an answer.
 """
 
 from __future__ import annotations
@@ -55,7 +57,9 @@ def failure_json(failure: Failure) -> str:
 
 
 def failure_json_values(failure: Failure) -> dict[str, object]:
-    """Return a failure as values for programs: ``path`` as it is shown, ``path_b64`` with its exact bytes."""
+    """Return a failure as values for JSON. The path is there twice: ``path`` as people see it, ``path_b64`` with its
+    exact bytes.
+    """
     from pcopy.report.lines_file import path_json_values  # slow to import, and few jobs need it
 
     return {
@@ -67,14 +71,17 @@ def failure_json_values(failure: Failure) -> dict[str, object]:
 
 
 def _escaped_operation(failure: Failure) -> str:
-    """Return the operation with unprintable characters escaped: it may name an extended attribute, whose name may
-    contain any.
+    """Return what the program tried to do when ``failure`` happened, with unprintable characters escaped.
+
+    It may contain the name of an extended attribute, in which any byte is possible.
     """
     return printable_path(os.fsencode(failure.operation))
 
 
 def _reason_text(failure: Failure) -> str:
-    """Return the reason of a failure: the system's text for its errno, and the message."""
+    """Return the reason of a failure: the system's text for its errno, followed by the failure's own message if that
+    says more.
+    """
     system = os.strerror(failure.errno) if failure.errno else ""
     message = printable_text(failure.message)
     if not message or not system or system == message:
@@ -83,26 +90,30 @@ def _reason_text(failure: Failure) -> str:
 
 
 ERRORS, LOG = "errors file", "log"
-"""Names, in messages, of the files that are written while a job runs."""
+"""What messages call the files of ``--errors`` and ``--log``."""
 
 MAX_FAILURES_SHOWN = 100
-"""Number of failures that are printed; all of them are written to the errors file."""
+"""Maximum number of failures that are printed, followed by a notice that there are more.
+
+The errors file (``--errors``) contains all of them.
+"""
 
 Clock = Callable[[], float]
+"""Type of a clock: a function that returns seconds and never goes back."""
 
 
 class OutputOptions(NamedTuple):
-    """Which output the user wants.
+    """The output that the user requests.
 
     Fields:
-    - ``quiet``: ``-q``.
+    - ``quiet``: True to print only errors (``-q``).
     - ``progress``: ``auto``, ``bar``, ``plain``, ``json`` or ``none``.
     - ``interval``: seconds between two updates of the progress; None: the default.
-    - ``errors``: file for all failures; None: none.
+    - ``errors``: path of the file for all failures; None: no file.
     - ``umask``: for new files; None: the process's umask.
-    - ``json``: print the summary as JSON.
-    - ``verbose``: number of ``-v``.
-    - ``metrics``: file for metrics; empty: none.
+    - ``json``: True to print the summary as JSON.
+    - ``verbose``: number of ``-v`` options.
+    - ``metrics``: path of the file for metrics; empty: no file.
     """
 
     quiet: bool = False
@@ -114,21 +125,22 @@ class OutputOptions(NamedTuple):
     verbose: int = 0
     metrics: bytes = b""
     log: bytes | None = None
-    """File for the outcome of each item; None: none."""
+    """Path of the file for the outcome of each item; None: no file."""
     reports: tuple[bytes, ...] = ()
-    """Files for the report."""
+    """Paths of the files for the report."""
     filter_origins: tuple[str, ...] = ()
-    """Where filters were set, if any was set in a file: file and line, and "the command line"."""
+    """Where the filters were set (``FILE:LINE``, or "the command line"); empty if no configuration file sets any."""
 
     @property
     def reports_items(self) -> bool:
-        """True if the outcome of each item must be reported."""
+        """True if the outcome of each item must be reported to rank 0: for ``--log``, or for ``-vv`` without ``-q``."""
         return self.log is not None or (self.verbose > 1 and not self.quiet)
 
 
 class ProgressScreen:
-    """Prints failures and notices to ``stream``; subclasses show the progress. Implements
-    ``pcopy.tasks.base.job.Sink``.
+    """Prints failures and notices, and writes the files of ``--errors`` and ``--log``; subclasses show the progress.
+
+    Used on rank 0. Implements the protocol ``pcopy.tasks.base.job.Sink``, through which a job reports.
     """
 
     def __init__(
@@ -140,9 +152,16 @@ class ProgressScreen:
         clock: Clock,
         files: Sequence[LinesFile | None] = (),
     ) -> None:
-        """``interval`` is the least time between two drawings, in seconds of ``clock``.
+        """Prepare the output of a job; nothing is printed yet.
 
-        ``files`` are that of the failures, and that of all items, each if it is wanted; they are closed with this.
+        Args:
+            program: name of the program, with which each line begins.
+            stages: the parts of the job whose progress is measured separately.
+            stream: where lines are printed.
+            interval: seconds of ``clock`` between two updates of the progress.
+            clock: returns seconds of a clock that never goes back.
+            files: the open files of ``--errors`` and of ``--log``, in this order; None for an option that is not given.
+                ``close`` closes them.
         """
         self._program = program
         self._stream = cast(TextIO, TolerantStream(stream))
@@ -157,21 +176,27 @@ class ProgressScreen:
         self._limits_text = ""
         self._lock = RLock()
         self.is_verbose = False
-        """True if a line is printed when a phase begins."""
+        """True to print a line when a phase begins (``-v``)."""
         self.shows_items = False
-        """True if a line is printed for each item."""
+        """True to print a line for each item (``-vv``)."""
 
     def begin(self) -> None:
-        """Truncate the files; the job will not be refused any more."""
+        """Called when it is certain that the job runs: truncate the files of ``--errors`` and ``--log``."""
         for file in filter(None, self._files.values()):
             file.make_empty()
 
     def progress(self, phase: str, totals: Totals, silent: Sequence[int]) -> None:
-        """Show the progress if an update is due; the first one comes after one interval."""
+        """Show the progress if an interval has passed since the last update, or since the start.
+
+        Args:
+            phase: name of the current phase.
+            totals: the counters of the job.
+            silent: ranks that have not answered lately.
+        """
         if self.is_verbose and phase != self._phase:
             self._phase = phase
             done = totals.copied + totals.skipped + totals.failed
-            self.notice(f"{phase}: {done:,} of {count_with_noun(totals.found, 'item', 'items')} done so far")
+            self.notice(f"phase {phase}: {done:,} of {count_with_noun(totals.found, 'item', 'items')} done so far")
         now = self._clock()
         self._gauge.enter_phase(now, phase, totals)
         if now < self._due:
@@ -187,14 +212,17 @@ class ProgressScreen:
                 self._print_line(one_line_message(failure_line(failure, self._program)))
             if self._failure_count <= MAX_FAILURES_SHOWN < self._failure_count + len(failures):
                 errors = self._files.get(ERRORS)
-                where = f"see {printable_path(errors.path)}" if errors else "use --errors FILE"
-                self._print_line(f"{self._program}: more failures: {where}")
+                where = (
+                    f"all are listed in {printable_path(errors.path)}" if errors else "--errors FILE lists all of them"
+                )
+                self._print_line(f"{self._program}: further failures are not shown: {where}")
             self._failure_count += len(failures)
             self._write_to_file(ERRORS, map(failure_json, failures))
 
     def items(self, items: Sequence[ItemOutcomes]) -> None:
-        """Write the outcome of items to the log, and print it if the user wants that. Failed items are printed by
-        ``failures``.
+        """Write the outcomes of ``items`` to the file of ``--log``, and print them with ``-vv``.
+
+        Failed items are not printed here, because ``failures`` prints them with the reason.
         """
         with self._lock:
             for each in items if self.shows_items else ():
@@ -207,25 +235,26 @@ class ProgressScreen:
                 self._write_to_file(LOG, item_lines(items))
 
     def notice(self, text: str) -> None:
-        """Print a line, even with ``-q``."""
+        """Print ``PROGRAM: text`` as one line, even with ``-q``."""
         with self._lock:
             self._print_line(one_line_message(f"{self._program}: {text}"))
 
     def report_control(self, state: str) -> None:
-        """Report that the user has changed the limits of the running job; ``state`` describes them and is shown with
-        the progress.
+        """Print that the user has changed the limits of the running job, and show them with the progress from now on.
 
-        An empty ``state`` stands for no limits.
+        ``state``: the new limits, as text; empty: no limits.
         """
         self._limits_text = state
         self.notice(f"changed by --control: {state or 'no limits, all ranks active'}")
 
     def _phase_title(self, phase: str) -> str:
-        """Return the phase with the limits of the job."""
+        """Return the name of the phase, followed by the limits that the user has set with ``--control``, if there are
+        any.
+        """
         return f"{phase} ({self._limits_text})" if self._limits_text else phase
 
     def remove_new_files(self) -> None:
-        """Close the files of a job that was refused, and remove those that were created for it."""
+        """Close the files, because the job is not run after all, and remove those that were created for it."""
         files, self._files = self._files, {}
         for file in filter(None, files.values()):
             try:
@@ -236,7 +265,7 @@ class ProgressScreen:
                 )
 
     def close(self) -> None:
-        """Remove the progress display and close the files; may be called again."""
+        """Remove the progress from the terminal, and close the files; has no effect if that is done already."""
         files, self._files = self._files, {}
         for file in filter(None, files.values()):
             try:
@@ -245,21 +274,29 @@ class ProgressScreen:
                 self._report_write_error(file, error)
 
     def _show_progress(self, phase: str, totals: Totals, reading: ProgressReading, silent: Sequence[int]) -> None:
-        """Show the progress. This class shows none; subclasses override the method."""
+        """Show the progress. This class shows none; a subclass overrides the method.
+
+        Args:
+            phase: name of the current phase, printable.
+            totals: the counters of the job.
+            reading: the progress computed from them.
+            silent: ranks that have not answered lately.
+        """
 
     def _print_line(self, line: str) -> None:
-        """Print a line. All text except the bar is printed here, with control characters escaped, so that it
-        stays on one line.
-        """
+        """Print a line, with control characters escaped, so that it stays one line. All text but the bar comes here."""
         self._write_line(printable_text(line))
 
     def _write_line(self, line: str) -> None:
-        """Write a line to the stream."""
+        """Write a line of printable characters to the stream. The bar overrides this to write above itself."""
         self._stream.write(f"{line}\n")
         self._stream.flush()
 
     def _write_to_file(self, which: str, lines: Iterable[str]) -> None:
-        """Write lines to one of the files, if it is open; after an error report it and close the file."""
+        """Write ``lines`` to the file of ``--errors`` or ``--log``, if it is open. ``which`` is ``ERRORS`` or ``LOG``.
+
+        After an error, report the error and close the file: nothing more is written to it.
+        """
         file = self._files.get(which)
         if file is not None:
             try:
@@ -269,17 +306,17 @@ class ProgressScreen:
                 self._report_write_error(file, error)
 
     def _report_write_error(self, file: LinesFile, error: OSError) -> None:
-        """Report that a file cannot be written, and close it."""
+        """Print that ``file`` cannot be written and is not complete, and close it."""
         self._print_line(
             f"{self._program}: {printable_path(file.path)}: cannot write the {file.name}: {error.strerror}; it is not "
             "complete"
         )
-        with contextlib.suppress(OSError):  # It may raise the same error again.
+        with contextlib.suppress(OSError):  # close() may raise the same error again.
             file.close()
 
 
 class LinesScreen(ProgressScreen):
-    """Progress as a line per interval, for logs and simple terminals."""
+    """Shows progress as one line per interval, for logs and simple terminals."""
 
     def _show_progress(self, phase: str, totals: Totals, reading: ProgressReading, silent: Sequence[int]) -> None:
         parts = [
@@ -301,11 +338,18 @@ _PROGRESS_COUNTERS = (
     *("found", "copied", "skipped", "failed", "unscanned", "bytes", "moved", "found_bytes"),
     *("to_verify", "to_verify_bytes", "verified", "verified_bytes"),
 )
-"""Counters in a line of JSON progress, by their names in ``Totals``."""
+"""Names of the counters (fields of ``Totals``) that a line of JSON progress contains."""
 
 
 def progress_json_values(phase: str, totals: Totals, reading: ProgressReading, silent: Sequence[int]) -> dict[str, Any]:
-    """Return the progress of a job for programs (docs/formats/progress.md)."""
+    """Return the progress of a job as values for JSON (docs/formats/progress.md).
+
+    Args:
+        phase: name of the current phase.
+        totals: the counters of the job.
+        reading: the progress computed from them.
+        silent: ranks that have not answered lately.
+    """
     fraction, left = reading.fraction, reading.remaining
     return {
         "time": round(time.time(), 3),
@@ -324,7 +368,7 @@ def progress_json_values(phase: str, totals: Totals, reading: ProgressReading, s
 
 
 class JsonScreen(ProgressScreen):
-    """Progress as a JSON object per interval (docs/formats/progress.md); failures and notices are printed as text."""
+    """Shows progress as a JSON object per interval (docs/formats/progress.md); failures and notices remain text."""
 
     def _show_progress(self, phase: str, totals: Totals, reading: ProgressReading, silent: Sequence[int]) -> None:
         self._print_line(

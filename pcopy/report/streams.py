@@ -1,13 +1,14 @@
-"""Standard output and standard error that tolerate errors.
+"""Standard output and standard error whose methods never raise an exception.
 
 Rules:
-- If a terminal or pipe is closed, the job does not end, and no traceback is printed.
-- A closed pipe does not change the exit status, since no process reads it. But if the summary is lost on a full disk,
-  the status must not be 0.
-- If a program is run for its output, a closed standard output also changes the status.
-- Closed descriptors 0 to 2 are opened before any other file: otherwise output for the user would be written into a file
-  that is being copied.
-- A terminal gets no control characters, and no characters that its locale lacks.
+- If the terminal, or the reader of a pipe, goes away, the job does not end, and no traceback is printed.
+- A pipe without a reader does not change the exit status: whoever closed it does not want the output. But if the
+  summary cannot be written because a disk is full, the status must not be 0.
+- If standard output was closed when the program started, the status changes only for a program whose only purpose is
+  its output.
+- Descriptors 0 to 2 that are closed are opened on /dev/null before any other file is opened. Otherwise a file that is
+  being copied could get such a number, and output for the user would be written into it.
+- A terminal gets no control characters, and no characters that the locale's encoding lacks.
 """
 
 from __future__ import annotations
@@ -23,14 +24,16 @@ from pcopy.text import encodable_text, one_line_message
 
 
 class TolerantStream:
-    """A text stream whose methods never fail; the first error is stored in ``first_error``.
+    """A text stream that writes to another one and never raises; the first error is stored in ``first_error``.
 
-    ``encoding`` is that of the user's locale.
+    ``encoding`` is that of the user's locale. Characters that it lacks are written as escapes.
     """
 
     def __init__(self, stream: TextIO, *, closed: bool = False) -> None:
-        """Wrap ``stream``. ``closed``: the descriptor was closed when the program started, and ``stream`` is a
-        substitute.
+        """Wrap ``stream``.
+
+        ``closed``: True if the descriptor was closed when the program started, so that ``stream`` is a substitute. Then
+        every write counts as an error.
         """
         self._stream = stream
         self.closed = closed
@@ -38,7 +41,7 @@ class TolerantStream:
         self.encoding = _locale_encoding(stream)
 
     def write(self, text: str) -> int:
-        """Write text, with characters escaped that the stream cannot show.
+        """Write ``text``; characters that the stream cannot show are written as escape sequences.
 
         Never raises ``OSError``, nor ``ValueError`` for a closed stream.
         """
@@ -46,7 +49,7 @@ class TolerantStream:
         return len(text)
 
     def write_raw(self, text: str) -> None:
-        """Write text without escaping, for text that moves the cursor; all other characters must be escaped already."""
+        """Write ``text`` unchanged; the caller has escaped all characters that are not meant to move the cursor."""
         try:
             if self.closed and text:
                 raise OSError(errno.EBADF, os.strerror(errno.EBADF))
@@ -58,14 +61,16 @@ class TolerantStream:
             self._store_error(error)
 
     def flush(self) -> None:
-        """Flush the stream; never raises, as ``write``."""
+        """Flush the stream; never raises ``OSError``, nor ``ValueError`` for a closed stream."""
         try:
             self._stream.flush()
         except (OSError, ValueError) as error:
             self._store_error(error)
 
     def _store_error(self, error: OSError | ValueError) -> None:
-        """Store the first error."""
+        """Remember ``error`` in ``first_error`` if it is the first one; a ``ValueError`` (the stream is closed) becomes
+        EBADF.
+        """
         if self.first_error is None:
             self.first_error = error if isinstance(error, OSError) else OSError(errno.EBADF, os.strerror(errno.EBADF))
 
@@ -74,7 +79,9 @@ class TolerantStream:
 
 
 class RawStream(TolerantStream):
-    """A stream for a library that moves the cursor: text is written unchanged."""
+    """A stream that writes text unchanged and never raises, for a library that sends control sequences to a
+    terminal.
+    """
 
     def write(self, text: str) -> int:
         self.write_raw(text)
@@ -82,27 +89,33 @@ class RawStream(TolerantStream):
 
 
 def print_error(program: str, text: object) -> None:
-    """Print a line to standard error, beginning with the name of the program; control characters in ``text`` are
-    escaped.
+    """Print ``PROGRAM: text`` as one line to standard error, with control characters escaped.
 
-    A very long line is shortened (``one_line_message``).
+    Of a text with more than 16,384 characters the middle is omitted.
     """
     print(f"{program}: {one_line_message(str(text))}", file=sys.stderr, flush=True)
 
 
 class StandardStreams:
-    """Standard output and standard error of a process, as tolerant streams."""
+    """Standard output and standard error of a process.
+
+    An error of a write (such as a full disk) does not raise an exception; it is remembered, and ``final_status``
+    changes the exit status of the process if necessary.
+    """
 
     def __init__(self, out: TolerantStream, errors: TolerantStream) -> None:
         self._out = out
         self._errors = errors
         self.is_output_essential = False
-        """True if the output is the only purpose of the program."""
+        """True if standard output is the only purpose of the program, so that its loss always changes the status."""
 
     def final_status(self, status: int, program: str, least: int) -> int:
-        """Flush both streams; return the exit status: at least ``least`` if output was lost, else ``status``.
+        """Flush both streams at the end of the program, and return its exit status: ``status``, but at least ``least``
+        if output was lost.
 
-        Output that was lost because standard output was closed counts only if ``answers`` is set.
+        Output is lost if standard output could not be written; a message says so. The loss does not count if the reader
+        of a pipe went away (EPIPE). If standard output was closed when the program started, it counts only if
+        ``is_output_essential`` is True. ``program``: name for the message.
         """
         self._out.flush()
         lost = self._out.first_error
@@ -116,7 +129,7 @@ class StandardStreams:
 
 @contextmanager
 def standard_streams() -> Iterator[StandardStreams]:
-    """Replace ``sys.stdout`` and ``sys.stderr`` by tolerant streams during the block."""
+    """Context manager: replace ``sys.stdout`` and ``sys.stderr`` by streams that never raise, and yield these."""
     _open_closed_descriptors()
     before = sys.stdout, sys.stderr
     out, errors = (TolerantStream(stream or _open_null_device(), closed=stream is None) for stream in before)
@@ -131,7 +144,10 @@ def standard_streams() -> Iterator[StandardStreams]:
 
 
 def _discard_buffer(stream: TolerantStream, descriptor: int) -> None:
-    """Discard buffered text after an error: the interpreter would try to write it at exit, and exit with status 120."""
+    """Discard the buffered text of ``stream`` after an error, by opening /dev/null on its ``descriptor``.
+
+    Otherwise the interpreter would try to write the text again at exit, and exit with status 120.
+    """
     try:
         if stream.fileno() != descriptor:
             return
@@ -143,9 +159,10 @@ def _discard_buffer(stream: TolerantStream, descriptor: int) -> None:
 
 
 def _open_closed_descriptors() -> None:
-    """Open /dev/null on closed descriptors of standard streams, in the wrong direction.
+    """Open /dev/null on those of the descriptors 0 to 2 that are closed: 0 for writing only, 1 and 2 for reading only.
 
-    So reading a list from a closed standard input fails with EBADF, and does not yield an empty list.
+    No file that is opened later can then get such a number. Reading a list from a closed standard input still fails
+    with EBADF, and does not yield an empty list.
     """
     for descriptor, flags in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_RDONLY)):
         try:
@@ -155,7 +172,11 @@ def _open_closed_descriptors() -> None:
 
 
 def _locale_encoding(stream: TextIO) -> str:
-    """Return the encoding of the user's locale: in the C locale Python would use UTF-8 (PEP 540)."""
+    """Return the encoding of the user's locale, for output to ``stream``.
+
+    It is not always that of ``stream``: in the C locale Python uses UTF-8 (PEP 540), which such a terminal may not
+    show.
+    """
     if sys.flags.utf8_mode:
         import locale
 
@@ -164,5 +185,5 @@ def _locale_encoding(stream: TextIO) -> str:
 
 
 def _open_null_device() -> TextIO:
-    """Open /dev/null for writing."""
+    """Open /dev/null for writing, as a substitute for a closed stream."""
     return open(os.devnull, "w")

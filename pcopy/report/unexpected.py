@@ -1,4 +1,4 @@
-"""Messages about exceptions that no other code has caught, with forked ranks and under a launcher alike."""
+"""Messages about exceptions that no other code has caught, for all programs, with and without an MPI launcher."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ from pcopy import errors
 from pcopy.report.streams import print_error
 from pcopy.text import printable_path
 
-_PACKAGE_NAMES = {"yaml": "PyYAML"}  # modules whose package has another name
+_PACKAGE_NAMES = {"yaml": "PyYAML"}
+"""Names of Python packages that differ from the name of the module, by module name; messages name the package to
+install.
+"""
 
 
 def report_unexpected(name: str, error: Exception) -> int:
-    """Print a message about ``error`` for the program ``name``; return the exit status."""
+    """Print a message about ``error``, an exception that no other code has caught; return the exit status.
+
+    ``name`` is the program's name. For an error that is probably a bug, the traceback is printed, too.
+    """
     if text := missing_package_text(error):
         print_error(name, text)
         return errors.EXIT_REFUSED
@@ -33,7 +39,7 @@ def report_unexpected(name: str, error: Exception) -> int:
 
 
 def missing_package_text(error: Exception) -> str:
-    """Return the message for a package that cannot be loaded; empty for any other error."""
+    """Return the message for a Python package other than pcopy that cannot be imported; empty for any other error."""
     module = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
     if module in ("", "pcopy"):
         return ""
@@ -43,8 +49,10 @@ def missing_package_text(error: Exception) -> str:
 
 
 def _unreadable_package_directory() -> bytes:
-    """Return a directory of Python packages that this user cannot read, and that Python ignores silently; empty
-    if there is none.
+    """Return the first directory of ``sys.path`` that this user may not read; empty if there is none.
+
+    Python ignores such a directory silently, so that the packages in it seem not to be installed; the message about a
+    missing package names the directory.
     """
     for directory in sys.path:
         try:
@@ -59,7 +67,7 @@ def _unreadable_package_directory() -> bytes:
 
 
 def _has_current_directory() -> bool:
-    """True if the current directory exists."""
+    """True if the working directory exists; False if it was removed."""
     try:
         os.getcwd()
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""Signals that stop a job in order: the first one asks it to stop, a second SIGINT exits immediately.
+"""Signals that stop a job in order: the first one asks the job to stop, a second SIGINT exits immediately.
 
-Rule: a signal handler raises nothing, since it may interrupt any code, even cleanup. It stores its reason, and the rank
-checks for that between slices, and before the first task when it calls ``StopSignals``. Preparing a recorded job takes
-long, and may be abandoned at any point, as in a crash. So another thread does it, while the main thread waits for that
-thread or for a signal, whichever comes first.
+Rule: a signal handler raises no exception, since it may interrupt any code, even cleanup. It stores the reason, and the
+rank checks every few milliseconds whether there is one; before the first task it does so when it calls ``StopSignals``.
+The preparation of a recorded job may take long, and may be abandoned at any point, as in a crash. So another thread
+prepares the job, while the main thread waits for that thread or for a signal, whichever comes first.
 """
 
 from __future__ import annotations
@@ -22,21 +22,26 @@ from pcopy.errors import EXIT_STOPPED, PcopyError
 _Value = TypeVar("_Value")
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""Signals that stop a job in order: no new work begins, and the job ends as soon as its running operations have
+ended.
+"""
 
 ECHO_INTERVAL = 0.05
-"""Seconds within which two SIGINTs count as one: timeout(1) sends each signal to the process, and again to its
+"""Two SIGINTs within this number of seconds count as one: timeout(1) sends each signal to the process, and again to its
 group.
 """
 
 
 class StoppedBeforeStart(PcopyError):
-    """A signal arrived before the first task of a job that is recorded or was about to be."""
+    """Raised if a signal asks a job to stop before its first task has begun."""
 
     status = EXIT_STOPPED
 
 
 class SigintCounter:
-    """Distinguishes a second SIGINT from an echo of the first."""
+    """Tells a second SIGINT, with which the user wants to end the process at once, from a repetition of the first one
+    within ``ECHO_INTERVAL``.
+    """
 
     def __init__(self) -> None:
         self._first: float | None = None
@@ -46,8 +51,8 @@ class SigintCounter:
         """True if a SIGINT has arrived."""
         return self._first is not None
 
-    def is_second(self, now: float) -> bool:
-        """Register a SIGINT at ``now`` (seconds); return True if it is a second one."""
+    def register_sigint(self, now: float) -> bool:
+        """Register a SIGINT at ``now`` (seconds); return True if it is not the first one and no repetition of that."""
         if self._first is None:
             self._first = now
             return False
@@ -55,7 +60,9 @@ class SigintCounter:
 
 
 class StopSignals:
-    """Stores the first signal as the reason to stop."""
+    """Signals by which the user stops a job (SIGINT, SIGTERM, SIGHUP, SIGUSR1): installs handlers, and stores the first
+    signal as the reason to stop.
+    """
 
     def __init__(self) -> None:
         self.reason: Halt | None = None
@@ -66,7 +73,9 @@ class StopSignals:
         )  # reentrant: a signal handler may put an item into it at any moment
 
     def install(self) -> None:
-        """Install handlers for the orderly signals, except for a SIGHUP that is ignored (nohup)."""
+        """Install handlers for the signals that stop a job (``STOP_SIGNALS``), except for SIGHUP if the process ignores
+        it (nohup).
+        """
         for number in STOP_SIGNALS:
             if number is not signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
                 signal.signal(number, self._handle)
@@ -77,10 +86,10 @@ class StopSignals:
             raise StoppedBeforeStart(f"{stop_message(self.reason)} before anything was copied in this run")
 
     def run_unless_stopped(self, action: Callable[[], _Value]) -> _Value:
-        """Run ``action`` in a thread; return its result, or raise its exception.
+        """Run ``action`` in a thread and wait for it; return its result, or raise its exception.
 
-        Raise ``StoppedBeforeStart`` as soon as a signal arrives. Then ``action`` is not waited for, and may run until
-        this process ends.
+        Raise ``StoppedBeforeStart`` as soon as a signal arrives, without waiting for ``action``, which may continue
+        until this process ends.
         """
         values: list[_Value] = []
         errors: list[BaseException] = []
@@ -101,19 +110,21 @@ class StopSignals:
         else:
             self._events.get()  # returns when the thread ends or a signal arrives
             self.raise_if_stopped()
-            thread.has_ended(None)
+            thread.join(None)
         self.raise_if_stopped()
         if errors:
             raise errors[0]
         return values[0]
 
     def ignore(self) -> None:
-        """Ignore signals from now on: the job is over, and its status was reported."""
+        """Ignore ``STOP_SIGNALS`` from now on: the job is over and its result was printed, so the exit status must not
+        change any more.
+        """
         for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_IGN)
 
     def _handle(self, number: int, _: object) -> None:
-        if number == signal.SIGINT and self._presses.is_second(time.monotonic()):
+        if number == signal.SIGINT and self._presses.register_sigint(time.monotonic()):
             os._exit(128 + number)
         if self.reason is None:
             self.reason = Halt(signal.Signals(number).name, number)
@@ -121,10 +132,14 @@ class StopSignals:
 
 
 def exit_status_of(reason: Halt) -> int | None:
-    """Return 128 + signal number if the reason is a signal, else None."""
+    """Return the exit status of a job that was stopped for ``reason``: 128 + signal number if the reason is a signal;
+    None for any other reason, because the program then chooses the status.
+    """
     return 128 + reason.code if reason.code > 0 else None
 
 
 def stop_message(reason: Halt) -> str:
-    """Return the reason as part of a message."""
+    """Return why the job was stopped, as part of a message: "stopped by SIGTERM", or "stopped early: " and the
+    reason.
+    """
     return f"stopped by {reason.text}" if reason.code > 0 else f"stopped early: {reason.text}"

@@ -1,8 +1,9 @@
-"""When to report a silent rank: one that hangs in a call, or does not answer the root.
+"""Decides when to report a silent rank: one that hangs in a system call, or does not answer the queries of rank 0.
 
-A silent rank is not dead: the failover of a file server blocks all I/O for many minutes, and the job waits. So silence
-is only reported: after some time, again each time it has lasted twice as long, and when it ends. This module reads no
-clock; ``now`` is in seconds of a clock that stands still while this process itself is stopped.
+A silent rank need not be dead: the failover of a file server blocks all I/O for many minutes, and the job waits. So a
+silence does not end the job. It is reported after some time, again each time it has lasted twice as long, and when it
+ends. This module reads no clock; ``now`` is in seconds of a clock that stands still while this process itself is
+stopped.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from pcopy.fast_named_tuple import NamedTuple
 
 
 class SilenceReport(NamedTuple):
-    """A report: ``rank`` has been silent for ``seconds``; if it ``is_over``, the silence has just ended."""
+    """A message to be printed: ``rank`` has given no sign of life for ``seconds``. If ``is_over`` is True, it has just
+    begun to answer again.
+    """
 
     rank: int
     seconds: float
@@ -22,7 +25,9 @@ class SilenceReport(NamedTuple):
 
 
 class _SilentPeriod:
-    """One silence of a rank. It is reported next when it has lasted ``due`` seconds."""
+    """A period in which a rank gives no sign of life. It began at the time ``since``, and is reported next when it has
+    lasted ``due`` seconds.
+    """
 
     def __init__(self, since: float, due: float) -> None:
         self.since = since
@@ -31,17 +36,17 @@ class _SilentPeriod:
 
 
 class SilenceMonitor:
-    """The silences of the ranks that one rank observes. A rank that reports its own silence is not reported here
-    as well.
+    """Decides when to report that other ranks give no sign of life: after some time, again each time the silence has
+    lasted twice as long, and when it ends. A silence that the rank itself has reported is not reported again.
     """
 
     def __init__(self, report_after: float, most_named: float) -> None:
-        """Start without any silence.
+        """Begin to observe; no rank counts as silent yet.
 
         Args:
-            report_after: seconds after which a silence is reported first.
-            most_named: length at which a list of silent ranks may be truncated, so that a rank that is not in it may
-                still be silent.
+            report_after: seconds without a sign of life after which a rank is reported for the first time.
+            most_named: maximum length of the list of silent ranks. If the list has that length, it may be truncated, so
+                a rank that is not in it may still be silent.
         """
         self._due = report_after
         self._most_named = most_named
@@ -50,23 +55,29 @@ class SilenceMonitor:
 
     @property
     def has_reported(self) -> bool:
-        """True if a silence that is not over has been reported."""
+        """True if a rank was reported to give no sign of life, and its return was not reported yet."""
         return any(spell.is_reported for spell in self._periods.values())
 
     def report_earlier(self, due: float) -> None:
-        """Report silences after ``due`` seconds from now on, also those that have begun."""
+        """From now on report a silence when it has lasted ``due`` seconds, if that is earlier than before. This also
+        applies to silences that have begun. Called when the user wants to stop the job.
+        """
         self._due = min(self._due, due)
         for spell in self._periods.values():
             if not spell.is_reported:
                 spell.due = min(spell.due, self._due)
 
     def add_own_report(self, rank: int) -> None:
-        """Register that ``rank`` has reported its silence, or the end of it, itself."""
+        """Register that ``rank`` has itself reported that it gives no sign of life, or gives one again, so that it is
+        not reported here.
+        """
         if rank in self._periods:
             self._self_reporting.add(rank)
 
     def reports_due(self, silent: Sequence[int], now: float) -> list[SilenceReport]:
-        """Return the silences to report at ``now``, when the ranks ``silent`` are silent."""
+        """Return the reports to print at the time ``now`` about ranks that give no sign of life, or give one again.
+        ``silent`` are the ranks that give none now.
+        """
         due_reports: list[SilenceReport] = []
         if len(silent) < self._most_named:
             for rank in sorted(self._periods.keys() - set(silent)):
@@ -84,10 +95,10 @@ class SilenceMonitor:
 
 
 class OwnSilenceMonitor(SilenceMonitor):
-    """Observes whether this rank makes progress.
+    """Decides when this rank reports that it makes no progress itself, for example because it hangs in a system call.
 
-    The main thread increments a counter all the time. The rows that the backend has under way are observed by the start
-    time of the oldest one.
+    The main thread increments a counter all the time while it makes progress. Other threads perform operations; they
+    make progress if the start time of the oldest operation in progress changes.
     """
 
     def __init__(self, rank: int, due: float) -> None:
@@ -99,10 +110,13 @@ class OwnSilenceMonitor(SilenceMonitor):
         """True if the main thread has made no progress between the last two checks."""
 
     def due_own_reports(self, beats: int, now: float, oldest: float | None = None) -> list[SilenceReport]:
-        """Return the silences to report at ``now``.
+        """Return the reports to print at the time ``now``: that this rank makes no progress, or that it makes progress
+        again.
 
-        ``beats`` is the main thread's counter, ``oldest`` the start time of the oldest row under way (None: there is
-        none).
+        Args:
+            beats: counter that the main thread increments.
+            now: time in seconds.
+            oldest: start time of the oldest operation in progress; None if there is none.
         """
         self.is_main_thread_silent, self._beats = beats == self._beats, beats
         is_same, self._oldest = oldest is not None and oldest == self._oldest, oldest

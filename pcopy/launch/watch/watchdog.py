@@ -1,15 +1,15 @@
-"""A thread of each rank that reports silence, and lets a second SIGINT end a rank that hangs.
+"""A thread of each rank that reports if the rank makes no progress, and lets a second SIGINT end a rank that hangs.
 
-The main thread only leaves signs of life: it increments a counter between slices, and stores the current task, at
-almost no cost. Threads of the backend publish their current operation. The watchdog thread sleeps, and compares every
-few seconds. If the counter has not changed for long, or one row has been under way for long, it reports since when, in
-which task, and in which call. A rank that is stopped as a whole (SIGSTOP) can report nothing; rank 0 reports ranks that
-do not answer it.
+The main thread only leaves signs of life: it increments a counter every few milliseconds, and stores the current task,
+at almost no cost. Threads of the backend publish their current operation. The watchdog thread sleeps, and compares
+every few seconds. If the counter has not changed for long, or one operation has been in progress for long, the thread
+prints since when, in which task, and in which call. A rank that is stopped as a whole (SIGSTOP) can print nothing;
+rank 0 reports ranks that do not answer its queries.
 
-Python runs signal handlers in the main thread, so never while that thread hangs. And if the operating system delivers a
-signal to a thread that hangs in a call, no other thread sees it. So the main thread blocks these signals, and they are
-delivered to the watchdog thread: the interpreter's wake-up descriptor notifies it of each immediately. The main thread
-runs the handler when it continues.
+Python runs signal handlers in the main thread, so never while that thread hangs in a call. And if the operating system
+delivers a signal to a thread that hangs, no other thread learns of it. So the main thread blocks the signals that stop
+a job, and the operating system delivers them to the watchdog thread, which the interpreter's wake-up descriptor
+(``signal.set_wakeup_fd``) notifies immediately. The main thread runs the handler when it continues.
 """
 
 from __future__ import annotations
@@ -33,29 +33,39 @@ from pcopy.units import format_clock
 
 
 class Pace(NamedTuple):
-    """Intervals of the watchdog, in seconds."""
+    """Intervals of the watchdog (the thread that reports ranks without a sign of life), in seconds."""
 
     check: float = 5.0
-    """Interval between two checks."""
+    """Interval between two checks whether ranks give signs of life."""
     own_silence: float = 30.0
-    """Time without a sign of life after which a rank reports its own silence."""
+    """Time without progress after which a rank reports that itself."""
     silence_after_signal: float = 3.0
-    """The same once a signal has asked the rank to stop; also the time after which rank 0 reports other ranks then."""
+    """Time without a sign of life after which a rank is reported once a signal has asked the job to stop, instead of
+    ``own_silence`` and ``no_answer``.
+    """
     no_answer: float = 60.0
-    """Time without an answer after which rank 0 reports another rank, which may be unable to report itself."""
+    """Time after which rank 0 reports another rank that does not answer its queries, and may be unable to report that
+    itself.
+    """
 
 
 DEFAULT_INTERVALS = Pace()
 _LATE_CHECKS = 3
-"""Number of intervals after which a late check shows that this process itself was stopped."""
+"""The time between two checks counts as silence of a rank only up to this number of regular intervals. If a check is
+later, this process itself was stopped for the rest of the time.
+"""
 _RETRY_SECONDS = 0.1
-"""Seconds between two attempts to wait if the operating system refuses that."""
+"""Seconds between two attempts to call poll(2) if it fails."""
 _JOIN_TIMEOUT = 1.0
-"""Seconds that the thread has to end; only a terminal that accepts no output delays it so long."""
+"""Maximum seconds for which the rank waits until the watchdog thread has ended. The thread needs that long only if its
+output blocks.
+"""
 
 
 class Heartbeat:
-    """Signs of life of the main thread. ``silent`` are the ranks that have not answered rank 0 lately."""
+    """Signs of life that the main thread leaves for the watchdog thread: ``beats`` is a counter that it increments, and
+    ``silent`` (on rank 0) are the ranks that have not answered the last query of rank 0.
+    """
 
     __slots__ = ("beats", "silent")
 
@@ -65,13 +75,13 @@ class Heartbeat:
 
 
 class RankMessages(NamedTuple):
-    """How messages of a rank reach the user.
+    """How the watchdog of a rank prints messages about ranks that give no sign of life.
 
     Fields:
     - ``rank``: this rank.
-    - ``hosts_of_ranks``: the host of each rank; empty: all are on this host.
-    - ``print_message``: called with each message.
-    - ``notices``: on rank 0, the pipe with messages of other ranks.
+    - ``hosts_of_ranks``: the host of each rank; empty if all ranks are on this host.
+    - ``print_message``: called with each message; prints it or sends it to rank 0.
+    - ``notices``: the pipe through which forked ranks send messages to rank 0; None under a launcher.
     """
 
     rank: int
@@ -80,38 +90,41 @@ class RankMessages(NamedTuple):
     notices: NoticePipe | None = None
 
     def name(self, rank: int) -> str:
-        """Return a rank and its host, for messages."""
+        """Return the number and the host of a rank as text, for messages."""
         return f"rank {rank} on {self.hosts_of_ranks[rank] if self.hosts_of_ranks else os.uname().nodename}"
 
 
 class Watchdog:
-    """The watchdog thread of one rank. The main thread calls ``start`` and ``stop``."""
+    """The watchdog of one rank: a thread that reports if the rank makes no progress, and on rank 0 if other ranks do
+    not answer. The main thread calls ``start`` and ``stop``.
+    """
 
     def __init__(
         self,
-        voice: RankMessages,
-        pulse: Heartbeat,
+        messages: RankMessages,
+        heartbeat: Heartbeat,
         doing: Callable[[], str],
         pace: Pace | None = None,
         oldest: Callable[[], RowInProgress | None] = lambda: None,
     ) -> None:
-        """Prepare without starting the thread.
+        """Create the object without starting the thread.
 
         Args:
-            voice: prints messages.
-            pulse: signs of life of the main thread.
+            messages: prints messages.
+            heartbeat: signs of life of the main thread.
             doing: returns what the main thread is doing; empty: nothing. Called by the watchdog thread.
-            pace: intervals; None: the default.
-            oldest: returns the operation that has been under way for longest. Called by the watchdog thread.
+            pace: intervals; None: ``DEFAULT_INTERVALS``.
+            oldest: returns the operation that has been in progress for longest; None if there is none. Called by the
+                watchdog thread.
         """
-        self._voice = voice
+        self._voice = messages
         self._oldest = oldest
-        self._pulse = pulse
+        self._pulse = heartbeat
         self._doing = doing
         self._pace = pace or DEFAULT_INTERVALS
         self._real = time.monotonic()
         self._now = 0.0
-        self._own_monitor = OwnSilenceMonitor(voice.rank, self._pace.own_silence)
+        self._own_monitor = OwnSilenceMonitor(messages.rank, self._pace.own_silence)
         self._other_monitor = SilenceMonitor(self._pace.no_answer, MAX_SILENT_RANKS)
         self._presses = SigintCounter()
         self._wake, self._waker = -1, -1
@@ -121,7 +134,9 @@ class Watchdog:
         self._ended = allocate_lock()
 
     def start(self) -> None:
-        """Watch the calling thread from now on; if no thread can be started, the job runs without."""
+        """Watch the calling thread from now on. If the watchdog thread cannot be started, print a message; the job runs
+        without it.
+        """
         try:
             self._wake, self._waker = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
             signal.set_wakeup_fd(self._waker, warn_on_full_buffer=False)
@@ -136,19 +151,19 @@ class Watchdog:
         self._mask = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
 
     def stop(self) -> None:
-        """Stop the thread after a last check; wait for it only if it may still print a message."""
+        """Stop the thread after a last check. Wait until it has ended only if it may still print a message."""
         if self._is_stopped:  # not started
             return
         self._is_stopped = True
         signal.pthread_sigmask(signal.SIG_SETMASK, self._mask)
         signal.set_wakeup_fd(-1)
-        with contextlib.suppress(OSError):  # Then it ends with its next check.
+        with contextlib.suppress(OSError):  # If the thread cannot be woken, it ends after its next regular check.
             os.write(self._waker, b"\0")
         if self._voice.rank == 0 or self._own_monitor.has_reported:
             self._ended.acquire(timeout=_JOIN_TIMEOUT)
 
     def _run(self) -> None:
-        """Check at intervals, and when a signal arrives; runs in the thread."""
+        """Body of the thread: check at intervals, and when a signal arrives, until ``stop`` is called."""
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
         pause = self._pace.check
@@ -163,17 +178,21 @@ class Watchdog:
         self._ended.release()
 
     def _handle_signals(self, signals: bytes) -> None:
-        """Handle signals: report silences earlier, and exit on a second SIGINT."""
+        """Handle signals that ask the job to stop: from now on report earlier that ranks give no sign of life. On a
+        second SIGINT exit the process. The bytes of ``signals`` are the numbers of the signals.
+        """
         if any(number in STOP_SIGNALS for number in signals):
             self._stopping = True
             self._own_monitor.report_earlier(self._pace.silence_after_signal)
             self._other_monitor.report_earlier(self._pace.silence_after_signal)
         for number in signals:
-            if number == signal.SIGINT and self._presses.is_second(time.monotonic()):
+            if number == signal.SIGINT and self._presses.register_sigint(time.monotonic()):
                 os._exit(128 + number)
 
     def _check(self) -> None:
-        """Check for silences, and print messages about them; on rank 0 also those of other ranks."""
+        """Check whether this rank makes progress and, on rank 0, whether other ranks answer; print the reports that are
+        due.
+        """
         real = time.monotonic()
         self._now += min(real - self._real, _LATE_CHECKS * self._pace.check)
         self._real = real
@@ -188,8 +207,8 @@ class Watchdog:
                 self._report(other, None)
 
     def _hanging_call(self, oldest_row: RowInProgress | None) -> str:
-        """Return the task in which the main thread hangs, if it does, and the call in which it or a thread of the
-        backend hangs.
+        """Return a text that says where this rank hangs: in which task, if the main thread does, and in which system
+        call (``oldest_row``, the operation that has been in progress for longest; None: there is none).
         """
         call = (
             f"in {oldest_row.operation or 'a call'} of {printable_path(oldest_row.path)}"
@@ -201,8 +220,8 @@ class Watchdog:
         )
 
     def _report(self, silence: SilenceReport, doing: str | None) -> None:
-        """Print a message about a silence. ``doing``: what this rank is doing; None if the silence is that of
-        another rank.
+        """Print a message that a rank gives no sign of life, or gives one again. ``doing`` is what this rank is doing
+        (may be empty); None if ``silence`` is that of another rank.
         """
         over, lasts = ("answers again after", "has not answered for")
         if doing is not None:
@@ -218,11 +237,13 @@ class Watchdog:
 
 
 _READ_BYTES = 64 << 10
-"""Bytes that are read from the pipe in one call: the capacity of a pipe."""
+"""Maximum bytes that are read at once from the pipe for messages of forked ranks: the capacity of a pipe."""
 
 
 class NoticePipe:
-    """A pipe for messages to rank 0. It is created before the ranks are forked; then each rank keeps its own end."""
+    """A pipe through which forked ranks send messages to rank 0. It is created before the ranks are forked; then each
+    rank closes the end that it does not use.
+    """
 
     def __init__(self) -> None:
         self._reading, self._writing = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
@@ -232,18 +253,22 @@ class NoticePipe:
         close_ignoring_errors(writing)
 
     def keep_end_of(self, rank: int) -> None:
-        """Close the end that ``rank`` does not need."""
+        """In the process of ``rank``: keep the end of the pipe that this rank uses (rank 0 reads, all others write),
+        and close the other end.
+        """
         close_ignoring_errors(self._reading if rank else self._writing)
 
     def send(self, rank: int, text: str) -> None:
-        """Send ``text`` (one line) to rank 0; errors, such as a closed pipe, are ignored."""
+        """Send ``text`` as one line from ``rank`` to rank 0. A line that is too long for one atomic write is truncated;
+        errors, such as a full or closed pipe, are ignored.
+        """
         line = b"%d %s" % (rank, text.encode("utf-8", "backslashreplace"))
         with contextlib.suppress(OSError):
             os.write(self._writing, line[: select.PIPE_BUF - 1].replace(b"\n", b" ") + b"\n")
 
     def claim_first(self) -> bool:
-        """Return True on the first rank that calls this, so that one rank reports an event that concerns all of
-        them.
+        """Return True on the first rank that calls this, and False on all others, so that only one rank reports an
+        event that concerns all of them.
         """
         try:
             return bool(os.read(self._turn, 1))
@@ -251,7 +276,7 @@ class NoticePipe:
             return True
 
     def take(self) -> list[tuple[int, str]]:
-        """Return the messages that have arrived, as (rank, text); on rank 0."""
+        """On rank 0: return the messages that other ranks have sent since the last call, as (rank, text)."""
         try:
             data = os.read(self._reading, _READ_BYTES)
         except OSError:  # Nothing has arrived, or it is read at the next check.

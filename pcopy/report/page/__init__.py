@@ -1,1 +1,1 @@
-"""The report as an HTML page for people."""
+"""The report of a job (``--report FILE.html``) as an HTML page."""

@@ -1,6 +1,8 @@
-"""Charts of the report page: SVG that is stretched to the available width, with unstretched labels in HTML next to it.
+"""Charts of the report page, as SVG.
 
-Values are titles of SVG elements, which browsers show under the pointer without a script. Each chart also has a table.
+A browser stretches the SVG to the available width. Labels would be distorted by that, so they are HTML next to the SVG.
+The exact values are titles of SVG elements, which browsers show under the pointer without a script. Each chart also has
+a table.
 """
 
 from __future__ import annotations
@@ -12,23 +14,27 @@ from pcopy.fast_named_tuple import NamedTuple
 from pcopy.report.page.markup import Markup, element, joined
 
 MAX_BINS = 96
-"""Maximum number of columns of a chart over time: each is about 10 pixels wide on a desktop, 3 on a phone."""
+"""Maximum number of columns of a chart over time: with this number a column is about 3 pixels wide on a phone, 10 on a
+desktop.
+"""
 
 _WIDTH, _HEIGHT = 1000, 100
 """Size of a chart in SVG coordinates, before it is stretched."""
 
 _MIN_VISIBLE = 0.8
-"""Minimum height of a column in these coordinates, and minimum part of a band in hundredths."""
+"""Least height of a column in SVG coordinates, and least width of a part of a bar in percent; smaller ones are enlarged
+to it, so that they can be seen.
+"""
 
 _SCALE_STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 40, 50, 60, 80, 100, 150, 200, 300, 400, 500, 600, 800)
-"""Values at which a scale may end, below the next unit."""
+"""Numbers, before the unit (such as KiB), at which a vertical axis may end."""
 
 FormatNumber = Callable[[float], str]
 """Returns a number as text."""
 
 
 class Bin(NamedTuple):
-    """A rate per second, from ``start`` to ``end`` in seconds."""
+    """The mean ``rate`` per second in the interval from ``start`` to ``end``, in seconds since the run began."""
 
     start: float
     end: float
@@ -36,7 +42,7 @@ class Bin(NamedTuple):
 
 
 class Series(NamedTuple):
-    """A curve: its title, its class in the style sheet, and its bins."""
+    """A curve of a chart: its title, its class in the style sheet (``kind``), and its rates."""
 
     title: str
     kind: str
@@ -44,10 +50,10 @@ class Series(NamedTuple):
 
 
 def rates_in_bins(times: Sequence[float], sums: Sequence[float], most: int = MAX_BINS) -> list[Bin]:
-    """Return rates in equal intervals of time, from cumulative sums at given times.
+    """Return the mean rates in at most ``most`` equal intervals, from cumulative ``sums`` at ``times`` (in seconds).
 
-    Sums between two times are interpolated. Samples are irregular: two that are a millisecond apart would otherwise
-    produce a false peak.
+    The sums at the ends of an interval are interpolated. Without equal intervals, two samples that are a millisecond
+    apart would produce a false peak. Empty if there is only one sample.
     """
     start, end = times[0], times[-1]
     number = min(most, len(times) - 1)
@@ -63,7 +69,10 @@ def rates_in_bins(times: Sequence[float], sums: Sequence[float], most: int = MAX
 
 
 def _interpolated_sums(times: Sequence[float], sums: Sequence[float], edges: Sequence[float]) -> list[float]:
-    """Return the cumulative sums at these ``edges``; times and edges must increase."""
+    """Return the cumulative sums at the times ``edges``, interpolated linearly from the ``sums`` at ``times``.
+
+    Both ``times`` and ``edges`` must be sorted.
+    """
     values, after = [], 1
     for edge in edges:
         while after < len(times) - 1 and times[after] < edge:
@@ -75,7 +84,10 @@ def _interpolated_sums(times: Sequence[float], sums: Sequence[float], edges: Seq
 
 
 def scale_end(most: float, base: int) -> float:
-    """Return a round number that is ``most`` or a little more; ``base`` is 1024 for bytes."""
+    """Return the end of a vertical axis: a round number that is ``most`` or a little more.
+
+    ``base``: the factor between two units: 1024 for bytes, else 1000.
+    """
     unit = 1.0
     while most > _SCALE_STEPS[-1] * unit * (1.28 if base == 1024 else 1.25) - 1e-9:
         unit *= base
@@ -83,7 +95,7 @@ def scale_end(most: float, base: int) -> float:
 
 
 def chart_over_time(series: Sequence[Series], show: FormatNumber, base: int, title: str, clock: FormatNumber) -> Markup:
-    """Return a chart with curves of the same unit; empty if all of them are 0.
+    """Return a chart with curves of the same unit and the same intervals; empty if all rates are 0.
 
     Args:
         series: the curves.
@@ -117,25 +129,33 @@ def chart_over_time(series: Sequence[Series], show: FormatNumber, base: int, tit
 def figure(
     title: str, drawing: Markup, keys: Sequence[tuple[str, str]], labels: Markup | None, axis: Markup | None
 ) -> Markup:
-    """Return a drawing with its caption, a key of its colours, and the labels of its axes."""
+    """Return a chart with its caption and labels.
+
+    Args:
+        title: the caption.
+        drawing: the SVG.
+        keys: names and classes (in the style sheet) of its colours; they are shown if there are several.
+        labels: labels of the vertical axis; None: none.
+        axis: labels of the horizontal axis; None: none.
+    """
     legend = [element("span", element("i", class_=kind), name, class_="key") for name, kind in keys if len(keys) > 1]
     caption = element("figcaption", element("b", title), *legend)
     return element("figure", caption, element("div", labels, drawing, class_="plot"), axis, class_="chart")
 
 
 def _labels(top: float, show: FormatNumber) -> Markup:
-    """Return the labels of the vertical axis, without superfluous zeros."""
+    """Return the labels of the vertical axis (``top``, its half, and 0), without superfluous zeros."""
     shown = (re.sub(r"(\.\d*?)0+(?= |/|$)", r"\1", show(each)).replace(". ", " ") for each in (top, top / 2))
     return element("div", *(element("span", text) for text in (*shown, "0")), class_="scale")
 
 
 def _time_labels(end: float, clock: FormatNumber) -> Markup:
-    """Return the labels of the time axis."""
+    """Return five labels of the time axis, from 0 to ``end`` seconds."""
     return element("div", *(element("span", clock(end * each / 4)) for each in range(5)), class_="axis")
 
 
 def _grid_lines() -> Markup:
-    """Return horizontal lines."""
+    """Return the horizontal lines at 0, at half of the height and at the top of a chart."""
     lines = [
         element("line", x1=0, x2=_WIDTH, y1=height, y2=height, class_="grid") for height in (0, _HEIGHT // 2, _HEIGHT)
     ]
@@ -143,8 +163,10 @@ def _grid_lines() -> Markup:
 
 
 def _curve(curve: Series, top: float, end: float) -> Markup:
-    """Return a curve as steps, since rates within a bin are unknown. A rate of 0 draws no line that would hide
-    another curve.
+    """Return a curve as steps, one for each interval.
+
+    Where the rate is 0, no line is drawn, because it would hide another curve. ``top``: the rate at the top of the
+    chart; ``end``: the time at its right edge, in seconds.
     """
     path, is_drawn = [], False
     for each in curve.bins:
@@ -162,7 +184,7 @@ def _curve(curve: Series, top: float, end: float) -> Markup:
 
 
 def _hint_boxes(series: Sequence[Series], end: float, show: FormatNumber, clock: FormatNumber) -> list[Markup]:
-    """Return invisible rectangles with the values of each bin as their titles."""
+    """Return an invisible rectangle for each interval, whose title shows the interval and the rates of all curves."""
     hints = []
     for number, each in enumerate(series[0].bins):
         rates = [f"{curve.title} {show(curve.bins[number].rate)}" for curve in series]
@@ -175,8 +197,12 @@ def _hint_boxes(series: Sequence[Series], end: float, show: FormatNumber, clock:
 def stacked_columns(
     groups: Sequence[Sequence[tuple[float, str]]], kinds: Sequence[str], titles: Sequence[str]
 ) -> Markup:
-    """Return stacked columns: one per group of (value, class), with a title each. The first of ``kinds`` is the
-    label.
+    """Return a chart of stacked columns.
+
+    Args:
+        groups: for each column the parts of which it consists: pairs of a value and a class in the style sheet.
+        kinds: the first one is a description of the chart for screen readers.
+        titles: for each column the text that is shown under the pointer.
     """
     most = max((sum(value for value, _ in group) for group in groups), default=0) or 1
     width = _WIDTH / max(1, len(groups))
@@ -196,13 +222,21 @@ def stacked_columns(
 
 
 def _visible_parts(group: Sequence[tuple[float, str]], least: float) -> list[tuple[float, str]]:
-    """Return the parts of a column; a column that would be invisibly low gets the height ``least`` and one colour."""
+    """Return the parts of a column that are drawn, without those of 0.
+
+    A column that would be lower than ``least`` becomes a single part of that height, with the class of its largest one.
+    """
     whole, most = sum(value for value, _ in group), max(group, default=(0.0, ""))
     return [(least, most[1])] if 0 < whole < least else [each for each in group if each[0]]
 
 
 def stacked_bar(parts: Sequence[tuple[float, str, str]], label: str) -> Markup:
-    """Return the parts of a whole as one bar: (value, class, title)."""
+    """Return a horizontal bar that shows the parts of a whole.
+
+    Args:
+        parts: value, class in the style sheet, and text under the pointer, of each part.
+        label: a description of the bar for screen readers.
+    """
     whole = sum(value for value, _, _ in parts) or 1.0
     widths = [max(_MIN_VISIBLE / _HEIGHT, value / whole) if value else 0.0 for value, _, _ in parts]
     drawn, left = [], 0.0
@@ -218,7 +252,7 @@ def stacked_bar(parts: Sequence[tuple[float, str, str]], label: str) -> Markup:
 
 
 def share_bar(share: float) -> Markup:
-    """Return a short bar for a cell of a table that also has the number."""
+    """Return a short bar, filled to ``share`` (0 to 1), for a cell of a table that also shows the number."""
     percent = f"{max(0.0, min(1.0, share)) * 100:.1f}%"
     return element(
         "svg",
@@ -230,10 +264,10 @@ def share_bar(share: float) -> Markup:
 
 
 def _rectangle(left: float, width: float, top: float = 0.0, height: float = _HEIGHT) -> dict[str, str]:
-    """Return the attributes of a rectangle."""
+    """Return the SVG attributes of a rectangle; by default it is as high as the chart."""
     return {"x": _coordinate(left), "y": _coordinate(top), "width": _coordinate(width), "height": _coordinate(height)}
 
 
 def _coordinate(value: float) -> str:
-    """Return a coordinate with one decimal at most."""
+    """Return a coordinate as text with at most one decimal, so that the page remains small."""
     return f"{value:.1f}".removesuffix(".0")

@@ -1,7 +1,8 @@
-"""HTML and SVG with all text escaped, except markup that this module has created.
+"""Functions that build HTML and SVG. All text is escaped, except markup that these functions have created.
 
-Text from a file system comes from ``pcopy.text.printable_path`` with control characters escaped. ``<bdi>`` isolates
-names in a script that is written from right to left.
+Paths must have been converted by ``pcopy.text.printable_path``, which escapes control characters. They are put into
+``<bdi>`` elements: so names in a script that is written from right to left do not change the order of the text around
+them.
 """
 
 from __future__ import annotations
@@ -10,20 +11,20 @@ from html import escape
 
 
 class Markup(str):
-    """Text that is markup, and is not escaped."""
+    """Text that is HTML or SVG, and must not be escaped again."""
 
     __slots__ = ()
 
 
 Child = str | int | Markup | None
-"""Contents of an element: text or markup; None stands for nothing."""
+"""One part of the contents of an element: text, which is escaped, or markup; None stands for nothing."""
 
 _VOID_ELEMENTS = frozenset(("meta", "br", "hr", "col"))
-"""Elements without an end tag."""
+"""Elements of HTML that have neither contents nor an end tag."""
 
 
 def element(tag: str, *children: Child, **attributes: str | int | float | None) -> Markup:
-    """Return an element with children and attributes.
+    """Return an element with the given contents (``children``) and attributes.
 
     In names of attributes ``class_`` stands for ``class``, ``view_box`` for ``viewBox``, and any other ``_`` for a
     hyphen. An attribute whose value is None is omitted.
@@ -38,17 +39,17 @@ def element(tag: str, *children: Child, **attributes: str | int | float | None) 
 
 
 def joined(*children: Child) -> Markup:
-    """Return children one after the other, as markup."""
+    """Return the markup of all ``children``, one after the other."""
     return Markup("".join(_escaped(child) for child in children))
 
 
 def _escaped(child: Child) -> str:
-    """Return a child as markup."""
+    """Return the markup of ``child``: text is escaped, and None is empty."""
     if child is None:
         return ""
     return child if isinstance(child, Markup) else escape(str(child))
 
 
 def path_markup(text: str) -> Markup:
-    """Return a path as markup; it must be escaped by ``shown`` already."""
+    """Return a path as markup; ``text`` is the result of ``printable_path``."""
     return element("bdi", text, class_="path")

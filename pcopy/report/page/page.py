@@ -1,7 +1,7 @@
 """The HTML page of a report: one file that loads nothing from the network and runs no script.
 
-Its Content-Security-Policy allows only its own style sheet, identified by its digest. So markup in a file name would
-have no effect even if it were not escaped.
+Its Content-Security-Policy allows only its own style sheet, identified by its digest. So a script or an image in the
+name of a file would have no effect even if the name were not escaped.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _STYLE = Path(__file__).with_name("style.css")
 
 
 def report_page(values: Mapping[str, Any]) -> str:
-    """Return the page of a report, from the values of the JSON report."""
+    """Return the page of a report; ``values`` are those of the JSON report, by key (docs/formats/report.md)."""
     contents = (
         _heading(values), _summary_boxes(values), sections.items_section(values), sections.rates_section(values),
         sections.sizes_section(values),
@@ -35,7 +35,10 @@ def report_page(values: Mapping[str, Any]) -> str:
 
 
 def html_document(title: str, *contents: Child, comment: str) -> str:
-    """Return an HTML page with this title and contents; ``comment`` identifies the format of the file."""
+    """Return an HTML page with this title and contents.
+
+    ``comment``: a comment at its beginning, by which a later run recognises that it may replace the file.
+    """
     style = _STYLE.read_text("utf-8")
     digest = b2a_base64(sha256(style.encode()).digest(), newline=False).decode()
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
@@ -53,7 +56,7 @@ def html_document(title: str, *contents: Child, comment: str) -> str:
 
 
 def _source_and_destination(values: Mapping[str, Any]) -> str:
-    """Return the source and destination of the job, as text."""
+    """Return the source, and the destination if the job has one, as text; several sources are shown as their number."""
     sources = values["job"]["sources"]
     source = sources[0]["path"] if len(sources) == 1 else count_with_noun(len(sources), "source", "sources")
     target = values["job"]["destination"]
@@ -86,7 +89,7 @@ def _heading(values: Mapping[str, Any]) -> Markup:
 
 
 def _summary_boxes(values: Mapping[str, Any]) -> Markup:
-    """Return the most important numbers as boxes."""
+    """Return the boxes with the most important numbers: bytes, items, duration, rate and failures."""
     totals, run, seconds = values["totals"], values["this_run"], values["seconds"]
     is_first = values["job"]["run"] == 1
     done = values["done"]
@@ -108,6 +111,6 @@ def _summary_boxes(values: Mapping[str, Any]) -> Markup:
 
 
 def _footer(values: Mapping[str, Any]) -> Markup:
-    """Return the footer of the page."""
+    """Return the footer of the page: program, version and time."""
     text = f"Made by {values['program']} {values['program_version']} at {values['ended']}. Sizes are in powers of 1024."
     return element("footer", text)

@@ -1,4 +1,7 @@
-"""The sections of the report page, each from the values of the report; a section without contents is omitted."""
+"""The sections of the report page.
+
+Each function gets the values of the JSON report, by key, and returns a section; None if there are no data for it.
+"""
 
 from __future__ import annotations
 
@@ -22,31 +25,34 @@ from pcopy.text import count_with_noun
 from pcopy.units import format_clock, format_seconds, format_size
 
 Values = Mapping[str, Any]
+"""The values of the JSON report, or of an object in it, by key."""
 
 MAX_RANKS = 64
-"""Maximum number of rows in the table of ranks; with more ranks it shows sums by host. The JSON report has all
-ranks.
+"""With more ranks than this, the table shows the sums of each host instead of a row for each rank.
+
+The JSON report contains all ranks.
 """
 
 MAX_HOSTS = 128
-"""Maximum number of rows in the table of hosts."""
+"""Maximum number of hosts that a table or a list shows."""
 
 _OUTCOME_CLASSES = {"failed": "fail", "skipped": "skip"}
-"""Classes in the style sheet of outcomes of files; any other outcome has the class of completed files."""
+"""Class in the style sheet by outcome of a file; a file with another outcome was completed, and has the class ``a``."""
 
 _FAILURE_TITLES = ("Number", "Operation", "Reason", "For instance")
 """Column titles of the table of failures."""
 
 _FEW_COLUMNS, _MANY_COLUMNS = 8, 24
-"""Numbers of columns in the size chart up to which each one, or each fifth one, has a label."""
+"""With fewer than 8 columns in the size chart each column has a label, with fewer than 24 each fifth power of two."""
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 _CLASS_ORDER = ("a", "skip", "fail")
+"""Order of the parts of a column, from the bottom, by their classes in the style sheet."""
 
 
 def section(title: str, name: str, *children: Child) -> Markup:
-    """Return a section with a title; ``name`` is its id."""
+    """Return a section of the page with a title; ``name`` is the id to which links can lead."""
     return element(
         "section", element("h2", title, id=f"{name}-title"), *children, id=name, aria_labelledby=f"{name}-title"
     )
@@ -63,12 +69,15 @@ def item_rate_text(rate: float) -> str:
 
 
 def time_format_for(end: float) -> FormatNumber:
-    """Return a function that shows times of a job that lasted ``end`` seconds."""
+    """Return a function that formats times since the start of a job that lasted ``end`` seconds.
+
+    For less than a minute they are shown with a decimal, else as a clock (``1:02:03``).
+    """
     return format_clock if end >= 60 else lambda seconds: f"{seconds:.1f} s"
 
 
 def items_section(values: Values) -> Markup:
-    """Return the section on items: how many were found, and their outcomes."""
+    """Return the section on items: how many were found, and how many were copied, skipped, failed or not reached."""
     totals, done = values["totals"], values["done"]
     rest = totals["found"] - totals["copied"] - totals["skipped"] - totals["failed"]
     outcomes = [
@@ -105,7 +114,7 @@ def items_section(values: Values) -> Markup:
 
 
 def _nonzero_list(parts: Sequence[str]) -> str:
-    """Return texts separated by commas, without those that begin with 0."""
+    """Return the texts ``parts``, each of which begins with a number, joined with commas, without those of number 0."""
     return ", ".join(part for part in parts if not part.startswith("0 "))
 
 
@@ -158,7 +167,13 @@ def _phase_chart(phases: Sequence[Values], clock: FormatNumber) -> Markup | None
 
 
 def _rate_table(speeds: Sequence[Series], counts: Sequence[Series], clock: FormatNumber) -> Markup:
-    """Return the rates as a table that can be unfolded."""
+    """Return a table of the rates, which the reader can unfold.
+
+    Args:
+        speeds: rates in bytes per second.
+        counts: rates in items per second, in the same intervals.
+        clock: returns a time as text.
+    """
     rows = []
     for number, each in enumerate(speeds[0].bins):
         rates = [byte_rate_text(curve.bins[number].rate) for curve in speeds]
@@ -199,20 +214,29 @@ def sizes_section(values: Values) -> Markup | None:
 
 
 def _size_hint(row: Values, outcomes: Sequence[str], unit: str) -> str:
-    """Return the hint for one column of the size chart."""
+    """Return the text under the pointer for one column of the size chart.
+
+    Args:
+        row: the counts of the files in one range of sizes.
+        outcomes: the outcomes of files that occur.
+        unit: ``files`` or ``bytes``: what the column shows.
+    """
     shown = format_size if unit == "bytes" else "{:,}".format
     return f"{_size_range(row)}: " + ", ".join(f"{shown(row[outcome][unit])} {outcome}" for outcome in outcomes)
 
 
 def _size_range(row: Values) -> str:
-    """Return the range of sizes of a row."""
+    """Return the range of sizes that ``row`` counts, as text."""
     if not row["below"] > 1:
         return "empty"
     return f"{format_size(row['from'])} to {format_size(row['below'])}"
 
 
 def _size_labels(rows: Sequence[Values]) -> Markup:
-    """Return labels for the left edges of columns; with many columns only some have one."""
+    """Return the labels below the columns of the size chart: the least size of each column.
+
+    With many columns only some have a label.
+    """
     every = 1 if len(rows) < _FEW_COLUMNS else 5 if len(rows) < _MANY_COLUMNS else 10
     labels = []
     for index, row in enumerate(rows):
@@ -223,12 +247,12 @@ def _size_labels(rows: Sequence[Values]) -> Markup:
 
 
 def power_of_two_text(power: int) -> str:
-    """Return 2 to the ``power`` as bytes with a unit, without decimals."""
+    """Return 2 to the ``power`` bytes as text with a unit, without decimals, such as ``64 KiB``."""
     return f"{1 << power % 10} {_UNITS[power // 10]}"
 
 
 def ranks_section(values: Values) -> Markup | None:
-    """Return the section on ranks; None if there is no data."""
+    """Return the section on the work of each rank, or of each host if there are many ranks; None without data."""
     works: Sequence[Values] = values["ranks"]
     if not works:
         return None
@@ -277,7 +301,12 @@ def _host_table(works: Sequence[Values]) -> Markup:
 
 
 def _busy_share(busy: float, seconds: float) -> Markup:
-    """Return the share of time in which a rank was busy, with a bar."""
+    """Return the share of time in which a rank was busy, as a number and a bar.
+
+    Args:
+        busy: seconds in which the rank was busy.
+        seconds: seconds that the rank ran.
+    """
     share = busy / seconds if seconds > 0 else 0.0
     return joined(f"{min(1.0, share):.0%}", share_bar(share))
 
@@ -299,7 +328,7 @@ def slowest_section(values: Values) -> Markup | None:
 
 
 def failures_section(values: Values) -> Markup | None:
-    """Return the section on failures; None if there are none."""
+    """Return the section on failures: their numbers by kind, and the first ones; None if there are none."""
     failure_values, failed = values["failures"], values["totals"]["failed"]
     if not failure_values["kinds"] and not failed:
         return None
@@ -325,14 +354,14 @@ def failures_section(values: Values) -> Markup | None:
 
 
 def _failure_reason(kind: Values) -> str:
-    """Return the reason of a kind of failure."""
+    """Return the reason of a kind of failure: the text and name of its errno, or the message if it has none."""
     if not kind["errno"]:
         return str(kind["example"]["message"])
     return f"{kind['reason']} ({errno.errorcode.get(kind['errno'], kind['errno'])})"
 
 
 def layouts_section(values: Values) -> Markup | None:
-    """Return the section on Lustre layouts; None if there are none."""
+    """Return the section on the Lustre layouts (striping) of files; None without data."""
     counts = values["summary"].get("layouts")
     if not counts:
         return None
@@ -341,7 +370,7 @@ def layouts_section(values: Values) -> Markup | None:
 
 
 def job_section(values: Values) -> Markup:
-    """Return the section on the job: what was asked for, and where it ran."""
+    """Return the section on the job: command line, options, times, and hosts."""
     job_values, run = values["job"], values["this_run"]
     hosts = ", ".join(
         f"{each['host']} ({count_with_noun(each['ranks'], 'rank', 'ranks')})" for each in values["hosts"][:MAX_HOSTS]
@@ -375,7 +404,7 @@ def job_section(values: Values) -> Markup:
 
 
 def _option_text(value: Any) -> str:
-    """Return the value of an option as text."""
+    """Return the value of an option as text; a group of options is put in parentheses."""
     if isinstance(value, dict):
         return "(" + ", ".join(f"{name} {_option_text(each)}" for name, each in value.items()) + ")"
     return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)

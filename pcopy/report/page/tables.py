@@ -1,4 +1,4 @@
-"""Tables of the report page."""
+"""HTML tables, lists of names and values, and parts that the reader can unfold, for the report page."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def table(
     Args:
         titles: titles of the columns.
         rows: cells of each row.
-        text: columns that contain words, and may be wrapped.
-        hidden_if_narrow: columns that are hidden on a narrow screen.
+        text: numbers (from 0) of the columns that contain words instead of numbers, and may be wrapped.
+        hidden_if_narrow: numbers of the columns that are hidden on a narrow screen.
         caption: caption of the table; empty: none.
         style_class: its class in the style sheet.
     """
@@ -42,11 +42,14 @@ def table(
 
 
 def foldable(summary: str, *inside: Child, is_open: bool = False) -> Markup:
-    """Return an element that the reader can unfold, with ``summary`` as its title."""
+    """Return an element with the title ``summary`` whose contents are hidden until the reader unfolds it.
+
+    ``is_open``: True to show the contents from the beginning.
+    """
     return element("details", element("summary", summary), *inside, open="" if is_open else None)
 
 
 def definition_list(pairs: Iterable[tuple[str, Child]]) -> Markup:
-    """Return a list of names and values; those without a value are omitted."""
+    """Return a list of names with their values; a name whose value is None or empty is omitted."""
     rows = [joined for name, value in pairs if value for joined in (element("dt", name), element("dd", value))]
     return element("dl", *rows, class_="facts")
